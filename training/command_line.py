@@ -1,0 +1,126 @@
+"""Options from the command line and from a YAML file, checked the same way; errors without a traceback."""
+
+import argparse
+import dataclasses
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from transformers import HfArgumentParser
+
+from training.errors import ArgumentError
+
+
+class _Parser(HfArgumentParser):
+    """`HfArgumentParser` that raises instead of printing sixty lines of usage before the one that matters."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ArgumentError(f"{message} (--help lists the options)")
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _line_of(key: str, text: str) -> int:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.split(":")[0].strip() == key:
+            return number
+    return 1
+
+
+def _options_from_yaml(path: Path, known: Sequence[str]) -> list[str]:
+    """Render a flat YAML mapping as command-line arguments, so that every value meets the same checks.
+
+    Raises:
+        ArgumentError: the file is missing, is not a flat mapping or has an unknown key.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+    except OSError as error:
+        raise ArgumentError(f"--config {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"--config {path} is not valid YAML: {error}") from error
+    if content is None:
+        return []
+    if not isinstance(content, dict):
+        raise ArgumentError(f"--config {path} must hold 'option: value' lines, not a {type(content).__name__}")
+    arguments: list[str] = []
+    for key, value in content.items():
+        where = f"{path}:{_line_of(str(key), text)}"
+        if key not in known:
+            raise ArgumentError(f"{where}: unknown option '{key}'{_nearest(str(key), known)}")
+        if isinstance(value, dict):
+            raise ArgumentError(f"{where}: option '{key}' must be a value or a list, not a mapping")
+        if value is None:
+            continue
+        values = value if isinstance(value, list) else [value]
+        arguments += [f"--{key}", *(str(item) for item in values)]
+    return arguments
+
+
+def parse_arguments(
+    dataclass_types: Sequence[type], arguments: Sequence[str] | None = None, description: str | None = None
+) -> tuple[Any, ...]:
+    """Fill dataclasses of options: their defaults, then `--config file.yaml`, then the command line.
+
+    Args:
+        dataclass_types: flat dataclasses; their fields are the options.
+        arguments: what stands behind the program's name; `sys.argv[1:]` by default.
+        description: shown by `--help`.
+
+    Returns:
+        One filled dataclass for each type, in order.
+
+    Raises:
+        ArgumentError: an unknown option (the nearest known one is named), a value of the wrong type or choice.
+    """
+    parser = _Parser(
+        list(dataclass_types),
+        description=description,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter if description else argparse.HelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", help="A YAML file of options; the command line overrides it.")
+    known = [field.name for kind in dataclass_types for field in dataclasses.fields(kind)]
+    given = list(sys.argv[1:] if arguments is None else arguments)
+
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--config")
+    configuration = first.parse_known_args(given)[0].config
+    from_file = _options_from_yaml(Path(configuration), known) if configuration else []
+
+    *filled, _, rest = parser.parse_args_into_dataclasses([*from_file, *given], return_remaining_strings=True)
+    if rest:
+        name = rest[0].split("=")[0]
+        options = [f"--{option}" for option in [*known, "config"]]
+        raise ArgumentError(f"unknown option '{name}'{_nearest(name, options)} (--help lists the options)")
+    return tuple(filled)
+
+
+def exit_cleanly(main: Callable[[], object]) -> NoReturn:
+    """Run `main` and leave the process with the exit code of the contract.
+
+    An exception with an `exit_code` is the user's to mend: its message is printed, without a traceback. Any other
+    exception is ours, and keeps its traceback.
+    """
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os._exit(1)
+    except Exception as error:
+        exit_code = getattr(error, "exit_code", None)
+        if exit_code is None:
+            raise
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(exit_code)
+    sys.exit(0)

@@ -1,0 +1,110 @@
+"""What this process runs on: how many processes, which rank, how many cores, and whether bf16 is fast here."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Processes:
+    """How many processes the launcher started, and which of them this is. Readable before torch is imported."""
+
+    rank: int
+    local_rank: int
+    count: int
+    local_count: int
+    requested: int | None
+    """How many the launcher was asked for, where its command line tells."""
+
+    def describe(self) -> str:
+        """One line for people; it says so when the launcher started another number than it was asked for."""
+        noun = "process" if self.count == 1 else "processes"
+        line = f"running on {self.count} {noun}"
+        if self.requested is not None and self.requested != self.count:
+            line += (
+                f", though the launcher was asked for {self.requested}: on a CPU `accelerate launch` starts one; "
+                f"use `torchrun --nproc_per_node {self.requested}`"
+            )
+        return line
+
+
+def _processes_asked_of_accelerate(command: list[str]) -> int | None:
+    """`--num_processes` of an `accelerate launch` command line, or of the configuration file that it names."""
+    if "launch" not in command:
+        return None
+    values: dict[str, str] = {}
+    for position, word in enumerate(command):
+        name, _, value = word.partition("=")
+        following = command[position + 1] if position + 1 < len(command) else ""
+        if name in ("--num_processes", "--num-processes"):
+            values["num_processes"] = value or following
+        if name in ("--config_file", "--config-file"):
+            values["config_file"] = value or following
+    if values.get("num_processes", "").isdigit():
+        return int(values["num_processes"])
+    try:
+        content = yaml.safe_load(Path(values["config_file"]).read_text(encoding="utf-8"))
+        return int(content["num_processes"])
+    except (KeyError, OSError, TypeError, ValueError, yaml.YAMLError):
+        return None
+
+
+def processes() -> Processes:
+    """Read the launcher's environment variables; no process group is needed."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    requested = None
+    if count == 1:
+        import psutil  # a dependency of accelerate
+
+        try:
+            requested = _processes_asked_of_accelerate(psutil.Process().parent().cmdline())
+        except (psutil.Error, AttributeError):
+            requested = None
+    return Processes(
+        rank=int(os.environ.get("RANK", "0")),
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        count=count,
+        local_count=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        requested=requested,
+    )
+
+
+def is_main_process() -> bool:
+    """Whether this is rank 0."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def use_all_cores() -> int:
+    """Give this process its share of the machine's cores for CPU computation, and return how many that is.
+
+    `accelerate launch` and `torchrun` set OMP_NUM_THREADS=1 when nothing else was asked for, which leaves all cores
+    but one idle on a machine without a GPU. A number above one was somebody's wish and is kept.
+    """
+    import torch
+
+    if torch.cuda.is_available() or int(os.environ.get("OMP_NUM_THREADS", "1")) > 1:
+        return torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    torch.set_num_threads(max(1, cores // processes().local_count))
+    return torch.get_num_threads()
+
+
+def bf16_is_fast() -> bool:
+    """Whether bf16 matrix products are faster than float32 ones on the device that will train.
+
+    True on CUDA GPUs that compute in bf16, on Apple's MPS no, on CPUs only with AMX tiles or AVX512-BF16: elsewhere
+    bf16 is emulated and several times slower than float32 (pytorch issue 118499).
+    `torch.backends.cpu.get_cpu_capability()` says only AVX512 on such processors, so the flags are asked directly.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if torch.backends.mps.is_available():
+        return False
+    supported = [getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported")]
+    masked = os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT").upper() not in ("DEFAULT", "ALL", "AVX512_CORE_AMX")
+    masked = masked and "BF16" not in os.environ["ONEDNN_MAX_CPU_ISA"].upper()
+    return not masked and any(check is not None and check() for check in supported)
