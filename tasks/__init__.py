@@ -1,1 +1,24 @@
+"""Labelled data to features, metrics and readable predictions: one file a task.
 
+Names are resolved on first use, so that a recipe which only parses options does not wait for torch and scikit-learn.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "Classification": "classification",
+    "ClassificationArguments": "arguments",
+    "QuestionAnswering": "question_answering",
+    "QuestionAnsweringArguments": "arguments",
+    "TaskError": "errors",
+    "check_tokenizer": "features",
+    "resolve_max_length": "features",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tasks' has no attribute {name!r}")
+    return getattr(import_module(f"tasks.{_HOME[name]}"), name)

@@ -1,0 +1,71 @@
+"""The options of the tasks."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.errors import TaskError
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+def _check_fraction(value: float) -> None:
+    if not 0 < value < 1:
+        raise TaskError(f"--eval_fraction must lie between 0 and 1, got {value}")
+
+
+def _check_positive(**values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and value <= 0:
+            raise TaskError(f"--{name} must be greater than 0, got {value}")
+
+
+@dataclass
+class ClassificationArguments:
+    """Which labelled texts to learn from, and how to read them."""
+
+    train_file: str | None = _option(
+        None, "Labelled rows to learn from (.jsonl, .csv, .tsv, .parquet). Default: the built-in task."
+    )
+    eval_file: str | None = _option(None, "Labelled rows to evaluate on. Default: a part of the training rows.")
+    text_column: str | None = _option(None, "Column of the text. Default: guessed, and said.")
+    text_pair_column: str | None = _option(None, "Column of a second text, for pairs. Default: guessed, and said.")
+    label_column: str | None = _option(None, "Column of the label. Default: guessed, and said.")
+    label_names: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "The labels in the order of the model's outputs. Default: those of the training rows, sorted."
+        },
+    )
+    max_length: int | None = _option(None, "Tokens to cut a text to. Default: 256, or what the model takes if less.")
+    eval_fraction: float = _option(0.1, "Share of the training rows to hold out when there is no --eval_file.")
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.eval_fraction)
+        _check_positive(max_length=self.max_length)
+        if self.eval_file is not None and self.train_file is None:
+            raise TaskError(f"--eval_file {self.eval_file} needs a --train_file")
+
+
+@dataclass
+class QuestionAnsweringArguments:
+    """Which questions to learn from, and how to cut their contexts."""
+
+    train_file: str | None = _option(
+        None, "Questions to learn from: SQuAD 1.1 JSON, or .jsonl with a question a line. Default: the built-in task."
+    )
+    eval_file: str | None = _option(None, "Questions to evaluate on. Default: a part of the training contexts.")
+    max_length: int | None = _option(
+        None,
+        "Tokens of one window: question and a piece of the context. Default: 384, or what the model takes if less.",
+    )
+    stride: int | None = _option(None, "Tokens that neighbouring windows share. Default: a third of --max_length.")
+    max_answer_length: int = _option(30, "Most tokens of an answer.")
+    eval_fraction: float = _option(0.1, "Share of the contexts to hold out when there is no --eval_file.")
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.eval_fraction)
+        _check_positive(max_length=self.max_length, stride=self.stride, max_answer_length=self.max_answer_length)
+        if self.eval_file is not None and self.train_file is None:
+            raise TaskError(f"--eval_file {self.eval_file} needs a --train_file")

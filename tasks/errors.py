@@ -1,0 +1,7 @@
+"""What can be wrong with a task's data or with the model that is to learn it."""
+
+
+class TaskError(ValueError):
+    """Labelled data, a column or a model that a task cannot use; the message says where and what to do."""
+
+    exit_code = 2

@@ -1,0 +1,97 @@
+"""Rows in, predictions out: labelled rows that know where they came from, and a readable file of what became of them.
+
+A task takes any sequence of mappings, or of records with `fields`, `path` and `line` (what `corpus.read_records`
+gives); the latter make its errors name file and line.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import TaskError
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One labelled row and the place it came from, in words."""
+
+    fields: Mapping[str, Any]
+    where: str
+
+    def value(self, column: str, *, option: str) -> Any:
+        """The value of a column.
+
+        Raises:
+            TaskError: the row has no such column; `option` is the command-line option that names it.
+        """
+        if column not in self.fields:
+            raise TaskError(
+                f"{self.where}: no column '{column}'; the columns there are {sorted(self.fields)}: "
+                f"name one with {option}"
+            )
+        return self.fields[column]
+
+    def text(self, column: str, *, option: str) -> str:
+        """The value of a column that holds text.
+
+        Raises:
+            TaskError: the column is absent, its value is not a string or has nothing but blanks.
+        """
+        value = self.value(column, option=option)
+        if not isinstance(value, str):
+            raise TaskError(
+                f"{self.where}: column '{column}' holds {value!r}, not text: name the text column with {option}"
+            )
+        if not value.strip():
+            raise TaskError(f"{self.where}: column '{column}' is empty: remove the row or fill in its text")
+        return value
+
+
+def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
+    """Give every record its place in words.
+
+    Args:
+        records: mappings, or objects with `fields`, `path` and `line`.
+        part: name of the part of the data ("train", "evaluation"), for records without a file.
+
+    Raises:
+        TaskError: a record is neither.
+    """
+    rows = []
+    for number, record in enumerate(records, start=1):
+        if isinstance(record, Row):
+            rows.append(record)
+        elif isinstance(record, Mapping):
+            rows.append(Row(fields=record, where=f"{part} row {number}"))
+        elif isinstance(getattr(record, "fields", None), Mapping):
+            rows.append(Row(fields=record.fields, where=f"{record.path}, line {record.line}"))
+        else:
+            raise TaskError(f"{part} row {number} is a {type(record).__name__}, not a mapping of columns to values")
+    return rows
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """The columns of the first row, in its order."""
+    return list(rows[0].fields) if rows else []
+
+
+def write_predictions(*, predictions: Iterable[Mapping[str, Any]], path: Path) -> int:
+    """Write one JSON object a line, in full or not at all, and return how many.
+
+    The file appears under its name only when it is complete.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    count = 0
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            for prediction in predictions:
+                file.write(json.dumps(prediction, ensure_ascii=False) + "\n")
+                count += 1
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count

@@ -1,0 +1,275 @@
+"""Classification: columns and labels, batches, records that can be split, learning, and messages for bad input."""
+
+import copy
+import dataclasses
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tasks import Classification, TaskError
+from tasks.classification import guess_columns, stratified_split
+from tasks.rows import as_rows
+
+
+@dataclasses.dataclass
+class Record:
+    """What `corpus.read_records` gives."""
+
+    fields: dict[str, Any]
+    path: str
+    line: int
+
+
+ROWS = [
+    {"text": f"{word} number {i}", "label": label}
+    for i in range(8)
+    for label, word in (("fox", "quick"), ("dog", "lazy"))
+]
+
+
+def records(rows: list[dict[str, Any]], path: str = "rows.tsv") -> list[Record]:
+    return [Record(fields=row, path=path, line=line) for line, row in enumerate(rows, start=2)]
+
+
+def task(tokenizer, rows=ROWS, **options) -> Classification:
+    return Classification(train_rows=rows, tokenizer=tokenizer, **options)
+
+
+# Columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"sentence": "x y", "label": 1}, ("sentence", None, "label")),
+        ({"idx": 3, "sentence1": "x", "sentence2": "y", "label": "a"}, ("sentence1", "sentence2", "label")),
+        ({"premise": "x", "hypothesis": "y", "gold_label": "a"}, ("premise", "hypothesis", "gold_label")),
+        ({"name": "x", "utterance": "a much longer text", "class": "b"}, ("utterance", None, "class")),
+        ({"phrase": "some words", "mood": "+"}, ("phrase", None, "mood")),
+    ],
+)
+def test_columns_are_guessed(columns, expected):
+    assert guess_columns(as_rows([columns], part="training")) == expected
+
+
+def test_given_columns_win(tokenizer):
+    rows = [{"text": "one", "body": f"two {i}", "label": "a", "mood": "pq"[i % 2]} for i in range(10)]
+    work = task(tokenizer, rows, text_column="body", label_column="mood")
+    assert (work.text_column, work.text_pair_column, work.label_column) == ("body", None, "mood")
+    assert work.label_names == ["p", "q"]
+    assert "guessed" not in work.notes[0]
+    assert "guessed" in task(tokenizer).notes[0]
+
+
+def test_columns_that_cannot_be_told_apart():
+    with pytest.raises(TaskError, match=r"which column of \['text', 'a', 'b'\] is the label.*--label_column"):
+        guess_columns(as_rows([{"text": "x", "a": 1, "b": 2}], part="training"))
+    with pytest.raises(TaskError, match=r"holds text.*--text_column"):
+        guess_columns(as_rows([{"a": 1, "b": 2}], part="training"))
+
+
+# Labels
+
+
+def test_labels_are_sorted_names(tokenizer):
+    assert task(tokenizer).label_names == ["dog", "fox"]
+    rows = [{"text": "x", "label": label} for label in (10, 9, 2, 10.0, "9 ", "2")]
+    assert task(tokenizer, rows).label_names == ["2", "9", "10"]
+
+
+def test_given_label_names_decide_the_order(tokenizer):
+    work = task(tokenizer, label_names=["fox", "wolf", "dog"])
+    assert work.label_names == ["fox", "wolf", "dog"]
+    assert {work.example(row, 0)["labels"] for row in range(work.num_examples)} == {0, 2}
+
+
+def test_names_for_numbered_labels(tokenizer):
+    rows = [{"text": f"x {i}", "label": str(i % 2)} for i in range(10)]
+    work = task(tokenizer, rows, label_names=["negative", "positive"])
+    assert work.label_names == ["negative", "positive"]
+    assert sorted(work.example(row, 0)["labels"] for row in range(work.num_examples)) == [0] * 4 + [1] * 4
+    assert any("0 is negative" in note for note in work.notes)
+
+
+# Held-out part
+
+
+def test_split_is_stratified_and_seeded():
+    labels = [0] * 100 + [1] * 20 + [2] * 2 + [3]
+    train, held_out = stratified_split(labels=labels, fraction=0.1, seed=1)
+    assert sorted(train + held_out) == list(range(len(labels)))
+    assert Counter(labels[i] for i in held_out) == {0: 10, 1: 2, 2: 1}
+    assert stratified_split(labels=labels, fraction=0.1, seed=1) == (train, held_out)
+    assert stratified_split(labels=labels, fraction=0.1, seed=2)[1] != held_out
+    assert train == sorted(train)
+
+
+def test_no_row_is_on_both_sides(tokenizer):
+    work = task(tokenizer, eval_fraction=0.25, seed=3)
+    assert (work.num_examples, work.num_eval_examples) == (12, 4)
+    seen = {tuple(work.example(row, 0)["input_ids"]) for row in range(12)}
+    assert not seen & {tuple(work.eval_example(row)["input_ids"]) for row in range(4)}
+
+
+# Batches
+
+
+def test_batch_equals_the_tokenizers_own_padding(tokenizer):
+    rows = [{"sentence1": "the fox " * (i + 1), "sentence2": "a dog", "label": i % 2} for i in range(6)]
+    work = task(tokenizer, rows, eval_rows=rows, max_length=24)
+    batch = work.collate([work.example(row, 7) for row in range(6)])
+    texts, pairs = [row["sentence1"] for row in rows], [row["sentence2"] for row in rows]
+    expected = tokenizer(texts, pairs, truncation=True, max_length=24, padding="longest", return_tensors="pt")
+    assert set(batch) == {*expected, "labels"}
+    for name, value in expected.items():
+        assert torch.equal(batch[name], value), name
+    assert batch["labels"].tolist() == [0, 1, 0, 1, 0, 1]
+    assert any("reach --max_length 24" in note for note in work.notes)
+
+
+def test_padding_side_of_the_tokenizer_is_kept(tokenizer):
+    left = copy.deepcopy(tokenizer)
+    left.padding_side = "left"
+    rows = [{"text": text, "label": label} for text in ("a", "the quick fox") for label in ("x", "y")]
+    batch = task(left, rows, eval_rows=rows).collate([task(left, rows, eval_rows=rows).example(i, 0) for i in (0, 2)])
+    expected = left(["a", "the quick fox"], padding="longest", return_tensors="pt")
+    for name, value in expected.items():
+        assert torch.equal(batch[name], value), name
+
+
+# Loss and records
+
+
+def test_loss_adds_up_over_micro_batches(tokenizer, small_model):
+    work, model = task(tokenizer, eval_rows=ROWS[:2]), small_model(num_labels=2).eval()
+    whole = work.collate([work.example(row, row) for row in range(16)])
+    halves = [work.collate([work.example(row, row) for row in part]) for part in (range(5), range(5, 16))]
+    targets = {"examples": torch.tensor(sum(work.count_targets(half)["examples"] for half in halves))}
+    assert targets["examples"] == work.count_targets(whole)["examples"] == 16
+    loss, extra = work.loss(model, whole, targets)
+    parts = [work.loss(model, half, targets) for half in halves]
+    assert loss.item() == pytest.approx(sum(part[0].item() for part in parts), rel=1e-5)
+    assert float(extra["accuracy"]) == pytest.approx(sum(float(part[1]["accuracy"]) for part in parts))
+    inputs = {name: whole[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    assert loss.item() == pytest.approx(model(**inputs, labels=whole["labels"]).loss.item(), rel=1e-5)
+
+
+def test_records_of_two_halves_give_the_same_summary(tokenizer, small_model, evaluate):
+    work, model = task(tokenizer, eval_rows=ROWS[:11]), small_model(num_labels=2)
+    whole = work.summarize(evaluate(model=model, work=work))
+    readable = work.predictions()
+    odd = evaluate(model=model, work=work, rows=range(1, 11, 2), batch_size=2)
+    even = evaluate(model=model, work=work, rows=range(0, 11, 2), batch_size=3)
+    assert work.summarize(odd + even) == pytest.approx(whole, rel=1e-5)
+    assert [row["text"] for row in work.predictions()] == [row["text"] for row in readable]
+    assert all(len(json.dumps(record)) < 200 for record in odd)
+
+
+def test_summary_equals_a_direct_computation(tokenizer, small_model, evaluate):
+    work, model = task(tokenizer, eval_rows=ROWS[:7]), small_model(num_labels=2)
+    summary = work.summarize(evaluate(model=model, work=work))
+    batch = tokenizer([row["text"] for row in ROWS[:7]], padding=True, return_tensors="pt")
+    labels = torch.tensor([work.label_names.index(row["label"]) for row in ROWS[:7]])
+    with torch.no_grad():
+        logits = model(**batch).logits
+    assert summary["loss"] == pytest.approx(float(F.cross_entropy(logits, labels)), rel=1e-5)
+    assert summary["accuracy"] == pytest.approx(float((logits.argmax(-1) == labels).float().mean()))
+    assert set(summary) == {"loss", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"}
+    assert work.metric in summary
+
+
+def test_baseline_is_the_majority_of_the_training_part(tokenizer):
+    train = [{"text": "x", "label": label} for label in "aaab"]
+    held_out = [{"text": "x", "label": label} for label in "abbbb"]
+    found = task(tokenizer, train, eval_rows=held_out).baseline()
+    assert found["accuracy"] == 0.2
+    assert found["matthews_correlation"] == 0.0
+    # (3 + 1) / 6 for a, (1 + 1) / 6 for b
+    assert found["loss"] == pytest.approx(-(math.log(4 / 6) + 4 * math.log(2 / 6)) / 5)
+
+
+def test_a_small_model_learns_32_rows_by_heart(tokenizer, small_model, fit, evaluate, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    letters = torch.randint(97, 123, (32, 12), generator=generator)
+    rows = [{"text": "".join(map(chr, row.tolist())), "label": "abcd"[i % 4]} for i, row in enumerate(letters)]
+    work, model = task(tokenizer, rows, eval_rows=rows), small_model(num_labels=4)
+    assert fit(model=model, work=work, steps=200) < 0.1
+    summary = work.summarize(evaluate(model=model, work=work))
+    assert summary["accuracy"] == 1.0 and summary["f1_macro"] == 1.0 and summary["matthews_correlation"] == 1.0
+    assert summary["loss"] < 0.1 < work.baseline()["loss"]
+
+    assert work.write_predictions(tmp_path / "predictions.jsonl") == 32
+    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["text"] for line in lines] == [row["text"] for row in rows]
+    assert [line["label"] for line in lines] == [line["prediction"] for line in lines] == [r["label"] for r in rows]
+    assert all(line["correct"] and 0.5 < line["probability"] <= 1 for line in lines)
+    assert [path.name for path in tmp_path.iterdir()] == ["predictions.jsonl"]
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"text": "x"}, r"rows.tsv, line 18: no column 'label'; the columns there are \['text'\].*--label_column"),
+        ({"label": "fox"}, r"rows.tsv, line 18: no column 'text'.*--text_column"),
+        ({"text": "x", "label": None}, "rows.tsv, line 18: column 'label' has no label"),
+        ({"text": "x", "label": " "}, "rows.tsv, line 18: column 'label' has no label"),
+        ({"text": "x", "label": float("nan")}, "rows.tsv, line 18: column 'label' has no label"),
+        ({"text": "x", "label": 0.5}, r"line 18: column 'label' holds 0.5, not one label"),
+        ({"text": "x", "label": ["fox"]}, r"line 18: column 'label' holds \['fox'\], not one label"),
+        ({"text": "  ", "label": "fox"}, "rows.tsv, line 18: column 'text' is empty"),
+        ({"text": 3, "label": "fox"}, "rows.tsv, line 18: column 'text' holds 3, not text"),
+    ],
+)
+def test_a_bad_row_is_named(tokenizer, bad, message):
+    with pytest.raises(TaskError, match=message) as caught:
+        task(tokenizer, records([*ROWS, bad]), text_column="text", label_column="label")
+    assert caught.value.exit_code == 2
+
+
+def test_a_label_unknown_to_training_is_named(tokenizer):
+    held_out = records([ROWS[0], {"text": "x", "label": "wolf"}], path="dev.tsv")
+    with pytest.raises(TaskError, match=r"dev.tsv, line 3: label 'wolf' .* \['dog', 'fox'\].*--label_names"):
+        task(tokenizer, records(ROWS), eval_rows=held_out)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ([], {}, "no training rows.*--train_file"),
+        ([{"text": "x", "label": "a"}] * 3, {}, "every training row has the label 'a'"),
+        ([{"text": "x", "label": i} for i in range(30)], {}, "30 different values in 30 rows.*--label_column"),
+        (ROWS, {"text_column": "txt"}, r"no column 'txt'; the columns there are \['label', 'text'\].*--text_column"),
+        (ROWS, {"label_names": ["fox", "fox", "dog"]}, "names a label twice"),
+        (ROWS, {"label_names": ["fox", "cat"]}, r"label 'dog' .* not one of the labels \['fox', 'cat'\]"),
+        (["just text"], {}, "training row 1 is a str"),
+    ],
+)
+def test_bad_rows_as_a_whole(tokenizer, rows, options, message):
+    with pytest.raises(TaskError, match=message):
+        task(tokenizer, rows, **options)
+
+
+# Real data
+
+
+def test_sst2(tokenizer, shared_data, small_model, evaluate):
+    parts = {}
+    for part, count in (("train", 300), ("dev", 100)):
+        lines = (shared_data / "sst2" / f"{part}.tsv").read_text(encoding="utf-8").splitlines()[: count + 1]
+        header = lines[0].split("\t")
+        parts[part] = records([dict(zip(header, line.split("\t"), strict=True)) for line in lines[1:]])
+    work = task(tokenizer, parts["train"], eval_rows=parts["dev"], max_length=64)
+    assert (work.text_column, work.label_column, work.label_names) == ("sentence", "label", ["0", "1"])
+    majority = Counter(record.fields["label"] for record in parts["train"]).most_common(1)[0][0]
+    share = sum(record.fields["label"] == majority for record in parts["dev"]) / 100
+    assert work.baseline()["accuracy"] == pytest.approx(share)
+    summary = work.summarize(evaluate(model=small_model(num_labels=2), work=work, batch_size=50))
+    assert 0 <= summary["accuracy"] <= 1 and len(work.predictions()) == 100
