@@ -1,1 +1,30 @@
+"""(token store, seed, index) -> one training example; and how examples become a batch.
 
+To add an objective, write a file with a class like those here and put it into `OBJECTIVES` and the option's choices.
+"""
+
+from .arguments import ObjectiveArguments
+from .base import TokenPrediction
+from .clm import CausalLanguageModelling
+from .data import IGNORED, ObjectiveError, SpecialTokens, random_stream, split_documents
+from .mlm import MaskedLanguageModelling
+from .mlm_nsp import MaskedLanguageModellingWithPairs
+
+OBJECTIVES: dict[str, type[TokenPrediction]] = {
+    objective.name: objective
+    for objective in (MaskedLanguageModelling, MaskedLanguageModellingWithPairs, CausalLanguageModelling)
+}
+
+__all__ = [
+    "IGNORED",
+    "OBJECTIVES",
+    "CausalLanguageModelling",
+    "MaskedLanguageModelling",
+    "MaskedLanguageModellingWithPairs",
+    "ObjectiveArguments",
+    "ObjectiveError",
+    "SpecialTokens",
+    "TokenPrediction",
+    "random_stream",
+    "split_documents",
+]

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from training.errors import ArgumentError
+from .errors import ArgumentError
 
 
 def option(default: Any, text: str) -> Any:

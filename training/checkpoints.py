@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from training.arguments import TrainingArguments
-from training.errors import ArgumentError, CorruptCheckpointError, StorageError
+from .arguments import TrainingArguments
+from .errors import ArgumentError, CorruptCheckpointError, StorageError
 
 STATE = "training_state"
 _FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)

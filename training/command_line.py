@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import yaml
 from transformers import HfArgumentParser
 
-from training.errors import ArgumentError
+from .errors import ArgumentError
 
 
 class _Parser(HfArgumentParser):

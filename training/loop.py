@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from training.arguments import TrainingArguments
-from training.checkpoints import Progress, newest_checkpoint, restore, save_checkpoint, save_model, write_atomically
-from training.environment import bf16_is_fast, processes, use_all_cores
-from training.errors import NumericsError, StorageError
-from training.model_card import model_card
-from training.optimizers import OPTIMIZERS
-from training.order import MicroBatchSampler, TrainingExamples, dropout_seed
-from training.run_log import RunLog, describe_run
-from training.schedules import learning_rate
-from training.work import Work, to_device
+from .arguments import TrainingArguments
+from .checkpoints import Progress, newest_checkpoint, restore, save_checkpoint, save_model, write_atomically
+from .environment import bf16_is_fast, processes, use_all_cores
+from .errors import NumericsError, StorageError
+from .model_card import model_card
+from .optimizers import OPTIMIZERS
+from .order import MicroBatchSampler, TrainingExamples, dropout_seed
+from .run_log import RunLog, describe_run
+from .schedules import learning_rate
+from .work import Work, to_device
 
 
 def train(

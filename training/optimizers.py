@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from training.arguments import TrainingArguments
+from .arguments import TrainingArguments
 
 
 def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from training.arguments import TrainingArguments
-from training.checkpoints import write_atomically
-from training.curves import draw_curves
-from training.environment import Processes
+from .arguments import TrainingArguments
+from .checkpoints import write_atomically
+from .curves import draw_curves
+from .environment import Processes
 
 _LIBRARIES = ["torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors"]
 

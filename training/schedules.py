@@ -6,7 +6,7 @@ They follow progress rather than steps, so that a run limited by the clock ends 
 import math
 from collections.abc import Callable
 
-from training.arguments import TrainingArguments
+from .arguments import TrainingArguments
 
 
 def wsd(progress: float, *, decay_share: float) -> float:

@@ -1,0 +1,24 @@
+"""The options of a pretraining objective."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class ObjectiveArguments:
+    """What the model is asked to fill in."""
+
+    objective: Literal["mlm", "mlm_nsp", "clm"] = _option(
+        "mlm_nsp",
+        "mlm (masked tokens), mlm_nsp (masked tokens and next sentence, as BERT), clm (next token, for decoders).",
+    )
+    sequence_length: int = _option(128, "Tokens in one row, special tokens included.")
+    mask_probability: float = _option(
+        0.3, "Share of tokens to predict in mlm and mlm_nsp. Held-out text is always masked at 0.15."
+    )
+    eval_fraction: float = _option(0.05, "Share of the text, in whole documents, held out for evaluation.")
+    max_eval_examples: int = _option(512, "At most this many held-out examples are evaluated.")
