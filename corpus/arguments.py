@@ -1,0 +1,23 @@
+"""What a person can say about text on the command line."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class CorpusArguments:
+    """Options of `recipes/prepare_corpus.py`."""
+
+    output_dir: str = field(default="runs/corpus", metadata={"help": "Folder that receives the token store."})
+    data: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Files, folders or globs of text; nothing means the built-in corpus, the documentation that ships "
+            "inside the Python interpreter."
+        },
+    )
+    text_column: str = field(
+        default="text", metadata={"help": "Column that holds the text, in files that have columns (.jsonl, .csv ...)."}
+    )
+    tokenizer: str = field(
+        default="runs/tokenizer", metadata={"help": "Folder of the tokenizer, made by recipes/train_tokenizer.py."}
+    )
