@@ -1,1 +1,50 @@
+"""The model: what it is built from, its parts, its heads, and its way to and from native families.
 
+Importing this room registers the configuration and the heads with the Auto classes of transformers, and marks them so
+that `save_pretrained` puts their code into every checkpoint. Such a checkpoint loads anywhere with
+`trust_remote_code=True`.
+"""
+
+import transformers
+
+from . import modeling_lacuna
+from .configuration_lacuna import FAMILIES, HEADS, SIZES, ConfigurationError, LacunaConfig
+from .modeling_lacuna import (
+    LacunaForCausalLM,
+    LacunaForMaskedLM,
+    LacunaForPreTraining,
+    LacunaForPreTrainingOutput,
+    LacunaForQuestionAnswering,
+    LacunaForSequenceClassification,
+    LacunaModel,
+    LacunaPreTrainedModel,
+)
+
+
+def _register() -> None:
+    transformers.AutoConfig.register(LacunaConfig.model_type, LacunaConfig, exist_ok=True)
+    LacunaConfig.register_for_auto_class()
+    for heads in HEADS.values():
+        for auto_name, head_name in heads.items():
+            head = getattr(modeling_lacuna, head_name)
+            getattr(transformers, auto_name).register(LacunaConfig, head, exist_ok=True)
+            head.register_for_auto_class(auto_name)
+
+
+_register()
+
+__all__ = [
+    "FAMILIES",
+    "HEADS",
+    "SIZES",
+    "ConfigurationError",
+    "LacunaConfig",
+    "LacunaForCausalLM",
+    "LacunaForMaskedLM",
+    "LacunaForPreTraining",
+    "LacunaForPreTrainingOutput",
+    "LacunaForQuestionAnswering",
+    "LacunaForSequenceClassification",
+    "LacunaModel",
+    "LacunaPreTrainedModel",
+]

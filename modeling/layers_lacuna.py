@@ -1,0 +1,462 @@
+"""The parts of a Lacuna model, in the order in which data flows through them.
+
+Embeddings, rotary positions, masks, attention, feed-forward, block. Letters in shapes: B rows of a batch, T tokens of a
+row, C hidden_size, H heads, D head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.masking_utils import (
+    create_bidirectional_mask,
+    create_bidirectional_sliding_window_mask,
+    create_causal_mask,
+    create_sliding_window_causal_mask,
+    packed_sequence_mask_function,
+)
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.generic import is_flash_attention_requested
+
+from .configuration_lacuna import LacunaConfig
+
+# --------------------------------------------------------------------------------------------------------------- norms
+
+
+class LacunaRMSNorm(nn.Module):
+    """Root-mean-square norm (https://arxiv.org/abs/1910.07467, equation 4), computed in float32."""
+
+    def __init__(self, size: int, *, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        wide = hidden_states.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (self.weight * wide).to(hidden_states.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.weight.shape)}, eps={self.eps}"
+
+
+def build_norm(config: LacunaConfig, *, size: int | None = None) -> nn.Module:
+    """The norm that the configuration names, over the last dimension of `size` (default: hidden_size)."""
+    size = config.hidden_size if size is None else size
+    if config.norm_type == "rms_norm":
+        return LacunaRMSNorm(size, eps=config.norm_eps)
+    return nn.LayerNorm(size, eps=config.norm_eps, bias=config.norm_bias)
+
+
+# ---------------------------------------------------------------------------------------------------------- embeddings
+
+
+class LacunaEmbeddings(nn.Module):
+    """Tokens, plus learned positions and segments where the configuration has them, normalised if it says so."""
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.embed_positions = (
+            nn.Embedding(config.max_position_embeddings, config.hidden_size)
+            if config.position_type == "learned"
+            else None
+        )
+        self.embed_segments = (
+            nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
+        )
+        self.norm = build_norm(config) if config.embedding_norm else None
+        self.dropout = nn.Dropout(config.embedding_dropout)
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        *,
+        position_ids: Tensor,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> Tensor:
+        """`input_ids` [B, T] or `inputs_embeds` [B, T, C], `position_ids` [B or 1, T] -> hidden states [B, T, C]."""
+        hidden_states = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.embed_segments is not None:
+            if token_type_ids is None:  # Segment 0, so that the table takes part (and gets a gradient) in every step.
+                token_type_ids = position_ids.new_zeros(hidden_states.shape[:2])
+            hidden_states = hidden_states + self.embed_segments(token_type_ids)
+        if self.embed_positions is not None:
+            hidden_states = hidden_states + self.embed_positions(position_ids)
+        if self.norm is not None:
+            hidden_states = self.norm(hidden_states)
+        return self.dropout(hidden_states)
+
+
+# ----------------------------------------------------------------------------------------------------- rotary positions
+
+
+class LacunaRotaryEmbedding(nn.Module):
+    """Angles of rotary positions (https://arxiv.org/abs/2104.09864), one set for all layers or one per layer type.
+
+    The names of buffers and attributes are those that `dynamic_rope_update` of transformers looks for: `inv_freq`, or
+    `<layer type>_inv_freq` when `config.rope_parameters` has an entry per layer type.
+    """
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.max_seq_len_cached = config.max_position_embeddings
+        self.original_max_seq_len = config.max_position_embeddings
+        self.layer_types: list[str | None] = [None]
+        if "rope_type" not in config.rope_parameters:
+            self.layer_types = sorted(config.rope_parameters)
+        types = {layer_type: self.parameters_of(layer_type)["rope_type"] for layer_type in self.layer_types}
+        self.rope_type: Any = types[None] if None in types else types
+        for layer_type in self.layer_types:
+            inverse_frequencies, scaling = self.compute_frequencies(layer_type)
+            self.register_buffer(self.named(layer_type, "inv_freq"), inverse_frequencies, persistent=False)
+            self.register_buffer(
+                self.named(layer_type, "original_inv_freq"), inverse_frequencies.clone(), persistent=False
+            )
+            setattr(self, self.named(layer_type, "attention_scaling"), scaling)
+
+    @staticmethod
+    def named(layer_type: str | None, name: str) -> str:
+        return name if layer_type is None else f"{layer_type}_{name}"
+
+    def parameters_of(self, layer_type: str | None) -> dict[str, Any]:
+        parameters = self.config.rope_parameters
+        return parameters if layer_type is None else parameters[layer_type]
+
+    @staticmethod
+    def compute_default_rope_parameters(
+        config: LacunaConfig, device: torch.device | None = None, layer_type: str | None = None, **kwargs: Any
+    ) -> tuple[Tensor, float]:
+        """Inverse frequencies theta^(-2i/D), float32 [D / 2], and the factor 1 (other rope types scale the angles)."""
+        parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
+        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float, device=device) / config.head_dim
+        return 1.0 / (parameters["rope_theta"] ** exponents), 1.0
+
+    def compute_frequencies(self, layer_type: str | None) -> tuple[Tensor, float]:
+        rope_type = self.parameters_of(layer_type)["rope_type"]
+        if rope_type == "default":
+            return self.compute_default_rope_parameters(self.config, layer_type=layer_type)
+        return ROPE_INIT_FUNCTIONS[rope_type](self.config, None, layer_type=layer_type)
+
+    @torch.no_grad()
+    @dynamic_rope_update
+    def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
+        """`position_ids` [B or 1, T] -> cosines and sines, float32 [B or 1, T, D].
+
+        They stay in float32 whatever the dtype of the model: bfloat16 has 8 bits of mantissa, and an angle of 500
+        radians rounded to it is off by a whole turn. `apply_rotary` rounds once, at the end.
+        """
+        inverse_frequencies = getattr(self, self.named(layer_type, "inv_freq")).to(x.device)
+        scaling = getattr(self, self.named(layer_type, "attention_scaling"))
+        angles = position_ids[..., None].float() * inverse_frequencies.float()
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos() * scaling, angles.sin() * scaling
+
+
+def apply_rotary(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Turn each pair (i, i + R/2) of the first R dimensions of `states` [B, H, T, D] by its angle.
+
+    `cosines`, `sines` [B or 1, T, R] with R = D, or less where only a part of a head is turned.
+    """
+    turned_size = cosines.shape[-1]
+    cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)
+    rest = states[..., turned_size:]
+    first, second = states[..., :turned_size].chunk(2, dim=-1)
+    turned = states[..., :turned_size] * cosines + torch.cat((-second, first), dim=-1) * sines
+    turned = turned.to(states.dtype)
+    return turned if rest.shape[-1] == 0 else torch.cat((turned, rest), dim=-1)
+
+
+# --------------------------------------------------------------------------------------------------------------- masks
+
+MASKS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("encoder", "full_attention"): create_bidirectional_mask,
+    ("encoder", "sliding_attention"): create_bidirectional_sliding_window_mask,
+    ("decoder", "full_attention"): create_causal_mask,
+    ("decoder", "sliding_attention"): create_sliding_window_causal_mask,
+}
+
+
+def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
+    """Number the documents of packed rows: int64 [B, T], or None when every row holds at most one.
+
+    A document starts where a real token has position 0. Padding gets the number -1, so that it keeps to itself.
+
+    Args:
+        position_ids: [B, T], restarting at 0 with each document.
+        attention_mask: [B, T], 1 for real tokens, or None when all are real.
+    """
+    if position_ids is None or position_ids.shape[-1] < 2:
+        return None
+    starts = position_ids == 0
+    if attention_mask is not None:
+        starts = starts & attention_mask.bool()
+    documents = starts.cumsum(-1)
+    # The number of documents is not known while a graph is being traced: a mask that is right for any number is built.
+    if not torch.compiler.is_compiling() and not bool((documents > 1).any()):
+        return None
+    return documents if attention_mask is None else documents.masked_fill(~attention_mask.bool(), -1)
+
+
+def build_attention_masks(
+    *,
+    config: LacunaConfig,
+    hidden_states: Tensor,
+    attention_mask: Tensor | dict[str, Any] | None,
+    position_ids: Tensor | None,
+    past_key_values: Cache | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Build one mask per layer type that the configuration uses.
+
+    Must run before the model makes a cache of its own: a cache, even an empty one, hides from masking_utils that rows
+    are packed, and documents would then see each other.
+
+    Args:
+        hidden_states: embeddings [B, T, C]; only shape, dtype and device matter.
+        attention_mask: None, [B, S] with 1 for real tokens, [B, 1, T, S], or masks by layer type from `generate`.
+        position_ids: what the caller gave, or None when the positions are simply 0, 1, 2, ...
+        past_key_values: the cache that the caller gave, or None.
+
+    Returns:
+        Masks by layer type (None where the attention kernel needs none, which is the fast path), and further
+        arguments for the attention function.
+    """
+    if isinstance(attention_mask, dict):
+        return attention_mask, {}
+    layer_types = sorted(set(config.layer_types))
+    if attention_mask is not None and attention_mask.dim() == 4:
+        return dict.fromkeys(layer_types, attention_mask), {}
+    fresh = past_key_values is None or (
+        isinstance(past_key_values, DynamicCache) and not past_key_values.get_seq_length()
+    )
+    same_length = attention_mask is None or attention_mask.shape[-1] == hidden_states.shape[1]
+    documents = find_documents(position_ids, attention_mask) if fresh and same_length else None
+    if documents is not None:
+        documents = documents.expand(hidden_states.shape[0], -1)
+        return _build_packed_masks(config=config, hidden_states=hidden_states, documents=documents)
+
+    arguments = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
+    if config.is_decoder:
+        arguments |= {"past_key_values": past_key_values, "position_ids": None}
+    return {layer_type: MASKS[config.shape, layer_type](**arguments) for layer_type in layer_types}, {}
+
+
+def _build_packed_masks(
+    *, config: LacunaConfig, hidden_states: Tensor, documents: Tensor
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Masks that keep attention inside the documents [B, T] of packed rows."""
+    layer_types = sorted(set(config.layer_types))
+    implementation = config._attn_implementation
+    if is_flash_attention_requested(config):
+        # Flash kernels take the bounds of documents in the flattened batch and then need no mask.
+        starts = torch.ones_like(documents, dtype=torch.bool)
+        starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+        bounds = starts.flatten().nonzero().flatten().to(torch.int32)
+        bounds = torch.cat((bounds, bounds.new_tensor([documents.numel()])))
+        longest = int(bounds.diff().max())
+        packing = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}
+        return dict.fromkeys(layer_types), packing
+    if implementation == "flex_attention":
+        arguments = {"config": config, "inputs_embeds": hidden_states, "attention_mask": None}
+        arguments |= {"past_key_values": None} if config.is_decoder else {}
+        within = packed_sequence_mask_function(documents)
+        return {name: MASKS[config.shape, name](**arguments, and_mask_function=within) for name in layer_types}, {}
+    # masking_utils would go through vmap here: 5.1 ms a mask at [64, 128] against 0.9 ms for the comparison below.
+    same_document = documents[:, None, :, None] == documents[:, None, None, :]
+    positions = torch.arange(documents.shape[1], device=documents.device)
+    distance = positions[:, None] - positions[None, :]
+    masks = {}
+    for layer_type in layer_types:
+        visible = torch.ones_like(distance, dtype=torch.bool)
+        if config.is_decoder:
+            visible = distance >= 0
+        if layer_type == "sliding_attention":
+            reach = config.sliding_window - 1 if config.is_decoder else config.sliding_window
+            visible = visible & (distance.abs() <= reach)
+        masks[layer_type] = same_document & visible
+    return masks, {}
+
+
+# ----------------------------------------------------------------------------------------------------------- attention
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """softmax(Q K^T / sqrt(D)) V (https://arxiv.org/abs/1706.03762, equation 1), returning the weights as well.
+
+    Args:
+        query: [B, H, T, D].
+        key, value: [B, H / groups, S, D].
+        attention_mask: added to the scores, or boolean with True for what is seen; [B, 1, T, S].
+
+    Returns:
+        Output [B, T, H, D] and weights [B, H, T, S].
+    """
+    groups = module.num_key_value_groups
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    output = torch.matmul(weights, value).transpose(1, 2).contiguous()
+    return output, weights
+
+
+class LacunaAttention(nn.Module):
+    """Self-attention with grouped key-value heads (https://arxiv.org/abs/2305.13245) and optional norms on both."""
+
+    def __init__(self, config: LacunaConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.head_dim = config.head_dim
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        self.scaling = config.head_dim**-0.5
+        self.attention_dropout = config.attention_dropout
+        self.is_causal = config.is_decoder
+        self.sliding_window: int | None = None
+        if config.layer_types[layer_idx] == "sliding_attention":
+            # Flash kernels see `sliding_window - 1` tokens on a side: right for a decoder, one short for an encoder.
+            self.sliding_window = config.sliding_window + (0 if config.is_decoder else 1)
+
+        query_size = config.num_attention_heads * config.head_dim
+        key_value_size = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, query_size, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.hidden_size, key_value_size, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.hidden_size, key_value_size, bias=config.attention_bias)
+        self.q_norm = build_norm(config, size=config.head_dim) if config.qk_norm else None
+        self.k_norm = build_norm(config, size=config.head_dim) if config.qk_norm else None
+        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=config.attention_bias)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Hidden states [B, T, C] -> output [B, T, C] and, from the eager implementation, weights [B, H, T, S]."""
+        batch_size, length = hidden_states.shape[:-1]
+        heads = (batch_size, length, -1, self.head_dim)
+        query = self.q_proj(hidden_states).view(heads)
+        key = self.k_proj(hidden_states).view(heads)
+        value = self.v_proj(hidden_states).view(heads).transpose(1, 2)
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+        query, key = query.transpose(1, 2), key.transpose(1, 2)
+        if position_embeddings is not None:
+            query, key = apply_rotary(query, *position_embeddings), apply_rotary(key, *position_embeddings)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        output, weights = attend(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            sliding_window=self.sliding_window,
+            **kwargs,
+        )
+        return self.o_proj(output.reshape(batch_size, length, -1)), weights
+
+
+# -------------------------------------------------------------------------------------------------------- feed-forward
+
+
+class LacunaMLP(nn.Module):
+    """`down(act(up(x)))`, or with a gate `down(act(gate(x)) * up(x))` (https://arxiv.org/abs/2002.05202)."""
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__()
+        sizes = (config.hidden_size, config.intermediate_size)
+        self.gate_proj = nn.Linear(*sizes, bias=config.mlp_bias) if config.gated_mlp else None
+        self.up_proj = nn.Linear(*sizes, bias=config.mlp_bias)
+        self.activation = ACT2FN[config.hidden_act]
+        self.dropout = nn.Dropout(config.activation_dropout)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        if self.gate_proj is None:
+            inner = self.activation(self.up_proj(hidden_states))
+        else:
+            inner = self.activation(self.gate_proj(hidden_states)) * self.up_proj(hidden_states)
+        return self.down_proj(self.dropout(inner))
+
+
+# --------------------------------------------------------------------------------------------------------------- block
+
+
+class LacunaLayer(GradientCheckpointingLayer):
+    """Attention, then feed-forward, each added to the residual stream."""
+
+    def __init__(self, config: LacunaConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.layer_type = config.layer_types[layer_idx]
+        self.norm_first = config.norm_placement == "pre"
+        normalised_input = self.norm_first and config.embedding_norm and layer_idx == 0
+        self.attention_norm = nn.Identity() if normalised_input else build_norm(config)
+        self.attention = LacunaAttention(config, layer_idx)
+        self.mlp_norm = build_norm(config)
+        self.mlp = LacunaMLP(config)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Hidden states [B, T, C] -> [B, T, C]; see `LacunaAttention` for the other arguments."""
+        kwargs |= {
+            "attention_mask": attention_mask,
+            "position_embeddings": position_embeddings,
+            "past_key_values": past_key_values,
+        }
+        if self.norm_first:
+            attended, _ = self.attention(self.attention_norm(hidden_states), **kwargs)
+            hidden_states = hidden_states + self.dropout(attended)
+            return hidden_states + self.dropout(self.mlp(self.mlp_norm(hidden_states)))
+        attended, _ = self.attention(hidden_states, **kwargs)
+        hidden_states = self.attention_norm(hidden_states + self.dropout(attended))
+        return self.mlp_norm(hidden_states + self.dropout(self.mlp(hidden_states)))
+
+
+__all__ = [
+    "LacunaAttention",
+    "LacunaEmbeddings",
+    "LacunaLayer",
+    "LacunaMLP",
+    "LacunaRMSNorm",
+    "LacunaRotaryEmbedding",
+    "build_attention_masks",
+    "build_norm",
+    "find_documents",
+]
