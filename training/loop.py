@@ -6,6 +6,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,41 @@ from .order import MicroBatchSampler, TrainingExamples, dropout_seed
 from .run_log import RunLog, describe_run
 from .schedules import learning_rate
 from .work import Work, to_device
+
+
+@dataclass
+class _Run:
+    """The parts of a run, so that its functions need not pass nine of them around."""
+
+    accelerator: Accelerator
+    model: nn.Module
+    optimizer: Any
+    work: Work
+    tokenizer: Any
+    plan: TrainingArguments
+    progress: Progress
+    log: RunLog
+    info: dict[str, Any]
+
+    @property
+    def bare(self) -> nn.Module:
+        """The model without the wrapper of DDP."""
+        return self.accelerator.unwrap_model(self.model)
+
+    @property
+    def done(self) -> float:
+        """The share of the run that is done: by steps or by the clock, whichever is further."""
+        return _done(self.plan, self.progress)
+
+    def card(self, metrics: dict[str, float]) -> str:
+        """The model card as things stand."""
+        return model_card(
+            model=self.bare,
+            run_info=self.info,
+            step=self.progress.step,
+            tokens=self.progress.tokens,
+            metrics=metrics,
+        )
 
 
 def train(
@@ -56,75 +92,20 @@ def train(
         NumericsError: a gradient that is not finite; nothing of that step was applied.
         StorageError: the output folder cannot be written.
     """
-    precision = "no"
-    if arguments.mixed_precision == "bf16" or (arguments.mixed_precision == "auto" and bf16_is_fast()):
-        precision = "bf16"
-    use_all_cores()
-    accelerator = Accelerator(mixed_precision=precision)
-    plan = arguments.resolved(num_examples=work.num_examples, num_processes=accelerator.num_processes)
-    output_dir = Path(plan.output_dir)
-    identity = {"seed": plan.seed, "batch_size": plan.batch_size, **(identity or {})}
-    run_info = run_info or {}
-
-    model, optimizer = accelerator.prepare(model, OPTIMIZERS[plan.optimizer](model, plan))
-    bare = accelerator.unwrap_model(model)
-    progress = Progress(identity=identity)
-    notices: list[str] = []
-    if plan.resume:
-        checkpoint, notices = newest_checkpoint(output_dir)
-        if checkpoint is None:
-            notices.append(f"no checkpoint in {output_dir}: starting from the beginning")
-        else:
-            progress = restore(checkpoint=checkpoint, model=bare, optimizer=optimizer.optimizer, identity=identity)
-            notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
-
-    log = RunLog(
-        output_dir=output_dir,
-        enabled=accelerator.is_main_process,
-        first_step=progress.step,
-        done=_done(plan, progress),
-    )
-    if accelerator.is_main_process:
-        description = describe_run(
-            arguments=plan, launched=processes(), device=accelerator.device, precision=precision, run_info=run_info
-        )
-        write_atomically(output_dir / "run.json", json.dumps(description, indent=2, default=str) + "\n")
-    for notice in notices:
-        log.say(notice)
-
-    def save_resumable() -> None:
-        if not accelerator.is_main_process:
-            return
-        card = model_card(model=bare, run_info=run_info, step=progress.step, tokens=progress.tokens, metrics={})
-        try:
-            save_checkpoint(
-                output_dir=output_dir,
-                model=bare,
-                optimizer=optimizer.optimizer,
-                tokenizer=tokenizer,
-                card=card,
-                progress=progress,
-                keep=plan.keep_checkpoints,
-            )
-        except StorageError as error:
-            log.say(f"warning: {error}; training goes on, older checkpoints are intact")
-
+    run = _open_run(model, work, tokenizer, arguments, run_info or {}, identity or {})
+    metrics: dict[str, float] = {}
+    evaluated_at = -1
     try:
-        evaluated_at = -1
-        metrics: dict[str, float] = {}
-        for due in _steps(accelerator, model, optimizer, work, plan, progress, log):
-            if due["evaluate"] and work.num_eval_examples:
-                metrics = evaluate(accelerator, model, work, batch_size=plan.eval_batch_size)
-                log.evaluation({"step": progress.step, **metrics})
-                evaluated_at = progress.step
+        for due in _steps(run):
+            if due["evaluate"]:
+                metrics, evaluated_at = _evaluate_and_log(run), run.progress.step
             if due["save"]:
-                save_resumable()
-        if evaluated_at != progress.step and work.num_eval_examples:
-            metrics = evaluate(accelerator, model, work, batch_size=plan.eval_batch_size)
-            log.evaluation({"step": progress.step, **metrics})
+                _save_resumable(run)
+        if evaluated_at != run.progress.step:
+            metrics = _evaluate_and_log(run)
     finally:
-        log.close()
-
+        run.log.close()
+    progress = run.progress
     results = {
         **metrics,
         **{f"baseline_{name}": value for name, value in work.baseline().items()},
@@ -133,17 +114,87 @@ def train(
         "train_seconds": round(progress.seconds, 2),
         "train_tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
     }
-    if accelerator.is_main_process:
-        card = model_card(model=bare, run_info=run_info, step=progress.step, tokens=progress.tokens, metrics=metrics)
-        _save_final(model=bare, tokenizer=tokenizer, card=card, output_dir=output_dir)
-    log.finish(results)
-    accelerator.wait_for_everyone()
-    accelerator.end_training()
+    if run.accelerator.is_main_process:
+        _save_final(model=run.bare, tokenizer=tokenizer, card=run.card(metrics), output_dir=Path(run.plan.output_dir))
+    run.log.finish(results)
+    run.accelerator.wait_for_everyone()
+    run.accelerator.end_training()
     return results
 
 
+def _open_run(
+    model: nn.Module,
+    work: Work,
+    tokenizer: Any,
+    arguments: TrainingArguments,
+    info: dict[str, Any],
+    identity: dict[str, Any],
+) -> _Run:
+    """Join the processes, make the optimizer, and go back to the newest checkpoint when resuming."""
+    precision = arguments.mixed_precision
+    if precision == "auto":
+        precision = "bf16" if bf16_is_fast() else "no"
+    use_all_cores()
+    accelerator = Accelerator(mixed_precision=precision)
+    plan = arguments.resolved(num_examples=work.num_examples, num_processes=accelerator.num_processes)
+    output_dir = Path(plan.output_dir)
+    model, optimizer = accelerator.prepare(model, OPTIMIZERS[plan.optimizer](model, plan))
+
+    progress = Progress(identity={"seed": plan.seed, "batch_size": plan.batch_size, **identity})
+    notices: list[str] = []
+    if plan.resume:
+        checkpoint, notices = newest_checkpoint(output_dir)
+        if checkpoint is None:
+            notices.append(f"no checkpoint in {output_dir}: starting from the beginning")
+        else:
+            bare = accelerator.unwrap_model(model)
+            restored = restore(
+                checkpoint=checkpoint, model=bare, optimizer=optimizer.optimizer, identity=progress.identity
+            )
+            progress = restored
+            notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
+
+    main = accelerator.is_main_process
+    log = RunLog(output_dir=output_dir, enabled=main, first_step=progress.step, done=_done(plan, progress))
+    if main:
+        launched = processes()
+        facts = describe_run(
+            arguments=plan, launched=launched, device=accelerator.device, precision=precision, run_info=info
+        )
+        write_atomically(output_dir / "run.json", json.dumps(facts, indent=2, default=str) + "\n")
+    for notice in notices:
+        log.say(notice)
+    return _Run(accelerator, model, optimizer, work, tokenizer, plan, progress, log, info)
+
+
+def _evaluate_and_log(run: _Run) -> dict[str, float]:
+    """Metrics over the held-out examples; empty where there are none."""
+    if not run.work.num_eval_examples:
+        return {}
+    metrics = evaluate(run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size)
+    run.log.evaluation({"step": run.progress.step, **metrics})
+    return metrics
+
+
+def _save_resumable(run: _Run) -> None:
+    """Write a checkpoint. One that fails is a warning: training goes on, and older ones are intact."""
+    if not run.accelerator.is_main_process:
+        return
+    try:
+        save_checkpoint(
+            output_dir=Path(run.plan.output_dir),
+            model=run.bare,
+            optimizer=run.optimizer.optimizer,
+            tokenizer=run.tokenizer,
+            card=run.card({}),
+            progress=run.progress,
+            keep=run.plan.keep_checkpoints,
+        )
+    except StorageError as error:
+        run.log.say(f"warning: {error}; training goes on, older checkpoints are intact")
+
+
 def _done(plan: TrainingArguments, progress: Progress) -> float:
-    """The share of the run that is done: by steps or by the clock, whichever is further."""
     by_steps = progress.step / plan.max_steps if plan.max_steps else 0.0
     by_clock = progress.seconds / (60.0 * plan.max_minutes) if plan.max_minutes else 0.0
     return max(by_steps, by_clock)
@@ -158,138 +209,118 @@ def _is_due(interval: float, *, step: int, before: float, after: float) -> bool:
     return math.floor(after / interval + 1e-9) > math.floor(before / interval + 1e-9)
 
 
-def _steps(
-    accelerator: Accelerator,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    work: Work,
-    plan: TrainingArguments,
-    progress: Progress,
-    log: RunLog,
-) -> Iterator[dict[str, bool]]:
+def _steps(run: _Run) -> Iterator[dict[str, bool]]:
     """Train; after each optimizer step, yield what is due. All processes yield the same."""
-    loader = iter(_loader(accelerator, work, plan, start_step=progress.step))
-    micro_batches_a_step = plan.batch_size // (accelerator.num_processes * (plan.micro_batch_size or plan.batch_size))
+    plan, progress = run.plan, run.progress
+    loader = iter(_loader(run))
+    micro_batches = plan.batch_size // (run.accelerator.num_processes * (plan.micro_batch_size or plan.batch_size))
     window: dict[str, Tensor] = {}
-    window_start = (progress.step, progress.seconds, progress.tokens)
-    done = _done(plan, progress)
-    while done < 1.0:
-        started = time.perf_counter()
-        rate = learning_rate(plan, step=progress.step, progress=done)
-        for group in optimizer.param_groups:
+    opened = replace(progress)
+    while run.done < 1.0:
+        before, started = run.done, time.perf_counter()
+        rate = learning_rate(plan, step=progress.step, progress=before)
+        for group in run.optimizer.param_groups:
             group["lr"] = rate
-        batches = [next(loader) for _ in range(micro_batches_a_step)]
-        parts, grad_norm, tokens = _step(accelerator, model, optimizer, work, plan, progress.step, batches)
+        parts, grad_norm, tokens = _step(run, [next(loader) for _ in range(micro_batches)])
         for name, value in parts.items():
             window[name] = window[name] + value if name in window else value
-
         progress.step += 1
         progress.tokens += tokens
-        progress.seconds = _agree(accelerator, plan, progress.seconds + time.perf_counter() - started)
-        before, done = done, _done(plan, progress)
-        log.advance(done)
-        if progress.step % plan.logging_steps == 0 or done >= 1.0:
-            steps, seconds, seen = (
-                now - then
-                for now, then in zip((progress.step, progress.seconds, progress.tokens), window_start, strict=True)
-            )
-            means = {name: accelerator.reduce(value, "sum").item() / steps for name, value in window.items()}
-            log.record(
-                {
-                    "step": progress.step,
-                    "epoch": round(progress.step * plan.batch_size / work.num_examples, 4),
-                    **means,
-                    "learning_rate": rate,
-                    "grad_norm": grad_norm,
-                    "tokens_per_second": round(seen / max(seconds, 1e-9), 1),
-                    "seconds": round(progress.seconds, 3),
-                }
-            )
-            window, window_start = {}, (progress.step, progress.seconds, progress.tokens)
-        due = {
-            name: _is_due(interval, step=progress.step, before=before, after=done)
+        progress.seconds = _agree(run, progress.seconds + time.perf_counter() - started)
+        run.log.advance(run.done)
+        if progress.step % plan.logging_steps == 0 or run.done >= 1.0:
+            _log_window(run, window, opened, learning_rate=rate, grad_norm=grad_norm)
+            window, opened = {}, replace(progress)
+        yield {
+            name: _is_due(interval, step=progress.step, before=before, after=run.done)
             for name, interval in (("evaluate", plan.eval_steps), ("save", plan.save_steps))
         }
-        yield due
 
 
-def _step(
-    accelerator: Accelerator,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    work: Work,
-    plan: TrainingArguments,
-    step: int,
-    batches: list[dict[str, Tensor]],
-) -> tuple[dict[str, Tensor], float, int]:
+def _log_window(run: _Run, window: dict[str, Tensor], opened: Progress, **last: float) -> None:
+    """One line of metrics.jsonl: means over the steps since the last one, over all processes."""
+    steps = run.progress.step - opened.step
+    seconds = max(run.progress.seconds - opened.seconds, 1e-9)
+    means = {name: run.accelerator.reduce(value, "sum").item() / steps for name, value in window.items()}
+    run.log.record(
+        {
+            "step": run.progress.step,
+            "epoch": round(run.progress.step * run.plan.batch_size / run.work.num_examples, 4),
+            **means,
+            **last,
+            "tokens_per_second": round((run.progress.tokens - opened.tokens) / seconds, 1),
+            "seconds": round(run.progress.seconds, 3),
+        }
+    )
+
+
+def _step(run: _Run, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], float, int]:
     """One optimizer step over its micro-batches; returns this process's share of the metrics, gradient norm, tokens.
 
     The loss is the sum over target tokens divided by their number in the whole step, over micro-batches and
     processes. DDP averages gradients over processes, so the loss is multiplied by their number first.
     """
+    accelerator, model, step = run.accelerator, run.model, run.progress.step
     model.train()
-    num_targets, tokens = _global_counts(accelerator, work, batches)
+    num_targets, tokens = _global_counts(run, batches)
     parts: dict[str, Tensor] = {}
     for micro_step, batch in enumerate(batches):
         torch.manual_seed(
-            dropout_seed(seed=plan.seed, step=step, micro_step=micro_step, rank=accelerator.process_index)
+            dropout_seed(seed=run.plan.seed, step=step, micro_step=micro_step, rank=accelerator.process_index)
         )
         last = micro_step == len(batches) - 1
         with contextlib.nullcontext() if last else accelerator.no_sync(model):
-            loss, metrics = work.loss(model, to_device(batch, accelerator.device), num_targets)
+            loss, metrics = run.work.loss(model, to_device(batch, accelerator.device), num_targets)
             accelerator.backward(loss * accelerator.num_processes)
         for name, value in {"loss": loss.detach(), **metrics}.items():
             parts[name] = parts[name] + value if name in parts else value
-    norm = accelerator.clip_grad_norm_(model.parameters(), plan.max_grad_norm or math.inf)
-    grad_norm = float(norm)
+    grad_norm = float(accelerator.clip_grad_norm_(model.parameters(), run.plan.max_grad_norm or math.inf))
     if not math.isfinite(grad_norm):
-        first = step * plan.batch_size
+        first = step * run.plan.batch_size
         raise NumericsError(
-            f"step {step + 1}: the gradient is {grad_norm} (samples {first} to {first + plan.batch_size - 1}); "
+            f"step {step + 1}: the gradient is {grad_norm} (samples {first} to {first + run.plan.batch_size - 1}); "
             "the step was not applied. Try a lower --learning_rate or --mixed_precision no"
         )
-    optimizer.step()
-    optimizer.zero_grad()
+    run.optimizer.step()
+    run.optimizer.zero_grad()
     return parts, grad_norm, tokens
 
 
-def _global_counts(
-    accelerator: Accelerator, work: Work, batches: list[dict[str, Tensor]]
-) -> tuple[dict[str, Tensor], int]:
+def _global_counts(run: _Run, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], int]:
     """Targets of each kind, and tokens, in the whole step: over its micro-batches and over processes."""
     counts: dict[str, int] = {}
     tokens = 0
     for batch in batches:
-        for name, count in work.count_targets(batch).items():
+        for name, count in run.work.count_targets(batch).items():
             counts[name] = counts.get(name, 0) + count
         mask = batch.get("attention_mask")
         tokens += batch["input_ids"].numel() if mask is None else int(mask.sum())
-    local = torch.tensor([*counts.values(), tokens], dtype=torch.float64, device=accelerator.device)
-    if accelerator.device.type == "mps":
-        local = local.float()
-    *totals, tokens_everywhere = accelerator.reduce(local, "sum")
+    device = run.accelerator.device
+    local = torch.tensor([*counts.values(), tokens], device=device)
+    *totals, tokens_everywhere = run.accelerator.reduce(local, "sum")
     # A step without a single target of a kind divides zero by one.
-    num_targets = {name: total.clamp(min=1).float() for name, total in zip(counts, totals, strict=True)}
+    num_targets = {name: total.clamp(min=1) for name, total in zip(counts, totals, strict=True)}
     return num_targets, int(tokens_everywhere)
 
 
-def _agree(accelerator: Accelerator, plan: TrainingArguments, seconds: float) -> float:
+def _agree(run: _Run, seconds: float) -> float:
     """The main process's clock, so that all processes stop at the same step. Free unless the clock is the limit."""
-    if plan.max_minutes is None or accelerator.num_processes == 1:
+    if run.plan.max_minutes is None or run.accelerator.num_processes == 1:
         return seconds
     return float(broadcast_object_list([seconds])[0])
 
 
-def _loader(accelerator: Accelerator, work: Work, plan: TrainingArguments, *, start_step: int) -> DataLoader:
-    """Micro-batches from `start_step` on. Not prepared by accelerate: sharding and skipping are the sampler's own.
+def _loader(run: _Run) -> DataLoader:
+    """Micro-batches from the present step on. Not prepared by accelerate: sharding and skipping are the sampler's own.
 
     The loader draws one number from a generator when it starts; it gets one of its own, so that dropout's is left
     alone.
     """
+    plan, accelerator, work = run.plan, run.accelerator, run.work
     sampler = MicroBatchSampler(
         num_examples=work.num_examples,
         seed=plan.seed,
-        start_step=start_step,
+        start_step=run.progress.step,
         batch_size=plan.batch_size,
         micro_batch_size=plan.micro_batch_size or plan.batch_size,
         rank=accelerator.process_index,
