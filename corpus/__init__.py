@@ -1,7 +1,8 @@
 """Raw text -> documents, sentences and a token store on disk; and the corpus and tasks inside every interpreter."""
 
-from .arguments import CorpusArguments
+from .arguments import CorpusArguments, StoreArguments
 from .builtin import builtin_documents
+from .builtin_tasks import builtin_classification, builtin_questions
 from .errors import CorpusError, StorageError
 from .sentences import split_sentences
 from .sources import Record, find_files, read_documents, read_records
@@ -12,9 +13,12 @@ __all__ = [
     "CorpusError",
     "Record",
     "StorageError",
+    "StoreArguments",
     "TokenStore",
     "build_store",
+    "builtin_classification",
     "builtin_documents",
+    "builtin_questions",
     "corpus_fingerprint",
     "find_files",
     "open_store",

@@ -4,10 +4,9 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class CorpusArguments:
-    """Options of `recipes/prepare_corpus.py`."""
+class TextArguments:
+    """Which text, and the tokenizer for it."""
 
-    output_dir: str = field(default="runs/corpus", metadata={"help": "Folder that receives the token store."})
     data: list[str] = field(
         default_factory=list,
         metadata={
@@ -18,6 +17,23 @@ class CorpusArguments:
     text_column: str = field(
         default="text", metadata={"help": "Column that holds the text, in files that have columns (.jsonl, .csv ...)."}
     )
-    tokenizer: str = field(
-        default="runs/tokenizer", metadata={"help": "Folder of the tokenizer, made by recipes/train_tokenizer.py."}
+    tokenizer: str | None = field(
+        default=None, metadata={"help": "Folder of a tokenizer, made by recipes/train_tokenizer.py."}
     )
+
+
+@dataclass
+class CorpusArguments(TextArguments):
+    """What a model is pretrained on."""
+
+    corpus: str | None = field(
+        default=None,
+        metadata={"help": "Folder of a token store, made by recipes/prepare_corpus.py, instead of --data."},
+    )
+
+
+@dataclass
+class StoreArguments(TextArguments):
+    """Options of `recipes/prepare_corpus.py`."""
+
+    output_dir: str = field(default="runs/corpus", metadata={"help": "Folder that receives the token store."})
