@@ -67,7 +67,7 @@ def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
         elif isinstance(record, Mapping):
             rows.append(Row(fields=record, where=f"{part} row {number}"))
         elif isinstance(getattr(record, "fields", None), Mapping):
-            rows.append(Row(fields=record.fields, where=f"{record.path}, line {record.line}"))
+            rows.append(Row(fields=record.fields, where=f"{record.path}:{record.line}"))
         else:
             raise TaskError(f"{part} row {number} is a {type(record).__name__}, not a mapping of columns to values")
     return rows

@@ -75,7 +75,7 @@ def fit() -> Callable[..., float]:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        return float(loss)
+        return loss.item()
 
     return run
 

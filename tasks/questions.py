@@ -1,0 +1,220 @@
+"""Questions about contexts, out of SQuAD 1.1's nested JSON or flat rows; and how a context is cut into windows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.errors import TaskError
+from tasks.features import tokenizer_inputs
+from tasks.rows import Row
+
+_TOKENIZE_AT_ONCE = 500
+_SHORTEST_QUESTION = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question whose answer is a piece of its context."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[str, ...]
+    """Texts that count as right; at least one."""
+    starts: tuple[int, ...]
+    """Character of the context at which each answer starts."""
+    where: str
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the first answer, the one that is learnt, stands where it is said to."""
+        return self.starts[0] >= 0 and self.context.startswith(self.answers[0], self.starts[0])
+
+    @property
+    def target(self) -> tuple[int, int]:
+        """Characters [start, end) of the first answer, without blanks around it."""
+        text = self.answers[0]
+        start = self.starts[0] + len(text) - len(text.lstrip())
+        return start, start + len(text.strip())
+
+
+def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Texts and starts, from {"text": [...], "answer_start": [...]} or [{"text": ..., "answer_start": ...}, ...]."""
+    value = row.value("answers", option="a file with columns question, context and answers")
+    try:
+        if isinstance(value, Mapping):
+            pairs = list(zip(value["text"], value["answer_start"], strict=True))
+        else:
+            pairs = [(answer["text"], answer["answer_start"]) for answer in value]
+        texts, starts = tuple(text for text, _ in pairs), tuple(int(start) for _, start in pairs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise TaskError(
+            f"{row.where}: 'answers' holds {str(value)[:100]!r}; it must be "
+            '{"text": [...], "answer_start": [...]} or a list of {"text": ..., "answer_start": ...}'
+        ) from error
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise TaskError(
+            f"{row.where}: the question has no answer, or an empty one; every question needs an answer that is in "
+            "its context (SQuAD 1.1): remove the row from --train_file or --eval_file"
+        )
+    return texts, starts
+
+
+def _flat(row: Row) -> Iterator[Row]:
+    """The flat rows inside a row: of SQuAD's whole file, of one article, of one paragraph, or the row itself."""
+    fields = row.fields
+    for part in ("data", "paragraphs"):
+        if isinstance(fields.get(part), list) and "question" not in fields:
+            for number, inner in enumerate(fields[part]):
+                if not isinstance(inner, Mapping):
+                    raise TaskError(
+                        f"{row.where}: '{part}' number {number} is not an object, so this is not SQuAD JSON"
+                    )
+                yield from _flat(Row(fields=inner, where=row.where))
+            return
+    if isinstance(fields.get("qas"), list):
+        for number, question in enumerate(fields["qas"]):
+            if not isinstance(question, Mapping):
+                raise TaskError(f"{row.where}: 'qas' number {number} is not an object, so this is not SQuAD JSON")
+            merged = {"context": row.value("context", option="SQuAD's format"), **question}
+            yield Row(fields=merged, where=f"{row.where}, question {question.get('id', number)}")
+        return
+    yield row
+
+
+def read_questions(rows: Sequence[Row]) -> list[Question]:
+    """Questions in the order of the data.
+
+    Args:
+        rows: flat rows with question, context, answers and perhaps id; or SQuAD's whole JSON file, or one article or
+            one paragraph of it, as a row.
+
+    Raises:
+        TaskError: a column is missing or empty, or a question has no answer.
+    """
+    questions: list[Question] = []
+    for row in (flat for nested in rows for flat in _flat(nested)):
+        texts, starts = _answers(row)
+        questions.append(
+            Question(
+                id=str(row.fields.get("id", len(questions))),
+                question=row.text("question", option="a file with columns question, context and answers").strip(),
+                context=row.text("context", option="a file with columns question, context and answers"),
+                answers=texts,
+                starts=starts,
+                where=row.where,
+            )
+        )
+    return questions
+
+
+def drop_misaligned(questions: Sequence[Question], *, tolerated: float = 0.01) -> tuple[list[Question], str | None]:
+    """Questions whose first answer stands where `answer_start` says, and a note on those that were left out.
+
+    Raises:
+        TaskError: more than `tolerated` of them are wrong.
+    """
+    wrong = [question for question in questions if not question.is_aligned]
+    if not wrong:
+        return list(questions), None
+    first = wrong[0]
+    found = first.context[max(0, first.starts[0]) :][: len(first.answers[0])]
+    line = (
+        f"{len(wrong)} of {len(questions)} answers are not where answer_start says; the first: {first.where}: "
+        f"answer {first.answers[0]!r}, but at character {first.starts[0]} stands {found!r}"
+    )
+    if len(wrong) > tolerated * len(questions):
+        raise TaskError(f"{line}; count characters (not bytes) from 0 in --train_file")
+    return [question for question in questions if question.is_aligned], f"left out: {line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A question with a piece of its context, as the model sees it."""
+
+    inputs: dict[str, np.ndarray]
+    question: int
+    """Number of the question in the list that was cut."""
+    first: int
+    """Position of the first token of the context."""
+    offsets: np.ndarray
+    """int32 [context tokens, 2]: characters [start, end) of the context that each token stands for."""
+    start: int
+    end: int
+    """First and last token of the answer; both 0, the first token of all, when it is not in this window."""
+
+    def characters(self, start: int, end: int) -> tuple[int, int]:
+        """The characters [start, end) of the context under the tokens from `start` to `end`, the latter included."""
+        return int(self.offsets[start - self.first, 0]), int(self.offsets[end - self.first, 1])
+
+
+def answer_tokens(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
+    """First and last of the tokens that hold characters [start, end), or None when they do not hold all of them.
+
+    Args:
+        offsets: int [tokens, 2], characters [start, end) of each token, in order. A character of several bytes may
+            be several tokens, each with the offsets of the whole character.
+    """
+    touching = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start) & (offsets[:, 0] < offsets[:, 1]))
+    if not len(touching):
+        return None
+    first, last = int(touching[0]), int(touching[-1])
+    if offsets[first, 0] > start or offsets[last, 1] < end:
+        return None
+    return first, last
+
+
+def _shortened(questions: Sequence[str], *, tokenizer: Any, longest: int) -> list[str]:
+    """Each question, cut after `longest` tokens."""
+    encoding = tokenizer(
+        list(questions), add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False
+    )
+    return [
+        question if len(offsets) <= longest else question[: offsets[longest - 1][1]]
+        for question, offsets in zip(questions, encoding["offset_mapping"], strict=True)
+    ]
+
+
+def cut_windows(*, questions: Sequence[Question], tokenizer: Any, max_length: int, stride: int) -> list[Window]:
+    """Cut every context into windows of at most `max_length` tokens, question and special tokens included.
+
+    Args:
+        stride: tokens of the context that neighbouring windows share.
+
+    Returns:
+        The windows in the order of the questions, at least one for each. Questions are cut to half of what `stride`
+        leaves, so that a window always moves on by as much.
+
+    Raises:
+        TaskError: the lengths leave no room.
+    """
+    longest_question = (max_length - tokenizer.num_special_tokens_to_add(pair=True) - stride) // 2
+    if longest_question < _SHORTEST_QUESTION:
+        raise TaskError(
+            f"--max_length {max_length} with --stride {stride} leaves {max(0, longest_question)} tokens for a "
+            f"question, fewer than {_SHORTEST_QUESTION}: raise --max_length or lower --stride"
+        )
+    windows: list[Window] = []
+    for begin in range(0, len(questions), _TOKENIZE_AT_ONCE):
+        part = questions[begin : begin + _TOKENIZE_AT_ONCE]
+        encoding = tokenizer(
+            _shortened([item.question for item in part], tokenizer=tokenizer, longest=longest_question),
+            [item.context for item in part],
+            truncation="only_second",
+            max_length=max_length,
+            stride=stride,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+        )
+        for number, sample in enumerate(encoding["overflow_to_sample_mapping"]):
+            context = np.flatnonzero([sequence == 1 for sequence in encoding.sequence_ids(number)])
+            first = int(context[0]) if len(context) else 0
+            offsets = np.asarray(encoding["offset_mapping"][number], dtype=np.int32)[context]
+            found = answer_tokens(offsets, *part[sample].target) if part[sample].is_aligned else None
+            start, end = (found[0] + first, found[1] + first) if found else (0, 0)
+            inputs = tokenizer_inputs(encoding, number)
+            windows.append(Window(inputs, begin + sample, first, offsets.reshape(-1, 2), start, end))
+    return windows

@@ -1,0 +1,458 @@
+"""Question answering: windows and characters, exact span search, records that can be split, learning, bad input."""
+
+import copy
+import json
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks import QuestionAnswering, TaskError
+from tasks.metrics import best_over_answers, exact_match, token_f1
+from tasks.question_answering import best_spans, split_by_context
+from tasks.questions import Question, answer_tokens, cut_windows, drop_misaligned, read_questions
+from tasks.rows import Row, as_rows
+
+
+def flat(context: str, answer: str, question: str = "what is it?", **fields: Any) -> dict[str, Any]:
+    answers = {"text": [answer], "answer_start": [context.index(answer)]}
+    return {"id": f"q{len(context)}", "question": question, "context": context, "answers": answers, **fields}
+
+
+WORDS = [
+    "river",
+    "north",
+    "city",
+    "dog",
+    "fox",
+    "lazy",
+    "quick",
+    "brown",
+    "word",
+    "piece",
+    "year",
+    "name",
+    "text",
+    "build",
+    "run",
+    "jump",
+]
+
+
+def long_rows(count: int = 6, words: int = 60) -> list[dict[str, Any]]:
+    """Contexts far longer than a window, with the answer at another place in each."""
+    rows = []
+    for number in range(count):
+        parts = [WORDS[(7 * number + 3 * i * i) % len(WORDS)] for i in range(words)]
+        parts[(number * 11) % words] = f"X{number}Z"
+        rows.append(flat(" ".join(parts), f"X{number}Z", question=f"where is {number}?", id=str(number)))
+    return rows
+
+
+def task(tokenizer, rows, **options) -> QuestionAnswering:
+    options = {"max_length": 64, "stride": 16, "eval_rows": rows, **options}
+    return QuestionAnswering(train_rows=rows, tokenizer=tokenizer, **options)
+
+
+def questions_of(rows: list[dict[str, Any]]) -> list[Question]:
+    return read_questions(as_rows(rows, part="training"))
+
+
+# Reading
+
+NESTED = {
+    "version": "1.1",
+    "data": [
+        {
+            "title": "A",
+            "paragraphs": [
+                {
+                    "context": "The fox is brown.",
+                    "qas": [
+                        {"id": "1", "question": "Which colour?", "answers": [{"text": "brown", "answer_start": 11}]},
+                        {"id": "2", "question": "Who?", "answers": [{"text": "The fox", "answer_start": 0}] * 2},
+                    ],
+                }
+            ],
+        }
+    ],
+}
+
+
+def test_nested_and_flat_rows_are_the_same_questions():
+    rows = [
+        {
+            "id": "1",
+            "question": "Which colour?",
+            "context": "The fox is brown.",
+            "answers": {"text": ["brown"], "answer_start": [11]},
+        },
+        {
+            "id": "2",
+            "question": "Who?",
+            "context": "The fox is brown.",
+            "answers": [{"text": "The fox", "answer_start": 0}] * 2,
+        },
+    ]
+
+    def bare(found: list[Question]) -> list[tuple[Any, ...]]:
+        return [(q.id, q.question, q.context, q.answers, q.starts) for q in found]
+
+    expected = bare(questions_of(rows))
+    assert expected[0] == ("1", "Which colour?", "The fox is brown.", ("brown",), (11,))
+    for nested in (NESTED, NESTED["data"][0], NESTED["data"][0]["paragraphs"][0]):
+        assert bare(questions_of([nested])) == expected
+    assert questions_of([NESTED])[1].where == "training row 1, question 2"
+
+
+# Windows
+
+
+def check_windows(windows, questions, tokenizer, *, max_length: int, stride: int) -> int:
+    """Every claim that a window makes about its context; returns how many windows hold their answer."""
+    with_answer = 0
+    for number, question in enumerate(questions):
+        mine = [window for window in windows if window.question == number]
+        assert mine, question
+        whole = tokenizer(question.context, add_special_tokens=False, return_offsets_mapping=True)
+        rebuilt: list[int] = []
+        for window in mine:
+            ids = window.inputs["input_ids"].tolist()
+            assert len(ids) <= max_length
+            piece = ids[window.first : window.first + len(window.offsets)]
+            place = len(rebuilt) - (stride if rebuilt else 0)
+            assert piece == whole["input_ids"][place : place + len(piece)]
+            assert window.offsets.tolist() == [list(o) for o in whole["offset_mapping"][place : place + len(piece)]]
+            rebuilt = rebuilt[:place] + piece
+            if (window.start, window.end) != (0, 0):
+                with_answer += 1
+                start, end = window.characters(window.start, window.end)
+                assert question.context[start:end].strip() == question.answers[0].strip()
+            else:
+                covered = window.offsets[0, 0] <= question.target[0] and window.offsets[-1, 1] >= question.target[1]
+                assert not covered
+        assert rebuilt == whole["input_ids"]  # together the windows are the whole context
+    return with_answer
+
+
+@pytest.mark.parametrize(("max_length", "stride"), [(64, 16), (48, 8), (40, 1), (512, 128)])
+def test_windows_cover_the_context_and_find_the_answer(tokenizer, max_length, stride):
+    questions = questions_of(long_rows())
+    windows = cut_windows(questions=questions, tokenizer=tokenizer, max_length=max_length, stride=stride)
+    found = check_windows(windows, questions, tokenizer, max_length=max_length, stride=stride)
+    assert found >= (len(questions) if stride > 4 else 1)
+    assert (len(windows) == len(questions)) == (max_length == 512)
+
+
+UNICODE = [
+    ("Der Fluß heißt Würm, größer als der Bach.", "größer"),
+    ("東京は日本の首都である。", "日本の首都"),
+    ("He wrote “naïve café” in 1887.", "naïve café"),
+    ("A 🦊 jumps over 👩‍👩‍👧 dogs", "👩‍👩‍👧"),
+    ("e\u0301te\u0301 1999", "e\u0301te\u0301"),
+    ("tab\tand\u00a0blank\u2009here", "blank"),
+    ("x" * 30 + " ответ " + "y" * 30, "ответ"),
+]
+
+
+@pytest.mark.parametrize(("context", "answer"), UNICODE)
+def test_unicode_answers_come_back_exactly(tokenizer, context, answer):
+    questions = questions_of([flat(context, answer)])
+    windows = cut_windows(questions=questions, tokenizer=tokenizer, max_length=512, stride=32)
+    assert check_windows(windows, questions, tokenizer, max_length=512, stride=32) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(min_size=1, max_size=8).filter(str.strip), min_size=1, max_size=20), st.data())
+def test_any_whole_words_come_back_exactly(tokenizer, words, data):
+    """Whole words of any characters: no token reaches across a blank into an answer."""
+    words = ["".join(word.split()) for word in words]
+    context = " ".join(words)
+    first = data.draw(st.integers(0, len(words) - 1))
+    last = data.draw(st.integers(first, len(words) - 1))
+    start = len(" ".join(words[:first])) + (first > 0)
+    answer = " ".join(words[first : last + 1])
+    row = {"question": "q", "context": context, "answers": {"text": [answer], "answer_start": [start]}}
+    windows = cut_windows(questions=questions_of([row]), tokenizer=tokenizer, max_length=512, stride=16)
+    assert len(windows) >= 1
+    for window in windows:
+        if (window.start, window.end) != (0, 0):
+            begin, end = window.characters(window.start, window.end)
+            assert context[begin:end].strip() == answer.strip()
+
+
+def test_answer_tokens_by_hand():
+    import numpy as np
+
+    offsets = np.array([[0, 3], [3, 7], [7, 8], [7, 8], [8, 8], [8, 12]])  # [7, 8) is a character of two tokens
+    assert answer_tokens(offsets, 0, 3) == (0, 0)
+    assert answer_tokens(offsets, 3, 8) == (1, 3)
+    assert answer_tokens(offsets, 7, 8) == (2, 3)
+    assert answer_tokens(offsets, 4, 6) == (1, 1)  # inside a token: the token
+    assert answer_tokens(offsets, 7, 12) == (2, 5)
+    assert answer_tokens(offsets, 9, 13) is None  # ends beyond the window
+    assert answer_tokens(offsets[1:], 2, 5) is None  # starts before it
+    assert answer_tokens(offsets, 20, 22) is None
+
+
+def test_a_long_question_is_cut_and_leaves_room(tokenizer):
+    row = flat("the answer is fox here " * 10, "fox", question="why " * 200)
+    windows = cut_windows(questions=questions_of([row]), tokenizer=tokenizer, max_length=64, stride=16)
+    assert all(len(window.inputs["input_ids"]) <= 64 for window in windows)
+    assert all(window.first <= 2 + (64 - 3 - 16) // 2 for window in windows)
+    assert any(window.start for window in windows)
+
+
+def test_batch_of_windows(tokenizer):
+    rows = [flat("the fox is brown", "brown"), flat("a dog " * 5 + "and a year", "year")]
+    for side in ("right", "left"):
+        sided = copy.deepcopy(tokenizer)
+        sided.padding_side = side
+        work = task(sided, rows)
+        batch = work.collate([work.eval_example(0), work.eval_example(1)])
+        for number, row in enumerate(rows):
+            start, end = int(batch["start_positions"][number]), int(batch["end_positions"][number])
+            text = tokenizer.decode(batch["input_ids"][number, start : end + 1])
+            assert text.strip() == row["answers"]["text"][0]
+            assert batch["allowed"][number, start] and batch["allowed"][number, end]
+        allowed = [tokenizer.decode(batch["input_ids"][n][batch["allowed"][n]]) for n in (0, 1)]
+        assert allowed == [row["context"] for row in rows]
+        assert batch["row"].tolist() == [0, 1]
+        assert "row" not in work.collate([work.example(0, 5)])
+
+
+# Search
+
+
+def slow_best(start, end, allowed, null, longest, count):
+    spans = [
+        (start[i] + end[j] - start[null] - end[null], i, j)
+        for i in range(len(start))
+        for j in range(i, min(i + longest, len(start)))
+        if allowed[i] and allowed[j]
+    ]
+    return sorted(spans, reverse=True)[:count]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 15), st.integers(1, 9))
+def test_best_spans_equal_a_search_over_all_pairs(seed, length, longest, count):
+    generator = torch.Generator().manual_seed(seed)
+    start, end = torch.randn(3, length, generator=generator), torch.randn(3, length, generator=generator)
+    allowed = torch.rand(3, length, generator=generator) < 0.7
+    null = torch.randint(0, length, (3,), generator=generator)
+    scores, firsts, lasts = best_spans(
+        start=start, end=end, allowed=allowed, null=null, max_answer_length=longest, num_best=count
+    )
+    for n in range(3):
+        expected = slow_best(start[n].tolist(), end[n].tolist(), allowed[n].tolist(), int(null[n]), longest, count)
+        found = [
+            (s, i, j)
+            for s, i, j in zip(scores[n].tolist(), firsts[n].tolist(), lasts[n].tolist(), strict=True)
+            if s > -math.inf
+        ]
+        assert [(i, j) for _, i, j in found] == [(i, j) for _, i, j in expected]
+        assert [s for s, _, _ in found] == pytest.approx([s for s, _, _ in expected], abs=1e-5)
+
+
+class Oracle(torch.nn.Module):
+    """Logits that point at given tokens: (row of the batch -> start, end), with `sure` as their height."""
+
+    def __init__(self, targets: list[tuple[int, int, float]]) -> None:
+        super().__init__()
+        self.targets = targets
+
+    def forward(self, input_ids, **_):
+        start, end = torch.zeros(input_ids.shape), torch.zeros(input_ids.shape)
+        for number, (first, last, sure) in enumerate(self.targets):
+            start[number, first], end[number, last] = sure, sure
+        return SimpleNamespace(start_logits=start, end_logits=end)
+
+
+def test_a_model_that_knows_gets_full_marks(tokenizer, tmp_path):
+    rows = long_rows()
+    work = task(tokenizer, rows)
+    assert work.num_eval_examples > 3 * len(rows)
+    batch = work.collate([work.eval_example(row) for row in range(work.num_eval_examples)])
+    targets = [(int(a), int(b), 9.0) for a, b in zip(batch["start_positions"], batch["end_positions"], strict=True)]
+    summary = work.summarize(work.evaluate(Oracle(targets), batch))
+    assert (summary["exact_match"], summary["f1"]) == (100.0, 100.0)
+    for prediction, row in zip(work.predictions(), rows, strict=True):
+        assert prediction["prediction"] == row["answers"]["text"][0]
+        assert row["context"][prediction["start"] : prediction["end"]] == prediction["prediction"]
+        assert prediction["id"] == row["id"] and prediction["correct"] and prediction["score"] == 18.0
+    work.write_predictions(tmp_path / "p.jsonl")
+    assert len((tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()) == len(rows)
+
+
+def test_a_window_that_believes_in_itself_less_loses(tokenizer):
+    """Two windows of one question: a span of 5 + 5 over nothing of 4 + 4 loses against one of 3 + 3 over nothing."""
+    work = task(tokenizer, long_rows(count=1), max_answer_length=1)
+    batch = work.collate([work.eval_example(0), work.eval_example(1)])
+    first = int(batch["allowed"][0].nonzero()[3])
+    second = int(batch["allowed"][1].nonzero()[5])
+
+    def model(**inputs):
+        shape = inputs["input_ids"].shape
+        logits = torch.zeros(shape)
+        logits[0, first], logits[0, 0], logits[1, second] = 5.0, 4.0, 3.0
+        return SimpleNamespace(start_logits=logits, end_logits=logits.clone())
+
+    records = work.evaluate(model, batch)
+    assert records[0]["spans"][0][0] == pytest.approx(2.0) and records[1]["spans"][0][0] == pytest.approx(6.0)
+    work.summarize(records)
+    window = work._eval[1]
+    start, end = window.characters(second, second)
+    assert work.predictions()[0]["prediction"] == long_rows(1)[0]["context"][start:end].strip()
+
+
+def test_an_answer_is_never_padding_question_or_special_token(tokenizer):
+    work = task(tokenizer, [flat("ab", "ab"), flat("the quick brown fox jumps", "fox")])
+    batch = work.collate([work.eval_example(0), work.eval_example(1)])
+
+    def model(**inputs):  # sure of everything but the context
+        logits = torch.where(batch["allowed"], 0.0, 50.0)
+        return SimpleNamespace(start_logits=logits, end_logits=logits.clone())
+
+    work.summarize(work.evaluate(model, batch))
+    for prediction, context in zip(work.predictions(), ("ab", "the quick brown fox jumps"), strict=True):
+        assert prediction["prediction"] and prediction["prediction"] in context
+
+
+# Loss and records
+
+
+def test_loss_adds_up_and_does_not_depend_on_padding(tokenizer, small_model):
+    work, model = task(tokenizer, long_rows(3) + [flat("a short one", "short")]), small_model().eval()
+    count = work.num_examples
+    targets = {"examples": torch.tensor(count)}
+    whole, extra = work.loss(model, work.collate([work.example(row, 0) for row in range(count)]), targets)
+    singles = [work.loss(model, work.collate([work.example(row, 0)]), targets) for row in range(count)]
+    assert whole.item() == pytest.approx(sum(loss.item() for loss, _ in singles), rel=1e-5)
+    assert extra["accuracy"].item() == pytest.approx(sum(more["accuracy"].item() for _, more in singles))
+
+
+def test_records_of_two_halves_give_the_same_summary(tokenizer, small_model, evaluate):
+    work, model = task(tokenizer, long_rows()), small_model()
+    whole = work.summarize(evaluate(model=model, work=work, batch_size=7))
+    readable = work.predictions()
+    count = work.num_eval_examples
+    odd = evaluate(model=model, work=work, rows=range(1, count, 2), batch_size=3)  # windows of a question are apart
+    even = evaluate(model=model, work=work, rows=range(0, count, 2), batch_size=5)
+    assert work.summarize(odd + even) == pytest.approx(whole, rel=1e-5)
+    assert [p["prediction"] for p in work.predictions()] == [p["prediction"] for p in readable]
+    assert len(readable) == 6
+    assert set(whole) == {"loss", "exact_match", "f1"} and work.metric in whole
+    assert all(len(json.dumps(record)) < 400 for record in odd)
+
+
+def test_baseline_is_the_better_of_two_guesses(tokenizer):
+    train = [flat(f"alpha beta {n} gamma", "alpha beta", id=str(n)) for n in range(3)]
+    first_words = task(tokenizer, train, eval_rows=[flat("delta epsilon zeta", "delta epsilon")]).baseline()
+    assert first_words == {"exact_match": 100.0, "f1": 100.0}
+    train = [flat(f"{n} is None by default", "None", id=str(n)) for n in range(3)]
+    frequent = task(tokenizer, train, eval_rows=[flat("x is None", "None"), flat("y is True", "True")]).baseline()
+    assert frequent == {"exact_match": 50.0, "f1": 50.0}
+
+
+def test_a_small_model_learns_windows_by_heart(tokenizer, small_model, fit, evaluate):
+    rows = [flat(" ".join(WORDS[n % 5 :][:9]) + f" {n}", WORDS[n % 5 + n % 7], question=f"{n}?") for n in range(32)]
+    work, model = task(tokenizer, rows), small_model(hidden=64)
+    assert work.num_examples == 32
+    assert fit(model=model, work=work, steps=150) < 0.1
+    summary = work.summarize(evaluate(model=model, work=work))
+    assert summary["exact_match"] == 100.0 and summary["f1"] == 100.0
+    assert work.baseline()["f1"] < 60
+
+
+# Held-out part
+
+
+def test_whole_contexts_are_held_out():
+    rows = [flat(f"context {n // 4} has 7 words", "words", id=str(n)) for n in range(40)]
+    questions = questions_of(rows)
+    train, held_out = split_by_context(questions=questions, fraction=0.2, seed=0)
+    assert sorted(train + held_out) == list(range(40)) and len(held_out) == 8
+    assert not {questions[n].context for n in train} & {questions[n].context for n in held_out}
+    assert split_by_context(questions=questions, fraction=0.2, seed=0) == (train, held_out)
+    one = [q for q in questions if q.context == questions[0].context]
+    train, held_out = split_by_context(questions=one, fraction=0.25, seed=0)
+    assert len(train) == 3 and len(held_out) == 1
+
+
+# Bad input
+
+GOOD = flat("the fox is brown", "brown")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"context": "x", "answers": GOOD["answers"]}, r"q.json:7: no column 'question'; the columns there are"),
+        ({**GOOD, "context": " "}, "q.json:7: column 'context' is empty"),
+        ({**GOOD, "answers": {"text": [], "answer_start": []}}, "q.json:7: the question has no answer"),
+        (
+            {**GOOD, "answers": {"text": [""], "answer_start": [0]}},
+            "q.json:7: the question has no answer, or an empty",
+        ),
+        ({**GOOD, "answers": "brown"}, r"q.json:7: 'answers' holds 'brown'; it must be"),
+        ({**GOOD, "answers": {"text": ["brown"]}}, "q.json:7: 'answers' holds"),
+        ({"question": "x", "context": "y"}, "q.json:7: no column 'answers'"),
+        ({"paragraphs": ["text"]}, "q.json:7: 'paragraphs' number 0 is not an object"),
+        ({**GOOD, "answers": {"text": ["brown"], "answer_start": [3]}}, "1 of 1 answers.*'brown'.*stands ' fox '"),
+    ],
+)
+def test_a_bad_row_is_named(tokenizer, bad, message):
+    record = SimpleNamespace(fields=bad, path="q.json", line=7)
+    with pytest.raises(TaskError, match=message) as caught:
+        QuestionAnswering(train_rows=[record], tokenizer=tokenizer)
+    assert caught.value.exit_code == 2
+
+
+def test_few_misplaced_answers_are_left_out_and_told():
+    good = [Row(fields={**GOOD, "id": str(n)}, where=f"row {n}") for n in range(199)]
+    wrong = Row(fields={**GOOD, "answers": {"text": ["brown"], "answer_start": [1]}}, where="row 200")
+    kept, note = drop_misaligned(read_questions([*good, wrong]))
+    assert len(kept) == 199
+    assert note is not None and "1 of 200 answers" in note and "row 200" in note
+    assert drop_misaligned(kept) == (kept, None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ([], {}, "no training questions.*--train_file"),
+        ([GOOD], {"max_length": 32, "stride": 30}, "--max_length 32 with --stride 30 leaves 0 tokens"),
+    ],
+)
+def test_bad_settings(tokenizer, rows, options, message):
+    with pytest.raises(TaskError, match=message):
+        QuestionAnswering(train_rows=rows, tokenizer=tokenizer, **options)
+
+
+# Real data
+
+
+def test_squad(tokenizer, shared_data, small_model, evaluate):
+    articles = json.loads((shared_data / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))["data"]
+    train = [{**article, "paragraphs": article["paragraphs"][:2]} for article in articles[:6]]
+    held_out = [{**article, "paragraphs": article["paragraphs"][:1]} for article in articles[-8:]]
+    work = QuestionAnswering(
+        train_rows=train, eval_rows=held_out, tokenizer=tokenizer, max_length=256, stride=64, max_answer_length=60
+    )
+    questions = work._eval_questions
+    assert len(questions) == sum(len(p["qas"]) for article in held_out for p in article["paragraphs"])
+    windows = cut_windows(questions=questions, tokenizer=tokenizer, max_length=256, stride=64)
+    assert check_windows(windows, questions, tokenizer, max_length=256, stride=64) >= 0.95 * len(questions)
+
+    summary = work.summarize(evaluate(model=small_model(), work=work, batch_size=16))
+    predictions = work.predictions()
+    matches = [best_over_answers(exact_match, p["prediction"], p["answers"]) for p in predictions]
+    overlaps = [best_over_answers(token_f1, p["prediction"], p["answers"]) for p in predictions]
+    assert summary["exact_match"] == pytest.approx(100 * sum(matches) / len(questions))
+    assert summary["f1"] == pytest.approx(100 * sum(overlaps) / len(questions))
+    assert 0 < work.baseline()["f1"] < 40
