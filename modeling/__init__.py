@@ -9,6 +9,7 @@ import transformers
 
 from . import modeling_lacuna
 from .configuration_lacuna import FAMILIES, HEADS, SIZES, ConfigurationError, LacunaConfig
+from .conversion import ConversionError, from_native, to_native
 from .modeling_lacuna import (
     LacunaForCausalLM,
     LacunaForMaskedLM,
@@ -38,6 +39,7 @@ __all__ = [
     "HEADS",
     "SIZES",
     "ConfigurationError",
+    "ConversionError",
     "LacunaConfig",
     "LacunaForCausalLM",
     "LacunaForMaskedLM",
@@ -47,4 +49,6 @@ __all__ = [
     "LacunaForSequenceClassification",
     "LacunaModel",
     "LacunaPreTrainedModel",
+    "from_native",
+    "to_native",
 ]

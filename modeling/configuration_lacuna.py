@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import difflib
 from functools import wraps
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
+
+# None in a call means "derive it from the rest". After construction the value is there wherever the model reads it,
+# and that is what type checkers are told; `@strict` sees the whole truth.
+if TYPE_CHECKING:
+    DerivedInt = int
+    DerivedNames = list[str]
+    DerivedPooling = str
+    DerivedParameters = dict[str, Any]
+else:
+    DerivedInt = int | None
+    DerivedNames = list[str] | None
+    DerivedPooling = Literal["first", "mean", "last"] | None
+    DerivedParameters = dict | None
 
 SHAPES = ("encoder", "decoder")
 LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -262,8 +275,8 @@ class LacunaConfig(PreTrainedConfig):
     hidden_size: int = 256
     num_hidden_layers: int = 6
     num_attention_heads: int = 4
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
+    num_key_value_heads: DerivedInt = None  # type: ignore[assignment]
+    head_dim: DerivedInt = None  # type: ignore[assignment]
     intermediate_size: int = 512
     hidden_act: str = "gelu"
     gated_mlp: bool = True
@@ -275,9 +288,9 @@ class LacunaConfig(PreTrainedConfig):
     qk_norm: bool = False
     position_type: Literal["learned", "rotary", "none"] = "rotary"
     max_position_embeddings: int = 8192
-    rope_parameters: dict | None = None
-    layer_types: list[str] | None = None
-    sliding_window: int | None = None
+    rope_parameters: DerivedParameters = None  # type: ignore[assignment]
+    layer_types: DerivedNames = None  # type: ignore[assignment]
+    sliding_window: DerivedInt = None  # type: ignore[assignment]
     type_vocab_size: int = 0
     attention_bias: bool = False
     mlp_bias: bool = False
@@ -285,7 +298,7 @@ class LacunaConfig(PreTrainedConfig):
     lm_head_bias: bool = True
     classifier_bias: bool = True
     pooler: bool = False
-    classifier_pooling: Literal["first", "mean", "last"] | None = None
+    classifier_pooling: DerivedPooling = None  # type: ignore[assignment]
     classifier_transform: bool = True
     embedding_dropout: float | int = 0.0
     hidden_dropout: float | int = 0.0
@@ -369,15 +382,15 @@ class LacunaConfig(PreTrainedConfig):
                 not (self.rope_parameters or theta or scaling),
                 f"rope_parameters need position_type='rotary', which is {self.position_type!r}",
             )
-            self.rope_parameters = None
+            self.rope_parameters = None  # type: ignore[assignment]
             return kwargs
         parameters = dict(self.rope_parameters or {}) | dict(scaling or {})
         nested = any(key in LAYER_TYPES for key in parameters)
         if nested:
-            # A layer type without an entry would fail inside the model; one that no layer has would be kept for nothing.
-            missing = sorted(set(self.layer_types or ()) - set(parameters))
+            # Entries for layer types that no layer has are dropped; transformers 5.17 would fail on them.
+            missing = sorted(set(self.layer_types) - set(parameters))
             self._require(not missing, f"rope_parameters has no entry for {missing}, which layer_types contains")
-            parameters = {key: dict(parameters[key]) for key in LAYER_TYPES if key in set(self.layer_types or ())}
+            parameters = {key: dict(parameters[key]) for key in LAYER_TYPES if key in set(self.layer_types)}
         for entry in parameters.values() if nested else [parameters]:
             entry.setdefault("rope_type", "default")
             entry.setdefault("rope_theta", 10_000.0 if theta is None else theta)
@@ -464,7 +477,7 @@ class LacunaConfig(PreTrainedConfig):
             )
 
     def _refuse_impossible_layers(self) -> None:
-        layer_types = self.layer_types or []
+        layer_types = self.layer_types
         self._require(
             len(layer_types) == self.num_hidden_layers,
             f"layer_types names {len(layer_types)} layers and num_hidden_layers is {self.num_hidden_layers}",

@@ -1,7 +1,7 @@
 """The parts of a Lacuna model, in the order in which data flows through them.
 
-Embeddings, rotary positions, masks, attention, feed-forward, block. Letters in shapes: B rows of a batch, T tokens of a
-row, C hidden_size, H heads, D head_dim.
+Embeddings, rotary positions, masks, attention, feed-forward, block. Letters in shapes: B rows of a batch, T tokens of
+a row, C hidden_size, H heads, D head_dim.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from transformers.utils.generic import is_flash_attention_requested
 
 from .configuration_lacuna import LacunaConfig
 
-# --------------------------------------------------------------------------------------------------------------- norms
+# -------------------------------------------------------------------------------------------------------------- norms
 
 
 class LacunaRMSNorm(nn.Module):
@@ -55,7 +55,7 @@ def build_norm(config: LacunaConfig, *, size: int | None = None) -> nn.Module:
     return nn.LayerNorm(size, eps=config.norm_eps, bias=config.norm_bias)
 
 
-# ---------------------------------------------------------------------------------------------------------- embeddings
+# --------------------------------------------------------------------------------------------------------- embeddings
 
 
 class LacunaEmbeddings(nn.Module):
@@ -96,7 +96,7 @@ class LacunaEmbeddings(nn.Module):
         return self.dropout(hidden_states)
 
 
-# ----------------------------------------------------------------------------------------------------- rotary positions
+# ---------------------------------------------------------------------------------------------------- rotary positions
 
 
 class LacunaRotaryEmbedding(nn.Module):
@@ -111,11 +111,10 @@ class LacunaRotaryEmbedding(nn.Module):
         self.config = config
         self.max_seq_len_cached = config.max_position_embeddings
         self.original_max_seq_len = config.max_position_embeddings
-        self.layer_types: list[str | None] = [None]
-        if "rope_type" not in config.rope_parameters:
-            self.layer_types = sorted(config.rope_parameters)
+        per_layer_type = "rope_type" not in config.rope_parameters
+        self.layer_types: list[str | None] = [*sorted(config.rope_parameters)] if per_layer_type else [None]
         types = {layer_type: self.parameters_of(layer_type)["rope_type"] for layer_type in self.layer_types}
-        self.rope_type: Any = types[None] if None in types else types
+        self.rope_type: Any = types.get(None, types)
         for layer_type in self.layer_types:
             inverse_frequencies, scaling = self.compute_frequencies(layer_type)
             self.register_buffer(self.named(layer_type, "inv_freq"), inverse_frequencies, persistent=False)
@@ -176,7 +175,7 @@ def apply_rotary(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return turned if rest.shape[-1] == 0 else torch.cat((turned, rest), dim=-1)
 
 
-# --------------------------------------------------------------------------------------------------------------- masks
+# -------------------------------------------------------------------------------------------------------------- masks
 
 MASKS: dict[tuple[str, str], Callable[..., Any]] = {
     ("encoder", "full_attention"): create_bidirectional_mask,
@@ -286,7 +285,7 @@ def _build_packed_masks(
     return masks, {}
 
 
-# ----------------------------------------------------------------------------------------------------------- attention
+# ---------------------------------------------------------------------------------------------------------- attention
 
 
 def eager_attention_forward(
@@ -386,7 +385,7 @@ class LacunaAttention(nn.Module):
         return self.o_proj(output.reshape(batch_size, length, -1)), weights
 
 
-# -------------------------------------------------------------------------------------------------------- feed-forward
+# ------------------------------------------------------------------------------------------------------- feed-forward
 
 
 class LacunaMLP(nn.Module):
@@ -409,7 +408,7 @@ class LacunaMLP(nn.Module):
         return self.down_proj(self.dropout(inner))
 
 
-# --------------------------------------------------------------------------------------------------------------- block
+# -------------------------------------------------------------------------------------------------------------- block
 
 
 class LacunaLayer(GradientCheckpointingLayer):

@@ -38,7 +38,7 @@ from .layers_lacuna import (
 
 IGNORED = -100  # The label of a position that is not to be predicted, as in torch and transformers.
 
-# -------------------------------------------------------------------------------------------------------------- losses
+# ------------------------------------------------------------------------------------------------------------- losses
 
 
 def cross_entropy(
@@ -103,7 +103,7 @@ def span_loss(
     return (losses[0] + losses[1]) / 2
 
 
-# ------------------------------------------------------------------------------------------------ selecting and pooling
+# ----------------------------------------------------------------------------------------------- selecting and pooling
 
 
 def select_targets(hidden_states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,7 +183,7 @@ class LacunaSentenceHead(nn.Module):
         return self.classifier(self.transform(pool_first(outputs.last_hidden_state, attention_mask)))
 
 
-# ------------------------------------------------------------------------------------------------------------ backbone
+# ----------------------------------------------------------------------------------------------------------- backbone
 
 
 @dataclass
@@ -228,8 +228,8 @@ class LacunaPreTrainedModel(PreTrainedModel):
         shapes = [shape for shape, heads in HEADS.items() if name in heads.values()]
         if shapes and config.shape not in shapes:
             raise ConfigurationError(
-                f"{name} needs shape={' or '.join(map(repr, shapes))} and the configuration has shape={config.shape!r}; "
-                f"heads for it: {', '.join(HEADS[config.shape].values())}"
+                f"{name} needs shape={' or '.join(map(repr, shapes))} and the configuration has "
+                f"shape={config.shape!r}; heads for it: {', '.join(HEADS[config.shape].values())}"
             )
         super().__init__(config, *inputs, **kwargs)
 
@@ -295,9 +295,9 @@ class LacunaModel(LacunaPreTrainedModel):
         Raises:
             ValueError: when not exactly one of `input_ids` and `inputs_embeds` is given.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
         given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is None or (input_ids is not None and inputs_embeds is not None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
         if not self.config.is_decoder:
             past_key_values, use_cache = None, False
 
@@ -346,7 +346,7 @@ class LacunaModel(LacunaPreTrainedModel):
         return {name: self.rotary_emb(hidden_states, position_ids, name) for name in layer_types}
 
 
-# --------------------------------------------------------------------------------------------------------------- heads
+# -------------------------------------------------------------------------------------------------------------- heads
 
 
 class LacunaForPreTraining(LacunaPreTrainedModel):
