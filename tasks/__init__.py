@@ -12,8 +12,11 @@ _HOME = {
     "QuestionAnswering": "question_answering",
     "QuestionAnsweringArguments": "arguments",
     "TaskError": "errors",
-    "check_tokenizer": "features",
-    "resolve_max_length": "features",
+    "CorruptModelError": "errors",
+    "check_tokenizer": "models",
+    "load_configuration": "models",
+    "load_model": "models",
+    "resolve_max_length": "models",
 }
 __all__ = sorted(_HOME)
 

@@ -5,3 +5,9 @@ class TaskError(ValueError):
     """Labelled data, a column or a model that a task cannot use; the message says where and what to do."""
 
     exit_code = 2
+
+
+class CorruptModelError(RuntimeError):
+    """The weights to start from are incomplete or damaged."""
+
+    exit_code = 3

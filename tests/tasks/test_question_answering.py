@@ -23,24 +23,8 @@ def flat(context: str, answer: str, question: str = "what is it?", **fields: Any
     return {"id": f"q{len(context)}", "question": question, "context": context, "answers": answers, **fields}
 
 
-WORDS = [
-    "river",
-    "north",
-    "city",
-    "dog",
-    "fox",
-    "lazy",
-    "quick",
-    "brown",
-    "word",
-    "piece",
-    "year",
-    "name",
-    "text",
-    "build",
-    "run",
-    "jump",
-]
+SENTENCE = "river north city dog fox lazy quick brown word piece year name text build run jump"
+WORDS = SENTENCE.split()
 
 
 def long_rows(count: int = 6, words: int = 60) -> list[dict[str, Any]]:

@@ -1,0 +1,141 @@
+"""The model that a task starts from: a checkpoint of Lacuna or any native model, with a head for the task."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from tasks.errors import CorruptModelError, TaskError
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def load_configuration(*, model: str | None, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """The configuration and the tokenizer of a checkpoint.
+
+    Args:
+        model: a folder or Hub id, the value of --model.
+        trust_remote_code: whether code in the checkpoint may run; checkpoints of Lacuna need none where `modeling`
+            is imported.
+
+    Raises:
+        TaskError: no model was named, or there is no model or no fast tokenizer under that name.
+    """
+    if not model:
+        raise TaskError("fine-tuning needs a pretrained model: name its folder or Hub id with --model")
+    options = {"trust_remote_code": trust_remote_code}
+    try:
+        config = transformers.AutoConfig.from_pretrained(model, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise TaskError(f"--model {model} is not a model that can be read: {_first_line(error)}") from error
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise TaskError(f"--model {model} holds no tokenizer that can be read: {_first_line(error)}") from error
+    if not tokenizer.is_fast:
+        raise TaskError(f"--model {model} has no fast tokenizer (tokenizer.json), which maps tokens to characters")
+    return config, tokenizer
+
+
+def longest_input(*, config: Any, tokenizer: Any) -> int | None:
+    """Most tokens that model and tokenizer take, special tokens included; None when neither has a limit.
+
+    Args:
+        config: the model's configuration.
+        tokenizer: its tokenizer; transformers writes "no limit" as a number near 1e30.
+    """
+    limits = [getattr(config, "max_position_embeddings", None), getattr(tokenizer, "model_max_length", None)]
+    finite = [int(limit) for limit in limits if limit is not None and 0 < limit < 10**9]
+    return min(finite) if finite else None
+
+
+def resolve_max_length(*, asked: int | None, default: int, config: Any, tokenizer: Any) -> int:
+    """The length to cut inputs to: what was asked for, else the smaller of `default` and what the model takes.
+
+    Raises:
+        TaskError: more was asked for than the model takes.
+    """
+    limit = longest_input(config=config, tokenizer=tokenizer)
+    if asked is None:
+        return default if limit is None else min(default, limit)
+    if limit is not None and asked > limit:
+        raise TaskError(f"--max_length {asked} is more than the {limit} tokens that the model takes: lower it")
+    return asked
+
+
+def check_tokenizer(*, tokenizer: Any, embedding_rows: int) -> None:
+    """Refuse a tokenizer that does not belong to the model, or cannot make batches for it.
+
+    Args:
+        embedding_rows: rows of the model's input embedding; ids must lie below.
+
+    Raises:
+        TaskError: ids beyond the embedding, or no padding token to make batches with.
+    """
+    if len(tokenizer) > embedding_rows:
+        raise TaskError(
+            f"the tokenizer has {len(tokenizer)} ids but the model embeds only {embedding_rows}: "
+            "--model must name a folder whose tokenizer was trained with its model"
+        )
+    if tokenizer.pad_token_id is None:
+        raise TaskError(
+            "the tokenizer has no padding token, which batches of texts of different length need: "
+            "set tokenizer.pad_token (often to its eos_token) and save it in the folder of --model"
+        )
+
+
+def load_model(
+    *,
+    auto_class: str,
+    model: str,
+    tokenizer: Any,
+    label_names: Sequence[str] | None = None,
+    trust_remote_code: bool = False,
+    seed: int = 0,
+) -> Any:
+    """A checkpoint with the head of a task, in float32; what the checkpoint lacks is drawn from `seed`.
+
+    Args:
+        auto_class: name of the Auto class of the head, such as "AutoModelForSequenceClassification".
+        model: a folder or Hub id.
+        tokenizer: the tokenizer that will make its inputs.
+        label_names: labels in the order of the head's outputs, written to `config.id2label`; a head of another
+            number of labels in the checkpoint is replaced.
+
+    Raises:
+        TaskError: the model has no such head, the tokenizer does not fit, or weights do not fit the configuration.
+        CorruptModelError: the weights cannot be read.
+    """
+    labels: dict[str, Any] = {}
+    if label_names is not None:
+        labels = {
+            "id2label": dict(enumerate(label_names)),
+            "label2id": {name: number for number, name in enumerate(label_names)},
+            "problem_type": "single_label_classification",
+        }
+    transformers.set_seed(seed)
+    try:
+        loaded, report = getattr(transformers, auto_class).from_pretrained(
+            model,
+            dtype=torch.float32,  # the default keeps the precision of the file, and bf16 weights do not train well
+            trust_remote_code=trust_remote_code,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **labels,
+        )
+    except SafetensorError as error:
+        raise CorruptModelError(f"--model {model}: its weights cannot be read: {_first_line(error)}") from error
+    except (OSError, ValueError, KeyError) as error:
+        raise TaskError(f"--model {model} cannot be loaded as {auto_class}: {_first_line(error)}") from error
+    body = f"{loaded.base_model_prefix}."
+    misfits = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
+    if any(name.startswith(body) for name in misfits):
+        raise TaskError(f"--model {model}: weights and config.json disagree on the shape of {misfits[0]}")
+    check_tokenizer(tokenizer=tokenizer, embedding_rows=loaded.get_input_embeddings().num_embeddings)
+    if getattr(loaded.config, "pad_token_id", None) is None:
+        loaded.config.pad_token_id = tokenizer.pad_token_id  # decoders look for the last token that is not padding
+    return loaded
