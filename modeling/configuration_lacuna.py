@@ -4,11 +4,10 @@ A Lacuna model is described by its parts (norms, positions, feed-forward, masks)
 `LacunaConfig.from_family` fills the parts in so that the result equals a known architecture weight for weight.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations` here: `@strict` checks nothing when annotations are strings.
 import difflib
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
@@ -177,7 +176,7 @@ class ConfigurationError(ValueError):
 def name_nearest(*, value: str, known: Any) -> str:
     """Return `"; did you mean 'x'?"` for the nearest of `known`, or all of them when none is near."""
     names = sorted(str(name) for name in known)
-    nearest = difflib.get_close_matches(value, names, n=1)
+    nearest = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
     return f"; did you mean {nearest[0]!r}?" if nearest else f"; choose from {', '.join(names)}"
 
 
@@ -339,7 +338,7 @@ class LacunaConfig(PreTrainedConfig):
         }
 
     @classmethod
-    def from_family(cls, family: str, size: str = "tiny", **overrides: Any) -> LacunaConfig:
+    def from_family(cls, family: str, size: str = "tiny", **overrides: Any) -> Self:
         """Build the configuration of a known family at a named size.
 
         Args:
@@ -415,7 +414,7 @@ class LacunaConfig(PreTrainedConfig):
             if key.startswith("_") or key == "auto_map":
                 continue
             if key not in _CALL_KEYS | _TOOL_KEYS | generation:
-                nearest = name_nearest(value=key, known=fields | _CALL_KEYS)
+                nearest = name_nearest(value=key, known=fields)
                 raise ConfigurationError(f"LacunaConfig has no field {key!r} (value {value!r}){nearest}")
             if key != "model_type":
                 kept[key] = value

@@ -92,8 +92,9 @@ def _even_heads(config: LacunaConfig) -> int:
 _BERT_PREDICTIONS: Names = [
     _one("head.dense", "cls.predictions.transform.dense"),
     _one("head.norm", "cls.predictions.transform.LayerNorm"),
+    # The bias has two names there. Untied they are two tensors, and only the decoder's is used: the last row counts.
+    _one("lm_head", "cls.predictions"),
     _one("lm_head", "cls.predictions.decoder"),
-    _one("lm_head", "cls.predictions"),  # its bias has a second name there
 ]
 _MODERNBERT_HEAD: Names = [_one("head.dense", "head.dense"), _one("head.norm", "head.norm")]
 
