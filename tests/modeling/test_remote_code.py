@@ -1,0 +1,243 @@
+"""Checkpoints in a process that has never heard of this repository.
+
+One subprocess (its imports alone take seconds) loads every saved head through every Auto class that the checkpoint
+offers, and writes down what it found; the tests here read that. It runs isolated (`python -I`), somewhere else, with
+our packages blocked: the development environment has an editable install of them.
+"""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import modeling
+from modeling import HEADS, LacunaConfig
+
+STRANGER = '''
+import importlib, json, sys
+from pathlib import Path
+
+ROOMS = {"modeling", "tokenization", "corpus", "objectives", "training", "tasks", "evaluation", "recipes"}
+
+
+class Absent:
+    """Makes the packages of the repository impossible to import, however they are installed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ROOMS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Absent())
+for room in sorted(ROOMS):
+    try:
+        importlib.import_module(room)
+    except ModuleNotFoundError:
+        continue
+    raise SystemExit(f"{room} can be imported: this process proves nothing")
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+transformers.logging.set_verbosity_error()
+root, found = Path(sys.argv[1]), {}
+OUTPUTS = ("last_hidden_state", "logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits")
+
+
+def run(model, inputs):
+    with torch.no_grad():
+        outputs = model.eval()(inputs["input_ids"], attention_mask=inputs["attention_mask"])
+    return {name: outputs[name] for name in OUTPUTS if outputs.get(name) is not None}
+
+
+def difference(mine, expected):
+    shared = {"logits": "prediction_logits"} if "prediction_logits" in expected else {}
+    pairs = [(mine[name], expected.get(name, expected.get(shared.get(name)))) for name in mine]
+    pairs = [(a, b) for a, b in pairs if b is not None and a.shape == b.shape]
+    return max((float((a - b).abs().max()) for a, b in pairs), default=None)
+
+
+for folder in sorted(path for path in root.iterdir() if (path / "config.json").exists()):
+    inputs, expected = load_file(folder / "inputs.safetensors"), load_file(folder / "outputs.safetensors")
+    entry = found[folder.name] = {"heads": {}, "refused": {}}
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    entry["config_module"] = type(config).__module__
+    for auto_name in sorted(set(config.auto_map) - {"AutoConfig"}):
+        auto_class = getattr(transformers, auto_name)
+        model, info = auto_class.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
+        again = root / "again" / folder.name / auto_name
+        model.save_pretrained(again)
+        second = auto_class.from_pretrained(again, trust_remote_code=True)
+        outputs = run(model, inputs)
+        entry["heads"][auto_name] = {
+            "class": type(model).__name__,
+            "module": type(model).__module__,
+            "missing": sorted(info["missing_keys"]),
+            "unexpected": sorted(info["unexpected_keys"]),
+            "difference": difference(outputs, expected),
+            "difference_again": difference(run(second, inputs), outputs),
+            "files": sorted(path.name for path in again.iterdir()),
+            "auto_map": sorted(json.loads((again / "config.json").read_text())["auto_map"]),
+        }
+        if auto_name == "AutoModelForCausalLM":
+            generated = model.generate(inputs["input_ids"][:1, :5], max_new_tokens=8, do_sample=False)
+            entry["generated"] = generated[0].tolist()
+    for auto_name in ("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM"):
+        if auto_name not in config.auto_map:
+            try:
+                getattr(transformers, auto_name).from_pretrained(folder, trust_remote_code=True)
+            except ValueError as error:
+                entry["refused"][auto_name] = str(error)[:200]
+
+try:
+    transformers.AutoModel.from_pretrained(folder, trust_remote_code=False)
+    found["trusted_unasked"] = True
+except ValueError:
+    found["trusted_unasked"] = False
+found["ours"] = sorted(name for name in sys.modules if name.split(".")[0] in ROOMS)
+Path(sys.argv[2]).write_text(json.dumps(found))
+'''
+
+CHECKPOINTS = {
+    "bert_pretraining": ("bert", "LacunaForPreTraining"),
+    "modernbert_pretraining": ("modernbert", "LacunaForPreTraining"),
+    "modernbert_masked": ("modernbert", "LacunaForMaskedLM"),
+    "modernbert_backbone": ("modernbert", "LacunaModel"),
+    "bert_classifier": ("bert", "LacunaForSequenceClassification"),
+    "modernbert_answers": ("modernbert", "LacunaForQuestionAnswering"),
+    "qwen3_causal": ("qwen3", "LacunaForCausalLM"),
+    "qwen3_backbone": ("qwen3", "LacunaModel"),
+    "qwen3_classifier": ("qwen3", "LacunaForSequenceClassification"),
+    "qwen3_answers": ("qwen3", "LacunaForQuestionAnswering"),
+}
+CODE = {"configuration_lacuna.py", "layers_lacuna.py", "modeling_lacuna.py"}
+
+
+def save_checkpoint(folder: Path, *, family: str, head: str) -> list[int]:
+    """Write a checkpoint with random weights, an input, and what the model makes of it; returns a continuation."""
+    torch.manual_seed(len(folder.name))
+    config = LacunaConfig.from_family(
+        family, vocab_size=80, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, sliding_window=4,
+        head_dim=16, initializer_range=0.2,
+    )  # fmt: skip
+    model = getattr(modeling, head)(config).eval()
+    model.save_pretrained(folder)
+    ids = torch.randint(5, 80, (2, 24))
+    mask = torch.ones_like(ids)
+    mask[1, 15:] = 0
+    with torch.no_grad():
+        outputs = model(ids, attention_mask=mask)
+    save_file({"input_ids": ids, "attention_mask": mask}, folder / "inputs.safetensors")
+    tensors = {name: value.contiguous() for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+    save_file(tensors, folder / "outputs.safetensors")
+    if head != "LacunaForCausalLM":
+        return []
+    return model.generate(ids[:1, :5], max_new_tokens=8, do_sample=False)[0].tolist()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> tuple[Path, dict[str, list[int]]]:
+    root = tmp_path_factory.mktemp("checkpoints")
+    return root, {
+        name: save_checkpoint(root / name, family=family, head=head) for name, (family, head) in CHECKPOINTS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def found(saved, tmp_path_factory) -> dict:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "stranger.py").write_text(STRANGER)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    environment |= {"HF_HOME": str(elsewhere / "cache"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-I", "stranger.py", str(saved[0]), "found.json"],
+        cwd=elsewhere,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads((elsewhere / "found.json").read_text())
+
+
+def test_the_stranger_had_nothing_of_ours(found: dict) -> None:
+    assert found["ours"] == []
+    assert found["trusted_unasked"] is False
+    for name in CHECKPOINTS:
+        assert found[name]["config_module"].startswith("transformers_modules.")
+        for head in found[name]["heads"].values():
+            assert head["module"].startswith("transformers_modules.")
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_every_matching_auto_class_loads(name: str, found: dict) -> None:
+    family, saved_head = CHECKPOINTS[name]
+    shape = LacunaConfig.from_family(family).shape
+    heads = found[name]["heads"]
+    assert {auto_name: head["class"] for auto_name, head in heads.items()} == HEADS[shape]
+    for auto_name, head in heads.items():
+        if head["class"] == saved_head:
+            assert head["missing"] == head["unexpected"] == []
+            assert head["difference"] < 1e-6
+        elif auto_name == "AutoModel":
+            assert all(key.startswith("pooler.") for key in head["missing"])
+        assert head["difference_again"] == 0.0
+        assert set(head["files"]) >= CODE | {"config.json", "model.safetensors"}
+        assert "conversion.py" not in head["files"]
+        assert head["auto_map"] == sorted({"AutoConfig", *HEADS[shape]})
+
+
+@pytest.mark.parametrize("name", ["bert_pretraining", "modernbert_pretraining"])
+def test_masked_lm_takes_the_prediction_head_of_pretraining(name: str, found: dict) -> None:
+    head = found[name]["heads"]["AutoModelForMaskedLM"]
+    assert head["missing"] == []
+    assert head["difference"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "auto_name", "new"),
+    [
+        ("bert_pretraining", "AutoModelForSequenceClassification", {"classifier.weight", "classifier.bias"}),
+        ("bert_pretraining", "AutoModelForQuestionAnswering", {"qa_outputs.weight", "qa_outputs.bias"}),
+        ("modernbert_pretraining", "AutoModelForSequenceClassification", {"classifier.weight", "classifier.bias"}),
+        ("modernbert_masked", "AutoModelForQuestionAnswering", {"qa_outputs.weight", "qa_outputs.bias"}),
+        ("qwen3_causal", "AutoModelForSequenceClassification", {"classifier.weight"}),
+        ("qwen3_causal", "AutoModelForQuestionAnswering", {"qa_outputs.weight", "qa_outputs.bias"}),
+    ],
+)
+def test_fine_tuning_starts_from_everything_but_the_last_projection(
+    name: str, auto_name: str, new: set, found: dict
+) -> None:
+    assert set(found[name]["heads"][auto_name]["missing"]) == new
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_heads_of_another_shape_are_refused(name: str, found: dict) -> None:
+    shape = LacunaConfig.from_family(CHECKPOINTS[name][0]).shape
+    expected = {"AutoModelForSeq2SeqLM", "AutoModelForMaskedLM" if shape == "decoder" else "AutoModelForCausalLM"}
+    assert set(found[name]["refused"]) == expected
+
+
+def test_a_stranger_generates_the_same(saved, found: dict) -> None:
+    assert found["qwen3_causal"]["generated"] == saved[1]["qwen3_causal"]
+
+
+def test_the_code_that_travels_imports_torch_and_transformers_only() -> None:
+    folder = Path(modeling.__file__).parent
+    for name in CODE:
+        for node in ast.walk(ast.parse((folder / name).read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                assert node.level == 1 and f"{node.module}.py" in CODE, (name, node.lineno)
+            elif isinstance(node, ast.ImportFrom | ast.Import):
+                names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+                allowed = {*sys.stdlib_module_names, "torch", "transformers", "huggingface_hub"}
+                assert {str(each).split(".")[0] for each in names} <= allowed, (name, node.lineno)
