@@ -1,0 +1,67 @@
+"""Sentences are a partition of the text, cut where a reader would."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from corpus import split_sentences
+from corpus.sentences import MAX_CHARACTERS
+from tokenization import train_bpe
+
+PROSE = st.text(alphabet=st.sampled_from('ABCabc019.!?…"”’)]\n\t -*•。！」 你é\x1c\xa0'), max_size=60)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.one_of(st.text(), PROSE))
+@example(text="")
+@example(text=" \n")
+@example(text="A. B.\n\n")
+def test_pieces_join_to_the_text(text: str) -> None:
+    pieces = split_sentences(text)
+    assert "".join(pieces) == text
+    assert all(pieces)
+    if text.strip():
+        assert all(piece.strip() for piece in pieces)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_bpe(documents=["The cat sat. A dog ran! " * 20, "1. item\n- other\n\n" * 20], vocab_size=270)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=PROSE)
+def test_tokens_of_the_pieces_are_the_tokens_of_the_whole(tokenizer, text: str) -> None:
+    def encode(part: str) -> list[int]:
+        return tokenizer(part, add_special_tokens=False)["input_ids"]
+
+    assert [token for piece in split_sentences(text) for token in encode(piece)] == encode(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("One. Two!  Three?", ["One.", " Two!", "  Three?"]),
+        ("Mr. Smith met Dr. J. S. Bach. He left.", ["Mr. Smith met Dr. J. S. Bach.", " He left."]),
+        ("It costs 3.50 dollars, e.g. here. Yes.", ["It costs 3.50 dollars, e.g. here.", " Yes."]),
+        ('He said "No." Then he went.', ['He said "No."', " Then he went."]),
+        ("a sentence. with no capital", ["a sentence. with no capital"]),
+        ("Title\n\nBody text\n", ["Title", "\n\nBody text\n"]),
+        ("Items:\n- one\n  * two\n1. three", ["Items:", "\n- one", "\n  * two", "\n1. three"]),
+        ("hard\nwrapped\nlines", ["hard\nwrapped\nlines"]),
+        ("你好。世界！再见", ["你好。", "世界！", "再见"]),
+        ("Es war gut. Österreich auch.", ["Es war gut.", " Österreich auch."]),
+        ("Wait… What?! Really.", ["Wait…", " What?!", " Really."]),
+    ],
+)
+def test_where_a_reader_would_cut(text: str, pieces: list[str]) -> None:
+    assert split_sentences(text) == pieces
+
+
+def test_text_without_marks_is_cut_between_words() -> None:
+    text = "word " * 2000
+    pieces = split_sentences(text)
+    assert "".join(pieces) == text
+    assert max(map(len, pieces)) <= MAX_CHARACTERS
+    unbroken = "x" * 5000
+    assert split_sentences(unbroken) == [unbroken]
