@@ -146,6 +146,20 @@ class LacunaRotaryEmbedding(nn.Module):
             return self.compute_default_rope_parameters(self.config, layer_type=layer_type)
         return ROPE_INIT_FUNCTIONS[rope_type](self.config, None, layer_type=layer_type)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LacunaRotaryEmbedding:
+        """Follow the model to another device, but stay in float32 when the model is cast.
+
+        Rounded to bfloat16 the frequencies are wrong in the third digit, and a model that was cast would differ from
+        the same model saved and loaded, whose frequencies are computed anew.
+        """
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            after = self._buffers[name]
+            if buffer is not None and after is not None and after.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(after.device)
+        return self
+
     @torch.no_grad()
     @dynamic_rope_update
     def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
