@@ -278,6 +278,8 @@ def _sentence_batches(documents: Iterable[str]) -> Iterator[tuple[list[str], lis
     owners: list[int] = []
     size = 0
     for number, document in enumerate(documents):
+        if document.isspace():
+            continue
         for sentence in split_sentences(document):
             texts.append(sentence)
             owners.append(number)
