@@ -4,16 +4,18 @@ import re
 
 # A sentence ends at . ! ? (and what closes after it) before white space; at a mark of Chinese or Japanese, which takes
 # no space after it; a blank line or the start of a list item ends one as well.
+# Possessive, and begun only where a run of marks begins: a megabyte of dots takes a millisecond, not an hour.
 # White space is what Unicode calls so; Python alone adds the four separators \x1c to \x1f.
 _EDGE = re.compile(
     r"""
-      [.!?…]+ ["'”’»)\]}*_`]* (?=[^\S\x1c-\x1f])              # an end, to be confirmed by what stands around it
-    | [。！？]+ [」』”’）]* (?=[^\S\x1c-\x1f]|[^\W_])
+      (?<![.!?…]) [.!?…]++ ["'”’»)\]}*_`]*+ (?=[^\S\x1c-\x1f])  # an end, to be confirmed by what stands around it
+    | (?<![。！？]) [。！？]++ [」』”’）]*+ (?=[^\S\x1c-\x1f]|[^\W_])
     | \n (?= [^\S\n]* (?: \n | [-*•+]\s | \d{1,3}[.)]\s ))    # a blank line, or a list item
     """,
     re.VERBOSE,
 )
 _NEXT = re.compile(r"""\s+["'“‘«(\[{*_`]*(.)""")
+_SPACES = re.compile(r"\s*+")
 _LAST_WORD = re.compile(r"[\w.]+\.$")
 _WORD_EDGE = re.compile(r"(?<=\S)(?=[^\S\x1c-\x1f])")
 
@@ -35,23 +37,25 @@ def split_sentences(text: str) -> list[str]:
     with a tokenizer of `tokenization/` gives the tokens of the whole text.
     """
     pieces: list[str] = []
-    start = 0
+    start = spaces_end = 0
     for match in _EDGE.finditer(text):
         end = match.end()
         if match.group()[0] == "\n":
+            if match.start() < spaces_end:
+                continue  # of the same run of blank lines
+            spaces_end = _SPACES.match(text, end).end()  # type: ignore[union-attr]  # it matches everywhere
             end = match.start()
             while end > start and _is_space(text[end - 1]):
                 end -= 1
         elif _is_space(text[end : end + 1]) and not _ends_sentence(text, start, match.start(), end):
             continue
         if end > start and not text[start:end].isspace():
-            _append(pieces, text[start:end])
+            _append(pieces, text, start, end)
             start = end
-    rest = text[start:]
-    if rest.isspace() and pieces:
-        pieces[-1] += rest
-    elif rest:
-        _append(pieces, rest)
+    if pieces and text[start:].isspace():
+        pieces[-1] += text[start:]
+    elif start < len(text):
+        _append(pieces, text, start, len(text))
     return pieces
 
 
@@ -78,11 +82,15 @@ def _is_space(character: str) -> bool:
     return character.isspace() and not "\x1c" <= character <= "\x1f"
 
 
-def _append(pieces: list[str], piece: str) -> None:
-    while len(piece) > MAX_CHARACTERS:
-        edge = _WORD_EDGE.search(piece, MAX_CHARACTERS // 2)
-        if edge is None or piece[edge.start() :].isspace():
+def _append(pieces: list[str], text: str, start: int, end: int) -> None:
+    """Add text[start:end], cut between words while it is too long."""
+    visible_end = end
+    while visible_end > start and text[visible_end - 1].isspace():
+        visible_end -= 1
+    while end - start > MAX_CHARACTERS:
+        edge = _WORD_EDGE.search(text, start + MAX_CHARACTERS // 2, visible_end)
+        if edge is None:
             break
-        pieces.append(piece[: edge.start()])
-        piece = piece[edge.start() :]
-    pieces.append(piece)
+        pieces.append(text[start : edge.start()])
+        start = edge.start()
+    pieces.append(text[start:end])

@@ -27,6 +27,8 @@ class Record:
 def find_files(*, paths: Sequence[str]) -> list[Path]:
     """The files behind paths, folders (to the bottom) and globs: each once, those of a folder or glob sorted.
 
+    Hidden files and .json are read only where they are named.
+
     Raises:
         CorpusError: nothing is there, or nothing there can be read.
     """
@@ -34,9 +36,10 @@ def find_files(*, paths: Sequence[str]) -> list[Path]:
     for name in paths:
         path = Path(name).expanduser()
         if path.is_dir():
-            files = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+            inside = [file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file, path)]
+            files = [file for file in inside if file.suffix.lower() in FOLDER_SUFFIXES]
             if not files:
-                others = sorted({file.suffix for file in path.rglob("*") if file.is_file()})
+                others = sorted({file.suffix or file.name for file in inside})
                 holds = f"only {', '.join(others)}" if others else "nothing"
                 raise CorpusError(f"the folder {path} holds {holds}; {_readable()}.")
         elif path.exists():
@@ -53,6 +56,11 @@ def find_files(*, paths: Sequence[str]) -> list[Path]:
         for file in files:
             found.setdefault(file.resolve(), file)
     return list(found.values())
+
+
+def _is_hidden(file: Path, folder: Path) -> bool:
+    """Whether a name below `folder` begins with a dot: caches and copies of editors, not somebody's text."""
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def read_documents(*, paths: Sequence[str], text_column: str = "text") -> Iterator[str]:
@@ -191,6 +199,7 @@ RECORD_READERS: dict[str, Callable[[Path], Iterator[Record]]] = {
     ".parquet": _read_parquet,
 }
 SUFFIXES = frozenset({".txt", *RECORD_READERS})
+FOLDER_SUFFIXES = SUFFIXES - {".json"}  # in a folder of text it is a description of it, not text; name it to read it
 
 
 def _text_of(record: Record, column: str) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
@@ -40,6 +40,7 @@ FILES = ("tokens.bin", "sentence_offsets.npy", "document_offsets.npy")
 # 402 MB with batches of 4 MiB and 171 MB with 256 KiB), and larger batches are no faster on two cores (3.6, 4.0 MB/s);
 # many cores need more than 16 KiB (3.1 MB/s on two) to share.
 BATCH_CHARACTERS = 1 << 18
+SILENT_WAIT_SECONDS = 5  # for another builder, before saying so
 
 
 class TokenStore:
@@ -175,10 +176,13 @@ def build_store(
         StorageError: the disk is full or read-only. Nothing half-built stays in either case.
     """
     output_dir = Path(output_dir)
+    existing = _reusable(output_dir, fingerprint)
+    if existing is not None:
+        return existing
     with _storage_errors(output_dir):
         output_dir.parent.mkdir(parents=True, exist_ok=True)
         with _locked(output_dir):
-            existing = _reusable(output_dir, fingerprint)
+            existing = _reusable(output_dir, fingerprint)  # another builder may have been first
             if existing is not None:
                 return existing
             for stale in output_dir.parent.glob(f".{output_dir.name}.building-*"):  # of a builder that was killed
@@ -352,12 +356,17 @@ def _sha256(path: Path) -> str:
 def _locked(output_dir: Path) -> Iterator[None]:
     """One builder at a time; the lock file goes with its last holder."""
     lock = FileLock(output_dir.with_name(f".{output_dir.name}.lock"))
-    with lock:
-        try:
-            yield
-        finally:
-            # filelock sees that a waiter holds the lock of a removed file, and takes a new one.
-            Path(lock.lock_file).unlink(missing_ok=True)
+    try:
+        lock.acquire(timeout=SILENT_WAIT_SECONDS)
+    except Timeout:
+        print(f"another process is building {output_dir}; waiting for it", file=sys.stderr)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        # filelock sees that a waiter holds the lock of a removed file, and takes a new one.
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Sentences are a partition of the text, cut where a reader would."""
 
+import time
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -65,3 +67,11 @@ def test_text_without_marks_is_cut_between_words() -> None:
     assert max(map(len, pieces)) <= MAX_CHARACTERS
     unbroken = "x" * 5000
     assert split_sentences(unbroken) == [unbroken]
+
+
+@pytest.mark.parametrize("unit", [".", "\n", "。", ".)", "x", "word ", " ", "\n- ", "? ", "\n \t"])
+def test_a_megabyte_of_anything_takes_no_time(unit: str) -> None:
+    text = "A" + unit * (1_000_000 // len(unit)) + " End."
+    start = time.perf_counter()
+    assert "".join(split_sentences(text)) == text
+    assert time.perf_counter() - start < 10  # quadratic time would be minutes

@@ -38,6 +38,9 @@ def test_folders_and_globs_are_sorted_and_files_come_once(tmp_path: Path) -> Non
     write(tmp_path / "b.txt", "b")
     write(tmp_path / "a.txt", "a")
     write(tmp_path / "sub" / "c.jsonl", '{"text": "c"}\n\n{"text": "d\\r\\ne"}\n')
+    (tmp_path / ".cache").mkdir()
+    write(tmp_path / ".cache" / "a.txt", "hidden")
+    write(tmp_path / "dataset_info.json", "{}")
     write(tmp_path / "notes.md", "not read")
     assert documents(tmp_path) == ["a", "b", "c", "d\ne"]
     assert documents(tmp_path / "*.txt", tmp_path / "a.txt") == ["a", "b"]
