@@ -69,6 +69,8 @@ def _ends_sentence(text: str, start: int, mark: int, end: int) -> bool:
         return False
     if text[mark : mark + 2].rstrip() != ".":
         return True  # ! ? … or a full stop in quotes
+    if text[start:mark].strip().isdigit():
+        return False  # the number of a list item
     word = _LAST_WORD.search(text, max(start, mark - 20), mark + 1)
     if word is None:
         return True

@@ -35,6 +35,8 @@ TEMPLATES = {
     "decoder": ("[CLS]:0 $A:0", "[CLS]:0 $A:0 [SEP]:0 $B:1"),
 }
 
+NO_LIMIT = int(1e30)  # how transformers writes that no model has set a maximum length yet
+
 # Training works in parallel over the strings it is given, so that one large file would keep all cores but one idle:
 # 13 MB of novels take 2.8 s whole and 2.1 s in pieces of this many characters on two cores.
 PIECE_CHARACTERS = 65536
@@ -110,7 +112,7 @@ def train_bpe(*, documents: Iterable[str], vocab_size: int = 8192, min_frequency
             f"{min_frequency} times (--min_frequency) in this text. Bring more text or ask for fewer tokens.",
             stacklevel=2,
         )
-    return adapt_tokenizer(tokenizer=_wrap(backend), shape="encoder", segments=True, max_length=512)
+    return adapt_tokenizer(tokenizer=_wrap(backend), shape="encoder", segments=True, max_length=NO_LIMIT)
 
 
 class _Pieces:

@@ -50,6 +50,7 @@ def test_tokens_of_the_pieces_are_the_tokens_of_the_whole(tokenizer, text: str) 
         ("a sentence. with no capital", ["a sentence. with no capital"]),
         ("Title\n\nBody text\n", ["Title", "\n\nBody text\n"]),
         ("Items:\n- one\n  * two\n1. three", ["Items:", "\n- one", "\n  * two", "\n1. three"]),
+        ("1. First.\n2. Second, in 1984. Third", ["1. First.", "\n2. Second, in 1984.", " Third"]),
         ("hard\nwrapped\nlines", ["hard\nwrapped\nlines"]),
         ("你好。世界！再见", ["你好。", "世界！", "再见"]),
         ("Es war gut. Österreich auch.", ["Es war gut.", " Österreich auch."]),
