@@ -14,14 +14,18 @@ from .base import TokenPrediction
 from .data import IGNORED, ObjectiveError, Store, random_stream, spread, stack
 from .masking import EVAL_MASK_PROBABILITY, mask_tokens, score_masked
 
+_CANDIDATES = 8
+"""Starts that are tried for a random B; the one whose whole sentences come nearest to the wanted length is taken."""
+
 IS_NEXT, IS_RANDOM = 0, 1
 """Labels of the pair, in BERT's order."""
 
 
 def cut_into_chunks(*, store: Store, documents: np.ndarray, length: int) -> np.ndarray:
-    """Group consecutive sentences of each document into chunks of at most `length` tokens, greedily.
+    """Group consecutive sentences of each document until they reach `length` tokens or the document ends.
 
-    A single sentence longer than that is a chunk of its own.
+    The last sentence of a chunk usually goes beyond `length`; `_truncated` cuts the pair to size afterwards. As in
+    BERT, real and random pairs are then cut alike, and neither can be told by its length.
 
     Returns:
         int64 [num_chunks, 3]: document (its row in `documents`), first and one past the last sentence.
@@ -30,8 +34,8 @@ def cut_into_chunks(*, store: Store, documents: np.ndarray, length: int) -> np.n
     chunks: list[tuple[int, int, int]] = []
     for document, (first, last) in enumerate(documents.tolist()):
         while first < last:
-            fits = int(np.searchsorted(offsets[: last + 1], offsets[first] + length, side="right")) - 1
-            end = min(max(fits, first + 1), last)
+            enough = int(np.searchsorted(offsets[: last + 1], offsets[first] + length, side="left"))
+            end = min(max(enough, first + 1), last)
             chunks.append((document, first, end))
             first = end
     return np.array(chunks, dtype=np.int64).reshape(-1, 3)
@@ -41,9 +45,10 @@ class MaskedLanguageModellingWithPairs(TokenPrediction):
     """`[CLS] A [SEP] B [SEP]`: half the time B follows A, half the time it comes from another document.
 
     An example starts from a chunk of consecutive sentences that fills the row; it is cut at a random sentence into A
-    and what follows. For a random pair, B is taken from a random sentence of another document onward, up to the
-    length of what would have followed. A chunk of one sentence is cut inside the sentence, and its random partner
-    then starts inside one too, so that where B starts never gives the answer away.
+    and what follows. For a random pair, B is taken from a random sentence of another document onward, of the length
+    of what would have followed. A chunk of one sentence is cut inside the sentence, and its random partner then
+    starts inside one too. Neither the lengths nor where B starts give the answer away: a first version, whose real
+    pairs were a little shorter than its random ones, was solved to 88 % within 100 steps without reading a word.
     """
 
     name = "mlm_nsp"
@@ -60,8 +65,9 @@ class MaskedLanguageModellingWithPairs(TokenPrediction):
         )
         if len(self.documents) < 2 or not len(self.eval_chunks):
             raise ObjectiveError(
-                f"next sentence prediction needs pairs from different documents, and the text has {len(self.documents)} "
-                "to train on; use --objective mlm, or give documents as separate files or lines of .jsonl"
+                "next sentence prediction needs pairs from different documents, and the text has "
+                f"{len(self.documents)} to train on; use --objective mlm, or give documents as separate files or "
+                "lines of .jsonl"
             )
         self._evaluated = spread(len(self.eval_chunks), self.max_eval_examples)
         self.num_examples, self.num_eval_examples = len(self.chunks), len(self._evaluated)
@@ -73,20 +79,27 @@ class MaskedLanguageModellingWithPairs(TokenPrediction):
     def _random_continuation(
         self, documents: np.ndarray, document: int, *, length: int, inside: bool, generator: np.random.Generator
     ) -> np.ndarray:
-        """Text of at least `length` tokens, if it has them, from a document other than `document`."""
+        """Whole sentences of a document other than `document`, `length` tokens or just over, if it has as many.
+
+        Args:
+            inside: start inside a sentence rather than with one.
+        """
         if len(documents) == 1:  # a single held-out document: partners come from the training part
             documents, document = self.documents, -1
         other = int(generator.integers(len(documents) - (document >= 0)))
         other += document >= 0 and other >= document
         first, last = (int(bound) for bound in documents[other])
-        start = int(generator.integers(first, last))
-        offsets = self.store.sentence_offsets
-        end = start + 1
-        while end < last and offsets[end] - offsets[start] < length:
-            end += 1
-        text = self._tokens(start, end)
-        if inside and len(text) > 1:
-            sentence = int(offsets[start + 1] - offsets[start])
+        offsets = self.store.sentence_offsets[first : last + 1].astype(np.int64)
+        starts = generator.integers(last - first, size=_CANDIDATES)
+        # Too near the end of the document: as late as will do.
+        latest = max(0, int(np.searchsorted(offsets, offsets[-1] - length, side="right")) - 1)
+        starts = np.minimum(starts, latest)
+        ends = np.minimum(np.searchsorted(offsets, offsets[starts] + length, side="left"), last - first)
+        best = int(np.argmin(np.abs(offsets[ends] - offsets[starts] - length)))
+        start, end = first + int(starts[best]), first + int(ends[best])
+        text = self._tokens(start, max(end, start + 1))
+        if inside:
+            sentence = int(offsets[start - first + 1] - offsets[start - first])
             text = text[int(generator.integers(1, max(sentence, 2))) :]
         return text
 
@@ -105,7 +118,7 @@ class MaskedLanguageModellingWithPairs(TokenPrediction):
         if generator.random() < 0.5:
             return before, after, IS_NEXT
         after = self._random_continuation(
-            documents, document, length=max(self.room - len(before), 1), inside=one_sentence, generator=generator
+            documents, document, length=len(after), inside=one_sentence, generator=generator
         )
         return before, after, IS_RANDOM
 

@@ -24,6 +24,7 @@ class ModelArguments:
         None, "Architecture of a new model: bert, modernbert or qwen3. Default: what the objective needs."
     )
     size: str = option("tiny", "Size of a new model: tiny, mini, small, base or large.")
+    vocab_size: int = option(8192, "Vocabulary of the tokenizer that is trained when no --tokenizer is given.")
     trust_remote_code: bool = option(
         False, "Run the code that a checkpoint of --model carries. Checkpoints of Lacuna do not need it here."
     )

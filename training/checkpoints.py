@@ -48,7 +48,7 @@ def claim_output_dir(arguments: TrainingArguments) -> None:
         raise ArgumentError(f"--output_dir {folder} is a file; name a folder")
     if not arguments.resume and any((folder / name).exists() for name in ("run.json", "config.json", "checkpoints")):
         raise ArgumentError(
-            f"--output_dir {folder} already holds a run; add --resume to continue it, name another folder, or remove it"
+            f"--output_dir {folder} already holds a run; add --resume to continue it, or name another folder"
         )
     parent = next(path for path in [folder, *folder.absolute().parents] if path.exists())
     if not os.access(parent, os.W_OK):
@@ -84,7 +84,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def save_optimizer(*, model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Write the optimizer's tensors to `optimizer.safetensors` and its numbers to `optimizer.json`, by parameter name."""
+    """Write the optimizer's state by parameter name: tensors to optimizer.safetensors, numbers to optimizer.json."""
     flat = get_optimizer_state_dict(model, optimizer, options=_FLAT)
     tensors = {name: value.contiguous() for name, value in flat.items() if isinstance(value, torch.Tensor)}
     numbers = {name: value for name, value in flat.items() if not isinstance(value, torch.Tensor)}
@@ -102,7 +102,7 @@ def load_optimizer(*, model: nn.Module, optimizer: torch.optim.Optimizer, folder
 
 def save_model(*, model: nn.Module, tokenizer: Any, card: str, folder: Path) -> None:
     """Write a folder that `from_pretrained` loads: configuration, weights, modelling code, tokenizer and card."""
-    model.save_pretrained(folder)  # type: ignore[operator]
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     if path.is_file():

@@ -42,9 +42,9 @@ def learning_rate(arguments: TrainingArguments, *, step: int, progress: float) -
     Warm-up is linear and never starts at zero: a step at rate zero would be a step wasted.
     """
     if arguments.warmup_steps >= 1 or arguments.max_steps is not None:
-        warmup = (
-            arguments.warmup_steps if arguments.warmup_steps >= 1 else arguments.warmup_steps * arguments.max_steps
-        )
+        warmup = arguments.warmup_steps
+        if warmup < 1 and arguments.max_steps is not None:
+            warmup *= arguments.max_steps
         warmed = (step + 1) / warmup if warmup >= 1 else 1.0
     else:  # only the clock limits the run
         warmed = max(progress, 0.001) / arguments.warmup_steps if arguments.warmup_steps > 0 else 1.0
