@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tasks.errors import TaskError
-from tasks.features import model_inputs, pad_inputs, tokenizer_inputs
+from tasks.features import by_length, model_inputs, pad_inputs, tokenizer_inputs
 from tasks.metrics import classification_metrics
 from tasks.rows import Row, as_rows, columns_of, write_predictions
 
@@ -177,6 +177,7 @@ class Classification:
         self._train_labels, self._eval_labels = numbers, eval_numbers
         self._eval_rows = held_out
         self._train, self._eval = self._tokenize(train), self._tokenize(held_out)
+        self._eval_order = by_length(self._eval)
         self.num_examples, self.num_eval_examples = len(train), len(held_out)
         self._note_truncation()
         self._records: list[dict[str, Any]] = []
@@ -258,8 +259,9 @@ class Classification:
         return {**self._train[row], "labels": self._train_labels[row]}
 
     def eval_example(self, row: int) -> dict[str, Any]:
-        """Held-out example `row`."""
-        return {**self._eval[row], "labels": self._eval_labels[row], "row": row}
+        """Held-out example `row`, counted from the shortest; its "row" is its number in the data."""
+        number = self._eval_order[row]
+        return {**self._eval[number], "labels": self._eval_labels[number], "row": number}
 
     def collate(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Inputs padded to the longest [batch, length], `labels` [batch], and `row` [batch] for held-out examples."""
@@ -307,6 +309,8 @@ class Classification:
 
     def baseline(self) -> dict[str, float]:
         """Always the most frequent training label; its loss: always the training part's label frequencies (plus 1)."""
+        if not self._eval_labels:
+            return {}
         counts = np.bincount(self._train_labels, minlength=len(self.label_names))
         log_frequency = np.log((counts + 1) / (counts + 1).sum())
         majority = int(counts.argmax())

@@ -36,6 +36,8 @@ def load_configuration(*, model: str | None, trust_remote_code: bool = False) ->
         tokenizer = transformers.AutoTokenizer.from_pretrained(model, **options)
     except (OSError, ValueError, KeyError) as error:
         raise TaskError(f"--model {model} holds no tokenizer that can be read: {_first_line(error)}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
+        raise TaskError(f"--model {model} holds no tokenizer: copy its tokenizer.json and tokenizer_config.json there")
     if not tokenizer.is_fast:
         raise TaskError(f"--model {model} has no fast tokenizer (tokenizer.json), which maps tokens to characters")
     return config, tokenizer

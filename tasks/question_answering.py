@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tasks.errors import TaskError
-from tasks.features import model_inputs, pad_inputs
+from tasks.features import by_length, model_inputs, pad_inputs
 from tasks.metrics import best_over_answers, exact_match, squad_metrics, token_f1
 from tasks.questions import Question, Window, cut_windows, drop_misaligned, read_questions
 from tasks.rows import as_rows, write_predictions
@@ -126,6 +126,7 @@ class QuestionAnswering:
             cut_windows(questions=part, tokenizer=tokenizer, max_length=max_length, stride=stride)
             for part in (train, held_out)
         )
+        self._eval_order = by_length([window.inputs for window in self._eval])
         self.num_examples, self.num_eval_examples = len(self._train), len(self._eval)
         self.notes.append(
             f"{len(train)} questions in {len(self._train)} windows to learn from, "
@@ -140,11 +141,15 @@ class QuestionAnswering:
         return self._features(self._train[row])
 
     def eval_example(self, row: int) -> dict[str, Any]:
-        """Held-out window `row`, with the tokens of the context at which an answer may start or end."""
-        window = self._eval[row]
+        """Held-out window `row`, counted from the shortest; its "row" is its number in the order of the data.
+
+        "allowed" tells the tokens of the context at which an answer may start or end.
+        """
+        number = self._eval_order[row]
+        window = self._eval[number]
         allowed = np.zeros(len(window.inputs["input_ids"]), dtype=bool)
         allowed[window.first : window.first + len(window.offsets)] = window.offsets[:, 0] < window.offsets[:, 1]
-        return {**self._features(window), "allowed": allowed, "row": row}
+        return {**self._features(window), "allowed": allowed, "row": number}
 
     @staticmethod
     def _features(window: Window) -> dict[str, Any]:

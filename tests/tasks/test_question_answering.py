@@ -289,7 +289,7 @@ def test_a_window_that_believes_in_itself_less_loses(tokenizer):
     records = work.evaluate(model, batch)
     assert records[0]["spans"][0][0] == pytest.approx(2.0) and records[1]["spans"][0][0] == pytest.approx(6.0)
     work.summarize(records)
-    window = work._eval[1]
+    window = work._eval[int(batch["row"][1])]
     start, end = window.characters(second, second)
     assert work.predictions()[0]["prediction"] == long_rows(1)[0]["context"][start:end].strip()
 

@@ -1,0 +1,119 @@
+"""The model a task starts from: what is loaded, what is refused, and whether it is the same for the same seed."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+
+from tasks import CorruptModelError, TaskError, check_tokenizer, load_configuration, load_model, resolve_max_length
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@pytest.fixture
+def checkpoint(tmp_path, tokenizer):
+    """A native BERT, pretrained in name, with its tokenizer; in bf16, as large checkpoints are."""
+    folder = tmp_path / "model"
+    config = BertConfig(vocab_size=320, max_position_embeddings=128, **SIZES)
+    BertForMaskedLM(config).to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_native_model_gets_a_head_with_label_names(checkpoint):
+    config, tokenizer = load_configuration(model=str(checkpoint))
+    assert resolve_max_length(asked=None, default=256, config=config, tokenizer=tokenizer) == 128
+    assert resolve_max_length(asked=64, default=256, config=config, tokenizer=tokenizer) == 64
+    options = {"auto_class": "AutoModelForSequenceClassification", "model": str(checkpoint), "tokenizer": tokenizer}
+    model = load_model(**options, label_names=["no", "maybe", "yes"], seed=1)
+    assert model.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+    assert model.config.label2id == {"no": 0, "maybe": 1, "yes": 2}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    again, other = (load_model(**options, label_names=["no", "maybe", "yes"], seed=seed) for seed in (1, 2))
+    assert torch.equal(model.classifier.weight, again.classifier.weight)
+    assert not torch.equal(model.classifier.weight, other.classifier.weight)
+    body = "bert.encoder.layer.0.output.dense.weight"
+    assert torch.equal(
+        model.state_dict()[body], BertForMaskedLM.from_pretrained(checkpoint).state_dict()[body].float()
+    )
+
+
+def test_a_head_of_another_size_is_replaced_and_a_body_is_not(checkpoint, tmp_path):
+    _, tokenizer = load_configuration(model=str(checkpoint))
+    options = {"auto_class": "AutoModelForSequenceClassification", "tokenizer": tokenizer}
+    load_model(**options, model=str(checkpoint), label_names=["a", "b"]).save_pretrained(tmp_path / "two")
+    assert load_model(**options, model=str(tmp_path / "two"), label_names=["a", "b", "c"]).num_labels == 3
+    config = json.loads((tmp_path / "two" / "config.json").read_text())
+    (tmp_path / "two" / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
+    with pytest.raises(TaskError, match="disagree on the shape of bert"):
+        load_model(**options, model=str(tmp_path / "two"), label_names=["a", "b"])
+
+
+def test_a_decoder_learns_where_padding_is(tmp_path, tokenizer):
+    GPT2LMHeadModel(GPT2Config(vocab_size=320, n_positions=64, n_embd=32, n_layer=1, n_head=2)).save_pretrained(
+        tmp_path
+    )
+    model = load_model(
+        auto_class="AutoModelForSequenceClassification",
+        model=str(tmp_path),
+        tokenizer=tokenizer,
+        label_names=["a", "b"],
+    )
+    assert model.config.pad_token_id == tokenizer.pad_token_id
+    batch = {name: torch.tensor([[5, 6, 7, 0], [5, 6, 7, 8]]) for name in ("input_ids",)}
+    assert model(**batch).logits.shape == (2, 2)
+
+
+@pytest.mark.parametrize("name", [None, "", "no/such-folder-here", "/"])
+def test_a_missing_model_is_named(name):
+    with pytest.raises(TaskError, match="--model"):
+        load_configuration(model=name)
+
+
+def test_a_missing_tokenizer_is_named(checkpoint):
+    (checkpoint / "tokenizer.json").unlink()
+    (checkpoint / "tokenizer_config.json").unlink()
+    with pytest.raises(TaskError, match="tokenizer"):
+        load_configuration(model=str(checkpoint))
+
+
+def test_damaged_weights_are_another_exit_code(checkpoint):
+    _, tokenizer = load_configuration(model=str(checkpoint))
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(CorruptModelError) as caught:
+        load_model(auto_class="AutoModelForQuestionAnswering", model=str(checkpoint), tokenizer=tokenizer)
+    assert caught.value.exit_code == 3
+
+
+def test_a_model_without_such_a_head_is_refused(tmp_path, tokenizer):
+    from transformers import T5Config
+
+    T5Config(vocab_size=320, d_model=32).save_pretrained(tmp_path)
+    with pytest.raises(TaskError, match="cannot be loaded as AutoModelForMaskedLM"):
+        load_model(auto_class="AutoModelForMaskedLM", model=str(tmp_path), tokenizer=tokenizer)
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(tokenizer):
+    check_tokenizer(tokenizer=tokenizer, embedding_rows=len(tokenizer))
+    with pytest.raises(TaskError, match=rf"{len(tokenizer)} ids but the model embeds only 300"):
+        check_tokenizer(tokenizer=tokenizer, embedding_rows=300)
+    with pytest.raises(TaskError, match="no padding token"):
+        check_tokenizer(tokenizer=_Unpadded(), embedding_rows=10)
+
+
+class _Unpadded:
+    pad_token_id = None
+
+    def __len__(self) -> int:
+        return 10
+
+
+def test_lengths():
+    model, tokenizer = SimpleNamespace(max_position_embeddings=512), SimpleNamespace(model_max_length=10**30)
+    assert resolve_max_length(asked=None, default=384, config=model, tokenizer=tokenizer) == 384
+    assert resolve_max_length(asked=None, default=384, config=SimpleNamespace(), tokenizer=tokenizer) == 384
+    with pytest.raises(TaskError, match="--max_length 513 is more than the 512"):
+        resolve_max_length(asked=513, default=384, config=model, tokenizer=tokenizer)

@@ -1,0 +1,106 @@
+"""The two fine-tuning recipes, run as people run them, for two steps on a model of 32 hidden units."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, tokenizer) -> Path:
+    folder = tmp_path_factory.mktemp("pretrained")
+    BertForMaskedLM(BertConfig(vocab_size=320, max_position_embeddings=128, **SMALL)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def run(recipe: str, *options: object, processes: int = 1) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable]
+    if processes > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    return subprocess.run(
+        [*launcher, f"recipes/finetune_{recipe}.py", *map(str, options)],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def check_predictions(path: Path, number: int, keys: set[str]) -> list[dict]:
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == number and all(keys <= line.keys() for line in lines)
+    return lines
+
+
+LABELLED = [{"text": f"row {i} is {'good' if i % 3 else 'bad'}", "label": "+" if i % 3 else "-"} for i in range(42)]
+QUESTIONS = [
+    {
+        "question": f"what is {i}?",
+        "context": f"{i} is a fox. " + "And so on. " * i,
+        "answers": {"text": ["fox"], "answer_start": [len(f"{i} is a ")]},
+    }
+    for i in range(20)
+]
+
+
+def test_classification_on_two_processes_gives_the_same_numbers(checkpoint, tmp_path):
+    train, held_out = (
+        write_rows(tmp_path / "t.jsonl", LABELLED[:32]),
+        write_rows(tmp_path / "e.jsonl", LABELLED[32:39]),
+    )
+    found = {}
+    for processes in (1, 2):
+        output = tmp_path / f"out{processes}"
+        options = ["--train_file", train, "--eval_file", held_out, "--output_dir", output, "--max_steps", 2]
+        options += ["--batch_size", 8, "--eval_batch_size", 2, "--mixed_precision", "no"]
+        done = run("classification", "--model", checkpoint, *options, processes=processes)
+        assert done.returncode == 0, done.stderr
+        assert "label from column 'label' (guessed" in done.stdout
+        results = json.loads((output / "results.json").read_text())
+        names = ("eval_loss", "eval_accuracy", "eval_f1_macro", "baseline_accuracy")
+        found[processes] = [results[name] for name in names]
+        lines = check_predictions(output / "predictions.jsonl", 7, {"text", "label", "prediction", "probability"})
+        assert [line["text"] for line in lines] == [row["text"] for row in LABELLED[32:39]]
+    assert found[2] == pytest.approx(found[1], rel=1e-4)
+    model = AutoModelForSequenceClassification.from_pretrained(output)
+    assert model.config.id2label == {0: "+", 1: "-"}
+
+
+def test_question_answering(checkpoint, tmp_path):
+    train, output = write_rows(tmp_path / "train.jsonl", QUESTIONS), tmp_path / "out"
+    options = ["--train_file", train, "--output_dir", output, "--max_steps", 2, "--max_length", 64, "--stride", 16]
+    done = run("question_answering", "--model", checkpoint, *options)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((output / "results.json").read_text())
+    assert results["baseline_exact_match"] == 100.0 and 0 <= results["eval_f1"] <= 100
+    keys = {"question", "prediction", "answers", "score", "start", "end"}
+    check_predictions(output / "predictions.jsonl", 2, keys)
+    AutoModelForQuestionAnswering.from_pretrained(output)
+
+
+def test_mistakes_are_one_message_and_leave_nothing(checkpoint, tmp_path):
+    bad = write_rows(tmp_path / "bad.jsonl", [*LABELLED, {"text": "x"}])
+    output = tmp_path / "out"
+    cases = [
+        (["--output_dir", output], "--model"),
+        (["--model", checkpoint, "--train_file", bad, "--output_dir", output], "bad.jsonl:43: no column 'label'"),
+    ]
+    for options, message in cases:
+        done = run("classification", *options)
+        assert done.returncode == 2, done.stderr
+        assert message in done.stderr and "Traceback" not in done.stderr
+        assert not output.exists()
