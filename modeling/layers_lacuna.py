@@ -27,6 +27,13 @@ from transformers.utils.generic import is_flash_attention_requested
 
 from .configuration_lacuna import LacunaConfig
 
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which a matrix product of `x` is computed here: that of autocast where it is on."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
 # -------------------------------------------------------------------------------------------------------------- norms
 
 
@@ -163,30 +170,35 @@ class LacunaRotaryEmbedding(nn.Module):
     @torch.no_grad()
     @dynamic_rope_update
     def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
-        """`position_ids` [B or 1, T] -> cosines and sines, float32 [B or 1, T, D].
+        """`position_ids` [B or 1, T] -> cosines and sines [B or 1, T, R], R the number of turned dimensions of a head.
 
-        They stay in float32 whatever the dtype of the model: bfloat16 has 8 bits of mantissa, and an angle of 500
-        radians rounded to it is off by a whole turn. `apply_rotary` rounds once, at the end.
+        The angles are computed in float32, since bfloat16 has 8 bits of mantissa and an angle of 500 radians rounded
+        to it is off by a whole turn. Cosines and sines are then rounded to the dtype in which the states are
+        computed. The sines of the first half are negative: see `apply_rotary`.
         """
         inverse_frequencies = getattr(self, self.named(layer_type, "inv_freq")).to(x.device)
         scaling = getattr(self, self.named(layer_type, "attention_scaling"))
         angles = position_ids[..., None].float() * inverse_frequencies.float()
-        angles = torch.cat((angles, angles), dim=-1)
-        return angles.cos() * scaling, angles.sin() * scaling
+        angles = torch.cat((-angles, angles), dim=-1)
+        dtype = compute_dtype(x)
+        return (angles.cos() * scaling).to(dtype), (angles.sin() * scaling).to(dtype)
 
 
 def apply_rotary(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Turn each pair (i, i + R/2) of the first R dimensions of `states` [B, H, T, D] by its angle.
 
-    `cosines`, `sines` [B or 1, T, R] with R = D, or less where only a part of a head is turned.
+    A pair (a, b) becomes (a cos - b sin, b cos + a sin). With the sign of the first half inside `sines` this is the
+    state times cosines plus the state rolled by R/2 times sines: two thirds of the time of the usual negate and
+    concatenate on a CPU, forward and backward.
+
+    Args:
+        cosines, sines: [B or 1, T, R], with R = D, or less where only a part of a head is turned.
     """
-    turned_size = cosines.shape[-1]
-    cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)
-    rest = states[..., turned_size:]
-    first, second = states[..., :turned_size].chunk(2, dim=-1)
-    turned = states[..., :turned_size] * cosines + torch.cat((-second, first), dim=-1) * sines
-    turned = turned.to(states.dtype)
-    return turned if rest.shape[-1] == 0 else torch.cat((turned, rest), dim=-1)
+    size = cosines.shape[-1]
+    cosines, sines = (table.to(states.dtype).unsqueeze(1) for table in (cosines, sines))
+    turned = states[..., :size]
+    turned = torch.addcmul(turned * cosines, turned.roll(size // 2, dims=-1), sines)
+    return turned if size == states.shape[-1] else torch.cat((turned, states[..., size:]), dim=-1)
 
 
 # -------------------------------------------------------------------------------------------------------------- masks
@@ -373,6 +385,7 @@ class LacunaAttention(nn.Module):
         """Hidden states [B, T, C] -> output [B, T, C] and, from the eager implementation, weights [B, H, T, S]."""
         batch_size, length = hidden_states.shape[:-1]
         heads = (batch_size, length, -1, self.head_dim)
+        hidden_states = hidden_states.to(compute_dtype(hidden_states))  # once; autocast would do it three times
         query = self.q_proj(hidden_states).view(heads)
         key = self.k_proj(hidden_states).view(heads)
         value = self.v_proj(hidden_states).view(heads).transpose(1, 2)
@@ -415,6 +428,7 @@ class LacunaMLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
+        hidden_states = hidden_states.to(compute_dtype(hidden_states))  # once; autocast would do it per projection
         if self.gate_proj is None:
             inner = self.activation(self.up_proj(hidden_states))
         else:
