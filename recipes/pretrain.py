@@ -156,9 +156,8 @@ def main() -> None:
         identity=identity,
     )
     if is_main_process():
-        print(
-            f"done: {results['steps']:,} steps, {results['train_seconds']:.0f} s; the model is in {arguments.output_dir}"
-        )
+        steps, seconds = results["steps"], results["train_seconds"]
+        print(f"done: {steps:,} steps in {seconds:.0f} s; the model is in {arguments.output_dir}")
 
 
 if __name__ == "__main__":

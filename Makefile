@@ -1,0 +1,49 @@
+# Each target says what it does; `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help install demo test test-slow style quality bench clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+
+install: $(INSTALLED) ## Create .venv and install Lacuna with pinned dependencies
+
+# The mark is written last: an installation that was interrupted is done again.
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "== install: a virtual environment in $(VENV), versions from constraints.txt"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Lacuna needs Python 3.11 or newer; say which with: make PYTHON=python3.12"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $(INSTALLED)
+
+demo: install ## From raw text to fine-tuned models, about five minutes on two cores
+	@echo "== demo: tokenizer, encoder, decoder, classification, questions; then try them"
+	@$(BIN)/python recipes/demo.py
+
+test: install ## Run the fast tests
+	@echo "== test: pytest"
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-slow: install ## Run the slow tests too
+	@echo "== test-slow: pytest, with the slow ones"
+	@$(BIN)/python -m pytest
+
+style: install ## Format the code
+	@echo "== style: ruff"
+	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format .
+
+quality: install ## Check format, lint and types
+	@echo "== quality: ruff and mypy"
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+
+bench: install ## Measure training speed beside transformers' own models
+	@echo "== bench: tokens per second beside BertForMaskedLM and ModernBertForMaskedLM"
+	@$(BIN)/python benchmarks/training_speed.py
+
+clean: ## Remove the environment, caches and the demo's runs
+	@echo "== clean: $(VENV), caches, runs/demo"
+	@rm -rf $(VENV) runs/demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,154 @@
+"""From raw text to fine-tuned models: the recipes one after another on the built-in text, then their results at work.
+
+    python recipes/demo.py                  # about five minutes on two cores; writes runs/demo
+
+Every stage is a command that you can type yourself; it is printed before it runs. The demo ends with a table and
+fails when a model is not clearly better than a guess that needs no model.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+RECIPES = Path(__file__).resolve().parent
+LAUNCH = ["-m", "accelerate.commands.launch", "--config_file", "recipes/accelerate/cpu.yaml"]
+
+# The clock is a limit for slow machines only; where bf16 is fast the steps are done before.
+STAGES: list[tuple[str, str]] = [
+    ("tokenizer", "recipes/train_tokenizer.py --vocab_size 4096 --output_dir {out}/tokenizer"),
+    ("corpus", "recipes/prepare_corpus.py --tokenizer {out}/tokenizer --output_dir {out}/corpus"),
+    (
+        "encoder",
+        "launch recipes/pretrain.py --objective mlm_nsp --tokenizer {out}/tokenizer --corpus {out}/corpus "
+        "--batch_size 32 --learning_rate 2e-3 --max_steps 600 --max_minutes 1.9 --max_eval_examples 256 "
+        "--save_steps 0 --output_dir {out}/encoder",
+    ),
+    (
+        "decoder",
+        "launch recipes/pretrain.py --objective clm --tokenizer {out}/tokenizer --corpus {out}/corpus "
+        "--batch_size 32 --learning_rate 2e-3 --max_steps 300 --max_minutes 0.9 --max_eval_examples 128 "
+        "--eval_steps 0.5 --save_steps 0 --output_dir {out}/decoder",
+    ),
+    (
+        "classifier",
+        "launch recipes/finetune_classification.py --model {out}/encoder --max_epochs 2 --max_minutes 0.5 "
+        "--eval_steps 0.5 --output_dir {out}/classifier",
+    ),
+    (
+        "questions",
+        "launch recipes/finetune_question_answering.py --model {out}/encoder --max_epochs 4 --max_minutes 0.8 "
+        "--eval_steps 0.5 --output_dir {out}/questions",
+    ),
+]
+
+# Stage, metric, whether more is better, and the margin that counts as clear: a factor over (or under) the baseline.
+GOALS = [
+    ("encoder", "mlm_accuracy", 1.5),
+    ("encoder", "nsp_accuracy", 1.1),
+    ("decoder", "bits_per_byte", 0.9),
+    ("classifier", "accuracy", 2.0),
+    ("questions", "f1", 1.25),
+]
+
+
+def run(title: str, arguments: list[str], *, cwd: Path | None = None) -> float:
+    """Run a command of Python's, show what was typed, and return its seconds; the demo ends if it fails."""
+    shown = " ".join(arguments).replace(" ".join(LAUNCH), "accelerate launch")
+    print(f"\n-- {title}: {'' if shown.startswith('accelerate') else 'python '}{shown}", flush=True)
+    started = time.perf_counter()
+    code = subprocess.run([sys.executable, *arguments], cwd=cwd, check=False).returncode
+    if code:
+        sys.exit(f"demo: stage '{title}' failed with exit code {code}")
+    return time.perf_counter() - started
+
+
+def try_results(out: Path) -> float:
+    """Let the models work in fresh processes that cannot import this repository."""
+    started = time.perf_counter()
+    elsewhere = out / "elsewhere"
+    elsewhere.mkdir()
+    script = shutil.copy(RECIPES / "try_models.py", elsewhere)
+    # -S leaves out the links to this repository in site-packages; the libraries are then found through their folder.
+    libraries = Path(json.__file__).parent, next(path for path in sys.path if path.endswith("site-packages"))
+    alone = (
+        f"import sys, runpy, importlib.util; sys.path.append({str(libraries[1])!r}); "
+        "assert importlib.util.find_spec('modeling') is None, 'Lacuna is importable here'; "
+        f"sys.argv[0] = {str(script)!r}; runpy.run_path({str(script)!r}, run_name='__main__')"
+    )
+    for stage, title in (
+        ("encoder", "fills masks"),
+        ("questions", "answers questions"),
+        ("classifier", "classifies docstrings"),
+        ("decoder", "continues prompts"),
+    ):
+        examples = out / stage / "predictions.jsonl"
+        options = ["--model", str(out / stage), *(["--examples", str(examples)] if examples.is_file() else [])]
+        print(f"\n-- try: {stage} {title}, in a process that knows only transformers", flush=True)
+        command = [sys.executable, "-I", "-S", "-c", alone, *options]
+        if code := subprocess.run(command, cwd=elsewhere, check=False).returncode:
+            sys.exit(f"demo: trying the {stage} failed with exit code {code}")
+    return time.perf_counter() - started
+
+
+def report(out: Path, seconds: dict[str, float]) -> bool:
+    """Print the table of stages; return whether every metric is clearly better than its baseline."""
+    report = json.loads((out / "tokenizer" / "tokenizer_report.json").read_text(encoding="utf-8"))
+    results = {
+        stage: json.loads((out / stage / "results.json").read_text(encoding="utf-8"))
+        for stage in dict.fromkeys(stage for stage, _, _ in GOALS)
+    }
+    print(f"\n{'stage':<12}{'time':>7}{'tokens/s':>10}  {'metric':<16}{'value':>8}{'baseline':>10}")
+    print("-" * 64)
+    print(
+        f"{'tokenizer':<12}{seconds['tokenizer']:>6.0f}s{'':>10}  {'bytes per token':<16}"
+        f"{report['bytes_per_token']:>8.2f}{'1.00':>10}"
+    )
+    print(f"{'corpus':<12}{seconds['corpus']:>6.0f}s")
+    all_good, before = True, ""
+    for stage, metric, factor in GOALS:
+        value, baseline = results[stage][f"eval_{metric}"], results[stage][f"baseline_{metric}"]
+        good = value >= factor * baseline if factor > 1 else value <= factor * baseline
+        all_good &= good
+        first = stage != before
+        head = (
+            f"{stage:<12}{seconds[stage]:>6.0f}s{results[stage]['train_tokens_per_second']:>10,.0f}" if first else ""
+        )
+        print(f"{head:<29}  {metric:<16}{value:>8.3f}{baseline:>10.3f}{'' if good else '   too close'}")
+        before = stage
+    print(f"{'try':<12}{seconds['try']:>6.0f}s")
+    print("-" * 64)
+    print(f"{'all':<12}{sum(seconds.values()):>6.0f}s")
+    print(
+        "baselines: one byte a token; token frequencies (mlm_accuracy, bits_per_byte, where less is better);\n"
+        "a coin (nsp_accuracy); the most frequent class (accuracy); the better of two fixed guesses (f1)."
+    )
+    return all_good
+
+
+def main() -> None:
+    """Run the stages, try the results, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", default="runs/demo", help="Folder for all results; replaced if it exists.")
+    out = Path(parser.parse_args().output_dir)
+    os.chdir(RECIPES.parent)  # the stages are typed from the repository's folder
+    if out.exists() and not (out / "demo.txt").exists() and any(out.iterdir()):
+        sys.exit(f"error: --output_dir {out} holds something that is not a demo; name another folder")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    (out / "demo.txt").write_text("Made by recipes/demo.py, which replaces this folder when it runs again.\n")
+    seconds: dict[str, float] = {}
+    for title, command in STAGES:
+        words = command.format(out=out).split()
+        seconds[title] = run(title, LAUNCH + words[1:] if words[0] == "launch" else words)
+    seconds["try"] = try_results(out.resolve())
+    if not report(out, seconds):
+        sys.exit("demo: a model is not clearly better than its baseline")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Try trained models with plain transformers, on a machine that need not know Lacuna.
+
+    python recipes/try_models.py --model runs/model                        # fills masks or continues prompts
+    python recipes/try_models.py --model runs/classifier --examples runs/classifier/predictions.jsonl
+
+What it does follows from the model: an encoder fills masks, a decoder continues prompts, a classifier and a question
+answerer take examples from the predictions.jsonl that fine-tuning wrote. Nothing of Lacuna is imported: the modelling
+code comes from the checkpoint itself, hence `trust_remote_code=True`.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+import transformers
+
+MASKED = [
+    "Return a new [MASK] with the same items.",
+    "Raise an error if the file does not [MASK].",
+    "If the argument is [MASK], the default value is used.",
+]
+PROMPTS = ["Return the number of", "This module provides"]
+
+
+def fill_masks(folder: str, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+    """The three likeliest tokens for each mask."""
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
+    for text in MASKED:
+        batch = tokenizer(text.replace("[MASK]", tokenizer.mask_token), return_tensors="pt")
+        place = int((batch["input_ids"][0] == tokenizer.mask_token_id).nonzero())
+        with torch.no_grad():
+            chances = model(**batch).logits[0, place].softmax(dim=-1)
+        best = chances.topk(3)
+        guesses = ", ".join(
+            f"{tokenizer.decode(token).strip()!r} {chance:.0%}" for chance, token in zip(*best, strict=True)
+        )
+        print(f"  {text}\n      {guesses}")
+
+
+def continue_prompts(folder: str, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+    """Forty tokens after each prompt, the likeliest one each time, without repeating five of them."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+    for text in PROMPTS:
+        batch = tokenizer(text, return_tensors="pt")
+        ids = model.generate(**batch, max_new_tokens=40, do_sample=False, no_repeat_ngram_size=5)
+        print(f"  {text} ... {' '.join(tokenizer.decode(ids[0], skip_special_tokens=True)[len(text) :].split())}")
+
+
+def classify(folder: str, tokenizer: transformers.PreTrainedTokenizerBase, examples: list[dict]) -> None:
+    """The label of each text beside the one it should have."""
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True).eval()
+    for row in examples:
+        batch = tokenizer(row["text"], truncation=True, max_length=128, return_tensors="pt")
+        with torch.no_grad():
+            chances = model(**batch).logits[0].softmax(dim=-1)
+        best = int(chances.argmax())
+        shown = " ".join(row["text"].split())[:90]
+        print(f"  {shown}\n      {model.config.id2label[best]} {chances[best]:.0%} (right: {row['label']})")
+
+
+def answer(folder: str, tokenizer: transformers.PreTrainedTokenizerBase, examples: list[dict]) -> None:
+    """The context of each question with the likeliest span marked."""
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(folder, trust_remote_code=True).eval()
+    for row in examples:
+        batch = tokenizer(
+            row["question"],
+            row["context"],
+            truncation="only_second",
+            max_length=384,
+            return_offsets_mapping=True,
+            return_tensors="pt",
+        )
+        offsets = batch.pop("offset_mapping")[0]
+        inside = torch.tensor([part == 1 for part in batch.sequence_ids(0)])
+        with torch.no_grad():
+            output = model(**batch)
+        scores = output.start_logits[0][:, None] + output.end_logits[0][None, :]
+        length = len(inside)
+        allowed = inside[:, None] & inside[None, :] & torch.ones(length, length, dtype=torch.bool).triu().tril(29)
+        start, end = divmod(int(scores.masked_fill(~allowed, -torch.inf).argmax()), length)
+        first, last = int(offsets[start][0]), int(offsets[end][1])
+        context = row["context"]
+        around = f"{context[max(0, first - 60) : first]}>>{context[first:last]}<<{context[last : last + 30]}"
+        print(f"  {row['question']}\n      ...{' '.join(around.split())}... (right: {row['answers'][0]})")
+
+
+def main() -> None:
+    """Load the folder's configuration, then do what its head is for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="Folder of a model.")
+    parser.add_argument("--examples", help="predictions.jsonl of a fine-tuned model.")
+    parser.add_argument("--number", type=int, default=2, help="Examples to show.")
+    options = parser.parse_args()
+
+    config = transformers.AutoConfig.from_pretrained(options.model, trust_remote_code=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(options.model, trust_remote_code=True)
+    head = (config.architectures or [""])[0]
+    examples: list[dict] = []
+    if options.examples:
+        lines = Path(options.examples).read_text(encoding="utf-8").splitlines()
+        examples = [json.loads(line) for line in lines[: options.number]]
+    if "CausalLM" in head:
+        continue_prompts(options.model, tokenizer)
+    elif "SequenceClassification" in head:
+        classify(options.model, tokenizer, examples)
+    elif "QuestionAnswering" in head:
+        answer(options.model, tokenizer, examples)
+    else:
+        fill_masks(options.model, tokenizer)
+
+
+if __name__ == "__main__":
+    main()
