@@ -216,7 +216,8 @@ class Classification:
                 self.notes.append(f"labels are numbers in the data: {pairs}")
         counts = Counter(names)
         self.notes.append(
-            f"{len(self.label_names)} labels: " + ", ".join(f"{name} ({counts[name]})" for name in self._number_of)
+            f"{len(self.label_names)} labels: "
+            + ", ".join(f"{name} ({counts[key]})" for key, name in zip(self._number_of, self.label_names, strict=True))
         )
         return [self._label_number(row) for row in rows]
 

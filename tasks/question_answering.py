@@ -286,6 +286,7 @@ class QuestionAnswering:
                 {
                     "id": question.id,
                     "question": question.question,
+                    "context": question.context,
                     "prediction": answer["prediction"],
                     "answers": list(dict.fromkeys(question.answers)),
                     "score": round(answer["score"], 4) if math.isfinite(answer["score"]) else None,
