@@ -252,12 +252,14 @@ class LacunaConfig(PreTrainedConfig):
     """
 
     model_type = "lacuna"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
 
     base_model_tp_plan = {
         "layers.*.attention.q_proj": "colwise",
         "layers.*.attention.k_proj": "colwise",
         "layers.*.attention.v_proj": "colwise",
+        "layers.*.attention.q_norm": "replicated_with_grad_allreduce",
+        "layers.*.attention.k_norm": "replicated_with_grad_allreduce",
         "layers.*.attention.o_proj": "rowwise",
         "layers.*.mlp.gate_proj": "colwise",
         "layers.*.mlp.up_proj": "colwise",

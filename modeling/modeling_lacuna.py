@@ -50,9 +50,15 @@ def cross_entropy(
     to the loss of the whole when each is divided by the count of the whole. No target at all gives 0, not NaN.
 
     Args:
-        logits: [N, V], any float dtype; the loss is computed in float32.
-        labels: [N], `ignore_index` where nothing is to be predicted.
+        logits: [..., V], any float dtype; the loss is computed in float32.
+        labels: [...], `ignore_index` where nothing is to be predicted.
+
+    Raises:
+        ValueError: when the shapes differ.
     """
+    if logits.shape[:-1] != labels.shape:
+        raise ValueError(f"labels have the shape {tuple(labels.shape)}, and logits {tuple(logits.shape)}")
+    logits, labels = logits.flatten(0, -2), labels.flatten()
     loss = nn.functional.cross_entropy(logits.float(), labels, ignore_index=ignore_index, reduction="sum")
     if num_items is None:
         num_items = (labels != ignore_index).sum().clamp(min=1)
@@ -77,7 +83,7 @@ def classification_loss(
         else:
             config.problem_type = "multi_label_classification"
     if config.problem_type == "single_label_classification":
-        return cross_entropy(logits.view(-1, config.num_labels), labels.view(-1), num_items=num_items)
+        return cross_entropy(logits, labels.view(-1), num_items=num_items)
     logits, labels = logits.float(), labels.float().view_as(logits)
     if config.problem_type == "regression":
         loss = nn.functional.mse_loss(logits, labels, reduction="sum")
@@ -107,7 +113,13 @@ def span_loss(
 
 
 def select_targets(hidden_states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Keep the positions that have a target: [B, T, C] and [B, T] -> [N, C] and [N], in row-major order."""
+    """Keep the positions that have a target: [B, T, C] and [B, T] -> [N, C] and [N], in row-major order.
+
+    Raises:
+        ValueError: when the shapes differ.
+    """
+    if hidden_states.shape[:-1] != labels.shape:
+        raise ValueError(f"labels have the shape {tuple(labels.shape)}, and tokens {tuple(hidden_states.shape[:-1])}")
     is_target = labels != IGNORED
     return hidden_states[is_target], labels[is_target]
 
@@ -414,7 +426,7 @@ class LacunaForPreTraining(LacunaPreTrainedModel):
 
         mlm_loss = nsp_loss = None
         if labels is not None:
-            mlm_loss = cross_entropy(logits.flatten(0, -2), labels.flatten(), num_items=num_items_in_batch)
+            mlm_loss = cross_entropy(logits, labels, num_items=num_items_in_batch)
         if next_sentence_label is not None:
             nsp_loss = cross_entropy(relation_logits, next_sentence_label.view(-1), num_items=num_pairs_in_batch)
             if labels is not None and num_items_in_batch is not None and num_pairs_in_batch is None:
@@ -492,7 +504,7 @@ class LacunaForMaskedLM(LacunaPreTrainedModel):
 
         loss = None
         if labels is not None:
-            loss = cross_entropy(logits.flatten(0, -2), labels.flatten(), num_items=num_items_in_batch)
+            loss = cross_entropy(logits, labels, num_items=num_items_in_batch)
 
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -559,7 +571,7 @@ class LacunaForCausalLM(LacunaPreTrainedModel, GenerationMixin):
         loss = None
         if labels is not None:
             next_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-            loss = cross_entropy(logits.flatten(0, -2), next_labels.flatten(), num_items=num_items_in_batch)
+            loss = cross_entropy(logits, next_labels, num_items=num_items_in_batch)
 
         return CausalLMOutputWithPast(
             loss=loss,
@@ -600,7 +612,7 @@ class LacunaForSequenceClassification(LacunaPreTrainedModel):
         """Classify rows by the state that `config.classifier_pooling` picks.
 
         Args:
-            attention_mask: [B, T]. A decoder without one takes the last token that is not `pad_token_id`.
+            attention_mask: [B, T]. Without one, pooling `last` takes the last token that is not `pad_token_id`.
             labels: see `classification_loss`.
             num_items_in_batch: number of elements of `labels` in the whole batch, over all parts of it.
         """
@@ -616,9 +628,10 @@ class LacunaForSequenceClassification(LacunaPreTrainedModel):
         if self.uses_pooler:
             pooled = outputs.pooler_output
         else:
-            if attention_mask is None and input_ids is not None and self.config.pad_token_id is not None:
-                attention_mask = input_ids != self.config.pad_token_id
-            pooled = POOLING[self.config.classifier_pooling](outputs.last_hidden_state, attention_mask)
+            pooling, pad_token_id = self.config.classifier_pooling, self.config.pad_token_id
+            if pooling == "last" and attention_mask is None and input_ids is not None and pad_token_id is not None:
+                attention_mask = input_ids != pad_token_id
+            pooled = POOLING[pooling](outputs.last_hidden_state, attention_mask)
 
         pooled = pooled if self.head is None else self.head(pooled)
         logits = self.classifier(self.dropout(pooled))
