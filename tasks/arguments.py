@@ -61,7 +61,7 @@ class QuestionAnsweringArguments:
         "Tokens of one window: question and a piece of the context. Default: 384, or what the model takes if less.",
     )
     stride: int | None = _option(None, "Tokens that neighbouring windows share. Default: a third of --max_length.")
-    max_answer_length: int = _option(30, "Most tokens of an answer.")
+    max_answer_length: int = _option(48, "Most tokens of an answer.")
     eval_fraction: float = _option(0.1, "Share of the contexts to hold out when there is no --eval_file.")
 
     def __post_init__(self) -> None:

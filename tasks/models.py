@@ -11,7 +11,8 @@ from tasks.errors import CorruptModelError, TaskError
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return f"{line} Allow that with --trust_remote_code" if "trust_remote_code" in str(error) else line
 
 
 def load_configuration(*, model: str | None, trust_remote_code: bool = False) -> tuple[Any, Any]:
