@@ -81,9 +81,9 @@ class QuestionAnswering:
         tokenizer: a fast tokenizer with a template for pairs and a padding token.
         max_length: tokens of one window, question and special tokens included.
         stride: tokens that neighbouring windows share; None: a third of `max_length`.
-        max_answer_length: most tokens of a predicted answer. With a vocabulary of 4096 made for another kind of text, a
-            model that knew everything would reach 97.2 exact match on eight articles of SQuAD with the usual 30, and
-            99.6 with 48.
+        max_answer_length: most tokens of a predicted answer. With a vocabulary of 4096 made for another kind of text,
+            a model that knew everything would reach 97.2 exact match on eight articles of SQuAD with the usual 30,
+            and 99.6 with 48.
         seed: decides the held-out part.
         eval_fraction: share of the contexts to hold out.
         num_best: spans that are kept of each window.
