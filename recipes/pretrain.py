@@ -38,7 +38,7 @@ from tokenization import (
 )
 from training import (
     ArgumentError,
-    ModelArguments,
+    NewModelArguments,
     TrainingArguments,
     claim_output_dir,
     exit_cleanly,
@@ -52,7 +52,7 @@ DEFAULT_FAMILY = {"encoder": "modernbert", "decoder": "qwen3"}
 CACHE = Path(os.environ.get("LACUNA_CACHE", Path.home() / ".cache" / "lacuna"))
 
 
-def prepare_text(data: CorpusArguments, model: ModelArguments) -> tuple[Any, TokenStore]:
+def prepare_text(data: CorpusArguments, model: NewModelArguments) -> tuple[Any, TokenStore]:
     """The tokenizer and the token store; built by whichever process comes first, found there by the others."""
     folder = data.tokenizer or model.model
     if data.corpus and not folder:
@@ -90,7 +90,9 @@ def prepare_text(data: CorpusArguments, model: ModelArguments) -> tuple[Any, Tok
     return tokenizer, store
 
 
-def build_model(arguments: ModelArguments, objective: TokenPrediction, tokenizer: Any, length: int, seed: int) -> Any:
+def build_model(
+    arguments: NewModelArguments, objective: TokenPrediction, tokenizer: Any, length: int, seed: int
+) -> Any:
     """A new model of the family and size asked for, or the one that --model names."""
     auto_class = getattr(transformers, objective.head)
     if arguments.model:
@@ -122,7 +124,7 @@ def build_model(arguments: ModelArguments, objective: TokenPrediction, tokenizer
 def main() -> None:
     """Parse, build, train."""
     model_arguments, data, goal, arguments = parse_arguments(
-        (ModelArguments, CorpusArguments, ObjectiveArguments, TrainingArguments), description=__doc__
+        (NewModelArguments, CorpusArguments, ObjectiveArguments, TrainingArguments), description=__doc__
     )
     if is_main_process():
         claim_output_dir(arguments)

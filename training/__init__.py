@@ -13,6 +13,7 @@ _HOME = {
     "StorageError": "errors",
     "FineTuningArguments": "arguments",
     "ModelArguments": "arguments",
+    "NewModelArguments": "arguments",
     "TrainingArguments": "arguments",
     "exit_cleanly": "command_line",
     "parse_arguments": "command_line",

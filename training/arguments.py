@@ -15,7 +15,17 @@ def option(default: Any, text: str) -> Any:
 
 @dataclass
 class ModelArguments:
-    """Which model to train."""
+    """Which model to start from."""
+
+    model: str | None = option(None, "A folder or Hub id of the model to start from.")
+    trust_remote_code: bool = option(
+        False, "Run the code that a checkpoint of --model carries. Checkpoints of Lacuna do not need it here."
+    )
+
+
+@dataclass
+class NewModelArguments(ModelArguments):
+    """Which model to start from, or to make."""
 
     model: str | None = option(
         None, "A folder or Hub id to start from; without it a new model is made from --family and --size."
@@ -25,9 +35,6 @@ class ModelArguments:
     )
     size: str = option("tiny", "Size of a new model: tiny, mini, small, base or large.")
     vocab_size: int = option(8192, "Vocabulary of the tokenizer that is trained when no --tokenizer is given.")
-    trust_remote_code: bool = option(
-        False, "Run the code that a checkpoint of --model carries. Checkpoints of Lacuna do not need it here."
-    )
 
 
 @dataclass
@@ -44,7 +51,7 @@ class TrainingArguments:
         None, "Examples that one process sends through the model at once. Default: all of its share."
     )
     eval_batch_size: int = option(64, "Examples in one evaluation batch of one process.")
-    optimizer: Literal["adamw"] = option("adamw", "adamw.")
+    optimizer: Literal["adamw", "muon"] = option("adamw", "adamw, or muon for matrices with AdamW for the rest.")
     learning_rate: float = option(1e-3, "Peak learning rate.")
     schedule: Literal["wsd", "linear", "cosine", "constant"] = option(
         "wsd", "Learning rate over time: wsd (warm-up, stable, decay by 1 - sqrt), linear, cosine or constant."
@@ -120,6 +127,7 @@ class TrainingArguments:
 class FineTuningArguments(TrainingArguments):
     """Training options with the defaults that fine-tuning wants."""
 
+    output_dir: str = option("runs/finetuned", "Folder for the model, predictions, metrics and curves.")
     batch_size: int = option(32, "Examples in one optimizer step, over all processes.")
     learning_rate: float = option(3e-4, "Peak learning rate.")
     schedule: Literal["wsd", "linear", "cosine", "constant"] = option(

@@ -84,21 +84,21 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and path != manifest)
 
 
-def save_optimizer(*, model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
+def save_optimizer(*, model: nn.Module, optimizers: list[torch.optim.Optimizer], folder: Path) -> None:
     """Write the optimizer's state by parameter name: tensors to optimizer.safetensors, numbers to optimizer.json."""
-    flat = get_optimizer_state_dict(model, optimizer, options=_FLAT)
+    flat = get_optimizer_state_dict(model, optimizers, options=_FLAT)
     tensors = {name: value.contiguous() for name, value in flat.items() if isinstance(value, torch.Tensor)}
     numbers = {name: value for name, value in flat.items() if not isinstance(value, torch.Tensor)}
     save_file(tensors, folder / "optimizer.safetensors")
     (folder / "optimizer.json").write_text(json.dumps(numbers), encoding="utf-8")
 
 
-def load_optimizer(*, model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
+def load_optimizer(*, model: nn.Module, optimizers: list[torch.optim.Optimizer], folder: Path) -> None:
     """Read back what `save_optimizer` wrote."""
     numbers = json.loads((folder / "optimizer.json").read_text(encoding="utf-8"))
     flat = {name: tuple(value) if isinstance(value, list) else value for name, value in numbers.items()}
     flat.update(load_file(folder / "optimizer.safetensors"))
-    set_optimizer_state_dict(model, optimizer, flat, options=_FLAT)
+    set_optimizer_state_dict(model, optimizers, flat, options=_FLAT)
 
 
 def save_model(*, model: nn.Module, tokenizer: Any, card: str, folder: Path) -> None:
@@ -127,7 +127,7 @@ def save_checkpoint(
     *,
     output_dir: Path,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: list[torch.optim.Optimizer],
     tokenizer: Any,
     card: str,
     progress: Progress,
@@ -146,7 +146,7 @@ def save_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
         (temporary / STATE).mkdir(parents=True)
         save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary)
-        save_optimizer(model=model, optimizer=optimizer, folder=temporary / STATE)
+        save_optimizer(model=model, optimizers=optimizers, folder=temporary / STATE)
         (temporary / STATE / "progress.json").write_text(json.dumps(asdict(progress), indent=2), encoding="utf-8")
         files = {
             str(path.relative_to(temporary)): {"bytes": path.stat().st_size, "sha256": _digest(path)}
@@ -210,7 +210,7 @@ def newest_checkpoint(output_dir: Path) -> tuple[Path | None, list[str]]:
 
 
 def restore(
-    *, checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, identity: dict[str, Any]
+    *, checkpoint: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], identity: dict[str, Any]
 ) -> Progress:
     """Load weights and optimizer from a verified checkpoint and return where the run stood.
 
@@ -229,5 +229,5 @@ def restore(
                 "resume with the same value or start a new --output_dir"
             )
     load_model(model, str(checkpoint / "model.safetensors"), strict=True)
-    load_optimizer(model=model, optimizer=optimizer, folder=checkpoint / STATE)
+    load_optimizer(model=model, optimizers=optimizers, folder=checkpoint / STATE)
     return progress

@@ -35,7 +35,7 @@ class _Run:
 
     accelerator: Accelerator
     model: nn.Module
-    optimizer: Any
+    optimizers: list[Any]
     work: Work
     tokenizer: Any
     plan: TrainingArguments
@@ -135,10 +135,12 @@ def _open_run(
     if precision == "auto":
         precision = "bf16" if bf16_is_fast() else "no"
     use_all_cores()
-    accelerator = Accelerator(mixed_precision=precision)
+    # Without `cpu`, accelerate 1.15 makes each process of `torchrun` a run of its own on a machine without a GPU.
+    on_cpu = not torch.accelerator.is_available() and processes().count > 1
+    accelerator = Accelerator(mixed_precision=precision, cpu=on_cpu)
     plan = arguments.resolved(num_examples=work.num_examples, num_processes=accelerator.num_processes)
     output_dir = Path(plan.output_dir)
-    model, optimizer = accelerator.prepare(model, OPTIMIZERS[plan.optimizer](model, plan))
+    model, *optimizers = accelerator.prepare(model, *OPTIMIZERS[plan.optimizer](model, plan))
 
     progress = Progress(identity={"seed": plan.seed, "batch_size": plan.batch_size, **identity})
     notices: list[str] = []
@@ -149,7 +151,7 @@ def _open_run(
         else:
             bare = accelerator.unwrap_model(model)
             restored = restore(
-                checkpoint=checkpoint, model=bare, optimizer=optimizer.optimizer, identity=progress.identity
+                checkpoint=checkpoint, model=bare, optimizers=_bare(optimizers), identity=progress.identity
             )
             progress = restored
             notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
@@ -164,7 +166,12 @@ def _open_run(
         write_atomically(output_dir / "run.json", json.dumps(facts, indent=2, default=str) + "\n")
     for notice in notices:
         log.say(notice)
-    return _Run(accelerator, model, optimizer, work, tokenizer, plan, progress, log, info)
+    return _Run(accelerator, model, optimizers, work, tokenizer, plan, progress, log, info)
+
+
+def _bare(optimizers: list[Any]) -> list[torch.optim.Optimizer]:
+    """The optimizers without the wrapper of accelerate."""
+    return [optimizer.optimizer for optimizer in optimizers]
 
 
 def _evaluate_and_log(run: _Run) -> dict[str, float]:
@@ -184,7 +191,7 @@ def _save_resumable(run: _Run) -> None:
         save_checkpoint(
             output_dir=Path(run.plan.output_dir),
             model=run.bare,
-            optimizer=run.optimizer.optimizer,
+            optimizers=_bare(run.optimizers),
             tokenizer=run.tokenizer,
             card=run.card({}),
             progress=run.progress,
@@ -219,7 +226,7 @@ def _steps(run: _Run) -> Iterator[dict[str, bool]]:
     while run.done < 1.0:
         before, started = run.done, time.perf_counter()
         rate = learning_rate(plan, step=progress.step, progress=before)
-        for group in run.optimizer.param_groups:
+        for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
             group["lr"] = rate
         parts, grad_norm, tokens = _step(run, [next(loader) for _ in range(micro_batches)])
         for name, value in parts.items():
@@ -281,8 +288,9 @@ def _step(run: _Run, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor
             f"step {step + 1}: the gradient is {grad_norm} (samples {first} to {first + run.plan.batch_size - 1}); "
             "the step was not applied. Try a lower --learning_rate or --mixed_precision no"
         )
-    run.optimizer.step()
-    run.optimizer.zero_grad()
+    for optimizer in run.optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
     return parts, grad_norm, tokens
 
 
