@@ -1,0 +1,162 @@
+"""Rules of the house that matter, held by reading the code with `ast`."""
+
+import ast
+import dataclasses
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+ROOMS = ["modeling", "tokenization", "corpus", "objectives", "training", "tasks", "evaluation"]
+SHOPS = ["recipes", "benchmarks"]  # these may import any room, and nothing imports them
+ROOM_FILES = sorted(path for room in ROOMS for path in (REPOSITORY / room).rglob("*.py"))
+SHOP_FILES = sorted(path for shop in SHOPS for path in (REPOSITORY / shop).rglob("*.py"))
+RECIPES = sorted((REPOSITORY / "recipes").glob("*.py"))
+TRAVELLING = sorted((REPOSITORY / "modeling").glob("*_lacuna.py"))
+
+
+def named(paths: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(REPOSITORY)))
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Top names of the modules that a file imports, anywhere in it; "." for its own folder, ".." for what is above."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level if node.level else (node.module or "").split(".")[0]
+
+
+@named(ROOM_FILES)
+def test_rooms_import_none_of_each_other(path: Path) -> None:
+    room = path.relative_to(REPOSITORY).parts[0]
+    forbidden = {*ROOMS, *SHOPS, "tests"} - {room}
+    if len(path.relative_to(REPOSITORY).parts) == 2:
+        forbidden |= {"..", "..."}
+    assert not forbidden & set(imported(path))
+
+
+@named(SHOP_FILES)
+def test_nothing_imports_recipes(path: Path) -> None:
+    assert not {*SHOPS, "tests", ".", ".."} & set(imported(path))
+
+
+def test_a_recipe_that_only_parses_options_does_not_wait_for_torch() -> None:
+    """`training` resolves its names on first use; its options and its command line stay light."""
+    for name in ("__init__", "arguments", "command_line", "environment", "errors"):
+        top = [node for node in tree_of(REPOSITORY / "training" / f"{name}.py").body]
+        modules = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
+        assert "torch" not in modules, name
+
+
+@named(TRAVELLING)
+def test_modelling_files_can_travel(path: Path) -> None:
+    # huggingface_hub is what transformers itself stands on; its `strict` makes configurations typed.
+    allowed = {"torch", "transformers", "huggingface_hub", ".", "__future__"} | set(sys.stdlib_module_names)
+    assert set(imported(path)) <= allowed
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            assert node.level == 1 and node.module, "only `from .file import Name`"
+            assert (path.parent / f"{node.module}.py") in TRAVELLING
+    # transformers finds the files to copy with this expression, in docstrings too.
+    relative = re.findall(r"^\s*(?:import\s+\.(\S+)|from\s+\.(\S+)\s+import)", path.read_text(), flags=re.MULTILINE)
+    assert {f"{''.join(names)}.py" for names in relative} <= {file.name for file in TRAVELLING}
+
+
+def test_modelling_is_flat() -> None:
+    assert not [path for path in (REPOSITORY / "modeling").rglob("*.py") if path.parent.name != "modeling"]
+
+
+@named(RECIPES)
+def test_recipes_hide_no_module(path: Path) -> None:
+    """`recipes/` is first on the path when a recipe runs, so `recipes/datasets.py` would replace the library."""
+    assert path.stem not in sys.stdlib_module_names
+    assert path.stem not in packages_distributions()
+    assert path.stem not in ROOMS
+
+
+@named(RECIPES)
+def test_recipes_are_short_and_open_with_their_commands(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    assert not [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)]
+    assert f"recipes/{path.name}" in (ast.get_docstring(tree_of(path)) or "")
+
+
+FORBIDDEN_CALLS = {
+    "eval", "exec", "__import__", "torch.load", "torch.save", "yaml.load", "pickle.load", "pickle.loads",
+}  # fmt: skip
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+
+
+@named(ROOM_FILES + SHOP_FILES)
+def test_nothing_executes_what_it_reads(path: Path) -> None:
+    assert not FORBIDDEN_MODULES & set(imported(path))
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in FORBIDDEN_CALLS, f"line {node.lineno}"
+            for keyword in node.keywords:
+                is_true = isinstance(keyword.value, ast.Constant) and keyword.value.value is True
+                assert not (keyword.arg == "allow_pickle" and is_true), f"line {node.lineno}"
+        if isinstance(node, ast.ImportFrom) and node.module in ("torch", "yaml"):
+            assert not {"load", "save", "unsafe_load"} & {alias.name for alias in node.names}
+
+
+@named(ROOM_FILES)
+def test_no_room_trusts_remote_code_unasked(path: Path) -> None:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
+            assert not (isinstance(node.value, ast.Constant) and node.value.value is True)
+
+
+def public_functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    """Functions and methods whose names, and those of their classes, do not begin with an underscore."""
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            pending += node.body
+        if isinstance(node, ast.FunctionDef) and (not node.name.startswith("_") or node.name == "__init__"):
+            yield node
+
+
+@named(ROOM_FILES)
+def test_public_functions_are_annotated(path: Path) -> None:
+    for function in public_functions(tree_of(path)):
+        where = f"{function.name}, line {function.lineno}"
+        assert function.returns is not None, where
+        every = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+        every += [extra for extra in (function.args.vararg, function.args.kwarg) if extra]
+        assert all(argument.annotation for argument in every if argument.arg not in ("self", "cls")), where
+
+
+@named([path for path in ROOM_FILES if path.parent.name != "modeling"])
+def test_files_have_a_size_that_can_be_read(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 480
+
+
+def option_dataclasses() -> Iterator[type]:
+    for path in sorted(REPOSITORY.glob("*/arguments.py")):
+        module = importlib.import_module(f"{path.parent.name}.arguments")
+        yield from (
+            kind for kind in vars(module).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        )
+
+
+def test_every_option_has_a_help_text_and_there_are_few() -> None:
+    names = set()
+    for kind in option_dataclasses():
+        for field in dataclasses.fields(kind):
+            assert str(field.metadata.get("help", "")).strip().endswith("."), f"{kind.__name__}.{field.name}"
+            names.add(field.name)
+    assert 30 < len(names) <= 70
