@@ -8,8 +8,9 @@ that `save_pretrained` puts their code into every checkpoint. Such a checkpoint 
 import transformers
 
 from . import modeling_lacuna
-from .configuration_lacuna import FAMILIES, HEADS, SIZES, ConfigurationError, LacunaConfig
+from .configuration_lacuna import HEADS, ConfigurationError, LacunaConfig
 from .conversion import ConversionError, from_native, to_native
+from .families_lacuna import FAMILIES, SIZES
 from .modeling_lacuna import (
     LacunaForCausalLM,
     LacunaForMaskedLM,

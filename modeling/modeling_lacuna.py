@@ -32,9 +32,9 @@ from .layers_lacuna import (
     LacunaEmbeddings,
     LacunaLayer,
     LacunaRotaryEmbedding,
-    build_attention_masks,
     build_norm,
 )
+from .masks_lacuna import build_attention_masks
 
 IGNORED = -100  # The label of a position that is not to be predicted, as in torch and transformers.
 
@@ -300,9 +300,8 @@ class LacunaModel(LacunaPreTrainedModel):
                 [B, 1, T, S] as the attention function takes it, or one such mask per layer type in a dict.
             token_type_ids: segments [B, T]; ignored by a model without segments.
             position_ids: [B, T]. Where they restart at 0 inside a row, a new document starts, and attention stays
-                inside each document, in encoders and decoders, with and without an attention mask.
-            past_key_values: keys and values of the tokens before; decoders only.
-            use_cache: whether to return `past_key_values`; decoders only.
+                inside each document.
+            past_key_values, use_cache: keys and values of the tokens before, and whether to return them (decoders).
 
         Raises:
             ValueError: when not exactly one of `input_ids` and `inputs_embeds` is given.
@@ -313,29 +312,28 @@ class LacunaModel(LacunaPreTrainedModel):
         if not self.config.is_decoder:
             past_key_values, use_cache = None, False
 
-        given_position_ids = position_ids
-        if position_ids is None:
-            seen = past_key_values.get_seq_length() if past_key_values is not None else 0
-            position_ids = (torch.arange(given.shape[1], device=given.device) + seen).unsqueeze(0)
+        seen = past_key_values.get_seq_length() if past_key_values is not None else 0
+        positions = (torch.arange(given.shape[1], device=given.device) + seen).unsqueeze(0)
+        positions = positions if position_ids is None else position_ids
         hidden_states = self.embeddings(
-            input_ids, position_ids=position_ids, token_type_ids=token_type_ids, inputs_embeds=inputs_embeds
+            input_ids, position_ids=positions, token_type_ids=token_type_ids, inputs_embeds=inputs_embeds
         )
         masks, packing = build_attention_masks(
             config=self.config,
             hidden_states=hidden_states,
             attention_mask=attention_mask,
-            position_ids=given_position_ids,
+            position_ids=position_ids,
             past_key_values=past_key_values,
         )
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
 
-        positions = self._rotary_positions(hidden_states, position_ids)
+        angles = self._rotary_positions(hidden_states, positions)
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,
                 attention_mask=masks[layer.layer_type],
-                position_embeddings=positions[layer.layer_type],
+                position_embeddings=angles[layer.layer_type],
                 past_key_values=past_key_values,
                 **packing,
                 **kwargs,

@@ -8,14 +8,8 @@ import torch
 from torch import nn
 
 from modeling import LacunaConfig, LacunaForMaskedLM, LacunaModel
-from modeling.layers_lacuna import (
-    LacunaMLP,
-    LacunaRMSNorm,
-    LacunaRotaryEmbedding,
-    apply_rotary,
-    build_attention_masks,
-    find_documents,
-)
+from modeling.layers_lacuna import LacunaMLP, LacunaRMSNorm, LacunaRotaryEmbedding, apply_rotary
+from modeling.masks_lacuna import build_attention_masks, find_documents
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 

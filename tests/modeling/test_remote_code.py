@@ -117,7 +117,7 @@ CHECKPOINTS = {
     "qwen3_classifier": ("qwen3", "LacunaForSequenceClassification"),
     "qwen3_answers": ("qwen3", "LacunaForQuestionAnswering"),
 }
-CODE = {"configuration_lacuna.py", "layers_lacuna.py", "modeling_lacuna.py"}
+CODE = {f"{name}_lacuna.py" for name in ("configuration", "families", "layers", "masks", "modeling")}
 
 
 def save_checkpoint(folder: Path, *, family: str, head: str) -> list[int]:
