@@ -42,12 +42,14 @@ def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None) -
     if position_ids is None or position_ids.shape[-1] < 2:
         return None
     starts = position_ids == 0
+    has_before = torch.arange(position_ids.shape[-1], device=position_ids.device) > 0
     if attention_mask is not None:
         starts = starts & attention_mask.bool()
-    documents = starts.cumsum(-1)
+        has_before = attention_mask.bool().cumsum(-1) > 1
     # The number of documents is not known while a graph is being traced: a mask that is right for any number is built.
-    if not torch.compiler.is_compiling() and not bool((documents > 1).any()):
+    if not torch.compiler.is_compiling() and not bool((starts & has_before).any()):
         return None
+    documents = starts.cumsum(-1)
     return documents if attention_mask is None else documents.masked_fill(~attention_mask.bool(), -1)
 
 

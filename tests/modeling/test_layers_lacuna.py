@@ -82,7 +82,8 @@ def test_gated_feed_forward_is_the_formula() -> None:
         ([[1, 1, 0, 1]], [[0, 0, 1, 1]], None),
         ([[0, 1, 0, 0]], [[1, 1, 1, 0]], [[1, 1, 2, -1]]),
         ([[0, 1, 0, 0]], [[1, 1, 0, 1]], [[1, 1, -1, 2]]),  # padding between documents
-        ([[5, 6, 7, 8]], None, None),  # a continuation, in a cache
+        ([[5, 6, 7, 8]], None, None),  # the middle of a document
+        ([[5, 6, 0, 1]], None, [[0, 0, 1, 1]]),  # the end of one and the start of another
         ([[0]], None, None),
     ],
 )
