@@ -15,7 +15,7 @@ from .data import IGNORED, ObjectiveError, Store, random_stream, spread, stack
 from .masking import EVAL_MASK_PROBABILITY, mask_tokens, score_masked
 
 _CANDIDATES = 8
-"""Starts that are tried for a random B; the one whose whole sentences come nearest to the wanted length is taken."""
+"""Places that are tried for a random B; the one whose sentences come nearest to the wanted length is taken."""
 
 IS_NEXT, IS_RANDOM = 0, 1
 """Labels of the pair, in BERT's order."""
@@ -79,29 +79,36 @@ class MaskedLanguageModellingWithPairs(TokenPrediction):
     def _random_continuation(
         self, documents: np.ndarray, document: int, *, length: int, inside: bool, generator: np.random.Generator
     ) -> np.ndarray:
-        """Whole sentences of a document other than `document`, `length` tokens or just over, if it has as many.
+        """Text of a document other than `document` that ends with a sentence and has about `length` tokens.
+
+        Of a few places in a few documents it is the one whose length comes nearest.
 
         Args:
-            inside: start inside a sentence rather than with one.
+            inside: the end of a sentence, without its first token, rather than whole sentences.
         """
         if len(documents) == 1:  # a single held-out document: partners come from the training part
             documents, document = self.documents, -1
-        other = int(generator.integers(len(documents) - (document >= 0)))
-        other += document >= 0 and other >= document
-        first, last = (int(bound) for bound in documents[other])
-        offsets = self.store.sentence_offsets[first : last + 1].astype(np.int64)
-        starts = generator.integers(last - first, size=_CANDIDATES)
-        # Too near the end of the document: as late as will do.
-        latest = max(0, int(np.searchsorted(offsets, offsets[-1] - length, side="right")) - 1)
-        starts = np.minimum(starts, latest)
-        ends = np.minimum(np.searchsorted(offsets, offsets[starts] + length, side="left"), last - first)
-        best = int(np.argmin(np.abs(offsets[ends] - offsets[starts] - length)))
-        start, end = first + int(starts[best]), first + int(ends[best])
-        text = self._tokens(start, max(end, start + 1))
-        if inside:
-            sentence = int(offsets[start - first + 1] - offsets[start - first])
-            text = text[int(generator.integers(1, max(sentence, 2))) :]
-        return text
+        others = generator.integers(len(documents) - (document >= 0), size=_CANDIDATES)
+        others += (document >= 0) & (others >= document)
+        places = generator.random(_CANDIDATES)
+        best, least = (0, 0), np.inf
+        for other, place in zip(others.tolist(), places.tolist(), strict=True):
+            first, last = documents[other].tolist()
+            offsets = self.store.sentence_offsets[first : last + 1]
+            start = int(place * (last - first))
+            if inside:
+                end = int(offsets[start + 1])
+                begin = max(end - length, int(offsets[start]) + 1)
+            else:
+                # Too near the end of the document: as late as will do.
+                start = min(start, max(0, int(np.searchsorted(offsets, offsets[-1] - length, side="right")) - 1))
+                begin = int(offsets[start])
+                end = int(offsets[min(int(np.searchsorted(offsets, begin + length, side="left")), last - first)])
+            if abs(end - begin - length) < least:
+                best, least = (begin, end), abs(end - begin - length)
+            if least == 0:
+                break
+        return self.store.tokens[best[0] : best[1]].astype(np.int64)
 
     def _pair(
         self, chunk: np.ndarray, documents: np.ndarray, generator: np.random.Generator
