@@ -97,7 +97,12 @@ class TokenPrediction:
         }
 
     def baseline(self) -> dict[str, float]:
-        """The same of a model that knows only how often each token occurs in the training part."""
+        """The same of a model that knows only how often each token occurs in the training part.
+
+        Empty where nothing is held out.
+        """
+        if not self.num_eval_examples:
+            return {}
         counts = np.ones(self.tokens.vocab_size, dtype=np.int64)
         seen = 0
         for first, last in self.documents:

@@ -111,6 +111,8 @@ def split_documents(*, store: Store, eval_fraction: float, seed: int) -> tuple[n
     """
     offsets = store.document_offsets.astype(np.int64)
     documents = np.stack([offsets[:-1], offsets[1:]], axis=1)
+    if eval_fraction == 0:
+        return documents, documents[:0]
     if len(documents) == 1:
         first, last = (int(bound) for bound in documents[0])
         cut = last - max(1, round(eval_fraction * (last - first)))

@@ -46,12 +46,15 @@ def score_masked(logits: Tensor, labels: Tensor, byte_lengths: Tensor) -> list[d
     """One record an example: loss in nats, bytes, targets and hits at the masked positions.
 
     Args:
-        logits: [num_targets, vocab_size], in row-major order of the targets.
+        logits: [num_targets, vocab_size], in row-major order of the targets; or [batch, length, vocab_size], from a
+            model that computes them everywhere.
         labels: [batch, length].
         byte_lengths: [vocab_size], bytes of text each token stands for.
     """
     row = (labels != IGNORED).nonzero()[:, 0]
     targets = labels[labels != IGNORED]
+    if logits.ndim == 3:
+        logits = logits[labels != IGNORED]
     losses = functional.cross_entropy(logits.float(), targets, reduction="none").double()
     hits = (logits.argmax(dim=-1) == targets).double()
     sums = torch.zeros(4, len(labels), dtype=torch.float64, device=logits.device)

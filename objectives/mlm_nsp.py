@@ -63,7 +63,7 @@ class MaskedLanguageModellingWithPairs(TokenPrediction):
             cut_into_chunks(store=self.store, documents=documents, length=self.room)
             for documents in (self.documents, self.held_out)
         )
-        if len(self.documents) < 2 or not len(self.eval_chunks):
+        if len(self.documents) < 2:
             raise ObjectiveError(
                 "next sentence prediction needs pairs from different documents, and the text has "
                 f"{len(self.documents)} to train on; use --objective mlm, or give documents as separate files or "
@@ -223,6 +223,8 @@ class MaskedLanguageModellingWithPairs(TokenPrediction):
     def baseline(self) -> dict[str, float]:
         """Token frequencies for the masks; for the pairs a coin."""
         tokens = super().baseline()
+        if not tokens:
+            return {}
         return {
             "loss": tokens["loss"] + math.log(2),
             "mlm_loss": tokens["loss"],
