@@ -143,7 +143,8 @@ def save_checkpoint(
     final = output_dir / "checkpoints" / f"step-{progress.step:08d}"
     temporary = final.with_name(f".{final.name}.tmp")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for stale in final.parent.glob(".step-*.tmp"):  # of a process that was killed while it wrote
+            shutil.rmtree(stale, ignore_errors=True)
         (temporary / STATE).mkdir(parents=True)
         save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary)
         save_optimizer(model=model, optimizers=optimizers, folder=temporary / STATE)
@@ -161,7 +162,9 @@ def save_checkpoint(
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise StorageError(f"cannot write checkpoint {final}: {error}") from error
-    for old in sorted(final.parent.glob("step-*"))[:-keep]:
+    # A later one can only be a broken one that resuming passed over; it must not push out those that are whole.
+    written = sorted(path for path in final.parent.glob("step-*") if path.name <= final.name)
+    for old in written[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 

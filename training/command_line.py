@@ -91,7 +91,7 @@ def parse_arguments(
     known = [field.name for kind in dataclass_types for field in dataclasses.fields(kind)]
     given = list(sys.argv[1:] if arguments is None else arguments)
 
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first = _Parser([], add_help=False, allow_abbrev=False)
     first.add_argument("--config")
     configuration = first.parse_known_args(given)[0].config
     from_file = _options_from_yaml(Path(configuration), known) if configuration else []

@@ -30,9 +30,13 @@ class Processes:
         return line
 
 
+_LAUNCHERS = {"launch", "accelerate-launch", "accelerate.commands.launch"}
+"""`accelerate launch` may also be typed `accelerate-launch` or `python -m accelerate.commands.launch`."""
+
+
 def _processes_asked_of_accelerate(command: list[str]) -> int | None:
     """`--num_processes` of an `accelerate launch` command line, or of the configuration file that it names."""
-    if "launch" not in command:
+    if not _LAUNCHERS & {Path(word).name for word in command}:
         return None
     values: dict[str, str] = {}
     for position, word in enumerate(command):

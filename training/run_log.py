@@ -26,6 +26,17 @@ def short(value: float) -> str:
     return f"{value:.4g}"
 
 
+def _whole_lines(text: str) -> list[dict[str, Any]]:
+    """Records up to the first line that is none: a process that is killed may leave half a line behind."""
+    records: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records
+
+
 class RunLog:
     """Writes a run's records; on processes other than the main one it does nothing."""
 
@@ -39,7 +50,7 @@ class RunLog:
         output_dir.mkdir(parents=True, exist_ok=True)
         if first_step and self.path.is_file():
             # What was logged after the checkpoint will be logged again.
-            lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            lines = _whole_lines(self.path.read_text(encoding="utf-8", errors="replace"))
             self.records = [line for line in lines if line["step"] <= first_step]
         write_atomically(self.path, "".join(json.dumps(record) + "\n" for record in self.records))
         self.bar = tqdm(
@@ -92,6 +103,8 @@ class RunLog:
         if not self.enabled:
             return
         self.bar.close()
+        if self.records and "loss" in self.records[-1]:  # no evaluation came last, which would have drawn them
+            draw_curves(records=self.records, path=self.output_dir / "curves.png")
         write_atomically(self.output_dir / "results.json", json.dumps(results, indent=2) + "\n")
 
     def close(self) -> None:
