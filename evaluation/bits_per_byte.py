@@ -1,0 +1,231 @@
+"""Bits per byte: how many bits the model needs for a byte of text, whatever its tokenizer.
+
+The sum of the losses over a text is divided by the bytes of the text itself, so that models with different
+vocabularies can be compared, which perplexity per token does not allow. Lower is better; 8 is knowing nothing.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from tqdm import tqdm
+
+from .errors import EvaluationError
+from .language_model import LanguageModel
+from .scoring import Row, score_rows
+
+DEFAULT_WINDOW = 256
+MASK_PROBABILITY = 0.15  # BERT's rate, whatever the model was trained with, so that results can be compared
+MASK_SEED = 15  # frozen: the mask depends on it and on the numbers of document and window, and on no option
+
+
+def measure_bits_per_byte(
+    *,
+    language_model: LanguageModel,
+    documents: Sequence[str],
+    window: int | None = None,
+    stride: int | None = None,
+    join_documents: bool = False,
+    batch_size: int | None = None,
+) -> dict[str, float]:
+    """Bits per byte of documents: exact for causal models, at masked positions for masked ones.
+
+    Causal models: every token of every document is scored once, each document behind a start token; the end of a
+    document is not scored. Where a document is longer than the window, the next window overlaps the last one, and
+    every token but a document's first ones is predicted from at least `window - stride` tokens.
+
+    Masked models: documents are cut into windows, 15 % of the units of each are replaced by the mask token, and the
+    nats of what was hidden are divided by its bytes. This is no likelihood of the text and cannot be compared with a
+    causal model's number, hence its other name. A unit is a token; tokens that share a character are hidden together,
+    and white space belongs to the unit after it, so that the units' bytes add up to those of the text.
+
+    Args:
+        window: tokens read at once, special tokens included; None: `DEFAULT_WINDOW` or the model's limit.
+        stride: causal only, tokens from one window to the next; None: half the window.
+        join_documents: causal only, whether windows run on over the ends of documents.
+        batch_size: windows at once; None chooses.
+
+    Returns:
+        `bits_per_byte` (causal) or `masked_bits_per_byte` and `masked_accuracy`; `baseline_unigram_...`, what the
+        best model without any context would need for the same tokens; counts; `unknown_tokens`, which make bits per
+        byte look too good: the model is not asked to spell what its tokenizer cannot.
+
+    Raises:
+        EvaluationError: there is no text, or the window does not fit the model.
+    """
+    limit = language_model.max_length
+    if window is None:
+        window = DEFAULT_WINDOW if limit is None else min(DEFAULT_WINDOW, limit)
+    if limit is not None and window > limit:
+        raise EvaluationError(f"--window {window} is more than the {limit} tokens that the model takes: lower it")
+    if not any(documents):
+        raise EvaluationError("there is no text to evaluate: every document is empty. Check --data")
+    if language_model.kind == "masked":
+        return _masked(language_model, documents, window=window, batch_size=batch_size)
+    stride = max(1, window // 2) if stride is None else stride
+    if not 1 <= stride < window:
+        raise EvaluationError(f"--stride {stride} must be at least 1 and less than --window {window}")
+    return _causal(
+        language_model, documents, window=window, stride=stride, join_documents=join_documents, batch_size=batch_size
+    )
+
+
+def cut_windows(*, length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """Windows (begin, first, end) over tokens 0 to `length`: tokens begin:end are read, first:end are scored.
+
+    Token 0 is given; each other token is scored once, from at least `min(window - stride, all)` tokens before it.
+    """
+    first, end = 1, min(window, length)
+    while first < length:
+        yield max(0, end - window), first, end
+        first, end = end, min(end + stride, length)
+
+
+def _causal(
+    language_model: LanguageModel,
+    documents: Sequence[str],
+    *,
+    window: int,
+    stride: int,
+    join_documents: bool,
+    batch_size: int | None,
+) -> dict[str, float]:
+    start = np.asarray(language_model.prefix, dtype=np.int64)
+    streams = [np.concatenate([start, ids]) for ids, _ in _encode(language_model, documents)]
+    is_text = [np.arange(len(stream)) >= len(start) for stream in streams]
+    if join_documents:
+        streams, is_text = [np.concatenate(streams)], [np.concatenate(is_text)]
+
+    def rows() -> Iterator[Row]:
+        for owner, (stream, text) in enumerate(zip(streams, is_text, strict=True)):
+            for begin, first, end in cut_windows(length=len(stream), window=window, stride=stride):
+                scored = np.flatnonzero(text[first:end]) + first  # the start tokens of joined documents are given
+                if len(scored):
+                    yield Row(stream[begin:end], scored - 1 - begin, stream[scored], owner, len(scored))
+
+    tokens = int(sum(text.sum() for text in is_text))
+    if not tokens:
+        raise EvaluationError("the tokenizer makes no tokens of this text. Check --data")
+    nats, counts, _ = _sums(language_model, rows(), total=tokens, batch_size=batch_size)
+    size = sum(len(text.encode()) for text in documents)
+    return {
+        "bits_per_byte": nats / math.log(2) / size,
+        "baseline_unigram_bits_per_byte": _unigram_bits(counts) / size,
+        "bits_per_token": nats / math.log(2) / tokens,
+        "bytes": size,
+        "tokens": tokens,
+        "documents": len(documents),
+        "unknown_tokens": _unknown(language_model, counts),
+        "window": window,
+        "stride": stride,
+    }
+
+
+def _masked(
+    language_model: LanguageModel, documents: Sequence[str], *, window: int, batch_size: int | None
+) -> dict[str, float]:
+    prefix, suffix = language_model.prefix, language_model.suffix
+    room = window - len(prefix) - len(suffix)
+    if room < 1:
+        raise EvaluationError(f"--window {window} leaves no room for text beside special tokens: raise it")
+    rows: list[Row] = []
+    masked_bytes = 0
+    for document, (ids, offsets) in enumerate(_encode(language_model, documents)):
+        units = text_units(text=documents[document], offsets=offsets)
+        for number, (first, last) in enumerate(_group_units(units, room=room)):
+            generator = np.random.default_rng([MASK_SEED, document, number])
+            chosen = np.sort(generator.permutation(last - first)[: max(1, round(MASK_PROBABILITY * (last - first)))])
+            begin = units[first][0]
+            places = np.concatenate([np.arange(*units[first + unit][:2]) for unit in chosen])
+            hidden = ids[begin : units[last - 1][1]].copy()
+            hidden[places - begin] = language_model.tokenizer.mask_token_id
+            row = np.concatenate([prefix, hidden, suffix]).astype(np.int64)
+            rows.append(Row(row, places - begin + len(prefix), ids[places], document, len(row)))
+            masked_bytes += sum(units[first + unit][2] for unit in chosen)
+    if not masked_bytes:
+        raise EvaluationError("the tokenizer makes no tokens of this text. Check --data")
+    total = sum(row.weight for row in rows)
+    nats, counts, hits = _sums(language_model, iter(rows), total=total, batch_size=batch_size)
+    tokens = int(counts.sum())
+    return {
+        "masked_bits_per_byte": nats / math.log(2) / masked_bytes,
+        "baseline_unigram_masked_bits_per_byte": _unigram_bits(counts) / masked_bytes,
+        "masked_accuracy": hits / tokens,
+        "baseline_most_frequent_token_accuracy": float(counts.max()) / tokens,
+        "masked_bytes": masked_bytes,
+        "masked_tokens": tokens,
+        "bytes": sum(len(text.encode()) for text in documents),
+        "documents": len(documents),
+        "unknown_tokens": _unknown(language_model, counts),
+        "window": window,
+    }
+
+
+def text_units(*, text: str, offsets: np.ndarray) -> list[tuple[int, int, int]]:
+    """Cut the tokens of a text into units (first token, end, bytes) whose bytes add up to those of the text.
+
+    Tokens that share a character, as byte-level tokens of rare ones do, are one unit; so is a token without any
+    character and its neighbour. What lies between two units belongs to the second, what follows the last one to it.
+
+    Args:
+        offsets: characters of each token, int64 [number of tokens, 2].
+    """
+    units: list[tuple[int, int, int]] = []
+    first, begin, reached = 0, 0, 0
+    for token, end in enumerate(offsets[:, 1].tolist() if len(offsets) else []):
+        reached = max(reached, end)
+        is_last = token + 1 == len(offsets)
+        if is_last:
+            reached = len(text)
+        if is_last and reached == begin and units:  # it has no character: it goes with the one before
+            units[-1] = (units[-1][0], token + 1, units[-1][2])
+        elif is_last or (reached > begin and offsets[token + 1, 0] >= reached):
+            units.append((first, token + 1, len(text[begin:reached].encode())))
+            first, begin = token + 1, reached
+    return units
+
+
+def _group_units(units: list[tuple[int, int, int]], *, room: int) -> Iterator[tuple[int, int]]:
+    """Runs of units (first, end) of at most `room` tokens."""
+    first = 0
+    for number, (begin, end, _) in enumerate(units):
+        if end - begin > room:
+            raise EvaluationError(f"{end - begin} tokens make one character: --window has no room for them, raise it")
+        if end - units[first][0] > room:
+            yield first, number
+            first = number
+    if units:
+        yield first, len(units)
+
+
+def _encode(language_model: LanguageModel, documents: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for number, text in enumerate(tqdm(documents, desc="tokenizing", unit="document", delay=3, leave=False)):
+        yield language_model.encode(text, where=f"document {number + 1}")
+
+
+def _sums(
+    language_model: LanguageModel, rows: Iterator[Row], *, total: int, batch_size: int | None
+) -> tuple[float, np.ndarray, int]:
+    """Nats of all targets, how often each token is one (int64 [vocabulary]), and how many were the likeliest token."""
+    counts = np.zeros(language_model.model.get_input_embeddings().num_embeddings, dtype=np.int64)
+    nats: list[float] = []
+    hits = 0
+    for scored in score_rows(
+        language_model=language_model, rows=rows, total=total, batch_size=batch_size, description="bits per byte"
+    ):
+        nats.append(scored.nats.sum())
+        hits += int(scored.hits.sum())
+        np.add.at(counts, scored.row.targets, 1)
+    return math.fsum(nats), counts, hits
+
+
+def _unigram_bits(counts: np.ndarray) -> float:
+    """Bits for all tokens from a model that knows exactly how frequent each is here, and nothing else."""
+    seen = counts[counts > 0].astype(np.float64)
+    return float(-(seen * np.log2(seen / seen.sum())).sum()) if len(seen) else 0.0
+
+
+def _unknown(language_model: LanguageModel, counts: np.ndarray) -> int:
+    unknown = language_model.tokenizer.unk_token_id
+    # GPT-2 names its end of document as the unknown token as well; it is not made of text either way.
+    return 0 if unknown is None else int(counts[unknown])

@@ -1,0 +1,161 @@
+"""Minimal pairs: does the model find the grammatical sentence likelier than its ungrammatical twin?
+
+Warstadt et al. 2020 (BLiMP, https://arxiv.org/abs/1912.00582). A causal model's score is the log-probability of the
+sentence behind a start token, not divided by its length; a masked model's is the pseudo-log-likelihood of Salazar et
+al. 2020 (https://arxiv.org/abs/1910.14659): each token masked in turn, one copy of the sentence per token.
+
+A tie counts as half. Scorers that take the first of two equal scores give 100 % to a model that returns a constant,
+because the good sentence comes first; here that is an error.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import EvaluationError
+from .language_model import LanguageModel
+from .scoring import Row, score_rows
+
+GOOD, BAD = "sentence_good", "sentence_bad"
+TIE = 1e-6  # relative: scores are sums of float32 log-probabilities, and what lies below their precision is no answer
+
+Pair = tuple[str, str]
+
+
+def group_pairs(
+    *, rows: Iterable[tuple[Mapping[str, Any], str, int]], max_examples: int | None = None
+) -> dict[str, list[Pair]]:
+    """Pairs (good, bad) by paradigm: the row's UID as in BLiMP, else the name of its file.
+
+    Args:
+        rows: fields of each row, the path of its file and its line there.
+        max_examples: keep at most so many pairs of each paradigm, the first ones.
+
+    Raises:
+        EvaluationError: a sentence is missing, no text or empty, or there is no pair at all; file and line are named.
+    """
+    pairs: dict[str, list[Pair]] = {}
+    for fields, path, line in rows:
+        for column in (GOOD, BAD):
+            value = fields.get(column)
+            if not isinstance(value, str) or not value.strip():
+                there = f"it is {value!r}" if column in fields else f"there are: {', '.join(map(str, fields))}"
+                raise EvaluationError(
+                    f"{path}:{line}: no sentence in the column {column!r} ({there}); --suite minimal_pairs needs "
+                    f"rows with {GOOD} and {BAD}"
+                )
+        name = path.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0]
+        group = pairs.setdefault(str(fields.get("UID") or name), [])
+        if max_examples is None or len(group) < max_examples:
+            group.append((fields[GOOD], fields[BAD]))
+    if not pairs:
+        raise EvaluationError("there are no pairs: name files with --data")
+    return pairs
+
+
+def measure_minimal_pairs(
+    *, language_model: LanguageModel, pairs: Mapping[str, Sequence[Pair]], batch_size: int | None = None
+) -> dict[str, float]:
+    """Share of pairs in which the good sentence gets the higher score.
+
+    Args:
+        pairs: (good, bad) sentences by paradigm.
+        batch_size: rows at once; None chooses.
+
+    Returns:
+        `accuracy`, the mean over the paradigms; `accuracy_PARADIGM` for each, if there are several; `ties`, `pairs`,
+        `paradigms`; `baseline_accuracy`, 0.5.
+
+    Raises:
+        EvaluationError: the scores do not depend on the sentences, or a sentence is too long for the model.
+        NumericsError: a score is not a finite number.
+    """
+    pairs = {name: group for name, group in pairs.items() if group}
+    if not pairs:
+        raise EvaluationError("there are no pairs to judge. Check --data")
+    sentences = [sentence for group in pairs.values() for pair in group for sentence in pair]
+    scores, lengths = score_sentences(language_model=language_model, sentences=sentences, batch_size=batch_size)
+    _refuse_constant_scores(scores, lengths)
+    points = judge(good=scores[0::2], bad=scores[1::2])
+    ends = np.cumsum([len(group) for group in pairs.values()])
+    accuracies = {
+        name: float(points[end - len(group) : end].mean())
+        for (name, group), end in zip(pairs.items(), ends, strict=True)
+    }
+    return {
+        "accuracy": float(np.mean(list(accuracies.values()))),
+        "baseline_accuracy": 0.5,
+        "pairs": len(points),
+        "paradigms": len(pairs),
+        "ties": int((points == 0.5).sum()),
+        **({f"accuracy_{name}": value for name, value in accuracies.items()} if len(pairs) > 1 else {}),
+    }
+
+
+def judge(*, good: np.ndarray, bad: np.ndarray) -> np.ndarray:
+    """1 where the good sentence has the higher score, 0.5 where the scores are equal, 0 elsewhere; float64 [pairs]."""
+    equal = np.abs(good - bad) <= TIE * np.maximum(np.abs(good), np.abs(bad))
+    return np.where(equal, 0.5, (good > bad).astype(np.float64))
+
+
+def score_sentences(
+    *, language_model: LanguageModel, sentences: Sequence[str], batch_size: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores in nats (log-probability or pseudo-log-likelihood), float64 [sentences], and their numbers of tokens.
+
+    Sentences of the same tokens are scored once and get exactly the same score.
+
+    Raises:
+        EvaluationError: a sentence has no token, or more than the model takes.
+    """
+    numbers: dict[tuple[int, ...], int] = {}
+    owners = np.empty(len(sentences), dtype=np.int64)
+    edges = len(language_model.prefix) + len(language_model.suffix)
+    for index, sentence in enumerate(sentences):
+        ids = tuple(language_model.encode(sentence, where=f"the sentence {sentence!r}")[0].tolist())
+        if not ids:
+            raise EvaluationError(f"the tokenizer makes no tokens of the sentence {sentence!r}")
+        if language_model.max_length is not None and len(ids) + edges > language_model.max_length:
+            raise EvaluationError(
+                f"a sentence of {len(ids)} tokens is too long for the model, which takes {language_model.max_length} "
+                f"with special tokens: {sentence[:80]!r}"
+            )
+        owners[index] = numbers.setdefault(ids, len(numbers))
+    texts = list(numbers)
+    lengths = np.asarray([len(ids) for ids in texts], dtype=np.int64)
+    scores = np.zeros(len(texts), dtype=np.float64)
+    for scored in score_rows(
+        language_model=language_model,
+        rows=_rows(language_model, texts),
+        total=int(lengths.sum()),
+        batch_size=batch_size,
+        description="minimal pairs",
+    ):
+        scores[scored.row.owner] -= scored.nats.sum()
+    return scores[owners], lengths[owners]
+
+
+def _rows(language_model: LanguageModel, texts: Iterable[tuple[int, ...]]) -> Iterator[Row]:
+    prefix, suffix, mask = language_model.prefix, language_model.suffix, language_model.tokenizer.mask_token_id
+    for owner, text in enumerate(texts):
+        targets, row = np.asarray(text, dtype=np.int64), np.asarray([*prefix, *text, *suffix], dtype=np.int64)
+        places = np.arange(len(text)) + len(prefix)
+        if language_model.kind == "causal":
+            yield Row(row, places - 1, targets, owner, len(text))
+            continue
+        for place in places.tolist():
+            copy = row.copy()
+            copy[place] = mask
+            yield Row(copy, np.asarray([place]), row[place : place + 1], owner, 1)
+
+
+def _refuse_constant_scores(scores: np.ndarray, lengths: np.ndarray) -> None:
+    """Raise for a model to which all sentences, or all tokens, are alike."""
+    by_token = scores / lengths
+    for values, alike in ((scores, "sentence gets the same score"), (by_token, "token is as likely as another")):
+        if np.ptp(values) <= TIE * np.abs(values).max():
+            raise EvaluationError(
+                f"every {alike} ({values[0]:.6g} nats): the model does not read its input, and its choice between two "
+                "sentences means nothing. Are its weights those of a trained model?"
+            )
