@@ -98,7 +98,8 @@ def load_optimizer(*, model: nn.Module, optimizers: list[torch.optim.Optimizer],
     numbers = json.loads((folder / "optimizer.json").read_text(encoding="utf-8"))
     flat = {name: tuple(value) if isinstance(value, list) else value for name, value in numbers.items()}
     flat.update(load_file(folder / "optimizer.safetensors"))
-    set_optimizer_state_dict(model, optimizers, flat, options=_FLAT)
+    # Without `full_state_dict`, which torch 2.13 cannot combine with a flat state here (KeyError 'param_groups.0...').
+    set_optimizer_state_dict(model, optimizers, flat, options=StateDictOptions(flatten_optimizer_state_dict=True))
 
 
 def save_model(*, model: nn.Module, tokenizer: Any, card: str, folder: Path) -> None:
