@@ -34,8 +34,11 @@ def _line_of(key: str, text: str) -> int:
     return 1
 
 
-def _options_from_yaml(path: Path, known: Sequence[str]) -> list[str]:
+def _options_from_yaml(path: Path, known: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Render a flat YAML mapping as command-line arguments, so that every value meets the same checks.
+
+    Returns:
+        For each option the place where it stands, file:line, and its arguments.
 
     Raises:
         ArgumentError: the file is missing, is not a flat mapping or has an unknown key.
@@ -51,7 +54,7 @@ def _options_from_yaml(path: Path, known: Sequence[str]) -> list[str]:
         return []
     if not isinstance(content, dict):
         raise ArgumentError(f"--config {path} must hold 'option: value' lines, not a {type(content).__name__}")
-    arguments: list[str] = []
+    arguments: list[tuple[str, list[str]]] = []
     for key, value in content.items():
         where = f"{path}:{_line_of(str(key), text)}"
         if key not in known:
@@ -61,7 +64,7 @@ def _options_from_yaml(path: Path, known: Sequence[str]) -> list[str]:
         if value is None:
             continue
         values = value if isinstance(value, list) else [value]
-        arguments += [f"--{key}", *(str(item) for item in values)]
+        arguments.append((where, [f"--{key}", *(str(item) for item in values)]))
     return arguments
 
 
@@ -94,9 +97,17 @@ def parse_arguments(
     first = _Parser([], add_help=False, allow_abbrev=False)
     first.add_argument("--config")
     configuration = first.parse_known_args(given)[0].config
-    from_file = _options_from_yaml(Path(configuration), known) if configuration else []
+    from_file: list[str] = []
+    for where, words in _options_from_yaml(Path(configuration), known) if configuration else []:
+        try:
+            parser.parse_known_args(words)
+        except ArgumentError as error:
+            raise ArgumentError(f"{where}: {error}") from error
+        from_file += words
 
-    *filled, _, rest = parser.parse_args_into_dataclasses([*from_file, *given], return_remaining_strings=True)
+    *filled, _, rest = parser.parse_args_into_dataclasses(
+        [*from_file, *given], return_remaining_strings=True, look_for_args_file=False
+    )
     if rest:
         name = rest[0].split("=")[0]
         options = [f"--{option}" for option in [*known, "config"]]

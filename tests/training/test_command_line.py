@@ -1,0 +1,164 @@
+"""Options from YAML and command line, and what a mistake in them gets."""
+
+import dataclasses
+import runpy
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from corpus import CorpusArguments
+from objectives import ObjectiveArguments
+from training import (
+    ArgumentError,
+    FineTuningArguments,
+    ModelArguments,
+    TrainingArguments,
+    exit_cleanly,
+    parse_arguments,
+)
+
+ROOMS = (ModelArguments, CorpusArguments, ObjectiveArguments, TrainingArguments)
+
+
+@pytest.fixture
+def yaml_file(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "options.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_default_then_yaml_then_command_line(yaml_file) -> None:
+    path = yaml_file(
+        "learning_rate: 2e-3\nmax_steps: 7\ndata: [a.txt, b.txt]\nresume: false\ntokenizer: null\nseed: 5\n"
+    )
+    model, corpus, goal, training = parse_arguments(ROOMS, ["--max_steps", "9", "--config", str(path), "--resume"])
+    assert training == dataclasses.replace(TrainingArguments(), learning_rate=2e-3, max_steps=9, resume=True, seed=5)
+    assert corpus.data == ["a.txt", "b.txt"] and corpus.tokenizer is None and model.model is None
+    assert goal == ObjectiveArguments()
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert parse_arguments(ROOMS, []) == tuple(kind() for kind in ROOMS)
+    assert parse_arguments((FineTuningArguments,), []) == (FineTuningArguments(),)
+
+
+def test_hyphens_and_equal_signs_are_as_good() -> None:
+    (training,) = parse_arguments((TrainingArguments,), ["--max-steps=3", "--mixed_precision=no"])
+    assert training.max_steps == 3 and training.mixed_precision == "no"
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (["--max_step", "3"], r"unknown option '--max_step'; did you mean '--max_steps'\?"),
+        (["--lerning_rate=3"], r"unknown option '--lerning_rate'; did you mean '--learning_rate'\?"),
+        (["--qqqqqq"], r"unknown option '--qqqqqq' \(--help"),
+        (["stray"], r"unknown option 'stray'"),
+        (["--max_steps", "many"], r"--max[_-]steps.*'many'"),
+        (["--learning_rate", "fast"], r"--learning[_-]rate.*'fast'"),
+        (["--objective", "gpt"], r"--objective.*'gpt'.*mlm_nsp"),
+        (["--schedule", "step"], r"--schedule.*'step'.*cosine"),
+        (["--resume", "perhaps"], r"--resume|perhaps"),
+        (["--max_steps"], r"--max[_-]steps.*expected one argument"),
+        (["--config"], r"--config.*expected one argument"),
+        (["--batch_size", "0"], r"--batch_size must be greater than 0, got 0"),
+        (["--sequence_length", "3"], r"--sequence_length must be at least 8, got 3"),
+        (["--config", "nowhere.yaml"], r"--config nowhere.yaml: No such file"),
+    ],
+)
+def test_mistakes_on_the_command_line(given, message) -> None:
+    with pytest.raises(ValueError, match=message) as raised:
+        parse_arguments(ROOMS, given)
+    assert raised.value.exit_code == 2
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("seed: 1\n\n# a\nlerning_rate: 1\n", r"options.yaml:4: unknown .*'lerning_rate'; did you mean 'learning_rate'\?"),
+        ("qqqqqq: 1\n", r"options.yaml:1: unknown option 'qqqqqq'"),
+        ("seed: 1\nconfig: other.yaml\n", r"options.yaml:2: unknown option 'config'"),
+        ("seed:\n  value: 1\n", r"options.yaml:1: option 'seed' must be a value or a list"),
+        ("- seed\n", r"options.yaml must hold 'option: value' lines, not a list"),
+        ("seed: [1\n", r"options.yaml is not valid YAML"),
+        ("seed: 1\nmax_steps: many\n", r"options.yaml:2: .*--max[_-]steps.*'many'"),
+        ("objective: gpt\n", r"options.yaml:1: .*--objective.*'gpt'.*mlm_nsp"),
+        ("data: []\n", r"options.yaml:1: .*--data.*expected at least one"),
+        ("batch_size: -3\n", r"--batch_size must be greater than 0, got -3"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_a_file(yaml_file, text, message) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        parse_arguments(ROOMS, ["--config", str(yaml_file(text))])
+
+
+def test_an_empty_file_is_no_mistake(yaml_file) -> None:
+    assert parse_arguments(ROOMS, ["--config", str(yaml_file("# nothing yet\n"))]) == parse_arguments(ROOMS, [])
+
+
+def test_yaml_cannot_run_code(yaml_file, tmp_path) -> None:
+    canary = tmp_path / "canary"
+    text = f"seed: !!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path ['{canary}']]\n"
+    with pytest.raises(ArgumentError, match="not valid YAML"):
+        parse_arguments(ROOMS, ["--config", str(yaml_file(text))])
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("kinds", [ROOMS, (ModelArguments, FineTuningArguments)])
+def test_help_lists_every_option(kinds, capsys) -> None:
+    with pytest.raises(SystemExit) as left:
+        parse_arguments(kinds, ["--help"], "What it does.\n\n    and how")
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert "    and how" in shown and "--config FILE" in shown
+    assert all(f"--{field.name} " in shown for kind in kinds for field in dataclasses.fields(kind))
+
+
+@dataclass
+class _Failure(Exception):
+    message: str
+    exit_code: int
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@pytest.mark.parametrize("exit_code", [2, 3, 4, 5, 6])
+def test_errors_with_an_exit_code_are_one_line_and_no_traceback(capsys, exit_code) -> None:
+    def main() -> None:
+        raise _Failure("what, where, remedy", exit_code)
+
+    with pytest.raises(SystemExit) as left:
+        exit_cleanly(main)
+    assert left.value.code == exit_code
+    assert capsys.readouterr().err == "error: what, where, remedy\n"
+
+
+def test_our_own_mistakes_keep_their_traceback_and_success_is_zero() -> None:
+    with pytest.raises(ZeroDivisionError):
+        exit_cleanly(lambda: 1 / 0)
+    with pytest.raises(SystemExit) as left:
+        exit_cleanly(lambda: None)
+    assert left.value.code == 0
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as left:
+        exit_cleanly(interrupted)
+    assert left.value.code == 130
+
+
+def test_a_recipe_without_torch_can_parse(monkeypatch, capsys) -> None:
+    """`--help` of a recipe that trains nothing must not take the seconds that torch takes to load."""
+    recipe = Path(__file__).resolve().parents[2] / "recipes" / "prepare_corpus.py"
+    monkeypatch.setattr(sys, "argv", [str(recipe), "--help"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(recipe), run_name="__main__")
+    assert "--output_dir" in capsys.readouterr().out

@@ -1,0 +1,288 @@
+"""The loop as a whole: what a run writes, and that restarting or dividing it changes nothing."""
+
+import json
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM
+
+from training import ArgumentError, NumericsError, claim_output_dir, train
+
+
+@pytest.fixture
+def run(new_model, new_work, plain_tokenizer, options):
+    """Trains the small model; returns (results, model, work)."""
+
+    def start(*, work=None, model=None, dropout: float = 0.0, hidden_size=16, identity=None, **overrides):
+        work = work or new_work()
+        model = model or new_model(dropout=dropout, hidden_size=hidden_size)
+        results = train(
+            model=model, work=work, tokenizer=plain_tokenizer, arguments=options(**overrides), identity=identity
+        )
+        return results, model, work
+
+    return start
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def assert_equal_weights(one: Path, other: Path) -> None:
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def losses(lines) -> list[tuple]:
+    return [(line["step"], line["loss"], line["learning_rate"], line["grad_norm"]) for line in lines if "loss" in line]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_stopped_and_resumed_equals_unbroken_to_the_bit(run, new_work, tmp_path, log_of, optimizer) -> None:
+    """Dropout on; 24 rows in batches of 8: the break at step 4 is inside the second epoch."""
+    # Muon leaves matrices with fewer than 32 rows to AdamW.
+    options = {"dropout": 0.1, "hidden_size": 32, "optimizer": optimizer, "save_steps": 4, "eval_steps": 3}
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    results, _, work = run(output_dir=str(straight), **options)
+    with pytest.raises(InterruptedError):
+        run(output_dir=str(resumed), work=new_work(stop_at=5 * 8), **options)  # step 5 is done and not saved
+    again, _, rest = run(output_dir=str(resumed), resume=True, **options)
+    assert_equal_weights(straight, resumed)
+    assert losses(log_of(straight)) == losses(log_of(resumed))
+    assert [line["eval_loss"] for line in log_of(straight) if "eval_loss" in line] == [
+        line["eval_loss"] for line in log_of(resumed) if "eval_loss" in line
+    ]
+    assert rest.rows == work.rows[4 * 8 :]
+    timed = ("train_seconds", "train_tokens_per_second")
+    assert {k: v for k, v in results.items() if k not in timed} == {k: v for k, v in again.items() if k not in timed}
+    for name in ("optimizer.safetensors",):
+        state = "checkpoints/step-00000008/training_state"
+        one, other = load_file(straight / state / name), load_file(resumed / state / name)
+        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_dropout_takes_part(run, tmp_path) -> None:
+    """Else the test above would prove less than it says."""
+    run(output_dir=str(tmp_path / "with"), dropout=0.1, max_steps=2)
+    run(output_dir=str(tmp_path / "without"), dropout=0.0, max_steps=2)
+    with pytest.raises(AssertionError):
+        assert_equal_weights(tmp_path / "with", tmp_path / "without")
+
+
+def test_resuming_after_a_half_written_checkpoint_and_a_half_written_log(
+    run, new_work, tmp_path, log_of, capsys
+) -> None:
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    run(output_dir=str(straight), save_steps=2)
+    with pytest.raises(InterruptedError):
+        run(output_dir=str(broken), work=new_work(stop_at=7 * 8), save_steps=2)
+    newest = broken / "checkpoints" / "step-00000006"
+    (newest / "model.safetensors").write_bytes((newest / "model.safetensors").read_bytes()[:-1])
+    (broken / "checkpoints" / ".step-00000007.tmp").mkdir()
+    with (broken / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 8, "lo')
+    run(output_dir=str(broken), resume=True, save_steps=2)
+    assert "model.safetensors" in capsys.readouterr().err
+    assert_equal_weights(straight, broken)
+    assert losses(log_of(straight)) == losses(log_of(broken))
+    assert not list(broken.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("micro_batch_size", [4, 2, 1])
+def test_micro_batches_change_neither_samples_nor_loss(run, tmp_path, log_of, micro_batch_size) -> None:
+    """Rows have different numbers of targets, so a mean of means would show."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    _, _, one = run(output_dir=str(whole))
+    _, _, other = run(output_dir=str(parts), micro_batch_size=micro_batch_size)
+    assert one.rows == other.rows and len(one.rows) == 64
+    assert len(one.batches) == 8 and len(other.batches) == 8 * 8 // micro_batch_size
+    for first, second in zip(log_of(whole), log_of(parts), strict=True):
+        if "loss" in first:
+            assert second["loss"] == pytest.approx(first["loss"], rel=1e-5)
+            assert second["grad_norm"] == pytest.approx(first["grad_norm"], rel=1e-4)
+            assert second["rows"] == first["rows"] == 8
+    assert all(
+        torch.allclose(value, weights(parts)[name], rtol=1e-3, atol=1e-5) for name, value in weights(whole).items()
+    )
+
+
+def test_loss_and_step_equal_a_loop_of_ten_lines(run, new_model, new_work, tmp_path, log_of) -> None:
+    run(max_steps=3, schedule="constant", warmup_steps=0, weight_decay=0.0, micro_batch_size=4)
+    model, work = new_model(), new_work()
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.98), weight_decay=0.0)
+    from training.order import row_of
+
+    found = [line["loss"] for line in log_of(tmp_path / "run") if "loss" in line]
+    for step in range(3):
+        rows = [(row_of(index, seed=0, num_examples=24), index) for index in range(8 * step, 8 * step + 8)]
+        batch = work.collate([work.example(*row) for row in rows])
+        loss, _ = work.loss(model, batch, {"tokens": torch.tensor(work.count_targets(batch)["tokens"])})
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        assert found[step] == pytest.approx(float(loss.detach()), rel=1e-5)
+    trained = AutoModelForMaskedLM.from_pretrained(tmp_path / "run").state_dict()
+    assert all(
+        torch.allclose(value, trained[name], rtol=1e-3, atol=1e-5) for name, value in model.state_dict().items()
+    )
+
+
+def test_workers_change_nothing(run, tmp_path, log_of) -> None:
+    run(output_dir=str(tmp_path / "none"), max_steps=4, dropout=0.1)
+    run(output_dir=str(tmp_path / "two"), max_steps=4, dropout=0.1, num_workers=2)
+    assert losses(log_of(tmp_path / "none")) == losses(log_of(tmp_path / "two"))
+    assert_equal_weights(tmp_path / "none", tmp_path / "two")
+
+
+def test_a_gradient_that_is_no_number_is_not_applied(run, new_work, new_model, tmp_path) -> None:
+    work, model = new_work(), new_model()
+    work.poison = lambda index: index == 3 * 8 + 5  # in step 4, second micro-batch
+    with pytest.raises(NumericsError, match=r"step 4: .*samples 24 to 31") as raised:
+        run(work=work, model=model, micro_batch_size=4, schedule="constant", save_steps=1)
+    assert raised.value.exit_code == 4
+    clean = new_model()
+    run(model=clean, output_dir=str(tmp_path / "clean"), max_steps=3, schedule="constant", warmup_steps=0.15)
+    saved = weights(tmp_path / "run" / "checkpoints" / "step-00000003")
+    for name, value in model.state_dict().items():
+        assert torch.isfinite(value).all()
+        if name in saved:
+            assert torch.equal(value, saved[name])
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    newest = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())[-1]
+    assert newest == "step-00000003"
+
+
+def test_the_clock_ends_a_run_with_its_schedule_complete(run, tmp_path, log_of) -> None:
+    results, _, _ = run(max_steps=None, max_minutes=1.5 / 60, schedule="wsd")
+    lines = [line for line in log_of(tmp_path / "run") if "loss" in line]
+    longest = max(later["seconds"] - line["seconds"] for line, later in pairwise(lines))
+    assert 1.5 <= results["train_seconds"] <= 1.5 + 2 * longest
+    assert results["steps"] == lines[-1]["step"] > 5
+    assert max(line["learning_rate"] for line in lines) == pytest.approx(1e-2)
+    assert lines[-1]["learning_rate"] < 0.5 * 1e-2
+    assert [line["learning_rate"] for line in lines[-5:]] == sorted(
+        (line["learning_rate"] for line in lines[-5:]), reverse=True
+    )
+
+
+def test_what_a_run_writes(run, new_work, tmp_path, log_of) -> None:
+    results, model, work = run(
+        max_steps=None, max_epochs=2, eval_steps=0.5, save_steps=0.5, eval_batch_size=3, logging_steps=2
+    )
+    folder = tmp_path / "run"
+    lines = log_of(folder)
+    assert results["steps"] == 6  # two epochs of 24 rows in batches of 8
+    assert [line["step"] for line in lines if "loss" in line] == [2, 4, 6]
+    assert [line["step"] for line in lines if "eval_loss" in line] == [3, 6]
+    assert lines[0]["epoch"] == pytest.approx(2 * 8 / 24, abs=1e-4)
+    assert json.loads((folder / "results.json").read_text()) == results
+    assert results["baseline_loss"] == pytest.approx(math.log(40))
+    lengths = [len(work.example(row, row)["input_ids"]) for row in range(24)]
+    assert results["train_tokens"] == 2 * sum(lengths)  # each row twice, without padding
+    description = json.loads((folder / "run.json").read_text())
+    assert description["arguments"]["max_steps"] == 6 and description["arguments"]["micro_batch_size"] == 8
+    assert description["environment"]["torch"] == torch.__version__
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "README.md").read_text().startswith("---\nlibrary_name: transformers")
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-00000003", "step-00000006"]
+    assert json.loads((folder / "tokenizer_config.json").read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert not [path for path in folder.rglob("*.tmp")]
+    loaded = AutoModelForMaskedLM.from_pretrained(folder)
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())
+    # A checkpoint is a model folder as well.
+    AutoModelForMaskedLM.from_pretrained(folder / "checkpoints" / "step-00000003")
+
+
+def test_evaluation_sees_each_row_once_and_equals_a_loop(run, new_work, tmp_path) -> None:
+    work = new_work(num_eval_examples=7)
+    results, model, _ = run(work=work, eval_batch_size=3, max_steps=1)
+    assert sorted(work.evaluated) == list(range(7))
+    model.eval()
+    with torch.no_grad():
+        records = [
+            record for row in range(7) for record in work.evaluate(model, work.collate([work.eval_example(row)]))
+        ]
+    assert results["eval_loss"] == pytest.approx(work.summarize(records)["loss"], rel=1e-5)
+
+
+def test_a_work_without_held_out_examples(run, new_work, tmp_path) -> None:
+    results, _, _ = run(work=new_work(num_eval_examples=0), max_steps=2, eval_steps=1)
+    assert "eval_loss" not in results
+    assert (tmp_path / "run" / "curves.png").is_file()
+
+
+def test_logged_losses_are_means_over_the_window(run, tmp_path, log_of) -> None:
+    run(output_dir=str(tmp_path / "each"), logging_steps=1)
+    run(output_dir=str(tmp_path / "four"), logging_steps=4)
+    each = [line["loss"] for line in log_of(tmp_path / "each") if "loss" in line]
+    four = [line["loss"] for line in log_of(tmp_path / "four") if "loss" in line]
+    assert four == pytest.approx([sum(each[:4]) / 4, sum(each[4:]) / 4], rel=1e-6)
+
+
+def test_a_folder_that_holds_a_run_is_refused(run, options, tmp_path) -> None:
+    claim_output_dir(options())
+    run(max_steps=1)
+    with pytest.raises(ArgumentError, match=r"--output_dir .*run already holds a run; add --resume"):
+        claim_output_dir(options())
+    claim_output_dir(options(resume=True))
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(ArgumentError, match="is a file"):
+        claim_output_dir(options(output_dir=str(file)))
+
+
+def test_resuming_with_other_data_seed_or_batch_is_refused(run, tmp_path) -> None:
+    run(max_steps=2, save_steps=1, identity={"corpus": "abc"})
+    for change, name in (
+        ({"seed": 1}, "seed is 1"),
+        ({"batch_size": 4}, "batch_size is 4"),
+        ({"identity": {"corpus": "xyz"}}, "corpus is 'xyz'.*'abc'"),
+        ({"identity": {}}, "corpus is None"),
+    ):
+        with pytest.raises(ArgumentError, match=f"--resume: {name}"):
+            run(**{"max_steps": 4, "resume": True, "identity": {"corpus": "abc"}, **change})
+    results, _, _ = run(max_steps=4, resume=True, identity={"corpus": "abc"})
+    assert results["steps"] == 4
+
+
+def test_resume_without_a_checkpoint_starts_at_the_beginning(run, tmp_path, log_of, capsys) -> None:
+    run(max_steps=2, resume=True)
+    assert "starting from the beginning" in capsys.readouterr().err
+    assert [line["step"] for line in log_of(tmp_path / "run") if "loss" in line] == [1, 2]
+
+
+def test_limits_are_resolved_by_hand(options) -> None:
+    def resolved(num_examples: int = 100, num_processes: int = 1, **overrides):
+        return options(**overrides).resolved(num_examples=num_examples, num_processes=num_processes)
+
+    assert resolved(max_steps=None).max_steps == 38  # three epochs of 100 rows in batches of 8: 37.5 steps
+    assert resolved(max_steps=5, max_epochs=1).max_steps == 5
+    assert resolved(max_steps=50, max_epochs=1).max_steps == 13
+    assert resolved(max_steps=None, max_minutes=1).max_steps is None
+    assert resolved(num_processes=2).micro_batch_size == 4
+    assert resolved(micro_batch_size=100).micro_batch_size == 8
+    for overrides, message in (
+        ({"num_processes": 3}, "--batch_size 8 .* 3 processes"),
+        ({"micro_batch_size": 3}, "--micro_batch_size 3 does not divide the 8"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            resolved(**overrides)
+
+
+@pytest.mark.parametrize(
+    "option, value",
+    [("batch_size", 0), ("learning_rate", 0.0), ("learning_rate", math.inf), ("max_steps", -1), ("seed", -1),
+     ("weight_decay", math.nan), ("decay_share", 1.5), ("logging_steps", 0), ("num_workers", -1)],
+)  # fmt: skip
+def test_numbers_that_cannot_be_are_refused_by_name(options, option, value) -> None:
+    with pytest.raises(ArgumentError, match=f"--{option} "):
+        replace(options(), **{option: value})
