@@ -1,0 +1,234 @@
+"""Checkpoints: bit for bit the same when read back, and never half of one."""
+
+import errno
+import os
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from training import ArgumentError, CorruptCheckpointError, StorageError
+from training.checkpoints import (
+    Progress,
+    newest_checkpoint,
+    restore,
+    save_checkpoint,
+    verify_checkpoint,
+    write_atomically,
+)
+from training.optimizers import OPTIMIZERS
+
+IDENTITY = {"seed": 0, "corpus": "abc"}
+
+
+def train_steps(model, optimizers, steps: int, *, start: int = 0) -> None:
+    for step in range(start, start + steps):
+        ids = torch.randint(5, 40, (4, 12), generator=torch.Generator().manual_seed(step))
+        model(input_ids=ids, labels=ids).loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.fixture
+def trained(new_model, options):
+    """Makes a model, and its optimizers, after some steps."""
+
+    def make(*, steps: int = 3, optimizer: str = "adamw", seed: int = 0):
+        model = new_model(hidden_size=32, intermediate_size=64, seed=seed).eval()
+        optimizers = OPTIMIZERS[optimizer](model, options(optimizer=optimizer, weight_decay=0.1))
+        train_steps(model, optimizers, steps)
+        return model, optimizers
+
+    return make
+
+
+@pytest.fixture
+def save(tmp_path, plain_tokenizer):
+    def save(model, optimizers, *, step: int, keep: int = 2):
+        progress = Progress(step=step, seconds=1.5, tokens=10 * step, identity=IDENTITY)
+        return save_checkpoint(
+            output_dir=tmp_path,
+            model=model,
+            optimizers=optimizers,
+            tokenizer=plain_tokenizer,
+            card="# card\n",
+            progress=progress,
+            keep=keep,
+        )
+
+    return save
+
+
+def states(model, optimizers) -> list[dict]:
+    """What each optimizer knows of each weight, by the name of the weight."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [{names[id(weight)]: state for weight, state in optimizer.state.items()} for optimizer in optimizers]
+
+
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+def test_what_is_read_back_is_what_was_written_bit_for_bit(trained, save, optimizer) -> None:
+    model, optimizers = trained(optimizer=optimizer)
+    for one in optimizers:
+        one.param_groups[0]["lr"] = 0.00123
+    folder = save(model, optimizers, step=3)
+    other, others = trained(steps=1, optimizer=optimizer, seed=9)
+    progress = restore(checkpoint=folder, model=other, optimizers=others, identity=IDENTITY)
+    assert progress == Progress(step=3, seconds=1.5, tokens=30, identity=IDENTITY)
+    for step in (3, 4):
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, other.state_dict()[name]), name
+        for mine, theirs in zip(states(model, optimizers), states(other, others), strict=True):
+            assert mine.keys() == theirs.keys() and mine
+            for name, state in mine.items():
+                assert state.keys() == theirs[name].keys()
+                assert all(torch.equal(value, theirs[name][key]) for key, value in state.items()), name
+        for mine, theirs in zip(optimizers, others, strict=True):
+            settings = [
+                [{k: v for k, v in g.items() if k != "params"} for g in o.param_groups] for o in (mine, theirs)
+            ]
+            assert settings[0] == settings[1]
+        train_steps(model, optimizers, 1, start=step)
+        train_steps(other, others, 1, start=step)
+
+
+def test_a_checkpoint_is_a_model_folder_without_pickle(trained, save) -> None:
+    folder = save(*trained(), step=7)
+    assert folder.name == "step-00000007"
+    verify_checkpoint(folder)
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= names
+    assert {f"training_state/{name}" for name in ("manifest.json", "optimizer.safetensors", "progress.json")} <= names
+    assert all(os.path.splitext(name)[1] in (".json", ".safetensors", ".md") for name in names)
+    assert not list(folder.parent.glob(".*"))
+    assert (folder / "model.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_every_kind_of_damage_to_every_file_is_seen(trained, save, tmp_path) -> None:
+    model, optimizers = trained(steps=1)
+    older, newer = save(model, optimizers, step=1), save(model, optimizers, step=2)
+    files = [path for path in newer.rglob("*") if path.is_file()]
+    assert len(files) >= 8
+    for path in files:
+        content = path.read_bytes()
+        middle = len(content) // 2
+        for damaged in (
+            None,
+            b"",
+            content[:middle],
+            content[:-1],
+            content + b"\0",
+            content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+            content[:middle] + bytes(len(content) - middle),
+        ):
+            if damaged is None:
+                path.unlink()
+            else:
+                path.write_bytes(damaged)
+            found, skipped = newest_checkpoint(tmp_path)
+            assert found == older and len(skipped) == 1, (path.name, damaged and len(damaged))
+            assert str(newer) in skipped[0]
+            if path.name != "manifest.json":
+                assert path.name in skipped[0]
+            path.write_bytes(content)
+    (newer / "extra.bin").write_bytes(b"")
+    found, skipped = newest_checkpoint(tmp_path)
+    assert found == older and "extra.bin is unexpected" in skipped[0]
+    (newer / "extra.bin").unlink()
+    assert newest_checkpoint(tmp_path) == (newer, [])
+    for folder in (older, newer):
+        (folder / "config.json").unlink()
+    with pytest.raises(CorruptCheckpointError, match=r"config.json is missing.*config.json is missing") as raised:
+        newest_checkpoint(tmp_path)
+    assert raised.value.exit_code == 3
+
+
+def test_no_checkpoint_is_no_error(tmp_path) -> None:
+    assert newest_checkpoint(tmp_path) == (None, [])
+    (tmp_path / "checkpoints" / ".step-00000005.tmp").mkdir(parents=True)
+    assert newest_checkpoint(tmp_path) == (None, [])
+
+
+@pytest.mark.parametrize(
+    "identity, message",
+    [
+        ({"seed": 1, "corpus": "abc"}, r"--resume: seed is 1, but the run in .*step-00000001 was made with 0"),
+        ({"seed": 0, "corpus": "xyz"}, r"--resume: corpus is 'xyz'.*'abc'"),
+        ({"seed": 0}, r"--resume: corpus is None"),
+        ({**IDENTITY, "objective": "mlm"}, r"--resume: objective is 'mlm'"),
+    ],
+)
+def test_another_run_is_not_resumed(trained, save, identity, message) -> None:
+    model, optimizers = trained(steps=1)
+    folder = save(model, optimizers, step=1)
+    other, others = trained(steps=1, seed=9)
+    before = {name: value.clone() for name, value in other.state_dict().items()}
+    with pytest.raises(ArgumentError, match=message):
+        restore(checkpoint=folder, model=other, optimizers=others, identity=identity)
+    assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
+
+
+def test_the_newest_are_kept(trained, save, tmp_path) -> None:
+    model, optimizers = trained(steps=1)
+    for step in (1, 2, 10, 3000):
+        save(model, optimizers, step=step, keep=2)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000010", "step-00003000"]
+
+
+def test_a_broken_later_one_does_not_push_out_whole_ones(trained, save, tmp_path) -> None:
+    """Step 9 is broken, the run went on from step 3: with room for one, what is written now is the one to keep."""
+    model, optimizers = trained(steps=1)
+    save(model, optimizers, step=3, keep=1)
+    broken = save(model, optimizers, step=9, keep=3)
+    (broken / "model.safetensors").write_bytes(b"")
+    written = save(model, optimizers, step=5, keep=1)
+    assert newest_checkpoint(tmp_path)[0] == written
+    save(model, optimizers, step=9, keep=1)
+    assert newest_checkpoint(tmp_path) == (broken, [])
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000009"]
+
+
+@pytest.mark.parametrize("where", ["save_model", "save_optimizer", "_digest"])
+def test_a_full_disk_leaves_older_checkpoints_and_nothing_else(trained, save, tmp_path, monkeypatch, where) -> None:
+    model, optimizers = trained(steps=1)
+    older = save(model, optimizers, step=1)
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(f"training.checkpoints.{where}", full)
+    with pytest.raises(StorageError, match=r"step-00000002.*No space left") as raised:
+        save(model, optimizers, step=2)
+    assert raised.value.exit_code == 5
+    monkeypatch.undo()
+    assert newest_checkpoint(tmp_path) == (older, [])
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [older.name]
+
+
+def test_what_a_killed_writer_left_is_cleared_away(trained, save, tmp_path) -> None:
+    stale = tmp_path / "checkpoints" / ".step-00000002.tmp"
+    stale.mkdir(parents=True)
+    (stale / "model.safetensors").write_bytes(b"half")
+    save(*trained(steps=1), step=5)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000005"]
+
+
+def test_small_files_are_whole_or_not_there(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "deep" / "results.json"
+    write_atomically(path, "old\n")
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        with pytest.raises(StorageError, match=r"results\.json: full"):
+            write_atomically(path, "new\n")
+    assert path.read_text() == "old\n"
+    write_atomically(path, "newer\n")
+    assert path.read_text() == "newer\n"
+
+
+def test_tied_weights_are_written_once_and_tied_again(trained, save) -> None:
+    model, optimizers = trained(steps=1)
+    folder = save(model, optimizers, step=1)
+    assert "cls.predictions.decoder.weight" not in load_file(folder / "model.safetensors")
+    other, others = trained(steps=1, seed=9)
+    restore(checkpoint=folder, model=other, optimizers=others, identity=IDENTITY)
+    assert other.cls.predictions.decoder.weight is other.bert.embeddings.word_embeddings.weight
