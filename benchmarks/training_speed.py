@@ -226,7 +226,10 @@ def to_markdown(report: dict[str, Any]) -> str:
             f"| {facts['model']} | {facts['precision']} | {facts['parameters'] / 1e6:.2f} M | {speed:,.0f} | {ratio} |"
         )
     facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items())
-    return "\n".join([*lines, "", f"Machine: {facts}.", "", f"Command: `{report['command']}`"]) + "\n"
+    lines += ["", f"Machine: {facts}.", "", f"Command: `{report['command']}`"]
+    if machine["device"] == "cpu" and (machine["load_before"] or 0) > 1:
+        lines += ["", "Other programs kept the machine busy: do not publish these figures, measure again."]
+    return "\n".join(lines) + "\n"
 
 
 def positive(text: str) -> int:

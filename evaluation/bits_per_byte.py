@@ -222,7 +222,7 @@ def _sums(
 def _unigram_bits(counts: np.ndarray) -> float:
     """Bits for all tokens from a model that knows exactly how frequent each is here, and nothing else."""
     seen = counts[counts > 0].astype(np.float64)
-    return float(-(seen * np.log2(seen / seen.sum())).sum()) if len(seen) else 0.0
+    return float((seen * np.log2(seen.sum() / seen)).sum())
 
 
 def _unknown(language_model: LanguageModel, counts: np.ndarray) -> int:

@@ -124,6 +124,13 @@ def test_units_by_hand():
     assert text_units(text="a 日b", offsets=offsets) == [(0, 1, 1), (1, 4, 4), (4, 6, 1)]
 
 
+def test_units_of_a_tokenizer_that_drops_spaces():
+    # WordPiece of "The  Cats sat.\n": the, cat, ##s, [UNK], "."; the line end belongs to the last
+    offsets = np.array([(0, 3), (5, 8), (8, 9), (10, 13), (13, 14)])
+    units = [(0, 1, 3), (1, 2, 5), (2, 3, 1), (3, 4, 4), (4, 5, 2)]
+    assert text_units(text="The  Cats sat.\n", offsets=offsets) == units
+
+
 def test_unigram_baseline_by_hand(tokenizer, make_model):
     # two tokens, equally frequent: one bit each
     language_model = LanguageModel.of(model=make_model("causal"), tokenizer=tokenizer)
