@@ -43,6 +43,7 @@ from training import (
     claim_output_dir,
     exit_cleanly,
     is_main_process,
+    load_pretrained,
     parse_arguments,
     processes,
     train,
@@ -94,16 +95,10 @@ def build_model(
     arguments: NewModelArguments, objective: TokenPrediction, tokenizer: Any, length: int, seed: int
 ) -> Any:
     """A new model of the family and size asked for, or the one that --model names."""
-    auto_class = getattr(transformers, objective.head)
     if arguments.model:
-        model = auto_class.from_pretrained(arguments.model, trust_remote_code=arguments.trust_remote_code)
-        rows = model.get_input_embeddings().num_embeddings
-        if len(tokenizer) > rows:
-            raise ArgumentError(
-                f"the tokenizer has {len(tokenizer)} ids and --model {arguments.model} has embeddings for {rows}; "
-                "use the tokenizer that the model was trained with"
-            )
-        return model
+        return load_pretrained(
+            arguments=arguments, auto_class=objective.head, num_ids=len(tokenizer), sequence_length=length
+        )
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos", "cls", "sep")}
     config = modeling.LacunaConfig.from_family(
         arguments.family or DEFAULT_FAMILY[objective.shape],
@@ -114,11 +109,11 @@ def build_model(
     )
     if config.shape != objective.shape:
         raise ArgumentError(
-            f"--objective {objective.name} trains an {objective.shape}, and --family {arguments.family} is a "
-            f"{config.shape}"
+            f"--objective {objective.name} trains models of shape {objective.shape}, and --family "
+            f"{arguments.family} has shape {config.shape}; use --family {DEFAULT_FAMILY[objective.shape]}"
         )
     transformers.set_seed(seed)
-    return auto_class.from_config(config)
+    return getattr(transformers, objective.head).from_config(config)
 
 
 def main() -> None:
@@ -139,11 +134,12 @@ def main() -> None:
         **options,
     )
     model = build_model(model_arguments, objective, tokenizer, goal.sequence_length, arguments.seed)
+    described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
     if is_main_process():
         print(f"text: {store.summary()}")
-        parameters = sum(parameter.numel() for parameter in model.parameters())
-        print(f"model: {type(model).__name__}, {parameters / 1e6:.1f} M parameters; objective: {objective.name}")
-    identity = {"corpus": store.fingerprint, "tokenizer": store.tokenizer_fingerprint, **asdict(goal)}
+        print(f"model: {described}; objective: {objective.name}")
+    sources = {"corpus": store.fingerprint, "tokenizer": store.tokenizer_fingerprint}
+    identity = {"model": described, **sources, **asdict(goal)}
     results = train(
         model=model,
         work=objective,

@@ -21,6 +21,7 @@ _HOME = {
     "processes": "environment",
     "use_all_cores": "environment",
     "is_main_process": "environment",
+    "load_pretrained": "pretrained",
     "Work": "work",
     "train": "loop",
 }

@@ -1,0 +1,231 @@
+"""The pretraining recipe as people run it: the same samples on any number of processes, and what bad input gets."""
+
+import json
+import os
+import random
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForPreTraining
+
+from modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
+from tokenization import save_tokenizer, train_bpe
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RECIPE = REPOSITORY / "recipes" / "pretrain.py"
+OBSERVED = Path(__file__).with_name("observed_pretrain.py")
+TEXT = "the a cat dog bird sat ran sang on under over mat tree house and but then when it was so very old new"
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small text of forty documents, a tokenizer of 300 ids, and a cache."""
+    folder = tmp_path_factory.mktemp("home")
+    chance = random.Random(0)
+    rows = []
+    for _ in range(40):
+        sentences = [
+            " ".join(chance.choices(TEXT.split(), k=chance.randint(3, 12))) for _ in range(chance.randint(2, 12))
+        ]
+        rows.append({"text": " ".join(f"{sentence.capitalize()}." for sentence in sentences)})
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokenizer = train_bpe(documents=[row["text"] for row in rows], vocab_size=300)
+    save_tokenizer(tokenizer=tokenizer, output_dir=folder / "tokenizer")
+    return folder
+
+
+def environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    return {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "LACUNA_CACHE": str(home / "cache")}
+
+
+def run(home: Path, *words: object, processes: int = 1) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable]
+    if processes > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    command = [*launcher, *map(str, words)]
+    return subprocess.run(command, cwd=REPOSITORY, env=environment(home), capture_output=True, text=True, timeout=280)
+
+
+def options_of(home: Path, output: Path, *more: object) -> list[object]:
+    return [
+        *("--data", home / "rows.jsonl", "--tokenizer", home / "tokenizer", "--output_dir", output),
+        *("--sequence_length", 32, "--batch_size", 8, "--max_steps", 5, "--mixed_precision", "no"),
+        *("--logging_steps", 1, "--save_steps", 0, "--eval_steps", 0, *more),
+    ]
+
+
+def losses(output: Path) -> list[float]:
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def rows_by_step(folder: Path, number: int, processes: int = 1) -> list[list[str]]:
+    """For each of the five steps the hashes of its eight rows, those of the first process first."""
+    ranks = [(folder / f"{number}-{rank}.txt").read_text().split() for rank in range(processes)]
+    share = 8 // processes
+    return [[line for rank in ranks for line in rank[step * share : (step + 1) * share]] for step in range(5)]
+
+
+def test_samples_masks_and_loss_do_not_depend_on_how_a_step_is_divided(home, tmp_path) -> None:
+    """One process with 8 rows at once, one with 4 twice, two with 4 each: the same rows, masks and loss."""
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    alone.mkdir(), both.mkdir()
+    kinds = ["mlm_nsp", "mlm", "clm"]
+    words: list[object] = []
+    for kind in kinds:
+        for micro in (8, 4):
+            more = ["--objective", kind, "--micro_batch_size", micro]
+            more += [] if kind == "mlm_nsp" else ["--eval_fraction", 0]  # saves the time of evaluating
+            words += ["--then", *options_of(home, tmp_path / f"{kind}-{micro}", *more)]
+    one = run(home, OBSERVED, alone, *words[1:])
+    assert one.returncode == 0, one.stderr
+    assert "running on 1 process\n" in one.stdout
+    more = ["--objective", "mlm_nsp", "--micro_batch_size", 4]
+    two = run(home, OBSERVED, both, *options_of(home, tmp_path / "two", *more), processes=2)
+    assert two.returncode == 0, two.stderr
+    assert two.stdout.count("running on 2 processes\n") == 1
+
+    for number, kind in enumerate(kinds):
+        whole, halves = rows_by_step(alone, 2 * number), rows_by_step(alone, 2 * number + 1)
+        assert whole == halves and all(len(step) == 8 for step in whole)
+        assert len({line for step in whole for line in step}) == 40  # fresh rows or fresh masks in every step
+        assert losses(tmp_path / f"{kind}-4") == pytest.approx(losses(tmp_path / f"{kind}-8"), rel=1e-5)
+    assert rows_by_step(both, 0, processes=2) == rows_by_step(alone, 0)
+    assert len(losses(tmp_path / "two")) == 5
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "mlm_nsp-8"), rel=1e-5)
+    results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("two", "mlm_nsp-8")]
+    for name in ("eval_mlm_loss", "eval_nsp_accuracy", "baseline_mlm_loss", "train_tokens", "steps"):
+        assert results[0][name] == pytest.approx(results[1][name], rel=1e-3), name
+    model = AutoModelForPreTraining.from_pretrained(tmp_path / "two")
+    assert model.config.shape == "encoder" and (tmp_path / "two" / "tokenizer.json").is_file()
+
+
+@pytest.fixture
+def recipe(home, monkeypatch, capsys) -> Callable[..., tuple[int, str]]:
+    """Runs the recipe in this process, as `python recipes/pretrain.py` would; returns exit code and what it said."""
+    for name, value in environment(home).items():
+        monkeypatch.setenv(name, value)
+
+    def start(*words: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", [str(RECIPE), *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            runpy.run_path(str(RECIPE), run_name="__main__")
+        return int(left.value.code or 0), capsys.readouterr().err
+
+    return start
+
+
+def contents(folder: Path) -> set[Path]:
+    """All that is there, apart from locks, which are meant to stay."""
+    return {path for path in folder.rglob("*") if path.suffix != ".lock"}
+
+
+@pytest.fixture(scope="module")
+def bad(home) -> Path:
+    """Files and models that cannot be used."""
+    folder = home / "bad"
+    folder.mkdir()
+    (folder / "empty.txt").write_text("")
+    (folder / "empty.jsonl").write_text("")
+    (folder / "corrupt.jsonl").write_text('{"text": "One."}\n{"text": "Two."}\n{"text": "Thr\n{"text": "Four."}\n')
+    (folder / "latin1.txt").write_bytes(b"A line.\nCaf\xe9 au lait.\n")
+    (folder / "no_column.jsonl").write_text('{"body": "One."}\n')
+    (folder / "short.txt").write_text("A single document. It has two sentences.")
+    (folder / "options.yaml").write_text("seed: 3\nlerning_rate: 1e-3\n")
+    (folder / "value.yaml").write_text("seed: 3\n\nmax_steps: many\n")
+    torch.manual_seed(0)
+    encoder = LacunaForMaskedLM(LacunaConfig.from_family("bert", vocab_size=64, max_position_embeddings=32, **SMALL))
+    encoder.save_pretrained(folder / "encoder")
+    wide = LacunaForMaskedLM(LacunaConfig.from_family("bert", vocab_size=320, max_position_embeddings=32, **SMALL))
+    wide.save_pretrained(folder / "wide")
+    LacunaForCausalLM(LacunaConfig.from_family("qwen3", vocab_size=320, **SMALL)).save_pretrained(folder / "decoder")
+    return folder
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "an empty file": (["--data", "{bad}/empty.txt"], "{bad}/empty.txt is empty"),
+    "an empty table": (["--data", "{bad}/empty.jsonl"], "{bad}/empty.jsonl is empty"),
+    "a missing file": (["--data", "{bad}/emty.txt"], "no file or folder {bad}/emty.txt. Did you mean {bad}/empty.txt"),
+    "a corrupt line": (["--data", "{bad}/corrupt.jsonl"], "{bad}/corrupt.jsonl:3: not valid JSON"),
+    "invalid UTF-8": (["--data", "{bad}/latin1.txt"], "{bad}/latin1.txt:2: not valid UTF-8 at byte 11 (0xe9)"),
+    "a missing column": (["--data", "{bad}/no_column.jsonl"], "{bad}/no_column.jsonl:1: there is no column 'text'"),
+    "one document for pairs": (["--data", "{bad}/short.txt"], "--objective mlm"),
+    "a small model": (
+        ["--model", "{bad}/encoder", "--objective", "mlm"],
+        "the tokenizer has 300 ids and --model {bad}/encoder has embeddings for 64",
+    ),
+    "a model with short rows": (["--model", "{bad}/wide", "--objective", "mlm"], "--sequence_length 64"),
+    "a decoder for masks": (["--model", "{bad}/decoder", "--objective", "mlm"], "--model {bad}/decoder"),
+    "no model": (["--model", "{bad}/nowhere", "--objective", "mlm"], "{bad}/nowhere"),
+    "an unknown option": (["--lerning_rate", "1"], "unknown option '--lerning_rate'; did you mean '--learning_rate'?"),
+    "a misspelt key": (["--config", "{bad}/options.yaml"], "{bad}/options.yaml:2: unknown option 'lerning_rate'; did"),
+    "a wrong value in a file": (["--config", "{bad}/value.yaml"], "{bad}/value.yaml:3: "),
+    "a family of another shape": (
+        ["--objective", "clm", "--family", "bert"],
+        "--objective clm trains models of shape decoder",
+    ),
+    "an unknown family": (["--family", "brt"], "'bert'"),
+    "an unknown size": (["--size", "huge"], "huge"),
+    "an unknown objective": (["--objective", "gpt"], "'gpt'"),
+    "too many processes' worth": (["--batch_size", "9", "--micro_batch_size", "2"], "--micro_batch_size 2 does not"),
+    "a probability of two": (["--mask_probability", "2"], "--mask_probability"),
+    "a store without its tokenizer": (["--corpus", "{bad}/store", "--tokenizer", "{bad}/nowhere"], "{bad}/nowhere"),
+    "no store": (["--corpus", "{bad}/store"], "{bad}/store is not a token store"),
+    "a small vocabulary": (["--vocab_size", "100", "--tokenizer", ""], "--vocab_size 100 is too small"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_message_and_leaves_nothing(recipe, home, bad, tmp_path, mistake) -> None:
+    words, message = MISTAKES[mistake]
+    defaults = {"--data": f"{home}/rows.jsonl", "--tokenizer": f"{home}/tokenizer", "--sequence_length": "64"}
+    given = [word.format(bad=bad) for word in words]
+    defaults = {option: value for option, value in defaults.items() if option not in given}
+    for option, value in zip(given[::2], given[1::2], strict=True):
+        if value:
+            defaults[option] = value
+    before = contents(home)
+    rest = [word for pair in defaults.items() for word in pair]
+    code, said = recipe(*rest, "--max_steps", 1, "--output_dir", tmp_path / "out")
+    assert code == 2, said
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and message.format(bad=bad) in said
+    assert "Traceback" not in said and len(said) < 700
+    assert not (tmp_path / "out").exists()
+    halves = [path for path in contents(home) - before if ".tmp" in path.name or ".building" in path.name]
+    assert not halves
+
+
+def test_a_used_folder_is_refused_before_any_work(recipe, home, tmp_path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").write_text("{}")
+    code, said = recipe(*options_of(home, tmp_path / "out"))
+    assert code == 2 and "already holds a run; add --resume" in said
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.json"]
+
+
+def test_a_run_is_resumed_with_the_same_model_only(recipe, home, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("training.loop.use_all_cores", lambda: torch.set_num_threads(1))
+    options = options_of(home, tmp_path / "out", "--objective", "clm", "--eval_fraction", 0, "--save_steps", 1)
+    options[options.index("--max_steps") + 1] = 1
+    code, said = recipe(*options)
+    assert code == 0, said
+    code, said = recipe(*options, "--resume", "--size", "mini")
+    assert code == 2 and "error: --resume: model is 'LacunaForCausalLM" in said and "Traceback" not in said
+    options[options.index("--max_steps") + 1] = 2
+    code, said = recipe(*options, "--resume")
+    assert code == 0 and "at step 1" in said and len(losses(tmp_path / "out")) == 2
+
+
+def test_a_mistake_in_a_process_of_its_own(home, tmp_path) -> None:
+    done = run(home, RECIPE, "--data", home / "nowhere.jsonl", "--output_dir", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: there is no file or folder") and len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
