@@ -193,7 +193,7 @@ def test_a_mistake_is_one_message_and_leaves_nothing(recipe, home, bad, tmp_path
             defaults[option] = value
     before = contents(home)
     rest = [word for pair in defaults.items() for word in pair]
-    code, said = recipe(*rest, "--max_steps", 1, "--output_dir", tmp_path / "out")
+    code, said = recipe(*rest, "--max_steps", 1, "--mixed_precision", "no", "--output_dir", tmp_path / "out")
     assert code == 2, said
     errors = [line for line in said.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and message.format(bad=bad) in said
