@@ -62,3 +62,16 @@ def score_masked(logits: Tensor, labels: Tensor, byte_lengths: Tensor) -> list[d
         total.index_add_(0, row, values)
     names = ("nats", "bytes", "targets", "hits")
     return [dict(zip(names, values, strict=True)) for values in sums.T.tolist()]
+
+
+def masked_loss(logits: Tensor, labels: Tensor, num_targets: Tensor) -> Tensor:
+    """Cross-entropy in nats, summed over the targets of a batch and divided by those of the step.
+
+    For models of transformers' own, most of which take a mean over their batch whatever `num_items_in_batch` says.
+
+    Args:
+        logits: [batch, length, vocab_size].
+        labels: [batch, length].
+    """
+    is_target = labels != IGNORED
+    return functional.cross_entropy(logits[is_target].float(), labels[is_target], reduction="sum") / num_targets

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .base import TokenPrediction
 from .data import random_stream, spread, stack
-from .masking import EVAL_MASK_PROBABILITY, mask_tokens, score_masked
+from .masking import EVAL_MASK_PROBABILITY, mask_tokens, masked_loss, score_masked
 from .packing import PackedRows
 
 
@@ -54,7 +54,10 @@ class MaskedLanguageModelling(TokenPrediction):
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy at the masked positions."""
-        return model(**batch, num_items_in_batch=num_targets["tokens"]).loss, {}
+        output = model(**batch, num_items_in_batch=num_targets["tokens"])
+        if output.logits.ndim == 3:  # not of Lacuna, whose logits stand at the masked positions only
+            return masked_loss(output.logits, batch["labels"], num_targets["tokens"]), {}
+        return output.loss, {}
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the masked positions of each row."""

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from .base import TokenPrediction
 from .data import IGNORED, ObjectiveError, Store, random_stream, spread, stack
-from .masking import EVAL_MASK_PROBABILITY, mask_tokens, score_masked
+from .masking import EVAL_MASK_PROBABILITY, mask_tokens, masked_loss, score_masked
 
 _CANDIDATES = 8
 """Places that are tried for a random B; the one whose sentences come nearest to the wanted length is taken."""
@@ -186,13 +186,18 @@ class MaskedLanguageModellingWithPairs(TokenPrediction):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy at the masked positions, a mean over tokens, plus that of the pairs, a mean over pairs."""
         output = model(**batch, num_items_in_batch=num_targets["tokens"], num_pairs_in_batch=num_targets["pairs"])
-        right = output.seq_relationship_logits.argmax(dim=-1) == batch["next_sentence_label"]
+        pairs, answers = output.seq_relationship_logits, batch["next_sentence_label"]
+        if output.prediction_logits.ndim == 3:  # not of Lacuna, whose logits stand at the masked positions only
+            mlm_loss = masked_loss(output.prediction_logits, batch["labels"], num_targets["tokens"])
+            nsp_loss = functional.cross_entropy(pairs.float(), answers, reduction="sum") / num_targets["pairs"]
+        else:
+            mlm_loss, nsp_loss = output.mlm_loss, output.nsp_loss
         parts = {
-            "mlm_loss": output.mlm_loss.detach(),
-            "nsp_loss": output.nsp_loss.detach(),
-            "nsp_accuracy": right.sum() / num_targets["pairs"],
+            "mlm_loss": mlm_loss.detach(),
+            "nsp_loss": nsp_loss.detach(),
+            "nsp_accuracy": (pairs.argmax(dim=-1) == answers).sum() / num_targets["pairs"],
         }
-        return output.loss, parts
+        return mlm_loss + nsp_loss, parts
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the masked positions of each pair, and how the pair was judged."""

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
 from modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, LacunaForPreTraining
 from objectives import (
@@ -318,14 +318,20 @@ def test_losses_of_parts_add_up_to_the_loss_of_the_whole(make, name) -> None:
         assert sum(float(part[key]) for _, part in pieces) == pytest.approx(float(value), rel=1e-5)
 
 
-def test_mlm_judges_a_native_model_whose_logits_are_dense(make) -> None:
+@pytest.mark.parametrize("name, head", [("mlm", BertForMaskedLM), ("mlm_nsp", BertForPreTraining)])
+def test_native_models_are_trained_and_judged_alike(make, name, head) -> None:
+    """They give logits everywhere, and a mean over their batch whatever the step holds."""
     torch.manual_seed(0)
     config = BertConfig(**SMALL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    work, model = make("mlm", eval_fraction=0.3), BertForMaskedLM(config).eval()
-    batch = work.collate([work.eval_example(row) for row in range(6)])
+    work, model = make(name, eval_fraction=0.3), head(config).eval()
+    examples = [work.eval_example(row) for row in range(6)]
+    batch = work.collate(examples)
+    targets = {key: torch.tensor(count) for key, count in work.count_targets(batch).items()}
     with torch.no_grad():
-        records = work.evaluate(model, dict(batch))
-        logits = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits
-    chosen = batch["labels"] != IGNORED
-    expected = functional.cross_entropy(logits[chosen], batch["labels"][chosen])
-    assert work.summarize(records)["loss"] == pytest.approx(float(expected), rel=1e-5)
+        scores = work.summarize(work.evaluate(model, dict(batch)))
+        expected = model(**batch).loss
+        whole, _ = work.loss(model, batch, targets)
+        pieces = [work.loss(model, work.collate(examples[cut]), targets)[0] for cut in (slice(0, 2), slice(2, 6))]
+    assert scores["loss"] == pytest.approx(float(whole), rel=1e-5)
+    assert float(whole) == pytest.approx(float(expected), rel=1e-5)
+    assert float(sum(pieces)) == pytest.approx(float(whole), rel=1e-5)
