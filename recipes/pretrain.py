@@ -17,25 +17,10 @@ from typing import Any
 import transformers
 from filelock import FileLock
 
+import corpus
 import modeling
-from corpus import (
-    CorpusArguments,
-    TokenStore,
-    build_store,
-    builtin_documents,
-    corpus_fingerprint,
-    open_store,
-    read_documents,
-)
+import tokenization
 from objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
-from tokenization import (
-    adapt_tokenizer,
-    load_tokenizer,
-    save_tokenizer,
-    token_byte_lengths,
-    tokenizer_fingerprint,
-    train_bpe,
-)
 from training import (
     ArgumentError,
     NewModelArguments,
@@ -53,35 +38,39 @@ DEFAULT_FAMILY = {"encoder": "modernbert", "decoder": "qwen3"}
 CACHE = Path(os.environ.get("LACUNA_CACHE", Path.home() / ".cache" / "lacuna"))
 
 
-def prepare_text(data: CorpusArguments, model: NewModelArguments) -> tuple[Any, TokenStore]:
+def prepare_text(data: corpus.CorpusArguments, model: NewModelArguments) -> tuple[Any, corpus.TokenStore]:
     """The tokenizer and the token store; built by whichever process comes first, found there by the others."""
     folder = data.tokenizer or model.model
     if data.corpus and not folder:
         raise ArgumentError("--corpus needs the --tokenizer that it was made with")
 
+    source: dict[str, Any] = {"paths": data.data, "text_column": data.text_column}
+
     def documents() -> Any:
-        return read_documents(paths=data.data, text_column=data.text_column) if data.data else builtin_documents()
+        return corpus.read_documents(**source) if data.data else corpus.builtin_documents()
 
     def fingerprint(of_tokenizer: str) -> str:
-        return corpus_fingerprint(paths=data.data, text_column=data.text_column, tokenizer_fingerprint=of_tokenizer)
+        return corpus.corpus_fingerprint(**source, tokenizer_fingerprint=of_tokenizer)
 
     CACHE.mkdir(parents=True, exist_ok=True)
     with FileLock(CACHE / "prepare.lock"):
         if not folder:
             folder = str(CACHE / "tokenizers" / fingerprint(f"bpe {model.vocab_size}")[:16])
             if not Path(folder, "tokenizer.json").is_file():
-                save_tokenizer(
-                    tokenizer=train_bpe(documents=documents(), vocab_size=model.vocab_size), output_dir=Path(folder)
+                tokenization.save_tokenizer(
+                    tokenizer=tokenization.train_bpe(documents=documents(), vocab_size=model.vocab_size),
+                    output_dir=Path(folder),
                 )
-        tokenizer = load_tokenizer(folder)
-        made_with = tokenizer_fingerprint(tokenizer)
+        read = tokenization.load_tokenizer if Path(folder).is_dir() else transformers.AutoTokenizer.from_pretrained
+        tokenizer = read(folder)
+        made_with = tokenization.tokenizer_fingerprint(tokenizer)
         if data.corpus:
-            store = open_store(data.corpus)
+            store = corpus.open_store(data.corpus)
             if store.tokenizer_fingerprint != made_with:
                 raise ArgumentError(f"--corpus {data.corpus} was made with another tokenizer than {folder}")
         else:
             complete = fingerprint(made_with)
-            store = build_store(
+            store = corpus.build_store(
                 documents=documents(),
                 tokenizer=tokenizer,
                 output_dir=CACHE / "corpora" / complete[:16],
@@ -119,7 +108,7 @@ def build_model(
 def main() -> None:
     """Parse, build, train."""
     model_arguments, data, goal, arguments = parse_arguments(
-        (NewModelArguments, CorpusArguments, ObjectiveArguments, TrainingArguments), description=__doc__
+        (NewModelArguments, corpus.CorpusArguments, ObjectiveArguments, TrainingArguments), description=__doc__
     )
     if is_main_process():
         claim_output_dir(arguments)
@@ -129,7 +118,7 @@ def main() -> None:
     objective = OBJECTIVES[options.pop("objective")](
         store=store,
         tokens=SpecialTokens.of(tokenizer),
-        byte_lengths=token_byte_lengths(tokenizer),
+        byte_lengths=tokenization.token_byte_lengths(tokenizer),
         seed=arguments.seed,
         **options,
     )
@@ -138,17 +127,19 @@ def main() -> None:
     if is_main_process():
         print(f"text: {store.summary()}")
         print(f"model: {described}; objective: {objective.name}")
+    if not model_arguments.model:
+        tokenizer = tokenization.adapt_tokenizer(
+            tokenizer=tokenizer,
+            shape=objective.shape,
+            segments=model.config.type_vocab_size > 1,
+            max_length=model.config.max_position_embeddings,
+        )
     sources = {"corpus": store.fingerprint, "tokenizer": store.tokenizer_fingerprint}
     identity = {"model": described, **sources, **asdict(goal)}
     results = train(
         model=model,
         work=objective,
-        tokenizer=adapt_tokenizer(
-            tokenizer=tokenizer,
-            shape=objective.shape,
-            segments=getattr(model.config, "type_vocab_size", 0) > 1,
-            max_length=model.config.max_position_embeddings,
-        ),
+        tokenizer=tokenizer,
         arguments=arguments,
         run_info={"objective": objective.name, "corpus": store.summary(), "identity": identity},
         identity=identity,

@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--examples", help="predictions.jsonl of a fine-tuned model.")
     parser.add_argument("--number", type=int, default=2, help="Examples to show.")
     options = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
 
     config = transformers.AutoConfig.from_pretrained(options.model, trust_remote_code=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.model, trust_remote_code=True)

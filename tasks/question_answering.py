@@ -261,7 +261,7 @@ class QuestionAnswering:
         )
 
     def baseline(self) -> dict[str, float]:
-        """The better, by F1, of two guesses that need no model.
+        """For each metric the better of two guesses that need no model.
 
         One is the most frequent answer of the training questions. The other is the first words of the context, as
         many as score best on the training questions.
@@ -275,7 +275,7 @@ class QuestionAnswering:
         )
         guesses = (lambda _: frequent, lambda question: _opening(question, count))
         results = [self._scores({n: guess(q) for n, q in enumerate(self._eval_questions)}) for guess in guesses]
-        return max(results, key=lambda result: result["f1"])
+        return {name: max(result[name] for result in results) for name in results[0]}
 
     # For people
 

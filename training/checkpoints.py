@@ -16,7 +16,6 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
-from transformers.utils import logging as transformers_logging
 
 from .arguments import TrainingArguments
 from .errors import ArgumentError, CorruptCheckpointError, StorageError
@@ -104,13 +103,7 @@ def load_optimizer(*, model: nn.Module, optimizers: list[torch.optim.Optimizer],
 
 def save_model(*, model: nn.Module, tokenizer: Any, card: str, folder: Path) -> None:
     """Write a folder that `from_pretrained` loads: configuration, weights, modelling code, tokenizer and card."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()  # "Writing model shards" would break the line of the run
-    try:
-        model.save_pretrained(folder)
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
+    model.save_pretrained(folder)
     for path in folder.glob("*.safetensors"):
         path.chmod(0o644)  # safetensors writes files that only their owner can read
     tokenizer.save_pretrained(folder)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import yaml
 from transformers import HfArgumentParser
+from transformers.utils import logging as transformers_logging
 
 from .errors import ArgumentError
 
@@ -121,6 +122,7 @@ def exit_cleanly(main: Callable[[], object]) -> NoReturn:
     An exception with an `exit_code` is the user's to mend: its message is printed, without a traceback. Any other
     exception is ours, and keeps its traceback.
     """
+    transformers_logging.disable_progress_bar()  # their bars for loading and saving would break the line of the run
     try:
         main()
     except KeyboardInterrupt:

@@ -45,7 +45,7 @@ def model_card(*, model: Any, run_info: dict[str, Any], step: int, tokens: int, 
     objective = f" by {run_info['objective']}" if "objective" in run_info else ""
     return _CARD.format(
         title=f"{class_name}",
-        family=getattr(config, "family", None) or config.model_type,
+        family=config.model_type,
         shape=getattr(config, "shape", "model"),
         parameters=f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.1f} M",
         objective=objective,
