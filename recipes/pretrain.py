@@ -125,8 +125,7 @@ def main() -> None:
     model = build_model(model_arguments, objective, tokenizer, goal.sequence_length, arguments.seed)
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
     if is_main_process():
-        print(f"text: {store.summary()}")
-        print(f"model: {described}; objective: {objective.name}")
+        print(f"text: {store.summary()}\nmodel: {described}; objective: {objective.name}", flush=True)
     if not model_arguments.model:
         tokenizer = tokenization.adapt_tokenizer(
             tokenizer=tokenizer,
@@ -134,19 +133,17 @@ def main() -> None:
             segments=model.config.type_vocab_size > 1,
             max_length=model.config.max_position_embeddings,
         )
-    sources = {"corpus": store.fingerprint, "tokenizer": store.tokenizer_fingerprint}
-    identity = {"model": described, **sources, **asdict(goal)}
+    data_of_run = {"corpus": store.fingerprint, "tokenizer": store.tokenizer_fingerprint}
     results = train(
         model=model,
         work=objective,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={"objective": objective.name, "corpus": store.summary(), "identity": identity},
-        identity=identity,
+        run_info={"objective": objective.name, "corpus": store.summary()},
+        identity={"model": described, **data_of_run, **asdict(goal)},
     )
     if is_main_process():
-        steps, seconds = results["steps"], results["train_seconds"]
-        print(f"done: {steps:,} steps in {seconds:.0f} s; the model is in {arguments.output_dir}")
+        print(f"done: {results['steps']:,} steps; the model is in {arguments.output_dir}")
 
 
 if __name__ == "__main__":

@@ -162,7 +162,11 @@ def _open_run(
     if main:
         launched = processes()
         facts = describe_run(
-            arguments=plan, launched=launched, device=accelerator.device, precision=precision, run_info=info
+            arguments=plan,
+            launched=launched,
+            device=accelerator.device,
+            precision=precision,
+            run_info={**info, "identity": progress.identity},
         )
         write_atomically(output_dir / "run.json", json.dumps(facts, indent=2, default=str) + "\n")
     for notice in notices:
