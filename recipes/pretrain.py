@@ -29,6 +29,7 @@ from training import (
     exit_cleanly,
     is_main_process,
     load_pretrained,
+    load_pretrained_tokenizer,
     parse_arguments,
     processes,
     train,
@@ -61,8 +62,8 @@ def prepare_text(data: corpus.CorpusArguments, model: NewModelArguments) -> tupl
                     tokenizer=tokenization.train_bpe(documents=documents(), vocab_size=model.vocab_size),
                     output_dir=Path(folder),
                 )
-        read = tokenization.load_tokenizer if Path(folder).is_dir() else transformers.AutoTokenizer.from_pretrained
-        tokenizer = read(folder)
+        of_hub = folder == model.model and not Path(folder).is_dir()
+        tokenizer = load_pretrained_tokenizer(model) if of_hub else tokenization.load_tokenizer(folder)
         made_with = tokenization.tokenizer_fingerprint(tokenizer)
         if data.corpus:
             store = corpus.open_store(data.corpus)
@@ -133,14 +134,13 @@ def main() -> None:
             segments=model.config.type_vocab_size > 1,
             max_length=model.config.max_position_embeddings,
         )
-    data_of_run = {"corpus": store.fingerprint, "tokenizer": store.tokenizer_fingerprint}
     results = train(
         model=model,
         work=objective,
         tokenizer=tokenizer,
         arguments=arguments,
         run_info={"objective": objective.name, "corpus": store.summary()},
-        identity={"model": described, **data_of_run, **asdict(goal)},
+        identity={"model": described, "corpus": store.fingerprint, **asdict(goal)},
     )
     if is_main_process():
         print(f"done: {results['steps']:,} steps; the model is in {arguments.output_dir}")

@@ -22,6 +22,7 @@ _HOME = {
     "use_all_cores": "environment",
     "is_main_process": "environment",
     "load_pretrained": "pretrained",
+    "load_pretrained_tokenizer": "pretrained",
     "Work": "work",
     "train": "loop",
 }

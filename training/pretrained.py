@@ -9,6 +9,20 @@ from .arguments import ModelArguments
 from .errors import ArgumentError, CorruptCheckpointError
 
 
+def load_pretrained_tokenizer(arguments: ModelArguments) -> Any:
+    """Load the tokenizer of --model, a folder or a Hub id.
+
+    Raises:
+        ArgumentError: there is none.
+    """
+    name = arguments.model
+    try:
+        return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=arguments.trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ArgumentError(f"--model {name} has no tokenizer that can be loaded: {reason}") from error
+
+
 def load_pretrained(*, arguments: ModelArguments, auto_class: str, num_ids: int, sequence_length: int) -> Any:
     """Load the model of --model with a head.
 
@@ -23,7 +37,10 @@ def load_pretrained(*, arguments: ModelArguments, auto_class: str, num_ids: int,
     """
     name = arguments.model
     try:
-        model = getattr(transformers, auto_class).from_pretrained(name, trust_remote_code=arguments.trust_remote_code)
+        # float32 whatever the file holds: bf16 weights would swallow small updates.
+        model = getattr(transformers, auto_class).from_pretrained(
+            name, dtype="float32", trust_remote_code=arguments.trust_remote_code
+        )
     except SafetensorError as error:
         raise CorruptCheckpointError(f"--model {name}: its weights cannot be read ({error})") from error
     except (OSError, ValueError, KeyError) as error:

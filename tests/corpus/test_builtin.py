@@ -32,8 +32,8 @@ def test_it_is_a_real_corpus(documents: list[str]) -> None:
 def test_a_document_holds_a_module_with_its_functions(documents: list[str]) -> None:
     (document,) = [document for document in documents if document.startswith("json.decoder\n")]
     assert "Implementation of JSONDecoder" in document
-    assert "class JSONDecoder" in document
-    assert "JSONDecoder.raw_decode(self, s, idx=0)\nDecode a JSON document" in document
+    assert "class json.decoder.JSONDecoder" in document
+    assert "\njson.decoder.JSONDecoder.raw_decode(self, s, idx=0)\nDecode a JSON document" in document
 
 
 def test_docstrings_are_those_that_import_shows() -> None:
