@@ -54,7 +54,7 @@ TRIES = {
 
 def run(title: str, arguments: list[str]) -> float:
     """Run a command of Python's, show what was typed, and return its seconds; the demo ends if it fails."""
-    shown = " ".join(arguments).replace(" ".join(LAUNCH), "accelerate launch")
+    shown = " ".join(arguments).replace(" ".join(LAUNCH[:2]), "accelerate launch")
     print(f"\n-- {title}: {'' if shown.startswith('accelerate') else 'python '}{shown}", flush=True)
     started = time.perf_counter()
     cores = {"OMP_NUM_THREADS": str(os.cpu_count() or 1), **os.environ}  # or accelerate asks for it to be set
@@ -78,10 +78,8 @@ def try_results(out: Path) -> float:
         f"sys.argv[0] = {str(script)!r}; runpy.run_path({str(script)!r}, run_name='__main__')"
     )
     for stage, title in TRIES.items():
-        examples = out / stage / "predictions.jsonl"
-        options = ["--model", str(out / stage), *(["--examples", str(examples)] if examples.is_file() else [])]
         print(f"\n-- try: {stage} {title}, in a process that knows only transformers", flush=True)
-        command = [sys.executable, "-I", "-S", "-c", alone, *options]
+        command = [sys.executable, "-I", "-S", "-c", alone, "--model", str(out / stage)]
         if code := subprocess.run(command, cwd=elsewhere, check=False).returncode:
             sys.exit(f"demo: trying the {stage} failed with exit code {code}")
     return time.perf_counter() - started
@@ -122,17 +120,21 @@ def report(out: Path, seconds: dict[str, float]) -> bool:
 def main() -> None:
     """Run the stages, try the results, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", default="runs/demo", help="Folder for all results; replaced if it exists.")
-    out = Path(parser.parse_args().output_dir)
+    parser.add_argument(
+        "--output_dir",
+        default="runs/demo",
+        help="Folder for all results, from the repository's on; replaced if it exists.",
+    )
     os.chdir(RECIPES.parent)  # the stages are typed from the repository's folder
-    if out.exists() and not (out / "demo.txt").exists() and any(out.iterdir()):
-        sys.exit(f"error: --output_dir {out} holds something that is not a demo; name another folder")
+    out = Path(parser.parse_args().output_dir)
+    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / "demo.txt").exists()):
+        parser.error(f"--output_dir {out} is something else than the folder of a demo; name another one")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     (out / "demo.txt").write_text("Made by recipes/demo.py, which replaces this folder when it runs again.\n")
     seconds: dict[str, float] = {}
     for title, command in STAGES.items():
-        words = command.format(out=out).split()
+        words = [word.format(out=out) for word in command.split()]
         seconds[title] = run(title, LAUNCH + words[1:] if words[0] == "launch" else words)
     seconds["try"] = try_results(out.resolve())
     if not report(out, seconds):

@@ -42,8 +42,8 @@ CACHE = Path(os.environ.get("LACUNA_CACHE", Path.home() / ".cache" / "lacuna"))
 def prepare_text(data: corpus.CorpusArguments, model: NewModelArguments) -> tuple[Any, corpus.TokenStore]:
     """The tokenizer and the token store; built by whichever process comes first, found there by the others."""
     folder = data.tokenizer or model.model
-    if data.corpus and not folder:
-        raise ArgumentError("--corpus needs the --tokenizer that it was made with")
+    if data.corpus and (data.data or not folder):
+        raise ArgumentError("--corpus goes without --data, and with the --tokenizer that it was made with")
 
     source: dict[str, Any] = {"paths": data.data, "text_column": data.text_column}
 
@@ -85,6 +85,7 @@ def build_model(
     arguments: NewModelArguments, objective: TokenPrediction, tokenizer: Any, length: int, seed: int
 ) -> Any:
     """A new model of the family and size asked for, or the one that --model names."""
+    transformers.set_seed(seed)
     if arguments.model:
         return load_pretrained(
             arguments=arguments, auto_class=objective.head, num_ids=len(tokenizer), sequence_length=length
@@ -102,7 +103,6 @@ def build_model(
             f"--objective {objective.name} trains models of shape {objective.shape}, and --family "
             f"{arguments.family} has shape {config.shape}; use --family {DEFAULT_FAMILY[objective.shape]}"
         )
-    transformers.set_seed(seed)
     return getattr(transformers, objective.head).from_config(config)
 
 
@@ -139,7 +139,7 @@ def main() -> None:
         work=objective,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={"objective": objective.name, "corpus": store.summary()},
+        run_info={"objective": objective.name, "text": store.summary(), **asdict(model_arguments), **asdict(data)},
         identity={"model": described, "corpus": store.fingerprint, **asdict(goal)},
     )
     if is_main_process():

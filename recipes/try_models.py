@@ -1,7 +1,7 @@
 """Try trained models with plain transformers, on a machine that need not know Lacuna.
 
     python recipes/try_models.py --model runs/model                        # fills masks or continues prompts
-    python recipes/try_models.py --model runs/classifier --examples runs/classifier/predictions.jsonl
+    python recipes/try_models.py --model runs/classifier                   # takes its predictions.jsonl as examples
 
 What it does follows from the model: an encoder fills masks, a decoder continues prompts, a classifier and a question
 answerer take examples from the predictions.jsonl that fine-tuning wrote. Nothing of Lacuna is imported: the modelling
@@ -89,18 +89,22 @@ def main() -> None:
     """Load the folder's configuration, then do what its head is for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="Folder of a model.")
-    parser.add_argument("--examples", help="predictions.jsonl of a fine-tuned model.")
+    parser.add_argument("--examples", help="Examples for a fine-tuned model. Default: its predictions.jsonl.")
     parser.add_argument("--number", type=int, default=2, help="Examples to show.")
     options = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
 
+    if not Path(options.model, "config.json").is_file():
+        parser.error(f"--model {options.model} is not the folder of a model: it has no config.json")
     config = transformers.AutoConfig.from_pretrained(options.model, trust_remote_code=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.model, trust_remote_code=True)
     head = (config.architectures or [""])[0]
     examples: list[dict] = []
-    if options.examples:
-        lines = Path(options.examples).read_text(encoding="utf-8").splitlines()
-        examples = [json.loads(line) for line in lines[: options.number]]
+    if "SequenceClassification" in head or "QuestionAnswering" in head:
+        path = Path(options.examples or Path(options.model, "predictions.jsonl"))
+        if not path.is_file():
+            parser.error(f"--examples {path}: no such file; fine-tuning writes predictions.jsonl beside the model")
+        examples = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[: options.number]]
     if "CausalLM" in head:
         continue_prompts(options.model, tokenizer)
     elif "SequenceClassification" in head:

@@ -15,6 +15,16 @@ def _check_fraction(value: float) -> None:
         raise TaskError(f"--eval_fraction must lie between 0 and 1, got {value}")
 
 
+def _check_room_for_text(max_length: int | None) -> None:
+    """Refuse a length that special tokens alone fill.
+
+    Raises:
+        TaskError: fewer than 8 tokens.
+    """
+    if max_length is not None and max_length < 8:
+        raise TaskError(f"--max_length must be at least 8, or no text is left beside special tokens; got {max_length}")
+
+
 def _check_positive(**values: int | None) -> None:
     for name, value in values.items():
         if value is not None and value <= 0:
@@ -43,7 +53,7 @@ class ClassificationArguments:
 
     def __post_init__(self) -> None:
         _check_fraction(self.eval_fraction)
-        _check_positive(max_length=self.max_length)
+        _check_room_for_text(self.max_length)
         if self.eval_file is not None and self.train_file is None:
             raise TaskError(f"--eval_file {self.eval_file} needs a --train_file")
 
@@ -66,6 +76,7 @@ class QuestionAnsweringArguments:
 
     def __post_init__(self) -> None:
         _check_fraction(self.eval_fraction)
-        _check_positive(max_length=self.max_length, stride=self.stride, max_answer_length=self.max_answer_length)
+        _check_room_for_text(self.max_length)
+        _check_positive(stride=self.stride, max_answer_length=self.max_answer_length)
         if self.eval_file is not None and self.train_file is None:
             raise TaskError(f"--eval_file {self.eval_file} needs a --train_file")

@@ -24,7 +24,10 @@ def token_byte_lengths(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     if "ByteLevel" not in json.dumps([state["pre_tokenizer"], state["decoder"]]):
-        raise TokenizerError("bytes per token are defined for byte-level tokenizers only; this one is not.")
+        raise TokenizerError(
+            "Lacuna pretrains with byte-level tokenizers, and this one (of --tokenizer or --model) is not byte-level; "
+            "make one with recipes/train_tokenizer.py."
+        )
     added = {token["id"]: token for token in state["added_tokens"]}
     lengths = np.zeros(len(tokenizer), dtype=np.int64)
     for token, token_id in tokenizer.get_vocab().items():

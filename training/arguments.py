@@ -90,10 +90,12 @@ class TrainingArguments:
             value = getattr(self, name)
             if not (value >= 0 and math.isfinite(value)):
                 raise ArgumentError(f"--{name} must not be negative, got {value}")
-        for name in ["decay_share", "adam_beta2"]:
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise ArgumentError(f"--{name} must lie between 0 and 1, got {value}")
+        if not 0 <= self.decay_share <= 1:
+            raise ArgumentError(f"--decay_share must lie between 0 and 1, got {self.decay_share}")
+        if not 0 <= self.adam_beta2 < 1:
+            raise ArgumentError(f"--adam_beta2 must be at least 0 and below 1, got {self.adam_beta2}")
+        if self.seed >= 2**32:
+            raise ArgumentError(f"--seed must be below {2**32}, got {self.seed}")
 
     def resolved(self, *, num_examples: int, num_processes: int) -> "TrainingArguments":
         """The same options with every default that depends on the data or the launcher filled in.

@@ -37,10 +37,10 @@ class Progress:
 
 
 def claim_output_dir(arguments: TrainingArguments) -> None:
-    """Refuse a folder that holds another run, before any work is done.
+    """Refuse a folder that holds another run or somebody's files, before any work is done.
 
     Raises:
-        ArgumentError: the folder holds a run and `--resume` was not given, or is a file.
+        ArgumentError: the folder is not empty and `--resume` was not given, or is a file.
         StorageError: the folder cannot be written.
     """
     folder = Path(arguments.output_dir)
@@ -50,7 +50,11 @@ def claim_output_dir(arguments: TrainingArguments) -> None:
         raise ArgumentError(
             f"--output_dir {folder} already holds a run; add --resume to continue it, or name another folder"
         )
+    if not arguments.resume and folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise ArgumentError(f"--output_dir {folder} is not empty and would be written over; name another folder")
     parent = next(path for path in [folder, *folder.absolute().parents] if path.exists())
+    if not parent.is_dir():
+        raise ArgumentError(f"--output_dir {folder}: {parent} is a file; name a folder")
     if not os.access(parent, os.W_OK):
         raise StorageError(f"--output_dir {folder}: no permission to write in {parent}")
 

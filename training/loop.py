@@ -21,7 +21,7 @@ from tqdm import tqdm
 from .arguments import TrainingArguments
 from .checkpoints import Progress, newest_checkpoint, restore, save_checkpoint, save_model, write_atomically
 from .environment import bf16_is_fast, processes, use_all_cores
-from .errors import NumericsError, StorageError
+from .errors import ArgumentError, NumericsError, StorageError
 from .model_card import model_card
 from .optimizers import OPTIMIZERS
 from .order import MicroBatchSampler, TrainingExamples, dropout_seed
@@ -143,10 +143,12 @@ def _open_run(
     output_dir = Path(plan.output_dir)
     model, *optimizers = accelerator.prepare(model, *OPTIMIZERS[plan.optimizer](model, plan))
 
-    progress = Progress(identity={"seed": plan.seed, "batch_size": plan.batch_size, **identity})
+    progress = Progress(identity=_identity(plan, identity))
     notices: list[str] = []
     if plan.resume:
         checkpoint, notices = newest_checkpoint(output_dir)
+        if checkpoint is None and (output_dir / "config.json").exists():
+            raise ArgumentError(f"--resume: the run in {output_dir} is finished, with no checkpoint to continue from")
         if checkpoint is None:
             notices.append(f"no checkpoint in {output_dir}: starting from the beginning")
         else:
@@ -172,6 +174,11 @@ def _open_run(
     for notice in notices:
         log.say(notice)
     return _Run(accelerator, model, optimizers, work, tokenizer, plan, progress, log, info)
+
+
+def _identity(plan: TrainingArguments, identity: dict[str, Any]) -> dict[str, Any]:
+    """What must not change between a run and its continuation."""
+    return {"seed": plan.seed, "batch_size": plan.batch_size, "optimizer": plan.optimizer, **identity}
 
 
 def _bare(optimizers: list[Any]) -> list[torch.optim.Optimizer]:

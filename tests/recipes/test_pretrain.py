@@ -176,8 +176,14 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "an unknown objective": (["--objective", "gpt"], "'gpt'"),
     "too many processes' worth": (["--batch_size", "9", "--micro_batch_size", "2"], "--micro_batch_size 2 does not"),
     "a probability of two": (["--mask_probability", "2"], "--mask_probability"),
-    "a store without its tokenizer": (["--corpus", "{bad}/store", "--tokenizer", "{bad}/nowhere"], "{bad}/nowhere"),
-    "no store": (["--corpus", "{bad}/store"], "{bad}/store is not a token store"),
+    "a store without its tokenizer": (
+        ["--data", "", "--corpus", "{bad}/store", "--tokenizer", "{bad}/nowhere"],
+        "{bad}/nowhere",
+    ),
+    "no store": (["--data", "", "--corpus", "{bad}/store"], "{bad}/store is not a token store"),
+    "a store beside text": (["--corpus", "{bad}/store"], "--corpus goes without --data"),
+    "a seed that is too large": (["--seed", "5000000000"], "--seed must be below"),
+    "a file in place of a folder": (["--output_dir", "{bad}/empty.txt/x"], "is a file"),
     "a small vocabulary": (["--vocab_size", "100", "--tokenizer", ""], "--vocab_size 100 is too small"),
 }
 

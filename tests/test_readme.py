@@ -1,0 +1,89 @@
+"""The README's commands, as typed: on a text made here, with a few steps each."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.split("#")[0].strip()
+    for block in re.findall(r"^```\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+    if re.match(r"(accelerate launch|torchrun|python) ", line) and "recipes/" in line
+]
+LAUNCHERS = {
+    "accelerate": [sys.executable, "-m", "accelerate.commands.launch"],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
+    "python": [sys.executable],
+}
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the README speaks of, and the repository's recipes."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "recipes").symlink_to(REPOSITORY / "recipes")
+    (folder / "my_texts").mkdir()
+    for number in range(6):
+        text = " ".join(f"Sentence {i} of text {number} speaks of river {number * i % 7}." for i in range(60))
+        (folder / "my_texts" / f"{number}.txt").write_text(text)
+    rows = [f"{'good' if i % 2 else 'bad'} river {i},{'yes' if i % 2 else 'no'}" for i in range(60)]
+    (folder / "train.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    paragraphs = []
+    for i in range(20):
+        context = f"The river of place {i} is called Alpha{i}."
+        answer = {"text": f"Alpha{i}", "answer_start": context.index("Alpha")}
+        question = {"id": str(i), "question": f"What is the river of place {i} called?", "answers": [answer]}
+        paragraphs.append({"context": context, "qas": [question]})
+    (folder / "train.json").write_text(json.dumps({"version": "1.1", "data": [{"paragraphs": paragraphs}]}))
+    return folder
+
+
+def test_the_readme_has_commands() -> None:
+    assert len(COMMANDS) >= 6
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[:70])
+def test_a_command_of_the_readme_runs(command: str, workplace: Path) -> None:
+    launcher, *words = shlex.split(command)
+    words = words[1:] if launcher == "accelerate" else words
+    trains = "pretrain.py" in command or "finetune" in command
+    options = ["--max_steps", "2"] if trains and "--max_steps" not in command else []
+    if trains and "--output_dir" not in command:  # its default is the folder of another command here
+        options += ["--output_dir", "runs/without_arguments"]
+    environment = {**os.environ, "LACUNA_CACHE": str(workplace / "cache")}
+    run = subprocess.run(
+        [*LAUNCHERS[launcher], *words, *options], cwd=workplace, env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    if "--output_dir" in words:
+        written = Path(workplace, words[words.index("--output_dir") + 1])
+        assert any((written / name).is_file() for name in ("config.json", "tokenizer.json", "manifest.json"))
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "recipes" / "configs").glob("*.yaml")), ids=lambda path: path.name
+)
+def test_a_configuration_file_is_valid(path: Path) -> None:
+    from corpus import CorpusArguments
+    from objectives import ObjectiveArguments
+    from training import NewModelArguments, TrainingArguments, parse_arguments
+
+    kinds = (NewModelArguments, CorpusArguments, ObjectiveArguments, TrainingArguments)
+    *_, goal, arguments = parse_arguments(kinds, ["--config", str(path)])
+    assert arguments.output_dir == f"runs/{path.stem}"
+    assert goal.objective == ("clm" if "decoder" in path.stem else "mlm")
+
+
+def test_a_mistake_under_a_launcher_still_shows_the_message(workplace: Path) -> None:
+    command = [*LAUNCHERS["accelerate"], "recipes/pretrain.py", "--max_stps", "3"]
+    run = subprocess.run(command, cwd=workplace, capture_output=True, text=True)
+    assert run.returncode != 0
+    assert "error: unknown option '--max_stps'; did you mean '--max_steps'?" in run.stderr
