@@ -1,0 +1,34 @@
+"""What may be written to: nothing that somebody else put there."""
+
+from pathlib import Path
+
+import pytest
+
+from training import ArgumentError, TrainingArguments, claim_output_dir
+
+
+def test_an_empty_or_new_folder_is_taken(tmp_path: Path) -> None:
+    (tmp_path / ".hidden").touch()
+    assert claim_output_dir(TrainingArguments(output_dir=str(tmp_path))) is None
+    assert claim_output_dir(TrainingArguments(output_dir=str(tmp_path / "new" / "run"))) is None
+
+
+def test_somebodys_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(ArgumentError, match="is not empty"):
+        claim_output_dir(TrainingArguments(output_dir=str(tmp_path)))
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_a_run_is_refused_unless_resumed(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ArgumentError, match="--resume"):
+        claim_output_dir(TrainingArguments(output_dir=str(tmp_path)))
+    assert claim_output_dir(TrainingArguments(output_dir=str(tmp_path), resume=True)) is None
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ArgumentError, match="is a file"):
+        claim_output_dir(TrainingArguments(output_dir=str(tmp_path / name)))
