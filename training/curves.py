@@ -21,8 +21,9 @@ def draw_curves(*, records: list[dict[str, Any]], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    metrics = [name for name in records[-1] if name.startswith("eval_") and name != "eval_loss"] if records else []
-    metrics = [name for name in metrics if not name.startswith("eval_seconds")][:4]
+    names = list(dict.fromkeys(name for record in records for name in record if name.startswith("eval_")))
+    # Losses and shares of one do not fit on one axis.
+    metrics = [name for name in names if "loss" not in name and "bits" not in name] or names[-1:]
     figure = Figure(figsize=(10, 6), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     loss, quality, rate, speed = figure.subplots(2, 2, sharex=True).flatten()
@@ -31,7 +32,7 @@ def draw_curves(*, records: list[dict[str, Any]], path: Path) -> None:
     loss.plot(*_series(records, "eval_loss"), color=HELD_OUT, marker="o", markersize=4, label="held out")
     loss.set_title("loss")
     loss.legend(frameon=False)
-    for shade, name in zip(("#c0392b", "#2c7a4b", "#8e5ea2", "#d08c2e"), metrics, strict=False):
+    for shade, name in zip(("#c0392b", "#2c7a4b", "#8e5ea2", "#d08c2e"), metrics[:4], strict=False):
         quality.plot(*_series(records, name), color=shade, marker="o", markersize=4, label=name.removeprefix("eval_"))
     quality.set_title("held-out metrics")
     if metrics:
