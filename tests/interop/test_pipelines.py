@@ -1,0 +1,142 @@
+"""Every `pipeline` of transformers that fits our heads runs on a folder, and answers what a forward pass says."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoTokenizer, Pipeline
+
+
+def named(*labels: str) -> dict[str, Any]:
+    """Fields of a configuration with these classes; the zero-shot pipeline needs both directions."""
+    return {"id2label": dict(enumerate(labels)), "label2id": {label: number for number, label in enumerate(labels)}}
+
+
+INFERENCE = ("contradiction", "neutral", "entailment")
+
+
+@pytest.fixture
+def run() -> Callable[[str, Path], Pipeline]:
+    """Makes the pipeline of a task from nothing but a folder."""
+
+    def make(task: str, folder: Path) -> Pipeline:
+        made = transformers.pipeline(task, model=str(folder), trust_remote_code=True)
+        assert type(made.model).__module__.startswith("transformers_modules.")
+        return made
+
+    return make
+
+
+@pytest.fixture
+def forward(load) -> Callable[..., Any]:
+    """Outputs of the folder's model for one text, or for a pair."""
+
+    @torch.no_grad()
+    def make(folder: Path, auto_name: str, *texts: str) -> Any:
+        encoded = AutoTokenizer.from_pretrained(folder)(*texts, return_tensors="pt")
+        return load(folder, auto_name).eval()(**encoded)
+
+    return make
+
+
+def probabilities(logits: Tensor) -> list[float]:
+    return logits.softmax(-1).tolist()
+
+
+@pytest.mark.parametrize("family", ["modernbert", "bert"])
+def test_fill_mask(family: str, checkpoint, run, forward) -> None:
+    folder = checkpoint(family, "LacunaForPreTraining")
+    text = "The lazy [MASK] sleeps in the garden."
+    found = run("fill-mask", folder)(text, top_k=3)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    place = tokenizer(text).input_ids.index(tokenizer.mask_token_id)
+    expected = forward(folder, "AutoModelForMaskedLM", text).logits[0, place].softmax(-1).topk(3)
+    assert [answer["token"] for answer in found] == expected.indices.tolist()
+    assert [answer["score"] for answer in found] == pytest.approx(expected.values.tolist(), rel=1e-5)
+    assert all("sleeps in the garden." in answer["sequence"] for answer in found)
+
+
+def test_text_generation(checkpoint, run, load) -> None:
+    folder = checkpoint("qwen3", "LacunaForCausalLM")
+    prompts = ["The dog", "The quick brown fox jumps over"]
+    generator = run("text-generation", folder)
+    options = {"max_new_tokens": 8, "do_sample": False, "return_tensors": True}
+    apart = [generator(prompt, **options)[0]["generated_token_ids"] for prompt in prompts]
+    # Prompts of one batch are padded on the left, where they must not disturb.
+    together = [answers[0]["generated_token_ids"] for answers in generator(prompts, batch_size=2, **options)]
+    pad = generator.tokenizer.pad_token_id
+    assert [[token for token in row if token != pad] for row in together] == apart
+
+    model, end = load(folder, "AutoModelForCausalLM").eval(), generator.tokenizer.eos_token_id
+    for prompt, tokens in zip(prompts, apart, strict=True):
+        ids = generator.tokenizer(prompt).input_ids
+        while len(ids) < len(tokens) and ids[-1] != end:
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+        assert tokens == ids and len(tokens) > len(generator.tokenizer(prompt).input_ids)
+    text = generator(prompts[0], max_new_tokens=8, do_sample=False)[0]["generated_text"]
+    assert text == generator.tokenizer.decode(apart[0], skip_special_tokens=True)
+    assert text.startswith(prompts[0])
+
+
+@pytest.mark.parametrize("family", ["modernbert", "bert", "qwen3", "bart"])
+def test_text_classification(family: str, checkpoint, run, forward) -> None:
+    folder = checkpoint(family, "LacunaForSequenceClassification", **named(*INFERENCE))
+    texts = ["The fox is gone.", "A tokenizer learns the pieces of words."]
+    found = run("text-classification", folder)(texts, top_k=None, batch_size=2)
+    for text, answers in zip(texts, found, strict=True):
+        expected = probabilities(forward(folder, "AutoModelForSequenceClassification", text).logits[0])
+        scores = {answer["label"]: answer["score"] for answer in answers}
+        assert scores == pytest.approx(dict(zip(INFERENCE, expected, strict=True)), rel=1e-4)
+
+
+@pytest.mark.parametrize("family", ["modernbert", "bert"])
+def test_zero_shot_classification(family: str, checkpoint, run, forward) -> None:
+    """Each label becomes the second text of a pair, and its score is how much the pair is an entailment."""
+    folder = checkpoint(family, "LacunaForSequenceClassification", **named(*INFERENCE))
+    text, labels = "The river runs through the city.", ["garden", "city", "dog"]
+    found = run("zero-shot-classification", folder)(text, candidate_labels=labels)
+    pairs = [
+        forward(folder, "AutoModelForSequenceClassification", text, f"This example is {label}.").logits[0, 2]
+        for label in labels
+    ]
+    expected = dict(zip(labels, probabilities(torch.stack(pairs)), strict=True))
+    assert dict(zip(found["labels"], found["scores"], strict=True)) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
+@pytest.mark.parametrize("family", ["modernbert", "qwen3"])
+def test_token_classification(family: str, checkpoint, run, forward) -> None:
+    names = ("O", "B-ANIMAL", "I-ANIMAL")
+    folder = checkpoint(family, "LacunaForTokenClassification", **named(*names))
+    text = "The quick brown fox jumps over the lazy dog."
+    tagger = run("token-classification", folder)
+    found = tagger(text, ignore_labels=[])
+    encoded = tagger.tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
+    scores = forward(folder, "AutoModelForTokenClassification", text).logits[0].softmax(-1)
+    places = [place for place, special in enumerate(encoded["special_tokens_mask"]) if not special]
+    assert [answer["index"] for answer in found] == places
+    for answer, place in zip(found, places, strict=True):
+        assert answer["entity"] == names[int(scores[place].argmax())]
+        assert answer["score"] == pytest.approx(float(scores[place].max()), rel=1e-4)
+        assert (answer["start"], answer["end"]) == encoded["offset_mapping"][place]
+    grouped = tagger(text, aggregation_strategy="first", ignore_labels=["O"])
+    assert all(answer["entity_group"] == "ANIMAL" and answer["word"].strip() in text for answer in grouped)
+
+
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [
+        ("modernbert", "LacunaForMaskedLM"),
+        ("bert", "LacunaForPreTraining"),
+        ("qwen3", "LacunaForCausalLM"),
+        ("bart", "LacunaForConditionalGeneration"),
+    ],
+)
+def test_feature_extraction(family: str, head: str, checkpoint, run, forward) -> None:
+    folder, text = checkpoint(family, head), "A lacuna is a gap in a text."
+    found = run("feature-extraction", folder)(text, return_tensors=True)
+    torch.testing.assert_close(found, forward(folder, "AutoModel", text).last_hidden_state)
