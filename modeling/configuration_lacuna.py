@@ -5,6 +5,7 @@ A Lacuna model is described by its parts (norms, positions, feed-forward, masks)
 """
 
 # No `from __future__ import annotations` here: `@strict` checks nothing when annotations are strings.
+import copy
 import difflib
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -20,16 +21,18 @@ from .families_lacuna import FAMILIES, SIZES
 # and that is what type checkers are told; `@strict` sees the whole truth.
 if TYPE_CHECKING:
     DerivedInt = int
+    DerivedName = str
     DerivedNames = list[str]
     DerivedPooling = str
     DerivedParameters = dict[str, Any]
 else:
     DerivedInt = int | None
+    DerivedName = str | None
     DerivedNames = list[str] | None
     DerivedPooling = Literal["first", "mean", "last"] | None
     DerivedParameters = dict | None
 
-SHAPES = ("encoder", "decoder")
+SHAPES = ("encoder", "decoder", "encoder-decoder")
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 # Every head by the shape that can use it. A checkpoint offers these classes and no others: an encoder offered as a
@@ -39,16 +42,30 @@ HEADS: dict[str, dict[str, str]] = {
         "AutoModel": "LacunaModel",
         "AutoModelForPreTraining": "LacunaForPreTraining",
         "AutoModelForMaskedLM": "LacunaForMaskedLM",
+        "AutoModelForNextSentencePrediction": "LacunaForNextSentencePrediction",
         "AutoModelForSequenceClassification": "LacunaForSequenceClassification",
+        "AutoModelForTokenClassification": "LacunaForTokenClassification",
         "AutoModelForQuestionAnswering": "LacunaForQuestionAnswering",
+        "AutoModelForMultipleChoice": "LacunaForMultipleChoice",
     },
     "decoder": {
         "AutoModel": "LacunaModel",
         "AutoModelForCausalLM": "LacunaForCausalLM",
         "AutoModelForSequenceClassification": "LacunaForSequenceClassification",
+        "AutoModelForTokenClassification": "LacunaForTokenClassification",
+        "AutoModelForQuestionAnswering": "LacunaForQuestionAnswering",
+        "AutoModelForMultipleChoice": "LacunaForMultipleChoice",
+    },
+    "encoder-decoder": {
+        "AutoModel": "LacunaModel",
+        "AutoModelForSeq2SeqLM": "LacunaForConditionalGeneration",
+        "AutoModelForSequenceClassification": "LacunaForSequenceClassification",
         "AutoModelForQuestionAnswering": "LacunaForQuestionAnswering",
     },
 }
+
+# How attention compares a query with a key. All but the first are for the textbook: they have one implementation each.
+ATTENTION_SCORES = ("scaled_dot_product", "dot_product", "multiplicative", "additive")
 
 # Keys that are not fields and yet occur in a config.json or in a call: what PreTrainedConfig itself understands, and
 # what tools write beside the architecture. Anything else is a mistake that somebody should hear about.
@@ -97,10 +114,12 @@ class LacunaConfig(PreTrainedConfig):
     """What a Lacuna model is built from.
 
     Args:
-        shape: `"encoder"` (every token sees every token) or `"decoder"` (a token sees itself and what is before it).
+        shape: `"encoder"` (every token sees every token), `"decoder"` (a token sees itself and what is before it) or
+            `"encoder-decoder"` (a decoder that also sees what an encoder made of another text).
         vocab_size: number of token ids.
         hidden_size: width of the residual stream.
-        num_hidden_layers: number of blocks.
+        num_hidden_layers: number of blocks; in an encoder-decoder, of the encoder.
+        num_decoder_layers: number of blocks of the decoder of an encoder-decoder. None: as many as the encoder has.
         num_attention_heads: number of query heads.
         num_key_value_heads: number of key and value heads; query heads share them evenly. None: one per query head.
         head_dim: width of a head. None: `hidden_size // num_attention_heads`.
@@ -115,32 +134,54 @@ class LacunaConfig(PreTrainedConfig):
         embedding_norm: whether the embeddings are normalised. With pre-norm the first block then has no norm of its
             own before attention, since its input is normalised already.
         qk_norm: whether queries and keys are normalised per head before positions are applied.
-        position_type: `"learned"`, `"rotary"` (https://arxiv.org/abs/2104.09864) or `"none"`.
-        max_position_embeddings: number of learned positions; for rotary positions the length of pretraining.
+        attention_score: `"scaled_dot_product"` (https://arxiv.org/abs/1706.03762), which every attention kernel
+            computes; or, for the textbook and with its own plain implementation only, `"dot_product"` and
+            `"multiplicative"` (https://arxiv.org/abs/1508.04025) or `"additive"` (https://arxiv.org/abs/1409.0473).
+        final_logit_softcapping: logits over the vocabulary become `c * tanh(logits / c)`, so that none is beyond this
+            number `c` (https://arxiv.org/abs/2408.00118). None: left as they are.
+        position_type: `"learned"`, `"sinusoidal"` (https://arxiv.org/abs/1706.03762, section 3.5), `"rotary"`
+            (https://arxiv.org/abs/2104.09864) or `"none"`.
+        max_position_embeddings: number of learned positions; for others the length of pretraining.
+        position_offset: rows of the table of learned positions that stand before position 0 and that no token uses;
+            BART has two.
+        scale_embedding: whether token embeddings are multiplied by the square root of hidden_size, as in 2017.
         rope_parameters: `{"rope_type": ..., "rope_theta": ...}` for all layers, or one such dict per layer type.
             None: theta 10000. Only with rotary positions.
         layer_types: `"full_attention"` or `"sliding_attention"` for each layer. None: all full.
+        decoder_layer_types: the same for the decoder of an encoder-decoder.
         sliding_window: in an encoder, how many tokens a sliding layer sees on each side; in a decoder, how many it
             sees in all, itself included. (These are the two meanings that masking_utils of transformers gives it.)
-        type_vocab_size: number of segments (sentence A, sentence B). 0: none; `token_type_ids` are then ignored.
+        type_vocab_size: number of segments (sentence A, sentence B). 0: none; `token_type_ids` are then ignored. In an
+            encoder-decoder only the encoder has segments.
         attention_bias: whether the query, key, value and output projections have biases.
         mlp_bias: whether the feed-forward projections have biases.
         prediction_bias: whether the dense layer of the prediction head has a bias.
+        prediction_act: activation of the prediction head. None: `hidden_act`.
         lm_head_bias: whether the projection onto the vocabulary has a bias.
-        classifier_bias: whether the last projection of a classification head has a bias.
+        classifier_bias: whether the last projection of the sequence classification head has a bias.
         pooler: whether the encoder has BERT's pooler, a dense layer with tanh on the first token.
-        classifier_pooling: `"first"`, `"mean"` or `"last"` real token. None: first in an encoder, last in a decoder.
-        classifier_transform: whether task heads put dense, activation and norm before their last projection.
+        classifier_pooling: `"first"`, `"mean"` or `"last"` real token. None: first in an encoder, last elsewhere.
+        classifier_transform: what task heads put before their last projection: `"none"`; `"tanh"`, a dense layer and
+            tanh on the pooled state (BART); `"norm"`, dense layer, activation and norm (ModernBERT). A pooler stands
+            in its place where both are there.
         embedding_dropout: after the embeddings.
         hidden_dropout: on the output of attention and feed-forward, before it is added to the residual stream.
         attention_dropout: on the attention weights.
         activation_dropout: inside the feed-forward part, after the activation.
         classifier_dropout: before the last projection of a task head. None: `hidden_dropout`.
         tie_word_embeddings: whether the projection onto the vocabulary shares the weights of the token embeddings.
-        initializer_range: standard deviation of the normal distribution that weights start from.
+        initialization: how weights start. `"normal"`: normal, `initializer_range`. `"depth_scaled"`: so, with the
+            output projections of attention and feed-forward divided by the square root of the number of residual
+            branches (Radford et al. 2019, section 2.3). `"truncated_normal"`: depth-scaled, cut at three standard
+            deviations, and the last projection of task heads with hidden_size^-0.5 (ModernBERT). `"xavier_uniform"`:
+            Glorot and Bengio 2010, equation 16, and token embeddings with hidden_size^-0.5 (the 2017 model).
+        zero_init_residual: whether those output projections start at zero, so that every block starts as the identity
+            (https://arxiv.org/abs/1901.09321).
+        initializer_range: standard deviation of the normal distributions above.
         use_cache: whether a decoder returns keys and values for generation.
         pad_token_id, bos_token_id, eos_token_id, cls_token_id, sep_token_id: special tokens. The defaults are those
             of tokenizers trained here, where cls = bos and sep = eos.
+        decoder_start_token_id: what the decoder of an encoder-decoder reads first.
 
     Raises:
         ConfigurationError: on an unknown key (the nearest known one is named), on a value of the wrong type and on an
@@ -150,27 +191,11 @@ class LacunaConfig(PreTrainedConfig):
     model_type = "lacuna"
     keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
 
-    base_model_tp_plan = {
-        "layers.*.attention.q_proj": "colwise",
-        "layers.*.attention.k_proj": "colwise",
-        "layers.*.attention.v_proj": "colwise",
-        "layers.*.attention.q_norm": "replicated_with_grad_allreduce",
-        "layers.*.attention.k_norm": "replicated_with_grad_allreduce",
-        "layers.*.attention.o_proj": "rowwise",
-        "layers.*.mlp.gate_proj": "colwise",
-        "layers.*.mlp.up_proj": "colwise",
-        "layers.*.mlp.down_proj": "rowwise",
-    }
-    base_model_fsdp_plan = {
-        "embeddings": "free_full_weight",
-        "layers.*": "free_full_weight",
-        "norm": "keep_full_weight",
-    }
-
     shape: str = "encoder"
     vocab_size: int = 8192
     hidden_size: int = 256
     num_hidden_layers: int = 6
+    num_decoder_layers: DerivedInt = None  # type: ignore[assignment]
     num_attention_heads: int = 4
     num_key_value_heads: DerivedInt = None  # type: ignore[assignment]
     head_dim: DerivedInt = None  # type: ignore[assignment]
@@ -183,26 +208,34 @@ class LacunaConfig(PreTrainedConfig):
     norm_eps: float | int = 1e-5
     embedding_norm: bool = True
     qk_norm: bool = False
-    position_type: Literal["learned", "rotary", "none"] = "rotary"
+    attention_score: Literal["scaled_dot_product", "dot_product", "multiplicative", "additive"] = "scaled_dot_product"
+    final_logit_softcapping: float | int | None = None
+    position_type: Literal["learned", "sinusoidal", "rotary", "none"] = "rotary"
     max_position_embeddings: int = 8192
+    position_offset: int = 0
+    scale_embedding: bool = False
     rope_parameters: DerivedParameters = None  # type: ignore[assignment]
     layer_types: DerivedNames = None  # type: ignore[assignment]
+    decoder_layer_types: DerivedNames = None  # type: ignore[assignment]
     sliding_window: DerivedInt = None  # type: ignore[assignment]
     type_vocab_size: int = 0
     attention_bias: bool = False
     mlp_bias: bool = False
     prediction_bias: bool = False
+    prediction_act: DerivedName = None  # type: ignore[assignment]
     lm_head_bias: bool = True
     classifier_bias: bool = True
     pooler: bool = False
     classifier_pooling: DerivedPooling = None  # type: ignore[assignment]
-    classifier_transform: bool = True
+    classifier_transform: Literal["none", "tanh", "norm"] = "norm"
     embedding_dropout: float | int = 0.0
     hidden_dropout: float | int = 0.0
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
     classifier_dropout: float | int | None = None
     tie_word_embeddings: bool = True
+    initialization: Literal["normal", "depth_scaled", "truncated_normal", "xavier_uniform"] = "depth_scaled"
+    zero_init_residual: bool = False
     initializer_range: float | int = 0.02
     use_cache: bool = True
     pad_token_id: int | None = 0
@@ -210,6 +243,7 @@ class LacunaConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = 3
     cls_token_id: int | None = 2
     sep_token_id: int | None = 3
+    decoder_start_token_id: int | None = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
         kwargs = self._refuse_unknown_keys(kwargs)
@@ -225,8 +259,16 @@ class LacunaConfig(PreTrainedConfig):
             self.head_dim = self.hidden_size // self.num_attention_heads
         if self.layer_types is None:
             self.layer_types = ["full_attention"] * self.num_hidden_layers
+        if self.shape == "encoder-decoder":
+            if self.num_decoder_layers is None:
+                self.num_decoder_layers = self.num_hidden_layers
+            if self.decoder_layer_types is None:
+                self.decoder_layer_types = ["full_attention"] * self.num_decoder_layers
+            self.is_encoder_decoder = True
+        if self.prediction_act is None:
+            self.prediction_act = self.hidden_act
         if self.classifier_pooling is None:
-            self.classifier_pooling = "last" if self.shape == "decoder" else "first"
+            self.classifier_pooling = "first" if self.shape == "encoder" else "last"
         super().__post_init__(**kwargs)
         self._refuse_impossible_combinations()
         # Recomputed and never read from a file: it follows from the shape, and saving one head would otherwise
@@ -271,6 +313,64 @@ class LacunaConfig(PreTrainedConfig):
         """Whether tokens see only what is before them; some tools of the library ask under this name."""
         return self.shape == "decoder"
 
+    @is_decoder.setter
+    def is_decoder(self, value: bool) -> None:
+        """Accept what the shape says already; tools that compose models set this on every decoder they are given."""
+        self._require(value == self.is_decoder, f"is_decoder={value} contradicts shape={self.shape!r}")
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The stacks that a model of this shape has: `"encoder"`, `"decoder"` or both."""
+        return ("encoder", "decoder") if self.shape == "encoder-decoder" else (self.shape,)
+
+    def layer_types_of(self, stack: str) -> list[str]:
+        """Type of each layer of the `"encoder"` or the `"decoder"`."""
+        both = self.shape == "encoder-decoder"
+        return self.decoder_layer_types if both and stack == "decoder" else self.layer_types
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "LacunaConfig":
+        """The configuration as the cache of one half sees it; the library's own version guesses from field names.
+
+        Args:
+            decoder: ask for the decoder of an encoder-decoder: its layers then stand under the general names.
+            encoder: ask for the encoder.
+        """
+        if decoder == encoder or not decoder or self.shape != "encoder-decoder":
+            return self
+        half = copy.copy(self)
+        half.num_hidden_layers, half.layer_types = self.num_decoder_layers, self.decoder_layer_types
+        return half
+
+    @property
+    def base_model_tp_plan(self) -> dict[str, str]:
+        """How the parts are cut for tensor parallelism: by tokens, by heads, by columns of the feed-forward part."""
+        plan: dict[str, str] = {}
+        for stack in self.stacks:
+            plan[f"{stack}.embeddings.embed_tokens"] = "embedding_rowwise"
+            attentions = ["attention"] + ["cross_attention"] * (self.is_encoder_decoder and stack == "decoder")
+            for attention in attentions:
+                plan |= {f"{stack}.layers.*.{attention}.{name}_proj": "colwise" for name in "qkv"}
+                plan |= {
+                    f"{stack}.layers.*.{attention}.{name}_norm": "replicated_with_grad_allreduce"
+                    for name in ("q", "k")
+                    if self.qk_norm
+                }
+                plan[f"{stack}.layers.*.{attention}.o_proj"] = "rowwise"
+            plan |= {f"{stack}.layers.*.mlp.gate_proj": "colwise"} if self.gated_mlp else {}
+            plan |= {f"{stack}.layers.*.mlp.up_proj": "colwise", f"{stack}.layers.*.mlp.down_proj": "rowwise"}
+        return plan
+
+    @property
+    def base_model_fsdp_plan(self) -> dict[str, str]:
+        """Which modules FSDP2 gathers, and whether it frees them again after use."""
+        plan: dict[str, str] = {}
+        for stack in self.stacks:
+            # The table alone: where it is tied, the library gathers it once for both of its uses.
+            plan[f"{stack}.embeddings.embed_tokens"] = "free_full_weight"
+            plan[f"{stack}.layers.*"] = "free_full_weight"
+            plan |= {f"{stack}.norm": "keep_full_weight"} if self.norm_placement == "pre" else {}
+        return plan
+
     def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Bring `rope_parameters` into standard form; called by `PreTrainedConfig.__post_init__`."""
         theta, scaling = kwargs.pop("rope_theta", None), kwargs.pop("rope_scaling", None)
@@ -285,9 +385,10 @@ class LacunaConfig(PreTrainedConfig):
         nested = any(key in LAYER_TYPES for key in parameters)
         if nested:
             # Entries for layer types that no layer has are dropped; transformers 5.17 would fail on them.
-            missing = sorted(set(self.layer_types) - set(parameters))
+            used = {layer_type for stack in self.stacks for layer_type in self.layer_types_of(stack)}
+            missing = sorted(used - set(parameters))
             self._require(not missing, f"rope_parameters has no entry for {missing}, which layer_types contains")
-            parameters = {key: dict(parameters[key]) for key in LAYER_TYPES if key in set(self.layer_types)}
+            parameters = {key: dict(parameters[key]) for key in LAYER_TYPES if key in used}
         for entry in parameters.values() if nested else [parameters]:
             entry.setdefault("rope_type", "default")
             entry.setdefault("rope_theta", 10_000.0 if theta is None else theta)
@@ -319,10 +420,6 @@ class LacunaConfig(PreTrainedConfig):
         return kept
 
     def _refuse_unknown_shape(self) -> None:
-        if self.shape == "encoder-decoder":
-            raise ConfigurationError(
-                "shape='encoder-decoder' cannot be built yet; 'encoder' and 'decoder' can. Cross-attention is missing."
-            )
         if self.shape not in SHAPES:
             raise ConfigurationError(
                 f"shape={self.shape!r} is not known{name_nearest(value=self.shape, known=SHAPES)}"
@@ -340,10 +437,9 @@ class LacunaConfig(PreTrainedConfig):
             heads % key_value_heads == 0,
             f"num_attention_heads={heads} is not a multiple of num_key_value_heads={key_value_heads}",
         )
-        self._require(
-            self.hidden_act in ACT2FN,
-            f"hidden_act={self.hidden_act!r} is not known{name_nearest(value=self.hidden_act, known=ACT2FN)}",
-        )
+        for name in ("hidden_act", "prediction_act"):
+            value = getattr(self, name)
+            self._require(value in ACT2FN, f"{name}={value!r} is not known{name_nearest(value=value, known=ACT2FN)}")
         self._require(
             not (self.norm_bias and self.norm_type == "rms_norm"), "norm_type='rms_norm' has no bias: norm_bias=False"
         )
@@ -351,20 +447,32 @@ class LacunaConfig(PreTrainedConfig):
             self.position_type != "rotary" or self.head_dim % 2 == 0,
             f"head_dim={self.head_dim} is odd, and rotary positions turn pairs of dimensions",
         )
-        if self.shape == "decoder":
+        if self.shape != "encoder":
             self._require(not self.pooler, "pooler=True reads the first token, which sees nothing else in a decoder")
             self._require(
                 self.classifier_pooling != "first",
                 "classifier_pooling='first' reads the first token, which sees nothing else in a decoder: use 'last'",
             )
-        self._require(not self.is_encoder_decoder, f"is_encoder_decoder=True contradicts shape={self.shape!r}")
+        if self.shape != "encoder-decoder":
+            self._require(not self.is_encoder_decoder, f"is_encoder_decoder=True contradicts shape={self.shape!r}")
+            for name in ("num_decoder_layers", "decoder_layer_types"):
+                value = getattr(self, name)
+                self._require(value is None, f"{name}={value!r} is for shape='encoder-decoder', not {self.shape!r}")
+        if self.position_type != "learned":
+            self._require(
+                not self.position_offset,
+                f"position_offset={self.position_offset} is for position_type='learned', not {self.position_type!r}",
+            )
+        cap = self.final_logit_softcapping
+        self._require(cap is None or cap > 0, f"final_logit_softcapping={cap} must be positive, or None")
         self._refuse_impossible_layers()
 
     def _refuse_impossible_sizes(self) -> None:
         positive = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
         for name in (*positive, "head_dim", "intermediate_size", "max_position_embeddings"):
             self._require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be positive")
-        self._require(self.type_vocab_size >= 0, f"type_vocab_size={self.type_vocab_size} must not be negative")
+        for name in ("type_vocab_size", "position_offset"):
+            self._require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} must not be negative")
         for name in ("embedding_dropout", "hidden_dropout", "attention_dropout", "activation_dropout"):
             self._require(0 <= getattr(self, name) < 1, f"{name}={getattr(self, name)} must be in [0, 1)")
         if self.pad_token_id is not None:
@@ -374,20 +482,22 @@ class LacunaConfig(PreTrainedConfig):
             )
 
     def _refuse_impossible_layers(self) -> None:
-        layer_types = self.layer_types
-        self._require(
-            len(layer_types) == self.num_hidden_layers,
-            f"layer_types names {len(layer_types)} layers and num_hidden_layers is {self.num_hidden_layers}",
-        )
-        for layer_type in layer_types:
+        for field, count in (("layer_types", "num_hidden_layers"), ("decoder_layer_types", "num_decoder_layers")):
+            layer_types = getattr(self, field)
+            if layer_types is None:
+                continue
+            number = getattr(self, count)
             self._require(
-                layer_type in LAYER_TYPES,
-                f"layer_types contains {layer_type!r}{name_nearest(value=layer_type, known=LAYER_TYPES)}",
+                len(layer_types) == number, f"{field} names {len(layer_types)} layers and {count} is {number}"
             )
-        if "sliding_attention" in layer_types:
+            for layer_type in layer_types:
+                self._require(
+                    layer_type in LAYER_TYPES,
+                    f"{field} contains {layer_type!r}{name_nearest(value=layer_type, known=LAYER_TYPES)}",
+                )
             self._require(
-                self.sliding_window is not None and self.sliding_window > 0,
-                f"layer_types has 'sliding_attention' and sliding_window is {self.sliding_window}",
+                "sliding_attention" not in layer_types or (self.sliding_window or 0) > 0,
+                f"{field} has 'sliding_attention' and sliding_window is {self.sliding_window}",
             )
 
 

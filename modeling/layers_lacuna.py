@@ -1,7 +1,7 @@
 """The parts of a Lacuna model, in the order in which data flows through them.
 
-Embeddings, rotary positions, attention, feed-forward, block. Letters in shapes: B rows of a batch, T tokens of
-a row, C hidden_size, H heads, D head_dim.
+Norms, embeddings with positions, rotary positions, attention, feed-forward, block. Letters in shapes: B rows of a
+batch, T tokens of a row, S tokens that are seen, C hidden_size, H heads, D head_dim.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from .configuration_lacuna import LacunaConfig
 
@@ -57,37 +58,88 @@ def build_norm(config: LacunaConfig, *, size: int | None = None) -> nn.Module:
 # --------------------------------------------------------------------------------------------------------- embeddings
 
 
-def look_up(table: nn.Embedding, ids: Tensor, *, name: str, limit: str) -> Tensor:
-    """Rows of `table` for `ids`; numbers outside it are refused by name.
+_CHECKED: set[tuple[Any, ...]] = set()
 
-    A CPU notices them while looking up, so that this costs nothing. A GPU stops in a device-side assert.
+
+def check_range(numbers: Tensor, *, name: str, limit: int, field: str, ignored: int | None = None) -> None:
+    """Refuse numbers outside 0 to `limit - 1` on a GPU, once for each shape that is seen.
+
+    Looking at the numbers makes the GPU wait, and a number outside a table stops it in a device-side assert that
+    names nothing. A wrong tokenizer or a wrong label shows in the first batch, so one look at each shape is the best
+    of both. On a CPU the look-up itself notices, at no cost: see `look_up`.
+
+    Raises:
+        ValueError: with the number, the argument and the field of the configuration that limits it.
+    """
+    if numbers.device.type in ("cpu", "meta") or torch.compiler.is_compiling():
+        return
+    seen = (name, limit, numbers.shape, numbers.device)
+    if seen not in _CHECKED:
+        refuse_outside(numbers, name=name, limit=limit, field=field, ignored=ignored)
+        _CHECKED.add(seen)
+
+
+def refuse_outside(numbers: Tensor, *, name: str, limit: int, field: str, ignored: int | None = None) -> None:
+    """Raise a `ValueError` that names the first of `numbers` outside 0 to `limit - 1`, if there is one."""
+    is_outside = (numbers < 0) | (numbers >= limit)
+    if ignored is not None:
+        is_outside &= numbers != ignored
+    outside = numbers[is_outside]
+    if outside.numel():
+        raise ValueError(f"{name} contains {int(outside[0])}, and {field}={limit} allows 0 to {limit - 1}")
+
+
+def look_up(table: nn.Embedding, ids: Tensor, *, name: str, field: str, offset: int = 0) -> Tensor:
+    """Rows of `table` for `ids` [...], counted from row `offset`; numbers outside it are refused by name.
 
     Raises:
         ValueError: with the number, the name of the argument and the field of the configuration that limits it.
     """
+    limit = table.num_embeddings - offset
+    check_range(ids, name=name, limit=limit, field=field)
     try:
-        return table(ids)
-    except IndexError as error:
-        outside = ids[(ids < 0) | (ids >= table.num_embeddings)]
-        raise ValueError(
-            f"{name} contains {int(outside[0])}, and {limit}={table.num_embeddings} allows 0 to "
-            f"{table.num_embeddings - 1}"
-        ) from error
+        return table(ids + offset if offset else ids)
+    except IndexError:
+        refuse_outside(ids, name=name, limit=limit, field=field)
+        raise
+
+
+def sinusoidal_positions(position_ids: Tensor, *, size: int) -> Tensor:
+    """Sines and cosines in turn: [B, T] -> float32 [B, T, size] (https://arxiv.org/abs/1706.03762, section 3.5)."""
+    exponents = torch.arange(0, size, 2, dtype=torch.float32, device=position_ids.device) / size
+    angles = position_ids[..., None].float() / 10_000.0**exponents
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :size]
+
+
+class LacunaTokenEmbedding(nn.Embedding):
+    """A table of token embeddings whose rows leave it multiplied by `scale`."""
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
+
+    def forward(self, input: Tensor) -> Tensor:
+        embeddings = super().forward(input)
+        return embeddings if self.scale == 1.0 else embeddings * self.scale
 
 
 class LacunaEmbeddings(nn.Module):
-    """Tokens, plus learned positions and segments where the configuration has them, normalised if it says so."""
+    """Tokens, plus learned or sinusoidal positions and segments as configured, normalised if it says so."""
 
-    def __init__(self, config: LacunaConfig) -> None:
+    def __init__(self, config: LacunaConfig, *, has_segments: bool = True) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.embed_tokens = LacunaTokenEmbedding(config)
+        self.position_type = config.position_type
+        self.position_offset = config.position_offset
         self.embed_positions = (
-            nn.Embedding(config.max_position_embeddings, config.hidden_size)
+            nn.Embedding(config.max_position_embeddings + config.position_offset, config.hidden_size)
             if config.position_type == "learned"
             else None
         )
         self.embed_segments = (
-            nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
+            nn.Embedding(config.type_vocab_size, config.hidden_size)
+            if config.type_vocab_size and has_segments
+            else None
         )
         self.norm = build_norm(config) if config.embedding_norm else None
         self.dropout = nn.Dropout(config.embedding_dropout)
@@ -111,21 +163,28 @@ class LacunaEmbeddings(nn.Module):
             Hidden states [B, T, C].
 
         Raises:
-            ValueError: on a CPU, when a number is outside its table.
+            ValueError: when a number is outside its table (on a GPU: in the first batch of each shape).
         """
         hidden_states = inputs_embeds
         if hidden_states is None:
-            hidden_states = look_up(self.embed_tokens, input_ids, name="input_ids", limit="vocab_size")
+            hidden_states = look_up(self.embed_tokens, input_ids, name="input_ids", field="vocab_size")
         if self.embed_segments is not None:
             if token_type_ids is None:  # Segment 0, so that the table takes part (and gets a gradient) in every step.
                 token_type_ids = position_ids.new_zeros(hidden_states.shape[:2])
             hidden_states = hidden_states + look_up(
-                self.embed_segments, token_type_ids, name="token_type_ids", limit="type_vocab_size"
+                self.embed_segments, token_type_ids, name="token_type_ids", field="type_vocab_size"
             )
         if self.embed_positions is not None:
             hidden_states = hidden_states + look_up(
-                self.embed_positions, position_ids, name="position_ids", limit="max_position_embeddings"
+                self.embed_positions,
+                position_ids,
+                name="position_ids",
+                field="max_position_embeddings",
+                offset=self.position_offset,
             )
+        elif self.position_type == "sinusoidal":
+            positions = sinusoidal_positions(position_ids, size=hidden_states.shape[-1])
+            hidden_states = hidden_states + positions.to(hidden_states.dtype)
         if self.norm is not None:
             hidden_states = self.norm(hidden_states)
         return self.dropout(hidden_states)
@@ -232,6 +291,24 @@ def apply_rotary(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------- attention
 
 
+def weigh_values(
+    module: nn.Module, scores: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """softmax(scores + mask) V, the softmax in float32: scores [B, H, T, S] -> output [B, T, H, D] and weights."""
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+def share_heads(states: Tensor, groups: int) -> Tensor:
+    """Key or value heads, each repeated for the query heads that share it: [B, H / groups, S, D] -> [B, H, S, D]."""
+    return states.repeat_interleave(groups, dim=1) if groups > 1 else states
+
+
 def eager_attention_forward(
     module: nn.Module,
     query: Tensor,
@@ -253,23 +330,87 @@ def eager_attention_forward(
         Output [B, T, H, D] and weights [B, H, T, S].
     """
     groups = module.num_key_value_groups
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    elif attention_mask is not None:
-        scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
-    output = torch.matmul(weights, value).transpose(1, 2).contiguous()
-    return output, weights
+    scores = torch.matmul(query, share_heads(key, groups).transpose(2, 3)) * scaling
+    return weigh_values(module, scores, share_heads(value, groups), attention_mask, dropout)
+
+
+class DotProductScore(nn.Module):
+    """q . k, not scaled (https://arxiv.org/abs/1508.04025, equation 8, `dot`)."""
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__()
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Queries [B, H, T, D] and keys [B, H, S, D] -> scores [B, H, T, S]."""
+        return torch.matmul(query, key.transpose(2, 3))
+
+
+class MultiplicativeScore(nn.Module):
+    """q . W k with a matrix per head (https://arxiv.org/abs/1508.04025, equation 8, `general`)."""
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__()
+        heads, size = config.num_attention_heads, config.head_dim
+        self.weight = nn.Parameter(torch.empty(heads, size, size))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Queries [B, H, T, D] and keys [B, H, S, D] -> scores [B, H, T, S]."""
+        return torch.matmul(torch.matmul(query, self.weight), key.transpose(2, 3))
+
+
+class AdditiveScore(nn.Module):
+    """v . tanh(q + k) with a vector per head (https://arxiv.org/abs/1409.0473, appendix A.1.2).
+
+    The matrices W and U of the paper are the projections that made q and k.
+    """
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.num_attention_heads, config.head_dim))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Queries [B, H, T, D] and keys [B, H, S, D] -> scores [B, H, T, S]; holds [B, H, T, S, D] in between."""
+        compared = torch.tanh(query.unsqueeze(3) + key.unsqueeze(2))
+        return torch.einsum("bhtsd,hd->bhts", compared, self.weight.to(compared.dtype))
+
+
+SCORES: dict[str, Callable[[LacunaConfig], nn.Module]] = {
+    "dot_product": DotProductScore,
+    "multiplicative": MultiplicativeScore,
+    "additive": AdditiveScore,
+}
+
+
+def scored_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """softmax(score(Q, K)) V with the score that the module owns; arguments as in `eager_attention_forward`."""
+    groups = module.num_key_value_groups
+    scores = module.score(query, share_heads(key, groups))
+    return weigh_values(module, scores, share_heads(value, groups), attention_mask, dropout)
+
+
+for _name in SCORES:  # Both registers: an attention function without a mask function of its name would get no mask.
+    AttentionInterface.register(_name, scored_attention_forward)
+    AttentionMaskInterface.register(_name, eager_mask)
 
 
 class LacunaAttention(nn.Module):
-    """Self-attention with grouped key-value heads (https://arxiv.org/abs/2305.13245) and optional norms on both."""
+    """Attention with grouped key-value heads (https://arxiv.org/abs/2305.13245) and optional norms on both.
 
-    def __init__(self, config: LacunaConfig, layer_idx: int) -> None:
+    Args:
+        stack: `"encoder"` or `"decoder"`, where the layer stands.
+        is_cross: whether keys and values come from the states of the encoder.
+    """
+
+    def __init__(self, config: LacunaConfig, layer_idx: int, *, stack: str, is_cross: bool = False) -> None:
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
@@ -277,11 +418,12 @@ class LacunaAttention(nn.Module):
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = config.head_dim**-0.5
         self.attention_dropout = config.attention_dropout
-        self.is_causal = config.is_decoder
+        self.is_causal = stack == "decoder" and not is_cross
+        self.is_cross = is_cross
         self.sliding_window: int | None = None
-        if config.layer_types[layer_idx] == "sliding_attention":
+        if config.layer_types_of(stack)[layer_idx] == "sliding_attention" and not is_cross:
             # Flash kernels see `sliding_window - 1` tokens on a side: right for a decoder, one short for an encoder.
-            self.sliding_window = config.sliding_window + (0 if config.is_decoder else 1)
+            self.sliding_window = config.sliding_window + (0 if self.is_causal else 1)
 
         query_size = config.num_attention_heads * config.head_dim
         key_value_size = config.num_key_value_heads * config.head_dim
@@ -290,6 +432,7 @@ class LacunaAttention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, key_value_size, bias=config.attention_bias)
         self.q_norm = build_norm(config, size=config.head_dim) if config.qk_norm else None
         self.k_norm = build_norm(config, size=config.head_dim) if config.qk_norm else None
+        self.score = SCORES[config.attention_score](config) if config.attention_score in SCORES else None
         self.o_proj = nn.Linear(query_size, config.hidden_size, bias=config.attention_bias)
 
     def forward(
@@ -298,22 +441,30 @@ class LacunaAttention(nn.Module):
         attention_mask: Any = None,
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         past_key_values: Cache | None = None,
+        encoder_hidden_states: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Hidden states [B, T, C] -> output [B, T, C] and, from the eager implementation, weights [B, H, T, S]."""
+        """Hidden states [B, T, C] -> output [B, T, C] and, from plain implementations, weights [B, H, T, S].
+
+        Args:
+            attention_mask: as the attention function takes it.
+            position_embeddings: cosines and sines, see `apply_rotary`.
+            past_key_values: keys and values of the tokens before.
+            encoder_hidden_states: [B, S, C], what cross-attention sees.
+        """
         batch_size, length = hidden_states.shape[:-1]
-        heads = (batch_size, length, -1, self.head_dim)
         hidden_states = hidden_states.to(compute_dtype(hidden_states))  # once; autocast would do it three times
-        query = self.q_proj(hidden_states).view(heads)
-        key = self.k_proj(hidden_states).view(heads)
-        value = self.v_proj(hidden_states).view(heads).transpose(1, 2)
-        if self.q_norm is not None and self.k_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
-        query, key = query.transpose(1, 2), key.transpose(1, 2)
-        if position_embeddings is not None:
-            query, key = apply_rotary(query, *position_embeddings), apply_rotary(key, *position_embeddings)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
+        query = self.q_proj(hidden_states).view(batch_size, length, -1, self.head_dim)
+        query = (query if self.q_norm is None else self.q_norm(query)).transpose(1, 2)
+        if self.is_cross:
+            key, value = self._look_at_encoder(encoder_hidden_states, past_key_values)
+        else:
+            key, value = self._project_keys_and_values(hidden_states)
+            if position_embeddings is not None:
+                query, key = apply_rotary(query, *position_embeddings), apply_rotary(key, *position_embeddings)
+            if past_key_values is not None:
+                own = getattr(past_key_values, "self_attention_cache", past_key_values)
+                key, value = own.update(key, value, self.layer_idx)
 
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         output, weights = attend(
@@ -328,6 +479,24 @@ class LacunaAttention(nn.Module):
             **kwargs,
         )
         return self.o_proj(output.reshape(batch_size, length, -1)), weights
+
+    def _project_keys_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, S, C] -> keys and values [B, H / groups, S, D]."""
+        heads = (*states.shape[:-1], -1, self.head_dim)
+        key, value = self.k_proj(states).view(heads), self.v_proj(states).view(heads)
+        key = key if self.k_norm is None else self.k_norm(key)
+        return key.transpose(1, 2), value.transpose(1, 2)
+
+    def _look_at_encoder(self, states: Any, cache: Cache | None) -> tuple[Tensor, Tensor]:
+        """Keys and values of the encoder's states: computed for the first token, kept in the cache from then on."""
+        if not isinstance(cache, EncoderDecoderCache):
+            return self._project_keys_and_values(states.to(compute_dtype(states)))
+        if not cache.is_updated.get(self.layer_idx):
+            key, value = self._project_keys_and_values(states.to(compute_dtype(states)))
+            cache.is_updated[self.layer_idx] = True
+            return cache.cross_attention_cache.update(key, value, self.layer_idx)
+        layer = cache.cross_attention_cache.layers[self.layer_idx]
+        return layer.keys, layer.values
 
 
 # ------------------------------------------------------------------------------------------------------- feed-forward
@@ -358,15 +527,20 @@ class LacunaMLP(nn.Module):
 
 
 class LacunaLayer(GradientCheckpointingLayer):
-    """Attention, then feed-forward, each added to the residual stream."""
+    """Attention, in a decoder of an encoder-decoder cross-attention, then feed-forward, each added to the stream."""
 
-    def __init__(self, config: LacunaConfig, layer_idx: int) -> None:
+    def __init__(self, config: LacunaConfig, layer_idx: int, *, stack: str) -> None:
         super().__init__()
-        self.layer_type = config.layer_types[layer_idx]
+        self.layer_type = config.layer_types_of(stack)[layer_idx]
         self.norm_first = config.norm_placement == "pre"
         normalised_input = self.norm_first and config.embedding_norm and layer_idx == 0
         self.attention_norm = nn.Identity() if normalised_input else build_norm(config)
-        self.attention = LacunaAttention(config, layer_idx)
+        self.attention = LacunaAttention(config, layer_idx, stack=stack)
+        has_cross_attention = config.is_encoder_decoder and stack == "decoder"
+        self.cross_attention_norm = build_norm(config) if has_cross_attention else None
+        self.cross_attention = (
+            LacunaAttention(config, layer_idx, stack=stack, is_cross=True) if has_cross_attention else None
+        )
         self.mlp_norm = build_norm(config)
         self.mlp = LacunaMLP(config)
         self.dropout = nn.Dropout(config.hidden_dropout)
@@ -377,24 +551,54 @@ class LacunaLayer(GradientCheckpointingLayer):
         attention_mask: Any = None,
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         past_key_values: Cache | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Any = None,
+        packing: dict[str, Any] | None = None,
+        cross_packing: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Hidden states [B, T, C] -> [B, T, C]; see `LacunaAttention` for the other arguments."""
-        kwargs |= {
-            "attention_mask": attention_mask,
-            "position_embeddings": position_embeddings,
-            "past_key_values": past_key_values,
-        }
+        """Hidden states [B, T, C] -> [B, T, C].
+
+        Args:
+            encoder_attention_mask: the mask of cross-attention; the other arguments are those of `LacunaAttention`.
+            packing, cross_packing: bounds of documents in packed rows, for attention functions that take them.
+        """
+
+        def attend(states: Tensor) -> Tensor:
+            return self.attention(
+                states,
+                attention_mask=attention_mask,
+                position_embeddings=position_embeddings,
+                past_key_values=past_key_values,
+                **(packing or {}),
+                **kwargs,
+            )[0]
+
+        def attend_across(states: Tensor) -> Tensor:
+            assert self.cross_attention is not None
+            return self.cross_attention(
+                states,
+                attention_mask=encoder_attention_mask,
+                past_key_values=past_key_values,
+                encoder_hidden_states=encoder_hidden_states,
+                **(cross_packing or {}),
+                **kwargs,
+            )[0]
+
+        hidden_states = self._add(hidden_states, attend, self.attention_norm)
+        if self.cross_attention is not None:
+            hidden_states = self._add(hidden_states, attend_across, self.cross_attention_norm)
+        return self._add(hidden_states, self.mlp, self.mlp_norm)
+
+    def _add(self, hidden_states: Tensor, sub_layer: Callable[[Tensor], Tensor], norm: Any) -> Tensor:
+        """The residual stream plus what the sub-layer makes of it, normalised before or after."""
         if self.norm_first:
-            attended, _ = self.attention(self.attention_norm(hidden_states), **kwargs)
-            hidden_states = hidden_states + self.dropout(attended)
-            return hidden_states + self.dropout(self.mlp(self.mlp_norm(hidden_states)))
-        attended, _ = self.attention(hidden_states, **kwargs)
-        hidden_states = self.attention_norm(hidden_states + self.dropout(attended))
-        return self.mlp_norm(hidden_states + self.dropout(self.mlp(hidden_states)))
+            return hidden_states + self.dropout(sub_layer(norm(hidden_states)))
+        return norm(hidden_states + self.dropout(sub_layer(hidden_states)))
 
 
 __all__ = [
+    "SCORES",
     "LacunaAttention",
     "LacunaEmbeddings",
     "LacunaLayer",
@@ -402,5 +606,7 @@ __all__ = [
     "LacunaRMSNorm",
     "LacunaRotaryEmbedding",
     "build_norm",
+    "check_range",
     "look_up",
+    "refuse_outside",
 ]

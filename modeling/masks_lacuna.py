@@ -1,4 +1,4 @@
-"""Which tokens see which: padding, the future, windows, and documents packed into one row.
+"""Which tokens see which: padding, the future, windows, the other text, and documents packed into one row.
 
 Letters in shapes: B rows of a batch, T tokens of a row, S tokens that are seen, C hidden_size.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache
 from transformers.masking_utils import (
     create_bidirectional_mask,
     create_bidirectional_sliding_window_mask,
@@ -53,69 +53,175 @@ def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None) -
     return documents if attention_mask is None else documents.masked_fill(~attention_mask.bool(), -1)
 
 
+def refuse_wrong_mask(
+    attention_mask: Tensor, *, batch_size: int, length: int, seen: int, is_fixed: bool, name: str = "attention_mask"
+) -> None:
+    """Refuse a 2D mask that does not cover the tokens; nothing is looked at but shapes.
+
+    Args:
+        attention_mask: [B, seen + T].
+        seen: number of tokens in the cache.
+        is_fixed: whether the cache has a fixed length; a mask may then be as long as that.
+
+    Raises:
+        ValueError: with both shapes.
+    """
+    rows, columns = attention_mask.shape if attention_mask.dim() == 2 else (0, 0)
+    fits = columns == seen + length or (is_fixed and columns > seen + length)
+    if rows != batch_size or not fits:
+        past = f" after {seen} in the cache" if seen else ""
+        raise ValueError(
+            f"{name} has the shape {tuple(attention_mask.shape)}, and {batch_size} rows of {length} tokens{past} "
+            f"need ({batch_size}, {seen + length})"
+        )
+
+
 def build_attention_masks(
     *,
     config: LacunaConfig,
+    stack: str,
     hidden_states: Tensor,
     attention_mask: Tensor | dict[str, Any] | None,
     position_ids: Tensor | None,
     past_key_values: Cache | None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Build one mask per layer type that the configuration uses.
+) -> tuple[dict[str, Any], dict[str, Any], Tensor | None]:
+    """Build one mask per layer type that the stack uses.
 
     Must run before the model makes a cache of its own: a cache, even an empty one, hides from masking_utils that rows
     are packed, and documents would then see each other.
 
     Args:
+        stack: `"encoder"` or `"decoder"`.
         hidden_states: embeddings [B, T, C]; only shape, dtype and device matter.
         attention_mask: None, [B, S] with 1 for real tokens, [B, 1, T, S], or masks by layer type from `generate`.
         position_ids: what the caller gave, or None when the positions are simply 0, 1, 2, ...
         past_key_values: the cache that the caller gave, or None.
 
     Returns:
-        Masks by layer type (None where the attention kernel needs none, which is the fast path), and further
-        arguments for the attention function.
+        Masks by layer type (None where the attention kernel needs none, which is the fast path), further arguments
+        for the attention function, and the documents of packed rows [B, T].
+
+    Raises:
+        ValueError: on a mask of the wrong shape.
     """
     if isinstance(attention_mask, dict):
-        return attention_mask, {}
-    layer_types = sorted(set(config.layer_types))
+        return attention_mask, {}, None
+    layer_types = sorted(set(config.layer_types_of(stack)))
     if attention_mask is not None and attention_mask.dim() == 4:
-        return dict.fromkeys(layer_types, attention_mask), {}
-    fresh = past_key_values is None or (
-        isinstance(past_key_values, DynamicCache) and not past_key_values.get_seq_length()
-    )
-    same_length = attention_mask is None or attention_mask.shape[-1] == hidden_states.shape[1]
+        return dict.fromkeys(layer_types, attention_mask), {}, None
+    seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+    is_fixed = past_key_values is not None and past_key_values.is_compileable
+    batch_size, length = hidden_states.shape[:2]
+    if attention_mask is not None and isinstance(seen, int):  # A cache of fixed length counts in a tensor.
+        refuse_wrong_mask(attention_mask, batch_size=batch_size, length=length, seen=seen, is_fixed=is_fixed)
+    same_length = attention_mask is None or attention_mask.shape[-1] == length
+    # Rows are packed in one pass only: a cache of fixed length is for generation, which continues one document a row.
+    fresh = not is_fixed and seen == 0
     documents = find_documents(position_ids, attention_mask) if fresh and same_length else None
     if documents is not None:
-        documents = documents.expand(hidden_states.shape[0], -1)
-        return _build_packed_masks(config=config, hidden_states=hidden_states, documents=documents)
+        documents = documents.expand(batch_size, -1)
+        masks, packing = _build_packed_masks(
+            config=config, stack=stack, hidden_states=hidden_states, documents=documents
+        )
+        return masks, packing, documents
 
     arguments = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
-    if config.is_decoder:
+    if stack == "decoder":
         arguments |= {"past_key_values": past_key_values, "position_ids": None}
-    return {layer_type: MASKS[config.shape, layer_type](**arguments) for layer_type in layer_types}, {}
+    return {layer_type: MASKS[stack, layer_type](**arguments) for layer_type in layer_types}, {}, None
+
+
+def build_cross_attention_mask(
+    *,
+    config: LacunaConfig,
+    hidden_states: Tensor,
+    documents: Tensor | None,
+    encoder_hidden_states: Tensor,
+    encoder_attention_mask: Tensor | None,
+    encoder_documents: Tensor | None,
+) -> tuple[Any, dict[str, Any]]:
+    """Which tokens of the encoder each token of the decoder sees: all real ones, or those of its own document.
+
+    Args:
+        hidden_states: embeddings of the decoder [B, T, C].
+        documents, encoder_documents: numbers of the documents in packed rows [B, T] and [B, S], or None. The n-th
+            document of a row of the decoder belongs to the n-th of the same row of the encoder.
+        encoder_hidden_states: [B, S, C].
+        encoder_attention_mask: [B, S], 1 for real tokens, or None.
+
+    Returns:
+        The mask, and further arguments for the attention function.
+
+    Raises:
+        ValueError: when only one side is packed, or the mask has the wrong shape.
+    """
+    batch_size, length = encoder_hidden_states.shape[:2]
+    if encoder_attention_mask is not None and encoder_attention_mask.dim() != 4:
+        refuse_wrong_mask(encoder_attention_mask, batch_size=batch_size, length=length, seen=0, is_fixed=False)
+    if documents is None or encoder_documents is None:
+        # In a graph the numbers stand for rows that may or may not be packed, so that one side alone may have them.
+        if documents is not encoder_documents and not torch.compiler.is_compiling():
+            packed, single = ("encoder", "decoder") if documents is None else ("decoder", "encoder")
+            raise ValueError(
+                f"the rows of the {packed} hold several documents and those of the {single} do not: give position_ids "
+                "and decoder_position_ids that restart with each document"
+            )
+        return create_bidirectional_mask(
+            config=config,
+            inputs_embeds=hidden_states,
+            attention_mask=encoder_attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+        ), {}
+    if is_flash_attention_requested(config):
+        bounds, longest = _bounds(documents)
+        encoder_bounds, encoder_longest = _bounds(encoder_documents)
+        if bounds.numel() != encoder_bounds.numel():
+            raise ValueError("the rows of the encoder and of the decoder hold different numbers of documents")
+        return None, {
+            "cu_seq_lens_q": bounds,
+            "cu_seq_lens_k": encoder_bounds,
+            "max_length_q": longest,
+            "max_length_k": encoder_longest,
+        }
+    if config._attn_implementation == "flex_attention":
+
+        def within(batch_idx: Tensor, head_idx: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+            return documents[batch_idx, q_idx] == encoder_documents[batch_idx, kv_idx]
+
+        return create_bidirectional_mask(
+            config=config,
+            inputs_embeds=hidden_states,
+            attention_mask=None,
+            encoder_hidden_states=encoder_hidden_states,
+            and_mask_function=within,
+        ), {}
+    return documents[:, None, :, None] == encoder_documents[:, None, None, :], {}
+
+
+def _bounds(documents: Tensor) -> tuple[Tensor, int]:
+    """Where documents [B, T] begin and end in the flattened batch, int32, and the length of the longest."""
+    starts = torch.ones_like(documents, dtype=torch.bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    bounds = starts.flatten().nonzero().flatten().to(torch.int32)
+    bounds = torch.cat((bounds, bounds.new_tensor([documents.numel()])))
+    return bounds, int(bounds.diff().max())
 
 
 def _build_packed_masks(
-    *, config: LacunaConfig, hidden_states: Tensor, documents: Tensor
+    *, config: LacunaConfig, stack: str, hidden_states: Tensor, documents: Tensor
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Masks that keep attention inside the documents [B, T] of packed rows."""
-    layer_types = sorted(set(config.layer_types))
-    implementation = config._attn_implementation
+    layer_types = sorted(set(config.layer_types_of(stack)))
     if is_flash_attention_requested(config):
         # Flash kernels take the bounds of documents in the flattened batch and then need no mask.
-        starts = torch.ones_like(documents, dtype=torch.bool)
-        starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-        bounds = starts.flatten().nonzero().flatten().to(torch.int32)
-        bounds = torch.cat((bounds, bounds.new_tensor([documents.numel()])))
-        longest = int(bounds.diff().max())
+        bounds, longest = _bounds(documents)
         packing = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}
         return dict.fromkeys(layer_types), packing
-    if implementation == "flex_attention":
+    if config._attn_implementation == "flex_attention":
         arguments = {"config": config, "inputs_embeds": hidden_states, "attention_mask": None}
-        arguments |= {"past_key_values": None} if config.is_decoder else {}
+        arguments |= {"past_key_values": None} if stack == "decoder" else {}
         within = packed_sequence_mask_function(documents)
-        return {name: MASKS[config.shape, name](**arguments, and_mask_function=within) for name in layer_types}, {}
+        return {name: MASKS[stack, name](**arguments, and_mask_function=within) for name in layer_types}, {}
     # masking_utils would go through vmap here: 5.1 ms a mask at [64, 128] against 0.9 ms for the comparison below.
     same_document = documents[:, None, :, None] == documents[:, None, None, :]
     positions = torch.arange(documents.shape[1], device=documents.device)
@@ -123,13 +229,13 @@ def _build_packed_masks(
     masks = {}
     for layer_type in layer_types:
         visible = torch.ones_like(distance, dtype=torch.bool)
-        if config.is_decoder:
+        if stack == "decoder":
             visible = distance >= 0
         if layer_type == "sliding_attention":
-            reach = config.sliding_window - 1 if config.is_decoder else config.sliding_window
+            reach = config.sliding_window - 1 if stack == "decoder" else config.sliding_window
             visible = visible & (distance.abs() <= reach)
         masks[layer_type] = same_document & visible
     return masks, {}
 
 
-__all__ = ["MASKS", "build_attention_masks", "find_documents"]
+__all__ = ["MASKS", "build_attention_masks", "build_cross_attention_mask", "find_documents"]

@@ -1,11 +1,13 @@
 """The Lacuna model and its heads.
 
 Every head reads the same way: backbone, pool or select, head, loss if there are labels, typed output. The losses are
-three functions at the top. Letters in shapes: B rows, T tokens of a row, C hidden_size, V vocab_size, L num_labels.
+in losses_lacuna.py. Letters in shapes: B rows, T tokens of a row, S tokens of the encoder's text, C hidden_size,
+V vocab_size, L num_labels.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,115 +15,60 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
     BaseModelOutputWithPoolingAndCrossAttentions,
     CausalLMOutputWithPast,
     MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    NextSentencePredictorOutput,
     QuestionAnsweringModelOutput,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+    Seq2SeqQuestionAnsweringModelOutput,
+    Seq2SeqSequenceClassifierOutput,
     SequenceClassifierOutput,
+    TokenClassifierOutput,
 )
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import ModelOutput, can_return_tuple, merge_with_config_defaults
-from transformers.utils.output_capturing import capture_outputs
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_lacuna import HEADS, ConfigurationError, LacunaConfig
 from .layers_lacuna import (
+    SCORES,
+    AdditiveScore,
     LacunaAttention,
     LacunaEmbeddings,
     LacunaLayer,
+    LacunaMLP,
     LacunaRotaryEmbedding,
+    MultiplicativeScore,
     build_norm,
 )
-from .masks_lacuna import build_attention_masks
-
-IGNORED = -100  # The label of a position that is not to be predicted, as in torch and transformers.
-
-# ------------------------------------------------------------------------------------------------------------- losses
-
-
-def cross_entropy(
-    logits: Tensor, labels: Tensor, *, num_items: int | Tensor | None = None, ignore_index: int = IGNORED
-) -> Tensor:
-    """Summed cross-entropy divided by `num_items`, or by the number of targets here when that is None.
-
-    The sum is what makes gradient accumulation exact: parts of a batch that hold different numbers of targets add up
-    to the loss of the whole when each is divided by the count of the whole. No target at all gives 0, not NaN.
-
-    Args:
-        logits: [..., V], any float dtype; the loss is computed in float32.
-        labels: [...], `ignore_index` where nothing is to be predicted.
-
-    Raises:
-        ValueError: when the shapes differ.
-    """
-    if logits.shape[:-1] != labels.shape:
-        raise ValueError(f"labels have the shape {tuple(labels.shape)}, and logits {tuple(logits.shape)}")
-    logits, labels = logits.flatten(0, -2), labels.flatten()
-    loss = nn.functional.cross_entropy(logits.float(), labels, ignore_index=ignore_index, reduction="sum")
-    if num_items is None:
-        num_items = (labels != ignore_index).sum().clamp(min=1)
-    return loss / (num_items.to(loss.device) if isinstance(num_items, Tensor) else num_items)
+from .losses_lacuna import (
+    IGNORED,
+    chunked_cross_entropy,
+    classification_loss,
+    cross_entropy,
+    refuse_other_shape,
+    select_targets,
+    shifted,
+    span_loss,
+)
+from .masks_lacuna import build_attention_masks, build_cross_attention_mask, find_documents
 
 
-def classification_loss(
-    logits: Tensor, labels: Tensor, *, config: LacunaConfig, num_items: int | Tensor | None = None
-) -> Tensor:
-    """The loss of `config.problem_type`, which the labels decide when it is None (and then is written down there).
+class CheckpointError(ValueError, RuntimeError):
+    """A checkpoint that does not hold the tensors that the model needs (the library raises RuntimeError for these)."""
 
-    Args:
-        logits: [B, L].
-        labels: [B] class numbers; [B, L] of 0 and 1 for several labels at once; [B] or [B, L] numbers for regression.
-        num_items: number of elements of `labels` in the whole batch, as `Trainer` counts them.
-    """
-    if config.problem_type is None:
-        if config.num_labels == 1:
-            config.problem_type = "regression"
-        elif labels.dtype in (torch.int64, torch.int32):
-            config.problem_type = "single_label_classification"
-        else:
-            config.problem_type = "multi_label_classification"
-    if config.problem_type == "single_label_classification":
-        return cross_entropy(logits, labels.view(-1), num_items=num_items)
-    logits, labels = logits.float(), labels.float().view_as(logits)
-    if config.problem_type == "regression":
-        loss = nn.functional.mse_loss(logits, labels, reduction="sum")
-    else:
-        loss = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
-    return loss / (labels.numel() if num_items is None else num_items)
+    exit_code = 3
 
 
-def span_loss(
-    start_logits: Tensor,
-    end_logits: Tensor,
-    start_positions: Tensor,
-    end_positions: Tensor,
-    *,
-    num_items: int | Tensor | None = None,
-) -> Tensor:
-    """Mean of the cross-entropies of start and end; positions [B] beyond the text [B, T] are ignored."""
-    length = start_logits.shape[1]
-    losses = [
-        cross_entropy(logits, positions.view(-1).clamp(0, length), num_items=num_items, ignore_index=length)
-        for logits, positions in ((start_logits, start_positions), (end_logits, end_positions))
-    ]
-    return (losses[0] + losses[1]) / 2
-
-
-# ----------------------------------------------------------------------------------------------- selecting and pooling
-
-
-def select_targets(hidden_states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Keep the positions that have a target: [B, T, C] and [B, T] -> [N, C] and [N], in row-major order.
-
-    Raises:
-        ValueError: when the shapes differ.
-    """
-    if hidden_states.shape[:-1] != labels.shape:
-        raise ValueError(f"labels have the shape {tuple(labels.shape)}, and tokens {tuple(hidden_states.shape[:-1])}")
-    is_target = labels != IGNORED
-    return hidden_states[is_target], labels[is_target]
+# ------------------------------------------------------------------------------------------------------------ pooling
 
 
 def pool_first(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -152,15 +99,28 @@ def pool_mean(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
 POOLING = {"first": pool_first, "mean": pool_mean, "last": pool_last}
 
 
+def pool(
+    hidden_states: Tensor, *, config: LacunaConfig, input_ids: Tensor | None, attention_mask: Tensor | None
+) -> Tensor:
+    """The state of each row that `config.classifier_pooling` picks: [B, T, C] -> [B, C].
+
+    Without a mask, `last` is the last token that is not `pad_token_id`.
+    """
+    pooling, pad_token_id = config.classifier_pooling, config.pad_token_id
+    if pooling == "last" and attention_mask is None and input_ids is not None and pad_token_id is not None:
+        attention_mask = input_ids != pad_token_id
+    return POOLING[pooling](hidden_states, attention_mask)
+
+
 class LacunaPooler(nn.Module):
-    """BERT's pooler: tanh of a dense layer over the first token (https://arxiv.org/abs/1810.04805)."""
+    """tanh of a dense layer over the state of one token (https://arxiv.org/abs/1810.04805)."""
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
-        return torch.tanh(self.dense(pool_first(hidden_states, attention_mask)))
+    def forward(self, pooled: Tensor) -> Tensor:
+        return torch.tanh(self.dense(pooled))
 
 
 class LacunaPredictionHead(nn.Module):
@@ -169,7 +129,7 @@ class LacunaPredictionHead(nn.Module):
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.prediction_bias)
-        self.activation = ACT2FN[config.hidden_act]
+        self.activation = ACT2FN[config.prediction_act]
         self.norm = build_norm(config)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
@@ -192,7 +152,7 @@ class LacunaSentenceHead(nn.Module):
             self.dense = None
         else:
             self.dense = nn.Linear(4 * config.hidden_size, config.hidden_size)
-            self.activation = ACT2FN[config.hidden_act]
+            self.activation = ACT2FN[config.prediction_act]
         self.classifier = nn.Linear(config.hidden_size, 2)
 
     def forward(
@@ -212,6 +172,17 @@ class LacunaSentenceHead(nn.Module):
         return self.classifier(self.activation(self.dense(features)))
 
 
+def build_classifier_transform(config: LacunaConfig) -> nn.Module | None:
+    """What `config.classifier_transform` puts before the last projection of a task head."""
+    transforms = {"none": lambda config: None, "tanh": LacunaPooler, "norm": LacunaPredictionHead}
+    return transforms[config.classifier_transform](config)
+
+
+def classifier_dropout(config: LacunaConfig) -> float:
+    """Dropout before the last projection of a task head."""
+    return config.hidden_dropout if config.classifier_dropout is None else config.classifier_dropout
+
+
 def find_segments(
     input_ids: Tensor | None, token_type_ids: Tensor | None, *, sep_token_id: int | None
 ) -> Tensor | None:
@@ -223,6 +194,567 @@ def find_segments(
 
 
 # ----------------------------------------------------------------------------------------------------------- backbone
+
+
+class LacunaPreTrainedModel(PreTrainedModel):
+    """Initialisation, loading and saving for every Lacuna model."""
+
+    config: LacunaConfig
+    config_class = LacunaConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["LacunaEmbeddings", "LacunaLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    # A pretrained model brings parts that a head does not use; leaving them out is what was asked for.
+    _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^head\.", r"^sentence_head\.", r"^(model\.)?pooler\."]
+
+    def __init__(self, config: LacunaConfig, *inputs: Any, **kwargs: Any) -> None:
+        name = type(self).__name__
+        shapes = [shape for shape, heads in HEADS.items() if name in heads.values()]
+        if shapes and config.shape not in shapes:
+            raise ConfigurationError(
+                f"{name} needs shape={' or '.join(map(repr, shapes))} and the configuration has "
+                f"shape={config.shape!r}; heads for it: {', '.join(HEADS[config.shape].values())}"
+            )
+        super().__init__(config, *inputs, **kwargs)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Start `module` as `config.initialization` says; biases start at zero and norms at one."""
+        super()._init_weights(module)
+        config, std = self.config, self.config.initializer_range
+        if isinstance(module, nn.Linear):
+            self._draw(module.weight, std)
+        elif isinstance(module, nn.Embedding):
+            self._draw(module.weight, std if config.initialization != "xavier_uniform" else config.hidden_size**-0.5)
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, LacunaPredictionHead) and config.initialization == "truncated_normal":
+            self._draw(module.dense.weight, std * (2 * config.num_hidden_layers) ** -0.5)
+        elif isinstance(module, LacunaPreTrainedModel) and config.initialization == "truncated_normal":
+            for name in ("classifier", "qa_outputs", "score"):
+                if isinstance(last := getattr(module, name, None), nn.Linear):
+                    self._draw(last.weight, config.hidden_size**-0.5)
+        elif isinstance(module, MultiplicativeScore):  # Starts as the scaled dot product.
+            identity = torch.eye(config.head_dim) * config.head_dim**-0.5
+            init.copy_(module.weight, identity.expand_as(module.weight))
+        elif isinstance(module, AdditiveScore):
+            init.normal_(module.weight, std=config.head_dim**-0.5)
+        elif isinstance(module, LacunaRotaryEmbedding):
+            for layer_type in module.layer_types:
+                frequencies, _ = module.compute_frequencies(layer_type)
+                init.copy_(getattr(module, module.named(layer_type, "inv_freq")), frequencies)
+                init.copy_(getattr(module, module.named(layer_type, "original_inv_freq")), frequencies)
+
+    def _draw(self, weight: Tensor, std: float) -> None:
+        """Fill `weight` from the distribution of `config.initialization`."""
+        if self.config.initialization == "truncated_normal":
+            init.trunc_normal_(weight, mean=0.0, std=std, a=-3 * std, b=3 * std)
+        elif self.config.initialization == "xavier_uniform" and std == self.config.initializer_range:
+            init.xavier_uniform_(weight)
+        else:
+            init.normal_(weight, mean=0.0, std=std)
+
+    def _check_and_adjust_attn_implementation(
+        self, attn_implementation: str | None, *args: Any, **kwargs: Any
+    ) -> str | None:
+        """A score of the textbook has one implementation, its own, and that implementation belongs to it alone."""
+        score = self.config.attention_score
+        if score == "scaled_dot_product" and attn_implementation not in SCORES:
+            return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
+        if score in SCORES and attn_implementation in (None, "eager", score):
+            return score
+        raise ConfigurationError(
+            f"attn_implementation={attn_implementation!r} cannot compute attention_score={score!r}"
+            + (f"; leave it out, or give {score!r}" if score in SCORES else "")
+        )
+
+    def _resize_token_embeddings(self, new_num_tokens: int, *args: Any, **kwargs: Any) -> nn.Module:
+        """Resize the second table too, where encoder and decoder have one each."""
+        if self.config.is_encoder_decoder and not self.config.tie_word_embeddings:
+            embeddings = self.base_model.decoder.embeddings
+            mean_resizing = args[1] if len(args) > 1 else kwargs.get("mean_resizing", True)
+            pad_to_multiple_of = args[0] if args else kwargs.get("pad_to_multiple_of")
+            embeddings.embed_tokens = self._get_resized_embeddings(
+                embeddings.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+            )
+        return super()._resize_token_embeddings(new_num_tokens, *args, **kwargs)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused here; the heads that generate have this from `GenerationMixin`.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        heads = [name for name in HEADS[self.config.shape].values() if name in GENERATIVE]
+        advice = f"load it as {heads[0]}" if heads else "only a decoder or an encoder-decoder can"
+        raise ConfigurationError(f"{type(self).__name__} with shape={self.config.shape!r} cannot generate: {advice}")
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a checkpoint; a damaged one is refused where the library would draw what is missing at random.
+
+        Heads that the checkpoint does not have are started anew, and the library says so. Arguments as in
+        `transformers.PreTrainedModel.from_pretrained`; `ignore_mismatched_sizes=True` also starts tensors of another
+        shape anew.
+
+        Raises:
+            ConfigurationError: when FSDP2 is asked for and tied embeddings have no multiple of 64 rows.
+            CheckpointError: when a tensor of the backbone is missing, when a tensor belongs to no part of a Lacuna
+                model, or when a tensor has another shape than the configuration says.
+        """
+        wants_info = kwargs.pop("output_loading_info", False)
+        accepts_mismatch = kwargs.pop("ignore_mismatched_sizes", False)
+        model, info = super().from_pretrained(
+            pretrained_model_name_or_path, *args, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+        )
+        # Tensors given by hand are a caller's business, and those of a quantised model have other names and shapes.
+        if kwargs.get("state_dict") is None and getattr(model, "hf_quantizer", None) is None:
+            refuse_damaged(info, source=pretrained_model_name_or_path)
+        if getattr(model, "fsdp_size", None) and model.config.tie_word_embeddings and model.config.vocab_size % 64:
+            raise ConfigurationError(
+                f"vocab_size={model.config.vocab_size} is not a multiple of 64, and FSDP2 trains tied embeddings of "
+                "such a size silently wrong: resize_token_embeddings(n, pad_to_multiple_of=64) before saving, or "
+                "tie_word_embeddings=False"
+            )
+        if info["mismatched_keys"] and not accepts_mismatch:
+            name, found, expected = sorted(info["mismatched_keys"])[0]
+            raise CheckpointError(
+                f"{pretrained_model_name_or_path}: the tensor {name!r} has the shape {tuple(found)}, and the "
+                f"configuration makes it {tuple(expected)} ({len(info['mismatched_keys'])} such tensors); "
+                "ignore_mismatched_sizes=True starts them anew"
+            )
+        return (model, info) if wants_info else model
+
+
+# Everything that a Lacuna model of any shape may hold; a tensor with another name is not ours.
+_BACKBONE = re.compile(r"^(model\.)?(encoder|decoder)\.")
+_HEADS = re.compile(r"^((model\.)?pooler|head|lm_head|sentence_head|classifier|qa_outputs|score)\.")
+
+
+def refuse_damaged(info: dict[str, Any], *, source: Any) -> None:
+    """Raise a `CheckpointError` when tensors of the backbone are missing, or tensors are there that nobody knows.
+
+    Args:
+        info: what `from_pretrained(..., output_loading_info=True)` returned.
+        source: the checkpoint, for the message.
+    """
+    missing = sorted(name for name in info["missing_keys"] if _BACKBONE.match(name))
+    if missing:
+        raise CheckpointError(f"{source}: the tensor {missing[0]!r} is missing ({len(missing)} of the backbone are)")
+    unexpected = sorted(name for name in info["unexpected_keys"] if not _HEADS.match(name))
+    if unexpected:
+        raise CheckpointError(
+            f"{source}: the tensor {unexpected[0]!r} is no part of the model that the configuration describes "
+            f"({len(unexpected)} such tensors)"
+        )
+
+
+class LacunaStack(LacunaPreTrainedModel):
+    """Embeddings and blocks of one side; see `LacunaEncoder` and `LacunaDecoder`."""
+
+    stack: str
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__(config)
+        self.embeddings = LacunaEmbeddings(config, has_segments=self.stack == config.stacks[0])
+        self.rotary_emb = LacunaRotaryEmbedding(config) if config.position_type == "rotary" else None
+        layer_types = config.layer_types_of(self.stack)
+        self.layers = nn.ModuleList(
+            [LacunaLayer(config, index, stack=self.stack) for index in range(len(layer_types))]
+        )
+        self.norm = build_norm(config) if config.norm_placement == "pre" else None
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def init_parallel_plans(self) -> None:
+        """None of its own: the plans of the configuration are written for the whole model."""
+        for plan in ("_tp_plan", "_ep_plan", "_pp_plan", "_fsdp_plan"):
+            setattr(self, plan, {})
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Beside the rest: the projections that write into the residual stream."""
+        super()._init_weights(module)
+        config = self.config
+        if isinstance(module, LacunaAttention):
+            output = module.o_proj.weight
+        elif isinstance(module, LacunaMLP):
+            output = module.down_proj.weight
+        else:
+            return
+        if config.zero_init_residual:
+            init.zeros_(output)
+        elif config.initialization in ("depth_scaled", "truncated_normal"):
+            has_cross_attention = self.stack == "decoder" and config.is_encoder_decoder
+            branches = len(self.layers) * (3 if has_cross_attention else 2)
+            self._draw(output, config.initializer_range * branches**-0.5)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embeddings.embed_tokens = value
+
+    def embed(
+        self,
+        input_ids: Tensor | None,
+        *,
+        inputs_embeds: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None,
+        past_key_values: Cache | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Embeddings [B, T, C], and positions [B or 1, T]: those given, or counted on from the cache.
+
+        Raises:
+            ValueError: when not exactly one of `input_ids` and `inputs_embeds` is given, when ids are no rows of
+                tokens, and when the row is longer than the table of learned positions.
+        """
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is None or (input_ids is not None and inputs_embeds is not None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        if given.dim() != (2 if inputs_embeds is None else 3):
+            name, wanted = (
+                ("input_ids", "(rows, tokens)")
+                if inputs_embeds is None
+                else ("inputs_embeds", "(rows, tokens, hidden_size)")
+            )
+            raise ValueError(f"{name} has the shape {tuple(given.shape)}, and {wanted} is needed")
+        if position_ids is None:
+            seen = past_key_values.get_seq_length() if past_key_values is not None else 0
+            longest = self.config.max_position_embeddings
+            if self.config.position_type == "learned" and isinstance(seen, int) and seen + given.shape[1] > longest:
+                raise ValueError(
+                    f"a row of {seen + given.shape[1]} tokens is longer than max_position_embeddings={longest}, and "
+                    "the learned positions end there"
+                )
+            position_ids = (torch.arange(given.shape[1], device=given.device) + seen).unsqueeze(0)
+        hidden_states = self.embeddings(
+            input_ids, position_ids=position_ids, token_type_ids=token_type_ids, inputs_embeds=inputs_embeds
+        )
+        return hidden_states, position_ids
+
+    def rotate(self, hidden_states: Tensor, position_ids: Tensor) -> dict[str, Any]:
+        """Cosines and sines by layer type; None without rotary positions."""
+        layer_types = set(self.config.layer_types_of(self.stack))
+        if self.rotary_emb is None:
+            return dict.fromkeys(layer_types)
+        if self.rotary_emb.layer_types == [None]:
+            return dict.fromkeys(layer_types, self.rotary_emb(hidden_states, position_ids))
+        return {name: self.rotary_emb(hidden_states, position_ids, name) for name in layer_types}
+
+
+class LacunaEncoder(LacunaStack):
+    """Blocks in which every token sees every token."""
+
+    stack = "encoder"
+    _can_record_outputs = {
+        "hidden_states": LacunaLayer,
+        "attentions": OutputRecorder(LacunaAttention, index=1, layer_name="attention"),
+    }
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Any = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Hidden states [B, T, C] of the tokens; arguments as in `LacunaModel.forward`."""
+        hidden_states, positions = self.embed(
+            input_ids,
+            inputs_embeds=inputs_embeds,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            past_key_values=None,
+        )
+        masks, packing, _ = build_attention_masks(
+            config=self.config,
+            stack=self.stack,
+            hidden_states=hidden_states,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=None,
+        )
+        angles = self.rotate(hidden_states, positions)
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states,
+                attention_mask=masks[layer.layer_type],
+                position_embeddings=angles[layer.layer_type],
+                packing=packing,
+                **kwargs,
+            )
+        return BaseModelOutput(last_hidden_state=hidden_states if self.norm is None else self.norm(hidden_states))
+
+
+class LacunaDecoder(LacunaStack):
+    """Blocks in which a token sees itself and what is before it, and in an encoder-decoder the encoder's states."""
+
+    stack = "decoder"
+
+    @property
+    def _can_record_outputs(self) -> dict[str, OutputRecorder]:
+        layers = "num_decoder_layers" if self.config.is_encoder_decoder else "num_hidden_layers"
+        recorders = {
+            "hidden_states": OutputRecorder(LacunaLayer, num_hidden_layers_key=layers),
+            "attentions": OutputRecorder(LacunaAttention, index=1, layer_name="attention"),
+        }
+        if self.config.is_encoder_decoder:
+            recorders["cross_attentions"] = OutputRecorder(LacunaAttention, index=1, layer_name="cross_attention")
+        return recorders
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Any = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        encoder_documents: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Hidden states [B, T, C] of the tokens; arguments as in `LacunaModel.forward`.
+
+        Args:
+            encoder_hidden_states, encoder_attention_mask: [B, S, C] and [B, S], what cross-attention sees.
+            encoder_documents: numbers of the documents in packed rows of the encoder [B, S].
+        """
+        hidden_states, positions = self.embed(
+            input_ids,
+            inputs_embeds=inputs_embeds,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+        )
+        masks, packing, documents = build_attention_masks(
+            config=self.config,
+            stack=self.stack,
+            hidden_states=hidden_states,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+        )
+        cross_mask: Any = None
+        cross_packing: dict[str, Any] = {}
+        if encoder_hidden_states is not None:
+            cross_mask, cross_packing = build_cross_attention_mask(
+                config=self.config,
+                hidden_states=hidden_states,
+                documents=documents,
+                encoder_hidden_states=encoder_hidden_states,
+                encoder_attention_mask=encoder_attention_mask,
+                encoder_documents=encoder_documents,
+            )
+        if use_cache and past_key_values is None:
+            past_key_values = self.new_cache()
+
+        angles = self.rotate(hidden_states, positions)
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states,
+                attention_mask=masks[layer.layer_type],
+                position_embeddings=angles[layer.layer_type],
+                past_key_values=past_key_values,
+                encoder_hidden_states=encoder_hidden_states,
+                encoder_attention_mask=cross_mask,
+                packing=packing,
+                cross_packing=cross_packing,
+                **kwargs,
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden_states if self.norm is None else self.norm(hidden_states),
+            past_key_values=past_key_values if use_cache else None,
+        )
+
+    def new_cache(self) -> Cache:
+        """An empty cache that grows; layers with a window keep what the window needs."""
+        own = DynamicCache(config=self.config.get_text_config(decoder=True))
+        return EncoderDecoderCache(own, DynamicCache()) if self.config.is_encoder_decoder else own
+
+
+def shift_right(ids: Tensor, *, config: LacunaConfig) -> Tensor:
+    """What the decoder reads to predict `ids` [B, T]: the start token, then all but the last; ignored labels padded.
+
+    Raises:
+        ValueError: when the configuration has no `decoder_start_token_id`.
+    """
+    if config.decoder_start_token_id is None:
+        raise ValueError("decoder_start_token_id is None, and the decoder must read something first: set it")
+    shifted = nn.functional.pad(ids[:, :-1], (1, 0), value=config.decoder_start_token_id)
+    return shifted.masked_fill(shifted == IGNORED, config.pad_token_id or 0)
+
+
+class LacunaModel(LacunaPreTrainedModel):
+    """An encoder, a decoder or both; hidden states out, no head.
+
+    Args:
+        add_pooling_layer: whether to build the pooler that the configuration has. Heads that do not read it leave it
+            out: a parameter without a gradient stops distributed training.
+    """
+
+    encoder: Any  # LacunaEncoder, or None in a decoder
+    decoder: Any  # LacunaDecoder, or None in an encoder
+
+    def __init__(self, config: LacunaConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        self.encoder = LacunaEncoder(config) if "encoder" in config.stacks else None
+        self.decoder = LacunaDecoder(config) if "decoder" in config.stacks else None
+        self.pooler = LacunaPooler(config) if config.pooler and add_pooling_layer else None
+        if config.is_encoder_decoder:
+            tokens = "embeddings.embed_tokens.weight"
+            self._tied_weights_keys = {f"decoder.{tokens}": f"encoder.{tokens}"}
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return (self.encoder or self.decoder).get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        (self.encoder or self.decoder).set_input_embeddings(value)
+        if self.config.is_encoder_decoder and self.config.tie_word_embeddings:
+            self.decoder.set_input_embeddings(value)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Any = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Any = None,
+        decoder_position_ids: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        encoder_outputs: Any = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions | BaseModelOutputWithPastAndCrossAttentions | Seq2SeqModelOutput:
+        """Run the blocks.
+
+        Args:
+            input_ids: token ids [B, T]; or `inputs_embeds` [B, T, C] in their place.
+            attention_mask: [B, T] (with a cache [B, past + T]), 1 for real tokens; None when all are real. Also a mask
+                [B, 1, T, S] as the attention function takes it, or one such mask per layer type in a dict.
+            token_type_ids: segments [B, T]; ignored by a model without segments.
+            position_ids: [B, T]. Where they restart at 0 inside a row, a new document starts, and attention stays
+                inside each document.
+            past_key_values, use_cache: keys and values of the tokens before, and whether to return them (decoders).
+            decoder_input_ids, decoder_attention_mask, decoder_position_ids, decoder_inputs_embeds: the same for the
+                decoder of an encoder-decoder. Without ids it reads `input_ids` shifted by one. In packed rows the
+                n-th document of the decoder sees the n-th of the encoder.
+            encoder_outputs: what the encoder returned, in place of its input.
+            output_attentions, output_hidden_states: also return these of every layer. Attention weights need
+                `attn_implementation="eager"`.
+
+        Raises:
+            ValueError: when ids are outside the vocabulary, rows longer than the learned positions, masks of a wrong
+                shape, or not exactly one of `input_ids` and `inputs_embeds` is given.
+        """
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+        }
+        if self.config.is_encoder_decoder:
+            decoder_inputs = {
+                "input_ids": decoder_input_ids,
+                "attention_mask": decoder_attention_mask,
+                "position_ids": decoder_position_ids,
+                "inputs_embeds": decoder_inputs_embeds,
+                "past_key_values": past_key_values,
+                "use_cache": use_cache,
+            }
+            return self._read_and_write(encoder_outputs, inputs, decoder_inputs, **kwargs)
+        if self.decoder is not None:
+            return self.decoder(**inputs, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
+        outputs = self.encoder(**inputs, **kwargs)
+        pooled = None
+        if self.pooler is not None:
+            pooled = self.pooler(pool_first(outputs.last_hidden_state, attention_mask))
+        return BaseModelOutputWithPoolingAndCrossAttentions(pooler_output=pooled, **outputs)
+
+    def _read_and_write(
+        self, encoder_outputs: Any, inputs: dict[str, Any], decoder_inputs: dict[str, Any], **kwargs: Any
+    ) -> Seq2SeqModelOutput:
+        """Run the encoder, unless its outputs were given, and the decoder on what it returned."""
+        encoder_outputs = self._encode(encoder_outputs, **inputs, **kwargs)
+        if decoder_inputs["input_ids"] is None and decoder_inputs["inputs_embeds"] is None:
+            if inputs["input_ids"] is None:
+                raise ValueError("give decoder_input_ids or decoder_inputs_embeds: there are no input_ids to shift")
+            decoder_inputs["input_ids"] = shift_right(inputs["input_ids"], config=self.config)
+        outputs = self.decoder(
+            **decoder_inputs,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=inputs["attention_mask"],
+            encoder_documents=find_documents(inputs["position_ids"], inputs["attention_mask"]),
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=outputs.last_hidden_state,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.hidden_states,
+            decoder_attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+    def _encode(self, given: Any, **inputs: Any) -> BaseModelOutput:
+        """What the encoder makes of `inputs`, unless it was given: as an output, or as a tuple."""
+        if given is None:
+            return self.encoder(**inputs)
+        if isinstance(given, ModelOutput):
+            return given
+        names = ("last_hidden_state", "hidden_states", "attentions")
+        return BaseModelOutput(**dict(zip(names, given, strict=False)))
+
+
+def carry(outputs: ModelOutput) -> dict[str, Any]:
+    """What a head passes on from the backbone: caches, hidden states and attentions, those that are there."""
+    return {name: value for name, value in outputs.items() if name not in ("last_hidden_state", "pooler_output")}
+
+
+class LacunaLanguageModel(LacunaPreTrainedModel):
+    """What the heads over the vocabulary share: the projection, its bias and its cap."""
+
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.lm_head = new_embeddings
+
+    def project(self, hidden_states: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., C], capped if the configuration says so."""
+        logits = self.lm_head(hidden_states)
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+# -------------------------------------------------------------------------------------------------------------- heads
 
 
 @dataclass
@@ -246,152 +778,10 @@ class LacunaForPreTrainingOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
-class LacunaPreTrainedModel(PreTrainedModel):
-    """Initialisation, loading and saving for every Lacuna model."""
-
-    config: LacunaConfig
-    config_class = LacunaConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _no_split_modules = ["LacunaEmbeddings", "LacunaLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-    _can_compile_fullgraph = True
-    _can_record_outputs = {"hidden_states": LacunaLayer, "attentions": LacunaAttention}
-
-    def __init__(self, config: LacunaConfig, *inputs: Any, **kwargs: Any) -> None:
-        name = type(self).__name__
-        shapes = [shape for shape, heads in HEADS.items() if name in heads.values()]
-        if shapes and config.shape not in shapes:
-            raise ConfigurationError(
-                f"{name} needs shape={' or '.join(map(repr, shapes))} and the configuration has "
-                f"shape={config.shape!r}; heads for it: {', '.join(HEADS[config.shape].values())}"
-            )
-        super().__init__(config, *inputs, **kwargs)
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, LacunaRotaryEmbedding):
-            for layer_type in module.layer_types:
-                frequencies, _ = module.compute_frequencies(layer_type)
-                init.copy_(getattr(module, module.named(layer_type, "inv_freq")), frequencies)
-                init.copy_(getattr(module, module.named(layer_type, "original_inv_freq")), frequencies)
-
-
-class LacunaModel(LacunaPreTrainedModel):
-    """Embeddings and blocks; hidden states out, no head.
-
-    Args:
-        add_pooling_layer: whether to build the pooler that the configuration has. Heads that do not read it leave it
-            out: a parameter without a gradient stops distributed training.
-    """
-
-    def __init__(self, config: LacunaConfig, add_pooling_layer: bool = True) -> None:
-        super().__init__(config)
-        self.embeddings = LacunaEmbeddings(config)
-        self.rotary_emb = LacunaRotaryEmbedding(config) if config.position_type == "rotary" else None
-        self.layers = nn.ModuleList([LacunaLayer(config, index) for index in range(config.num_hidden_layers)])
-        self.norm = build_norm(config) if config.norm_placement == "pre" else None
-        self.pooler = LacunaPooler(config) if config.pooler and add_pooling_layer else None
-        self.gradient_checkpointing = False
-        self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embeddings.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embeddings.embed_tokens = value
-
-    @merge_with_config_defaults
-    @capture_outputs
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Any = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """Run the blocks.
-
-        Args:
-            input_ids: token ids [B, T]; or `inputs_embeds` [B, T, C] in their place.
-            attention_mask: [B, T] (with a cache [B, past + T]), 1 for real tokens; None when all are real. Also a mask
-                [B, 1, T, S] as the attention function takes it, or one such mask per layer type in a dict.
-            token_type_ids: segments [B, T]; ignored by a model without segments.
-            position_ids: [B, T]. Where they restart at 0 inside a row, a new document starts, and attention stays
-                inside each document.
-            past_key_values, use_cache: keys and values of the tokens before, and whether to return them (decoders).
-
-        Raises:
-            ValueError: when not exactly one of `input_ids` and `inputs_embeds` is given.
-        """
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        if given is None or (input_ids is not None and inputs_embeds is not None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
-        if not self.config.is_decoder:
-            past_key_values, use_cache = None, False
-
-        seen = past_key_values.get_seq_length() if past_key_values is not None else 0
-        positions = (torch.arange(given.shape[1], device=given.device) + seen).unsqueeze(0)
-        positions = positions if position_ids is None else position_ids
-        hidden_states = self.embeddings(
-            input_ids, position_ids=positions, token_type_ids=token_type_ids, inputs_embeds=inputs_embeds
-        )
-        masks, packing = build_attention_masks(
-            config=self.config,
-            hidden_states=hidden_states,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-        )
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-
-        angles = self._rotary_positions(hidden_states, positions)
-        for layer in self.layers:
-            hidden_states = layer(
-                hidden_states,
-                attention_mask=masks[layer.layer_type],
-                position_embeddings=angles[layer.layer_type],
-                past_key_values=past_key_values,
-                **packing,
-                **kwargs,
-            )
-        if self.norm is not None:
-            hidden_states = self.norm(hidden_states)
-        return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=hidden_states,
-            pooler_output=None if self.pooler is None else self.pooler(hidden_states, attention_mask),
-            past_key_values=past_key_values if use_cache else None,
-        )
-
-    def _rotary_positions(self, hidden_states: Tensor, position_ids: Tensor) -> dict[str, Any]:
-        """Cosines and sines by layer type; None without rotary positions."""
-        layer_types = set(self.config.layer_types)
-        if self.rotary_emb is None:
-            return dict.fromkeys(layer_types)
-        if self.rotary_emb.layer_types == [None]:
-            return dict.fromkeys(layer_types, self.rotary_emb(hidden_states, position_ids))
-        return {name: self.rotary_emb(hidden_states, position_ids, name) for name in layer_types}
-
-
-# -------------------------------------------------------------------------------------------------------------- heads
-
-
-class LacunaForPreTraining(LacunaPreTrainedModel):
+class LacunaForPreTraining(LacunaLanguageModel):
     """Masked language modelling and sentence relation together (https://arxiv.org/abs/1810.04805)."""
 
-    _tied_weights_keys = {"lm_head.weight": "model.embeddings.embed_tokens.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-    _fsdp_plan = {"lm_head": "keep_full_weight"}
+    _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.embed_tokens.weight"}
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
@@ -400,12 +790,6 @@ class LacunaForPreTraining(LacunaPreTrainedModel):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.sentence_head = LacunaSentenceHead(config)
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
 
     @can_return_tuple
     def forward(
@@ -427,7 +811,7 @@ class LacunaForPreTraining(LacunaPreTrainedModel):
         Args:
             labels: [B, T], -100 where nothing is to be predicted.
             next_sentence_label: [B], 0 when the second segment continues the first, 1 when it does not.
-            sparse_prediction: compute logits at the targets only; None means while training.
+            sparse_prediction: see `is_sparse`.
             num_items_in_batch: number of masked tokens in the whole batch, over all parts of it.
             num_pairs_in_batch: number of sentence pairs in the whole batch. When only `num_items_in_batch` is given,
                 as `Trainer` does, the mean over the pairs here counts by the share of masked tokens that is here: the
@@ -442,11 +826,10 @@ class LacunaForPreTraining(LacunaPreTrainedModel):
             **kwargs,
         )
         hidden_states = outputs.last_hidden_state
-        is_sparse = self.training if sparse_prediction is None else sparse_prediction
-        if labels is not None and is_sparse:
+        if labels is not None and is_sparse(self, sparse_prediction):
             hidden_states, labels = select_targets(hidden_states, labels)
 
-        logits = self.lm_head(self.head(hidden_states))
+        logits = self.project(self.head(hidden_states))
         segments = find_segments(input_ids, token_type_ids, sep_token_id=self.config.sep_token_id)
         relation_logits = self.sentence_head(outputs, attention_mask, segments)
 
@@ -454,7 +837,7 @@ class LacunaForPreTraining(LacunaPreTrainedModel):
         if labels is not None:
             mlm_loss = cross_entropy(logits, labels, num_items=num_items_in_batch)
         if next_sentence_label is not None:
-            nsp_loss = cross_entropy(relation_logits, next_sentence_label.view(-1), num_items=num_pairs_in_batch)
+            nsp_loss = relation_loss(relation_logits, next_sentence_label, num_items=num_pairs_in_batch)
             if labels is not None and num_items_in_batch is not None and num_pairs_in_batch is None:
                 nsp_loss = nsp_loss * (labels != IGNORED).sum() / num_items_in_batch
         losses = [loss for loss in (mlm_loss, nsp_loss) if loss is not None]
@@ -465,19 +848,34 @@ class LacunaForPreTraining(LacunaPreTrainedModel):
             nsp_loss=nsp_loss,
             prediction_logits=logits,
             seq_relationship_logits=relation_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
+            **carry(outputs),
         )
 
 
-class LacunaForMaskedLM(LacunaPreTrainedModel):
+def is_sparse(model: nn.Module, sparse_prediction: bool | None) -> bool:
+    """Whether logits are computed at the targets only: [number of targets, V] in row-major order, not [B, T, V].
+
+    None means while training, which saves most of the work of this head, unless a graph is being compiled: the number
+    of targets is data, and a graph has fixed shapes.
+    """
+    if sparse_prediction is None:
+        return model.training and not torch.compiler.is_compiling()
+    return sparse_prediction
+
+
+def relation_loss(logits: Tensor, labels: Tensor, *, num_items: int | Tensor | None) -> Tensor:
+    """Cross-entropy of the sentence relation: logits [B, 2], labels [B] or [B, 1]."""
+    labels = labels.squeeze(-1) if labels.dim() == 2 and labels.shape[1] == 1 else labels
+    refuse_other_shape(labels, (logits.shape[0],), name="next_sentence_label")
+    return cross_entropy(
+        logits, labels, num_items=num_items, name="next_sentence_label", field="number of sentence relations"
+    )
+
+
+class LacunaForMaskedLM(LacunaLanguageModel):
     """Masked language modelling."""
 
-    _tied_weights_keys = {"lm_head.weight": "model.embeddings.embed_tokens.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-    _fsdp_plan = {"lm_head": "keep_full_weight"}
-    # A checkpoint of LacunaForPreTraining has these as well; leaving them out here is what was asked for.
-    _keys_to_ignore_on_load_unexpected = [r"^sentence_head\.", r"^model\.pooler\."]
+    _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.embed_tokens.weight"}
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
@@ -485,12 +883,6 @@ class LacunaForMaskedLM(LacunaPreTrainedModel):
         self.head = LacunaPredictionHead(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
 
     @can_return_tuple
     def forward(
@@ -509,8 +901,7 @@ class LacunaForMaskedLM(LacunaPreTrainedModel):
 
         Args:
             labels: [B, T], -100 where nothing is to be predicted.
-            sparse_prediction: compute logits at the targets only, [number of targets, V] in row-major order instead
-                of [B, T, V]; None means while training.
+            sparse_prediction: see `is_sparse`.
             num_items_in_batch: number of masked tokens in the whole batch, over all parts of it.
         """
         outputs = self.model(
@@ -522,39 +913,75 @@ class LacunaForMaskedLM(LacunaPreTrainedModel):
             **kwargs,
         )
         hidden_states = outputs.last_hidden_state
-        is_sparse = self.training if sparse_prediction is None else sparse_prediction
-        if labels is not None and is_sparse:
+        if labels is not None and is_sparse(self, sparse_prediction):
             hidden_states, labels = select_targets(hidden_states, labels)
 
-        logits = self.lm_head(self.head(hidden_states))
+        logits = self.project(self.head(hidden_states))
 
         loss = None
         if labels is not None:
             loss = cross_entropy(logits, labels, num_items=num_items_in_batch)
 
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        return MaskedLMOutput(loss=loss, logits=logits, **carry(outputs))
+
+
+class LacunaForNextSentencePrediction(LacunaPreTrainedModel):
+    """Does the second segment continue the first?"""
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__(config)
+        self.model = LacunaModel(config)
+        self.sentence_head = LacunaSentenceHead(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> NextSentencePredictorOutput:
+        """Score the two relations.
+
+        Args:
+            labels: [B], 0 when the second segment continues the first, 1 when it does not.
+            num_items_in_batch: number of pairs in the whole batch, over all parts of it.
+        """
+        outputs = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
         )
+        segments = find_segments(input_ids, token_type_ids, sep_token_id=self.config.sep_token_id)
+
+        logits = self.sentence_head(outputs, attention_mask, segments)
+
+        loss = None
+        if labels is not None:
+            loss = relation_loss(logits, labels, num_items=num_items_in_batch)
+
+        return NextSentencePredictorOutput(loss=loss, logits=logits, **carry(outputs))
 
 
-class LacunaForCausalLM(LacunaPreTrainedModel, GenerationMixin):
+class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
     """Predict the next token; generates."""
 
-    _tied_weights_keys = {"lm_head.weight": "model.embeddings.embed_tokens.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-    _fsdp_plan = {"lm_head": "keep_full_weight"}
+    generate = GenerationMixin.generate
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.embeddings.embed_tokens.weight"}
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
         self.model = LacunaModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
 
     @can_return_tuple
     def forward(
@@ -568,6 +995,8 @@ class LacunaForCausalLM(LacunaPreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        skip_logits: bool = False,
+        shift_labels: Tensor | None = None,
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
@@ -577,6 +1006,9 @@ class LacunaForCausalLM(LacunaPreTrainedModel, GenerationMixin):
             labels: [B, T], the token ids themselves with -100 where nothing is to be predicted; they are shifted
                 here. In packed rows the first token of a document should be -100: nothing before it predicts it.
             logits_to_keep: compute logits for that many last positions (0: all), or for these positions.
+            skip_logits: return the loss alone and never hold the logits, see `chunked_cross_entropy`.
+            shift_labels: [B, T], labels that were shifted already, in place of `labels`: rows that are cut into pieces
+                for several processes cannot be shifted here.
             num_items_in_batch: number of predicted tokens in the whole batch, over all parts of it.
         """
         outputs = self.model(
@@ -589,36 +1021,134 @@ class LacunaForCausalLM(LacunaPreTrainedModel, GenerationMixin):
             use_cache=use_cache,
             **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        hidden_states = outputs.last_hidden_state[:, kept]
+        hidden_states = outputs.last_hidden_state
+        targets = shift_labels
+        if labels is not None and shift_labels is None:
+            refuse_other_shape(labels, tuple(hidden_states.shape[:2]))
+            targets = shifted(labels)
 
-        logits = self.lm_head(hidden_states)
-
-        loss = None
-        if labels is not None:
-            next_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-            loss = cross_entropy(logits, next_labels, num_items=num_items_in_batch)
-
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
+        logits, loss = language_model_loss(
+            self, hidden_states, targets, keep=logits_to_keep, skip_logits=skip_logits, num_items=num_items_in_batch
         )
+
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **carry(outputs))
+
+
+def language_model_loss(
+    model: LacunaLanguageModel,
+    hidden_states: Tensor,
+    labels: Tensor | None,
+    *,
+    keep: int | Tensor = 0,
+    skip_logits: bool = False,
+    num_items: int | Tensor | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Logits and loss of a head that predicts a token at each position; either may be None.
+
+    Args:
+        hidden_states: [B, T, C].
+        labels: [B, T], what each position predicts, -100 for nothing; None: no loss.
+        keep: compute logits for that many last positions (0: all), or for these positions. The labels of the others
+            then do not count.
+        skip_logits: make the loss without the logits.
+    """
+    if skip_logits and labels is not None:
+        return None, chunked_cross_entropy(
+            hidden_states,
+            labels,
+            project=model.project,
+            vocab_size=model.config.vocab_size,
+            num_items=num_items,
+        )
+    kept = slice(-keep, None) if isinstance(keep, int) else keep
+    logits = model.project(hidden_states[:, kept])
+    return logits, None if labels is None else cross_entropy(logits, labels[:, kept], num_items=num_items)
+
+
+class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
+    """Read one text, write another; generates."""
+
+    generate = GenerationMixin.generate
+    _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.embed_tokens.weight"}
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__(config)
+        self.model = LacunaModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
+        self.post_init()
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """What the decoder reads to predict `labels` [B, T]; collators of the library ask for it."""
+        return shift_right(labels, config=self.config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Any = None,
+        decoder_position_ids: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        encoder_outputs: Any = None,
+        logits_to_keep: int | Tensor = 0,
+        skip_logits: bool = False,
+        num_items_in_batch: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Predict the text of the decoder.
+
+        Args:
+            labels: [B, T], what the decoder is to say, -100 where nothing is to be predicted. They are not shifted:
+                without `decoder_input_ids` the decoder reads them shifted by one.
+            logits_to_keep: compute logits for that many last positions (0: all), or for these positions.
+            skip_logits: return the loss alone and never hold the logits, see `chunked_cross_entropy`.
+            num_items_in_batch: number of predicted tokens in the whole batch, over all parts of it.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = shift_right(labels, config=self.config)
+        outputs = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            decoder_position_ids=decoder_position_ids,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            encoder_outputs=encoder_outputs,
+            **kwargs,
+        )
+        hidden_states = outputs.last_hidden_state
+        if labels is not None:
+            refuse_other_shape(labels, tuple(hidden_states.shape[:2]))
+
+        logits, loss = language_model_loss(
+            self, hidden_states, labels, keep=logits_to_keep, skip_logits=skip_logits, num_items=num_items_in_batch
+        )
+
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **carry(outputs))
 
 
 class LacunaForSequenceClassification(LacunaPreTrainedModel):
     """One class, several labels or numbers for each row."""
 
-    _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^sentence_head\.", r"^model\.pooler\."]
-
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
         self.uses_pooler = config.pooler and config.classifier_pooling == "first"
         self.model = LacunaModel(config, add_pooling_layer=self.uses_pooler)
-        has_transform = config.classifier_transform and not self.uses_pooler
-        self.head = LacunaPredictionHead(config) if has_transform else None
+        self.head = None if self.uses_pooler else build_classifier_transform(config)
         self.dropout = nn.Dropout(classifier_dropout(config))
         self.classifier = nn.Linear(config.hidden_size, config.num_labels, bias=config.classifier_bias)
         self.post_init()
@@ -634,11 +1164,12 @@ class LacunaForSequenceClassification(LacunaPreTrainedModel):
         labels: Tensor | None = None,
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
-    ) -> SequenceClassifierOutput:
+    ) -> SequenceClassifierOutput | Seq2SeqSequenceClassifierOutput:
         """Classify rows by the state that `config.classifier_pooling` picks.
 
         Args:
-            attention_mask: [B, T]. Without one, pooling `last` takes the last token that is not `pad_token_id`.
+            attention_mask: [B, T]. Without one, pooling `last` takes the last token that is not `pad_token_id`. An
+                encoder-decoder reads the row with both of its sides, and the state is the decoder's.
             labels: see `classification_loss`.
             num_items_in_batch: number of elements of `labels` in the whole batch, over all parts of it.
         """
@@ -654,10 +1185,9 @@ class LacunaForSequenceClassification(LacunaPreTrainedModel):
         if self.uses_pooler:
             pooled = outputs.pooler_output
         else:
-            pooling, pad_token_id = self.config.classifier_pooling, self.config.pad_token_id
-            if pooling == "last" and attention_mask is None and input_ids is not None and pad_token_id is not None:
-                attention_mask = input_ids != pad_token_id
-            pooled = POOLING[pooling](outputs.last_hidden_state, attention_mask)
+            pooled = pool(
+                outputs.last_hidden_state, config=self.config, input_ids=input_ids, attention_mask=attention_mask
+            )
 
         pooled = pooled if self.head is None else self.head(pooled)
         logits = self.classifier(self.dropout(pooled))
@@ -666,21 +1196,69 @@ class LacunaForSequenceClassification(LacunaPreTrainedModel):
         if labels is not None:
             loss = classification_loss(logits, labels, config=self.config, num_items=num_items_in_batch)
 
-        return SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        output_class = Seq2SeqSequenceClassifierOutput if self.config.is_encoder_decoder else SequenceClassifierOutput
+        return output_class(loss=loss, logits=logits, **carry(outputs))
+
+
+class LacunaForTokenClassification(LacunaPreTrainedModel):
+    """A class for each token."""
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__(config)
+        self.model = LacunaModel(config, add_pooling_layer=False)
+        self.head = LacunaPredictionHead(config) if config.classifier_transform == "norm" else None
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> TokenClassifierOutput:
+        """Classify every token.
+
+        Args:
+            labels: [B, T] class numbers, -100 for tokens that do not count.
+            num_items_in_batch: number of tokens that count in the whole batch, over all parts of it.
+        """
+        kwargs.setdefault("use_cache", False)
+        outputs = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
         )
+        hidden_states = outputs.last_hidden_state
+
+        hidden_states = hidden_states if self.head is None else self.head(hidden_states)
+        logits = self.classifier(self.dropout(hidden_states))
+
+        loss = None
+        if labels is not None:
+            loss = cross_entropy(logits, labels, num_items=num_items_in_batch, field="num_labels")
+
+        return TokenClassifierOutput(loss=loss, logits=logits, **carry(outputs))
 
 
 class LacunaForQuestionAnswering(LacunaPreTrainedModel):
     """Start and end of the answer to a question, as a span of the text that follows it."""
 
-    _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^sentence_head\.", r"^model\.pooler\."]
-
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
+        has_head = config.classifier_transform == "norm"
         self.model = LacunaModel(config, add_pooling_layer=False)
-        self.head = LacunaPredictionHead(config) if config.classifier_transform else None
-        self.dropout = nn.Dropout(classifier_dropout(config) if config.classifier_transform else 0.0)
+        self.head = LacunaPredictionHead(config) if has_head else None
+        self.dropout = nn.Dropout(classifier_dropout(config) if has_head else 0.0)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
@@ -696,7 +1274,7 @@ class LacunaForQuestionAnswering(LacunaPreTrainedModel):
         end_positions: Tensor | None = None,
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
-    ) -> QuestionAnsweringModelOutput:
+    ) -> QuestionAnsweringModelOutput | Seq2SeqQuestionAnsweringModelOutput:
         """Score every token as start and as end of the answer.
 
         Args:
@@ -715,34 +1293,100 @@ class LacunaForQuestionAnswering(LacunaPreTrainedModel):
         hidden_states = outputs.last_hidden_state
 
         hidden_states = hidden_states if self.head is None else self.head(hidden_states)
-        logits = self.qa_outputs(self.dropout(hidden_states))
-        start_logits, end_logits = logits.unbind(-1)
+        start_logits, end_logits = self.qa_outputs(self.dropout(hidden_states)).unbind(-1)
 
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = span_loss(start_logits, end_logits, start_positions, end_positions, num_items=num_items_in_batch)
 
-        return QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=start_logits,
-            end_logits=end_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
+        output_class = (
+            Seq2SeqQuestionAnsweringModelOutput if self.config.is_encoder_decoder else QuestionAnsweringModelOutput
         )
+        return output_class(loss=loss, start_logits=start_logits, end_logits=end_logits, **carry(outputs))
 
 
-def classifier_dropout(config: LacunaConfig) -> float:
-    """Dropout before the last projection of a task head."""
-    return config.hidden_dropout if config.classifier_dropout is None else config.classifier_dropout
+class LacunaForMultipleChoice(LacunaPreTrainedModel):
+    """Which of several texts goes with the question? Each is scored in a row of its own."""
 
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__(config)
+        self.uses_pooler = config.pooler and config.classifier_pooling == "first"
+        self.model = LacunaModel(config, add_pooling_layer=self.uses_pooler)
+        self.head = None if self.uses_pooler else build_classifier_transform(config)
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.score = nn.Linear(config.hidden_size, 1)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> MultipleChoiceModelOutput:
+        """Score every choice; all inputs have one more dimension than elsewhere, the choices: [B, choices, T].
+
+        Args:
+            labels: [B], number of the right choice.
+            num_items_in_batch: number of questions in the whole batch, over all parts of it.
+
+        Returns:
+            Logits [B, choices].
+        """
+        given, dimensions = (input_ids, 3) if inputs_embeds is None else (inputs_embeds, 4)
+        if given is None or given.dim() != dimensions:
+            shape = None if given is None else tuple(given.shape)
+            raise ValueError(f"the input has the shape {shape}, and (questions, choices, tokens) is needed")
+        kwargs.setdefault("use_cache", False)
+        per_choice = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+        }
+        rows = {name: value if value is None else value.flatten(0, 1) for name, value in per_choice.items()}
+        outputs = self.model(**rows, **kwargs)
+        if self.uses_pooler:
+            pooled = outputs.pooler_output
+        else:
+            pooled = pool(
+                outputs.last_hidden_state,
+                config=self.config,
+                input_ids=rows["input_ids"],
+                attention_mask=rows["attention_mask"],
+            )
+
+        pooled = pooled if self.head is None else self.head(pooled)
+        logits = self.score(self.dropout(pooled)).view(given.shape[:2])
+
+        loss = None
+        if labels is not None:
+            loss = cross_entropy(logits, labels, num_items=num_items_in_batch, field="number of choices")
+
+        return MultipleChoiceModelOutput(loss=loss, logits=logits, **carry(outputs))
+
+
+# The heads that generate; `LacunaPreTrainedModel.generate` refuses for all others and names the one to load.
+GENERATIVE = ("LacunaForCausalLM", "LacunaForConditionalGeneration")
 
 __all__ = [
+    "CheckpointError",
     "LacunaForCausalLM",
+    "LacunaForConditionalGeneration",
     "LacunaForMaskedLM",
+    "LacunaForMultipleChoice",
+    "LacunaForNextSentencePrediction",
     "LacunaForPreTraining",
     "LacunaForPreTrainingOutput",
     "LacunaForQuestionAnswering",
     "LacunaForSequenceClassification",
+    "LacunaForTokenClassification",
     "LacunaModel",
     "LacunaPreTrainedModel",
 ]

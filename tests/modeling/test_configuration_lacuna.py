@@ -17,6 +17,14 @@ from modeling import (
 )
 
 ALWAYS = {"AutoConfig", "AutoModel", "AutoModelForSequenceClassification", "AutoModelForQuestionAnswering"}
+OWN = {
+    "encoder": {
+        *("AutoModelForPreTraining", "AutoModelForMaskedLM", "AutoModelForNextSentencePrediction"),
+        *("AutoModelForTokenClassification", "AutoModelForMultipleChoice"),
+    },
+    "decoder": {"AutoModelForCausalLM", "AutoModelForTokenClassification", "AutoModelForMultipleChoice"},
+    "encoder-decoder": {"AutoModelForSeq2SeqLM"},
+}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +35,17 @@ ALWAYS = {"AutoConfig", "AutoModel", "AutoModelForSequenceClassification", "Auto
         ({"hidden_size": "128"}, "hidden_size"),
         ({"hidden_size": 100, "num_attention_heads": 3}, "not a multiple of num_attention_heads=3"),
         ({"num_attention_heads": 4, "num_key_value_heads": 3}, "not a multiple of num_key_value_heads=3"),
-        ({"shape": "encoder-decoder"}, "Cross-attention is missing"),
+        ({"num_decoder_layers": 2}, "num_decoder_layers=2 is for shape='encoder-decoder', not 'encoder'"),
+        ({"shape": "encoder-decoder", "pooler": True}, "sees nothing else in a decoder"),
+        (
+            {"shape": "encoder-decoder", "num_decoder_layers": 2, "decoder_layer_types": ["full_attention"]},
+            "decoder_layer_types names 1 layers and num_decoder_layers is 2",
+        ),
+        ({"position_offset": 2}, "position_offset=2 is for position_type='learned', not 'rotary'"),
+        ({"final_logit_softcapping": 0.0}, "final_logit_softcapping=0.0 must be positive"),
+        ({"attention_score": "cosine"}, "attention_score"),
+        ({"initialization": "kaiming"}, "initialization"),
+        ({"prediction_act": "tanhh"}, "prediction_act='tanhh' is not known; did you mean 'tanh'"),
         ({"shape": "decoder-only"}, "did you mean 'decoder'"),
         ({"hidden_act": "gelu_neww"}, "did you mean 'gelu_new'"),
         ({"norm_type": "rms_norm", "norm_bias": True}, "has no bias"),
@@ -79,7 +97,8 @@ def test_every_family_has_every_size(family: str, size: str) -> None:
     config = LacunaConfig.from_family(family, size, vocab_size=512)
     with torch.device("meta"):
         model = LacunaModel(config)
-    body = sum(parameter.numel() for parameter in model.layers.parameters())
+    stacks = [getattr(model, stack) for stack in config.stacks]
+    body = sum(parameter.numel() for stack in stacks for parameter in stack.layers.parameters())
     if size == "tiny":
         assert 3.5e6 < body < 5e6
     else:
@@ -102,8 +121,7 @@ def test_overrides_take_precedence_and_do_not_leak_between_calls() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_auto_map_lists_the_heads_of_the_shape_and_survives(family: str, tmp_path) -> None:
     config = LacunaConfig.from_family(family, vocab_size=64, num_hidden_layers=3)
-    extra = {"AutoModelForCausalLM"} if config.is_decoder else {"AutoModelForPreTraining", "AutoModelForMaskedLM"}
-    expected = ALWAYS | extra
+    expected = ALWAYS | OWN[config.shape]
     assert set(config.auto_map) == expected == set(HEADS[config.shape]) | {"AutoConfig"}
     for step in ("once", "twice"):
         config.save_pretrained(tmp_path / step)

@@ -99,7 +99,8 @@ def test_no_mask_is_built_when_none_is_needed(family: str) -> None:
     for mask in (None, torch.ones(2, 20, dtype=torch.long)):
         arguments = {"config": config, "hidden_states": states, "attention_mask": mask, "past_key_values": None}
         for positions in (None, torch.arange(20).expand(2, -1)):
-            masks, packing = build_attention_masks(**arguments, position_ids=positions)
+            masks, packing, documents = build_attention_masks(**arguments, stack=config.shape, position_ids=positions)
+            assert documents is None
             assert set(masks) == set(config.layer_types)
             assert all(value is None for value in masks.values())
             assert packing == {}
@@ -110,13 +111,15 @@ def test_packed_mask_by_hand() -> None:
         **{**SMALL, "shape": "decoder"}, layer_types=["full_attention", "sliding_attention"], sliding_window=2
     )
     config._attn_implementation = "sdpa"
-    masks, _ = build_attention_masks(
+    masks, _, documents = build_attention_masks(
         config=config,
+        stack="decoder",
         hidden_states=torch.zeros(1, 5, 16),
         attention_mask=None,
         position_ids=torch.tensor([[0, 1, 2, 0, 1]]),
         past_key_values=None,
     )
+    assert documents is not None and documents.tolist() == [[1, 1, 1, 2, 2]]
     full = [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]
     sliding = [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]
     assert masks["full_attention"][0, 0].int().tolist() == full
@@ -126,8 +129,9 @@ def test_packed_mask_by_hand() -> None:
 def test_flash_kernels_get_the_bounds_of_documents() -> None:
     config = LacunaConfig(**SMALL)
     config._attn_implementation = "flash_attention_2"  # the kernels are not needed to say where documents end
-    masks, packing = build_attention_masks(
+    masks, packing, _ = build_attention_masks(
         config=config,
+        stack="encoder",
         hidden_states=torch.zeros(2, 5, 16),
         attention_mask=torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]),
         position_ids=torch.tensor([[0, 1, 0, 1, 0], [0, 1, 2, 3, 4]]),
@@ -143,7 +147,14 @@ def test_flash_kernels_get_the_bounds_of_documents() -> None:
     [
         ({"input_ids": torch.tensor([[7, 50]])}, "input_ids contains 50, and vocab_size=50 allows 0 to 49"),
         ({"input_ids": torch.tensor([[-1, 4]])}, "input_ids contains -1"),
-        ({"input_ids": torch.ones(1, 9, dtype=torch.long)}, "position_ids contains 8, and max_position_embeddings=8"),
+        (
+            {"input_ids": torch.ones(1, 9, dtype=torch.long)},
+            "a row of 9 tokens is longer than max_position_embeddings=8",
+        ),
+        (
+            {"input_ids": torch.tensor([[7, 8]]), "position_ids": torch.tensor([[0, 8]])},
+            "position_ids contains 8, and max_position_embeddings=8 allows 0 to 7",
+        ),
         (
             {"input_ids": torch.tensor([[7, 8]]), "token_type_ids": torch.tensor([[0, 2]])},
             "token_type_ids contains 2, and type_vocab_size=2",

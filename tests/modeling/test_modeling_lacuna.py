@@ -26,6 +26,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "bert": {"family": "bert"},
     "modernbert": {"family": "modernbert", "sliding_window": 3},
     "qwen3": {"family": "qwen3"},
+    "gpt2": {"family": "gpt2"},
+    "llama": {"family": "llama", "num_key_value_heads": 2},
+    "bart": {"family": "bart"},
+    "vaswani": {"family": "vaswani"},
     "qwen3-sliding": {
         "family": "qwen3",
         "layer_types": ["full_attention", "sliding_attention", "full_attention"],
@@ -39,19 +43,21 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 ENCODERS = ["bert", "modernbert", "encoder-without-positions"]
-DECODERS = ["qwen3", "qwen3-sliding", "learned-decoder"]
+DECODERS = ["qwen3", "qwen3-sliding", "learned-decoder", "gpt2", "llama"]
+PAIRED = ["bart", "vaswani"]  # encoder-decoders
 IMPLEMENTATIONS = ["sdpa", "eager"]
 
 
 def make_config(kind: str, **overrides: Any) -> LacunaConfig:
     small = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 8}
-    return LacunaConfig.from_family(**{**small, "initializer_range": 0.3, **KINDS[kind], **overrides})
+    return LacunaConfig.from_family(**{**small, "initializer_range": 0.2, **KINDS[kind], **overrides})
 
 
 def make_model(kind: str, head: str | None = None, *, seed: int = 0, **overrides: Any) -> Any:
     torch.manual_seed(seed)
     config = make_config(kind, **overrides)
-    head = head or ("LacunaForCausalLM" if config.is_decoder else "LacunaForMaskedLM")
+    writers = {"encoder": "LacunaForMaskedLM", "decoder": "LacunaForCausalLM"}
+    head = head or writers.get(config.shape, "LacunaForConditionalGeneration")
     return getattr(modeling, head)(config).eval()
 
 
@@ -390,7 +396,7 @@ def test_pooling_reads_real_tokens_on_either_side_of_padding() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["bert", "modernbert", "qwen3-sliding"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "qwen3-sliding", *PAIRED])
 def test_saved_and_loaded_is_bitwise_equal(kind: str, dtype: torch.dtype, tmp_path) -> None:
     ids = random_ids(2, 11)
     for auto_name, head in HEADS[make_config(kind).shape].items():
@@ -401,12 +407,13 @@ def test_saved_and_loaded_is_bitwise_equal(kind: str, dtype: torch.dtype, tmp_pa
         assert loaded.dtype == dtype
         before, after = model.state_dict(), loaded.state_dict()
         assert all(torch.equal(before[key], after[key]) for key in before)
+        given = ids.unsqueeze(0) if "Choice" in head else ids
         with torch.no_grad():
-            for mine, theirs in zip(model(ids).to_tuple(), loaded.eval()(ids).to_tuple(), strict=True):
+            for mine, theirs in zip(model(given).to_tuple(), loaded.eval()(given).to_tuple(), strict=True):
                 assert not isinstance(mine, Tensor) or torch.equal(mine, theirs)
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert", "qwen3"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "qwen3", *PAIRED])
 def test_tied_weights_are_one_tensor_and_untied_are_two(kind: str) -> None:
     for tied in (True, False):
         model = make_model(kind, tie_word_embeddings=tied)
@@ -416,7 +423,7 @@ def test_tied_weights_are_one_tensor_and_untied_are_two(kind: str) -> None:
         assert model(random_ids(1, 4)).logits.shape[-1] == VOCAB + 5 == model.config.vocab_size
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert", "qwen3"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "qwen3", "gpt2", "llama", *PAIRED])
 def test_gradients_reach_every_parameter(kind: str) -> None:
     ids = random_ids(3, 10)
     targets: dict[str, dict[str, Tensor]] = {
@@ -425,15 +432,20 @@ def test_gradients_reach_every_parameter(kind: str) -> None:
         "LacunaForCausalLM": {"labels": ids},
         "LacunaForSequenceClassification": {"labels": torch.tensor([0, 1, 0])},
         "LacunaForQuestionAnswering": {"start_positions": ids[:, 0] % 10, "end_positions": ids[:, 1] % 10},
+        "LacunaForConditionalGeneration": {"labels": ids},
+        "LacunaForNextSentencePrediction": {"labels": torch.tensor([0, 1, 0])},
+        "LacunaForTokenClassification": {"labels": ids % 2},
+        "LacunaForMultipleChoice": {"labels": torch.tensor([2])},
     }
     for head in HEADS[make_config(kind).shape].values():
         if head in targets:
             model = make_model(kind, head).train()
-            model(ids, **targets[head]).loss.backward()
+            given = ids.unsqueeze(0) if "Choice" in head else ids
+            model(given, **targets[head]).loss.backward()
             assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert", "qwen3"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "qwen3", *PAIRED])
 def test_gradient_checkpointing_changes_nothing(kind: str) -> None:
     plain = make_model(kind, embedding_dropout=0.0, hidden_dropout=0.0, attention_dropout=0.0).train()
     saving = copy.deepcopy(plain)
@@ -447,13 +459,13 @@ def test_gradient_checkpointing_changes_nothing(kind: str) -> None:
 def test_weights_start_as_the_configuration_says() -> None:
     torch.manual_seed(0)
     model = LacunaForPreTraining(LacunaConfig.from_family("bert", initializer_range=0.05))
-    assert abs(float(model.model.layers[0].mlp.up_proj.weight.detach().std()) - 0.05) < 1e-3
-    assert not model.model.embeddings.embed_tokens.weight[0].any()  # padding
-    assert (model.model.embeddings.norm.weight == 1).all()
+    assert abs(float(model.model.encoder.layers[0].mlp.up_proj.weight.detach().std()) - 0.05) < 1e-3
+    assert not model.model.encoder.embeddings.embed_tokens.weight[0].any()  # padding
+    assert (model.model.encoder.embeddings.norm.weight == 1).all()
     assert not model.lm_head.bias.any()
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3"])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3", *PAIRED])
 def test_meta_device_and_rotary_buffers(family: str) -> None:
     config = make_config(family)
     with torch.device("meta"):
@@ -478,8 +490,9 @@ def test_autocast_trains(head: type) -> None:
 
 
 def test_heads_are_offered_by_the_auto_classes() -> None:
+    kinds = {"encoder": "modernbert", "decoder": "qwen3", "encoder-decoder": "bart"}
     for shape, heads in HEADS.items():
-        config = make_config("modernbert" if shape == "encoder" else "qwen3")
+        config = make_config(kinds[shape])
         for auto_name, head in heads.items():
             assert type(getattr(transformers, auto_name).from_config(config)).__name__ == head
     assert issubclass(LacunaForQuestionAnswering, modeling.LacunaPreTrainedModel)

@@ -1,0 +1,194 @@
+"""The losses of all heads, in one place.
+
+Every loss is a sum over its targets divided by `num_items`, the number of targets in the whole batch over all of its
+parts. Parts of a batch that hold different numbers of targets then add up to the loss of the whole, and gradient
+accumulation changes neither loss nor gradient. Letters in shapes: B rows, T tokens of a row, C hidden_size,
+V vocab_size, L num_labels, N targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from .configuration_lacuna import LacunaConfig
+from .layers_lacuna import check_range, refuse_outside
+
+IGNORED = -100  # The label of a position that is not to be predicted, as in torch and transformers.
+
+# Logits that `chunked_cross_entropy` holds at a time: 2^24 of them are 64 MiB in float32.
+_CHUNK_LOGITS = 2**24
+
+
+def count_items(num_items: int | Tensor | None, labels: Tensor, *, ignore_index: int = IGNORED) -> int | Tensor:
+    """`num_items`, or the number of targets in `labels` when that is None; at least 1, so that no target gives 0."""
+    if num_items is None:
+        return (labels != ignore_index).sum().clamp(min=1)
+    return num_items.to(labels.device) if isinstance(num_items, Tensor) else num_items
+
+
+def refuse_other_shape(labels: Tensor, expected: tuple[int, ...], *, name: str = "labels") -> None:
+    """Raise a `ValueError` with both shapes when `labels` does not have the shape `expected`."""
+    if tuple(labels.shape) != expected:
+        raise ValueError(f"{name} have the shape {tuple(labels.shape)}, and the model needs {expected}")
+
+
+def summed_cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int, name: str, field: str) -> Tensor:
+    """Sum of the cross-entropies of logits [N, V] in float32; labels outside V are refused by name."""
+    check_range(labels, name=name, limit=logits.shape[-1], field=field, ignored=ignore_index)
+    try:
+        return nn.functional.cross_entropy(logits.float(), labels, ignore_index=ignore_index, reduction="sum")
+    except IndexError:
+        refuse_outside(labels, name=name, limit=logits.shape[-1], field=field, ignored=ignore_index)
+        raise
+
+
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    num_items: int | Tensor | None = None,
+    ignore_index: int = IGNORED,
+    name: str = "labels",
+    field: str = "vocab_size",
+) -> Tensor:
+    """Summed cross-entropy divided by `num_items`, or by the number of targets here when that is None.
+
+    Args:
+        logits: [..., V], any float dtype; the loss is computed in float32.
+        labels: [...], `ignore_index` where nothing is to be predicted.
+        name, field: what to call the labels, and the field that says V, when they do not fit.
+
+    Raises:
+        ValueError: when the shapes differ, or a label is outside V.
+    """
+    refuse_other_shape(labels, tuple(logits.shape[:-1]), name=name)
+    loss = summed_cross_entropy(
+        logits.flatten(0, -2), labels.flatten(), ignore_index=ignore_index, name=name, field=field
+    )
+    return loss / count_items(num_items, labels, ignore_index=ignore_index)
+
+
+def chunked_cross_entropy(
+    hidden_states: Tensor,
+    labels: Tensor,
+    *,
+    project: Callable[[Tensor], Tensor],
+    vocab_size: int,
+    num_items: int | Tensor | None = None,
+) -> Tensor:
+    """`cross_entropy(project(hidden_states), labels)` without ever holding all the logits.
+
+    Logits are made for some tokens at a time and again in the backward pass: the memory of one chunk in place of
+    [B, T, V] in two dtypes and their gradient, for one more product with the output embeddings.
+
+    Args:
+        hidden_states: [B, T, C].
+        labels: [B, T], -100 where nothing is to be predicted.
+        project: hidden states [N, C] -> logits [N, V].
+    """
+    refuse_other_shape(labels, tuple(hidden_states.shape[:-1]))
+    hidden_states, flat_labels = hidden_states.flatten(0, -2), labels.flatten()
+    if not torch.compiler.is_compiling():  # The number of targets is data: a graph computes every position instead.
+        hidden_states, flat_labels = select_targets(hidden_states, flat_labels)
+
+    def loss_of(states: Tensor, targets: Tensor) -> Tensor:
+        return summed_cross_entropy(project(states), targets, ignore_index=IGNORED, name="labels", field="vocab_size")
+
+    chunks = (tensor.split(max(1, _CHUNK_LOGITS // vocab_size)) for tensor in (hidden_states, flat_labels))
+    losses = [
+        checkpoint(loss_of, states, targets, use_reentrant=False) for states, targets in zip(*chunks, strict=True)
+    ]
+    # Without a target the sum of no states is 0, and still a part of the graph: backward works and reaches nothing.
+    total = torch.stack(losses).sum() if len(flat_labels) else hidden_states.float().sum()
+    return total / count_items(num_items, labels)
+
+
+def select_targets(hidden_states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Keep the positions that have a target: [..., C] and [...] -> [N, C] and [N], in row-major order.
+
+    Raises:
+        ValueError: when the shapes differ.
+    """
+    refuse_other_shape(labels, tuple(hidden_states.shape[:-1]))
+    is_target = labels != IGNORED
+    return hidden_states[is_target], labels[is_target]
+
+
+def shifted(labels: Tensor) -> Tensor:
+    """Labels [B, T] moved to the position that predicts them; the last position predicts nothing."""
+    return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+
+
+def classification_loss(
+    logits: Tensor, labels: Tensor, *, config: LacunaConfig, num_items: int | Tensor | None = None
+) -> Tensor:
+    """The loss of `config.problem_type`, which the labels decide when it is None (and then is written down there).
+
+    Args:
+        logits: [B, L].
+        labels: [B] class numbers; [B, L] of 0 and 1 for several labels at once; [B] or [B, L] numbers for regression.
+        num_items: number of elements of `labels` in the whole batch, as `Trainer` counts them.
+
+    Raises:
+        ValueError: when the shapes do not fit, or a class number is outside num_labels.
+    """
+    if config.problem_type is None:
+        if config.num_labels == 1:
+            config.problem_type = "regression"
+        elif labels.dtype in (torch.int64, torch.int32):
+            config.problem_type = "single_label_classification"
+        else:
+            config.problem_type = "multi_label_classification"
+    if config.problem_type == "single_label_classification":
+        labels = labels.squeeze(-1) if labels.dim() == 2 and labels.shape[1] == 1 else labels
+        return cross_entropy(logits, labels, num_items=num_items, field="num_labels")
+    if labels.dim() == 1 and logits.shape[1] == 1:
+        labels = labels.unsqueeze(1)
+    refuse_other_shape(labels, tuple(logits.shape))
+    logits, labels = logits.float(), labels.float()
+    if config.problem_type == "regression":
+        loss = nn.functional.mse_loss(logits, labels, reduction="sum")
+    else:
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+    return loss / (labels.numel() if num_items is None else num_items)
+
+
+def span_loss(
+    start_logits: Tensor,
+    end_logits: Tensor,
+    start_positions: Tensor,
+    end_positions: Tensor,
+    *,
+    num_items: int | Tensor | None = None,
+) -> Tensor:
+    """Mean of the cross-entropies of start and end; positions [B] beyond the text [B, T] are ignored.
+
+    Raises:
+        ValueError: when there is not one position for each row.
+    """
+    rows, length = start_logits.shape
+    losses = []
+    for logits, positions, name in (
+        (start_logits, start_positions, "start_positions"),
+        (end_logits, end_positions, "end_positions"),
+    ):
+        positions = positions.squeeze(-1) if positions.dim() == 2 and positions.shape[1] == 1 else positions
+        refuse_other_shape(positions, (rows,), name=name)
+        positions = positions.clamp(0, length)
+        losses.append(cross_entropy(logits, positions, num_items=num_items, ignore_index=length, name=name))
+    return (losses[0] + losses[1]) / 2
+
+
+__all__ = [
+    "IGNORED",
+    "chunked_cross_entropy",
+    "classification_loss",
+    "cross_entropy",
+    "select_targets",
+    "shifted",
+    "span_loss",
+]
