@@ -35,7 +35,7 @@ class Logits(nn.Module):
 
 def encode(folder: Path, texts: list[str], answers: list[str] | None = None) -> dict[str, Tensor]:
     """Padded ids and masks [B, T]; with `answers` also what the decoder of an encoder-decoder has said, [B, S]."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     encoded = tokenizer(texts, padding=True, return_tensors="pt")
     inputs = {name: encoded[name] for name in ("input_ids", "attention_mask")}
     if answers is None:

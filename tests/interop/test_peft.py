@@ -35,7 +35,7 @@ def batch(texts) -> Callable[[Path, str], dict[str, Any]]:
     """Two texts, with the labels that a task of peft trains on."""
 
     def make(folder: Path, task: str) -> dict[str, Any]:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
         encoded = dict(tokenizer(texts[:2], padding=True, return_tensors="pt"))
         if task == "SEQ_CLS":
             return encoded | {"labels": torch.tensor([0, 2])}

@@ -37,7 +37,7 @@ def forward(load) -> Callable[..., Any]:
 
     @torch.no_grad()
     def make(folder: Path, auto_name: str, *texts: str) -> Any:
-        encoded = AutoTokenizer.from_pretrained(folder)(*texts, return_tensors="pt")
+        encoded = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)(*texts, return_tensors="pt")
         return load(folder, auto_name).eval()(**encoded)
 
     return make
@@ -52,7 +52,7 @@ def test_fill_mask(family: str, checkpoint, run, forward) -> None:
     folder = checkpoint(family, "LacunaForPreTraining")
     text = "The lazy [MASK] sleeps in the garden."
     found = run("fill-mask", folder)(text, top_k=3)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     place = tokenizer(text).input_ids.index(tokenizer.mask_token_id)
     expected = forward(folder, "AutoModelForMaskedLM", text).logits[0, place].softmax(-1).topk(3)
     assert [answer["token"] for answer in found] == expected.indices.tolist()

@@ -24,7 +24,7 @@ def from_a_folder(model: Any) -> bool:
 @torch.no_grad()
 def pooled_states(model: Any, folder: Path, texts: list[str]) -> torch.Tensor:
     """Pooled hidden states [texts, C], one text at a time, so that no padding takes part."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     states = [model.eval()(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
     return torch.stack([each[-1] if model.config.is_decoder else each.mean(0) for each in states])
 
@@ -84,7 +84,10 @@ def test_a_classifier_of_pairs_is_a_cross_encoder(checkpoint, load, tmp_path) ->
     scorer = sentence_transformers.CrossEncoder(str(folder), trust_remote_code=True, device="cpu")
     assert from_a_folder(scorer.model)
     scores = scorer.predict(pairs, activation_fn=torch.nn.Identity())
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), load(folder, "AutoModelForSequenceClassification").eval()
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(folder, trust_remote_code=True),
+        load(folder, "AutoModelForSequenceClassification").eval(),
+    )
     expected = [float(model(**tokenizer(*pair, return_tensors="pt")).logits) for pair in pairs]
     numpy.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
 

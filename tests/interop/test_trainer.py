@@ -143,7 +143,7 @@ def build(checkpoint, load, texts, tmp_path) -> Callable[..., Trainer]:
     def make(name: str, *, output_dir: str = "run", **options: Any) -> Trainer:
         case = CASES[name]
         folder = checkpoint(case.family, case.pretrained)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
         torch.manual_seed(1)
         model = load(folder, case.auto_name, **case.options)
         data = Dataset.from_list([case.make_row(tokenizer, text, number) for number, text in enumerate(texts)])
@@ -212,7 +212,7 @@ def test_it_learns_and_its_checkpoint_loads(name: str, build, load) -> None:
     batch = trainer.data_collator([trainer.train_dataset[0], trainer.train_dataset[1]])
     with torch.no_grad():
         torch.testing.assert_close(loaded(**batch).loss, trainer.model.eval()(**batch).loss, rtol=0, atol=0)
-    assert AutoTokenizer.from_pretrained(folder)("A gap.").input_ids
+    assert AutoTokenizer.from_pretrained(folder, trust_remote_code=True)("A gap.").input_ids
 
     resumed = build(name, output_dir="resumed", max_steps=16, per_device_train_batch_size=4)
     resumed.train(resume_from_checkpoint=str(folder.with_name("checkpoint-8")))
