@@ -144,6 +144,8 @@ class LacunaConfig(PreTrainedConfig):
         max_position_embeddings: number of learned positions; for others the length of pretraining.
         position_offset: rows of the table of learned positions that stand before position 0 and that no token uses;
             BART has two.
+        freeze_padding: whether the embedding of `pad_token_id` starts at zero and never learns from being read. Set it
+            to False where the padding token is also another one, such as the end of a text.
         scale_embedding: whether token embeddings are multiplied by the square root of hidden_size, as in 2017.
         rope_parameters: `{"rope_type": ..., "rope_theta": ...}` for all layers, or one such dict per layer type.
             None: theta 10000. Only with rotary positions.
@@ -213,6 +215,7 @@ class LacunaConfig(PreTrainedConfig):
     position_type: Literal["learned", "sinusoidal", "rotary", "none"] = "rotary"
     max_position_embeddings: int = 8192
     position_offset: int = 0
+    freeze_padding: bool = True
     scale_embedding: bool = False
     rope_parameters: DerivedParameters = None  # type: ignore[assignment]
     layer_types: DerivedNames = None  # type: ignore[assignment]
@@ -447,6 +450,14 @@ class LacunaConfig(PreTrainedConfig):
             self.position_type != "rotary" or self.head_dim % 2 == 0,
             f"head_dim={self.head_dim} is odd, and rotary positions turn pairs of dimensions",
         )
+        parameters = self.rope_parameters or {}
+        for entry in [parameters] if "rope_type" in parameters else parameters.values():
+            factor = entry.get("partial_rotary_factor", 1.0)
+            self._require(
+                0 < factor <= 1 and int(self.head_dim * factor) % 2 == 0 and int(self.head_dim * factor) > 0,
+                f"partial_rotary_factor={factor} turns {int(self.head_dim * factor)} of head_dim={self.head_dim} "
+                "dimensions, and rotary positions turn pairs",
+            )
         if self.shape != "encoder":
             self._require(not self.pooler, "pooler=True reads the first token, which sees nothing else in a decoder")
             self._require(
@@ -495,9 +506,12 @@ class LacunaConfig(PreTrainedConfig):
                     layer_type in LAYER_TYPES,
                     f"{field} contains {layer_type!r}{name_nearest(value=layer_type, known=LAYER_TYPES)}",
                 )
+            # A decoder with a window of one token sees itself alone, and caches of the library cannot keep no token.
+            is_decoder = self.is_decoder or field == "decoder_layer_types"
+            least = 2 if is_decoder else 1
             self._require(
-                "sliding_attention" not in layer_types or (self.sliding_window or 0) > 0,
-                f"{field} has 'sliding_attention' and sliding_window is {self.sliding_window}",
+                "sliding_attention" not in layer_types or (self.sliding_window or 0) >= least,
+                f"{field} has 'sliding_attention' and sliding_window is {self.sliding_window}: at least {least}",
             )
 
 

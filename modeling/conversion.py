@@ -13,8 +13,7 @@ Both sides compute the same, with these exceptions:
 - BERT pools the token at position 0, and so does ModernBERT for `"cls"`; we pool the first token that is not masked.
   GPT-2, Llama and Qwen3 pool the last token that is not `pad_token_id`, BART the last `eos_token_id` of its decoder;
   we pool the last token that is not masked. All agree on rows padded on the right, for BART on such as end in its eos.
-- GPT-2 adds the embeddings of `token_type_ids` to those of the tokens; we ignore them. It also learns the embedding of
-  `pad_token_id`, which the other families, and we, leave alone.
+- GPT-2 adds the embeddings of `token_type_ids` to those of the tokens; we ignore them.
 - BART's `final_logits_bias` is a constant, and our `lm_head.bias` is learned.
 - While training, ModernBERT also drops from the output of attention, and BART from the input of its classifier.
 """
@@ -236,6 +235,7 @@ _EVERY: Fields = {
         decoder_layer_types=None,
     ),
     **unread("no layer slides", sliding_window=None),
+    **unread("it only trains", freeze_padding=True),
     **unread("it only starts a model", zero_init_residual=False),
     **unread("only an encoder-decoder starts with it", decoder_start_token_id=None),
     **unread("it is for tokenizers", cls_token_id=None, sep_token_id=None),
@@ -463,6 +463,7 @@ CONVERSIONS: dict[str, Conversion] = {
             **renamed(attention_dropout="attn_pdrop"),
             **only(gated_mlp=False, norm_type="layer_norm", norm_bias=True, position_type="learned"),
             **only(attention_bias=True, mlp_bias=True),
+            **unread("it only trains", freeze_padding=False),
             "intermediate_size": Field(
                 lambda config: {
                     "n_inner": None if config.intermediate_size == 4 * config.hidden_size else config.intermediate_size

@@ -65,6 +65,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {  # Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"
         "parts": {
             "shape": "decoder",
+            "freeze_padding": False,
             "hidden_act": "gelu_new",
             "gated_mlp": False,
             "norm_type": "layer_norm",

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
+from .checks_lacuna import check_range, refuse_outside
 from .configuration_lacuna import LacunaConfig
 
 
@@ -58,37 +59,6 @@ def build_norm(config: LacunaConfig, *, size: int | None = None) -> nn.Module:
 # --------------------------------------------------------------------------------------------------------- embeddings
 
 
-_CHECKED: set[tuple[Any, ...]] = set()
-
-
-def check_range(numbers: Tensor, *, name: str, limit: int, field: str, ignored: int | None = None) -> None:
-    """Refuse numbers outside 0 to `limit - 1` on a GPU, once for each shape that is seen.
-
-    Looking at the numbers makes the GPU wait, and a number outside a table stops it in a device-side assert that
-    names nothing. A wrong tokenizer or a wrong label shows in the first batch, so one look at each shape is the best
-    of both. On a CPU the look-up itself notices, at no cost: see `look_up`.
-
-    Raises:
-        ValueError: with the number, the argument and the field of the configuration that limits it.
-    """
-    if numbers.device.type in ("cpu", "meta") or torch.compiler.is_compiling():
-        return
-    seen = (name, limit, numbers.shape, numbers.device)
-    if seen not in _CHECKED:
-        refuse_outside(numbers, name=name, limit=limit, field=field, ignored=ignored)
-        _CHECKED.add(seen)
-
-
-def refuse_outside(numbers: Tensor, *, name: str, limit: int, field: str, ignored: int | None = None) -> None:
-    """Raise a `ValueError` that names the first of `numbers` outside 0 to `limit - 1`, if there is one."""
-    is_outside = (numbers < 0) | (numbers >= limit)
-    if ignored is not None:
-        is_outside &= numbers != ignored
-    outside = numbers[is_outside]
-    if outside.numel():
-        raise ValueError(f"{name} contains {int(outside[0])}, and {field}={limit} allows 0 to {limit - 1}")
-
-
 def look_up(table: nn.Embedding, ids: Tensor, *, name: str, field: str, offset: int = 0) -> Tensor:
     """Rows of `table` for `ids` [...], counted from row `offset`; numbers outside it are refused by name.
 
@@ -115,7 +85,8 @@ class LacunaTokenEmbedding(nn.Embedding):
     """A table of token embeddings whose rows leave it multiplied by `scale`."""
 
     def __init__(self, config: LacunaConfig) -> None:
-        super().__init__(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        padding_idx = config.pad_token_id if config.freeze_padding else None
+        super().__init__(config.vocab_size, config.hidden_size, padding_idx=padding_idx)
         self.scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
 
     def forward(self, input: Tensor) -> Tensor:
@@ -229,9 +200,13 @@ class LacunaRotaryEmbedding(nn.Module):
     def compute_default_rope_parameters(
         config: LacunaConfig, device: torch.device | None = None, layer_type: str | None = None, **kwargs: Any
     ) -> tuple[Tensor, float]:
-        """Inverse frequencies theta^(-2i/D), float32 [D / 2], and the factor 1 (other rope types scale the angles)."""
+        """Inverse frequencies theta^(-2i/R), float32 [R / 2], and the factor 1 (other rope types scale the angles).
+
+        R is the number of turned dimensions: all D of a head, or a part (`partial_rotary_factor`).
+        """
         parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
-        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float, device=device) / config.head_dim
+        size = int(config.head_dim * parameters.get("partial_rotary_factor", 1.0))
+        exponents = torch.arange(0, size, 2, dtype=torch.float, device=device) / size
         return 1.0 / (parameters["rope_theta"] ** exponents), 1.0
 
     def compute_frequencies(self, layer_type: str | None) -> tuple[Tensor, float]:
@@ -493,6 +468,10 @@ class LacunaAttention(nn.Module):
             return self._project_keys_and_values(states.to(compute_dtype(states)))
         if not cache.is_updated.get(self.layer_idx):
             key, value = self._project_keys_and_values(states.to(compute_dtype(states)))
+            layers = cache.cross_attention_cache.layers
+            # `generate` gives cross-attention the windows of the decoder, which would forget the start of the text.
+            if self.layer_idx < len(layers) and layers[self.layer_idx].is_sliding:
+                layers[self.layer_idx] = DynamicLayer()
             cache.is_updated[self.layer_idx] = True
             return cache.cross_attention_cache.update(key, value, self.layer_idx)
         layer = cache.cross_attention_cache.layers[self.layer_idx]
@@ -606,7 +585,5 @@ __all__ = [
     "LacunaRMSNorm",
     "LacunaRotaryEmbedding",
     "build_norm",
-    "check_range",
     "look_up",
-    "refuse_outside",
 ]

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from .checks_lacuna import as_classes, check_range, refuse_other_shape, refuse_outside
 from .configuration_lacuna import LacunaConfig
-from .layers_lacuna import check_range, refuse_outside
 
 IGNORED = -100  # The label of a position that is not to be predicted, as in torch and transformers.
 
@@ -30,14 +30,9 @@ def count_items(num_items: int | Tensor | None, labels: Tensor, *, ignore_index:
     return num_items.to(labels.device) if isinstance(num_items, Tensor) else num_items
 
 
-def refuse_other_shape(labels: Tensor, expected: tuple[int, ...], *, name: str = "labels") -> None:
-    """Raise a `ValueError` with both shapes when `labels` does not have the shape `expected`."""
-    if tuple(labels.shape) != expected:
-        raise ValueError(f"{name} have the shape {tuple(labels.shape)}, and the model needs {expected}")
-
-
 def summed_cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int, name: str, field: str) -> Tensor:
     """Sum of the cross-entropies of logits [N, V] in float32; labels outside V are refused by name."""
+    labels = as_classes(labels, name=name)
     check_range(labels, name=name, limit=logits.shape[-1], field=field, ignored=ignore_index)
     try:
         return nn.functional.cross_entropy(logits.float(), labels, ignore_index=ignore_index, reduction="sum")
@@ -165,7 +160,7 @@ def span_loss(
     *,
     num_items: int | Tensor | None = None,
 ) -> Tensor:
-    """Mean of the cross-entropies of start and end; positions [B] beyond the text [B, T] are ignored.
+    """Mean of the cross-entropies of start and end; positions [B] outside the text [B, T] are ignored.
 
     Raises:
         ValueError: when there is not one position for each row.
@@ -178,7 +173,8 @@ def span_loss(
     ):
         positions = positions.squeeze(-1) if positions.dim() == 2 and positions.shape[1] == 1 else positions
         refuse_other_shape(positions, (rows,), name=name)
-        positions = positions.clamp(0, length)
+        positions = as_classes(positions, name=name)
+        positions = positions.masked_fill((positions < 0) | (positions >= length), length)
         losses.append(cross_entropy(logits, positions, num_items=num_items, ignore_index=length, name=name))
     return (losses[0] + losses[1]) / 2
 

@@ -20,6 +20,7 @@ from transformers.masking_utils import (
 )
 from transformers.utils.generic import is_flash_attention_requested
 
+from .checks_lacuna import check_mask, refuse_other_shape
 from .configuration_lacuna import LacunaConfig
 
 MASKS: dict[tuple[str, str], Callable[..., Any]] = {
@@ -37,9 +38,14 @@ def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None) -
 
     Args:
         position_ids: [B, T], restarting at 0 with each document.
-        attention_mask: [B, T], 1 for real tokens, or None when all are real.
+        attention_mask: [B, T], 1 for real tokens, or None when all are real. One with more dimensions says itself who
+            sees whom, and nothing is found.
     """
-    if position_ids is None or position_ids.shape[-1] < 2:
+    if (
+        position_ids is None
+        or position_ids.shape[-1] < 2
+        or (attention_mask is not None and attention_mask.dim() != 2)
+    ):
         return None
     starts = position_ids == 0
     has_before = torch.arange(position_ids.shape[-1], device=position_ids.device) > 0
@@ -51,29 +57,6 @@ def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None) -
         return None
     documents = starts.cumsum(-1)
     return documents if attention_mask is None else documents.masked_fill(~attention_mask.bool(), -1)
-
-
-def refuse_wrong_mask(
-    attention_mask: Tensor, *, batch_size: int, length: int, seen: int, is_fixed: bool, name: str = "attention_mask"
-) -> None:
-    """Refuse a 2D mask that does not cover the tokens; nothing is looked at but shapes.
-
-    Args:
-        attention_mask: [B, seen + T].
-        seen: number of tokens in the cache.
-        is_fixed: whether the cache has a fixed length; a mask may then be as long as that.
-
-    Raises:
-        ValueError: with both shapes.
-    """
-    rows, columns = attention_mask.shape if attention_mask.dim() == 2 else (0, 0)
-    fits = columns == seen + length or (is_fixed and columns > seen + length)
-    if rows != batch_size or not fits:
-        past = f" after {seen} in the cache" if seen else ""
-        raise ValueError(
-            f"{name} has the shape {tuple(attention_mask.shape)}, and {batch_size} rows of {length} tokens{past} "
-            f"need ({batch_size}, {seen + length})"
-        )
 
 
 def build_attention_masks(
@@ -107,17 +90,23 @@ def build_attention_masks(
     if isinstance(attention_mask, dict):
         return attention_mask, {}, None
     layer_types = sorted(set(config.layer_types_of(stack)))
-    if attention_mask is not None and attention_mask.dim() == 4:
-        return dict.fromkeys(layer_types, attention_mask), {}, None
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     is_fixed = past_key_values is not None and past_key_values.is_compileable
     batch_size, length = hidden_states.shape[:2]
     if attention_mask is not None and isinstance(seen, int):  # A cache of fixed length counts in a tensor.
-        refuse_wrong_mask(attention_mask, batch_size=batch_size, length=length, seen=seen, is_fixed=is_fixed)
-    same_length = attention_mask is None or attention_mask.shape[-1] == length
-    # Rows are packed in one pass only: a cache of fixed length is for generation, which continues one document a row.
-    fresh = not is_fixed and seen == 0
-    documents = find_documents(position_ids, attention_mask) if fresh and same_length else None
+        check_mask(attention_mask, batch_size=batch_size, length=length, seen=seen, is_fixed=is_fixed)
+    if attention_mask is not None and attention_mask.dim() == 4:
+        return dict.fromkeys(layer_types, attention_mask), {}, None
+    documents = None
+    if (attention_mask is None or attention_mask.shape[-1] == length) and isinstance(seen, int) and seen == 0:
+        documents = find_documents(position_ids, attention_mask)
+    if documents is not None and is_fixed and torch.compiler.is_compiling():
+        documents = None  # While tracing, these may stand for rows that are not packed: generation, with this cache.
+    if documents is not None and is_fixed:
+        raise ValueError(
+            "the rows hold several documents (position_ids restart) and past_key_values has a fixed length: leave the "
+            "cache out, or give one that grows"
+        )
     if documents is not None:
         documents = documents.expand(batch_size, -1)
         masks, packing = _build_packed_masks(
@@ -136,7 +125,7 @@ def build_cross_attention_mask(
     config: LacunaConfig,
     hidden_states: Tensor,
     documents: Tensor | None,
-    encoder_hidden_states: Tensor,
+    encoder_hidden_states: Tensor | None,
     encoder_attention_mask: Tensor | None,
     encoder_documents: Tensor | None,
 ) -> tuple[Any, dict[str, Any]]:
@@ -146,7 +135,7 @@ def build_cross_attention_mask(
         hidden_states: embeddings of the decoder [B, T, C].
         documents, encoder_documents: numbers of the documents in packed rows [B, T] and [B, S], or None. The n-th
             document of a row of the decoder belongs to the n-th of the same row of the encoder.
-        encoder_hidden_states: [B, S, C].
+        encoder_hidden_states: [B, S, C]; None where there is no encoder, and nothing to mask.
         encoder_attention_mask: [B, S], 1 for real tokens, or None.
 
     Returns:
@@ -155,9 +144,12 @@ def build_cross_attention_mask(
     Raises:
         ValueError: when only one side is packed, or the mask has the wrong shape.
     """
+    if encoder_hidden_states is None:
+        return None, {}
     batch_size, length = encoder_hidden_states.shape[:2]
-    if encoder_attention_mask is not None and encoder_attention_mask.dim() != 4:
-        refuse_wrong_mask(encoder_attention_mask, batch_size=batch_size, length=length, seen=0, is_fixed=False)
+    if encoder_attention_mask is not None and encoder_attention_mask.dim() == 4:
+        # Made for the encoder's attention to itself, where every token may see others; here only columns have a sense.
+        refuse_other_shape(encoder_attention_mask, (batch_size, 1, 1, length), name="attention_mask")
     if documents is None or encoder_documents is None:
         # In a graph the numbers stand for rows that may or may not be packed, so that one side alone may have them.
         if documents is not encoder_documents and not torch.compiler.is_compiling():
@@ -172,6 +164,24 @@ def build_cross_attention_mask(
             attention_mask=encoder_attention_mask,
             encoder_hidden_states=encoder_hidden_states,
         ), {}
+    return _build_packed_cross_mask(
+        config=config,
+        hidden_states=hidden_states,
+        documents=documents,
+        encoder_hidden_states=encoder_hidden_states,
+        encoder_documents=encoder_documents,
+    )
+
+
+def _build_packed_cross_mask(
+    *,
+    config: LacunaConfig,
+    hidden_states: Tensor,
+    documents: Tensor,
+    encoder_hidden_states: Tensor,
+    encoder_documents: Tensor,
+) -> tuple[Any, dict[str, Any]]:
+    """Masks that keep cross-attention inside the documents [B, T] and [B, S] of packed rows."""
     if is_flash_attention_requested(config):
         bounds, longest = _bounds(documents)
         encoder_bounds, encoder_longest = _bounds(encoder_documents)

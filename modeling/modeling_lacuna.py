@@ -17,6 +17,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
+from transformers.masking_utils import create_masks_for_generate
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -37,6 +38,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import ModelOutput, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .checks_lacuna import check_inputs, check_mask, refuse_other_shape
 from .configuration_lacuna import HEADS, ConfigurationError, LacunaConfig
 from .layers_lacuna import (
     SCORES,
@@ -54,7 +56,6 @@ from .losses_lacuna import (
     chunked_cross_entropy,
     classification_loss,
     cross_entropy,
-    refuse_other_shape,
     select_targets,
     shifted,
     span_loss,
@@ -413,32 +414,56 @@ class LacunaStack(LacunaPreTrainedModel):
         """Embeddings [B, T, C], and positions [B or 1, T]: those given, or counted on from the cache.
 
         Raises:
-            ValueError: when not exactly one of `input_ids` and `inputs_embeds` is given, when ids are no rows of
-                tokens, and when the row is longer than the table of learned positions.
+            ValueError: on what `check_inputs` refuses, and when a row is longer than the table of learned positions.
         """
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        if given is None or (input_ids is not None and inputs_embeds is not None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
-        if given.dim() != (2 if inputs_embeds is None else 3):
-            name, wanted = (
-                ("input_ids", "(rows, tokens)")
-                if inputs_embeds is None
-                else ("inputs_embeds", "(rows, tokens, hidden_size)")
-            )
-            raise ValueError(f"{name} has the shape {tuple(given.shape)}, and {wanted} is needed")
+        given = check_inputs(
+            input_ids,
+            inputs_embeds=inputs_embeds,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            hidden_size=self.config.hidden_size,
+        )
         if position_ids is None:
+            length = given.shape[1]
             seen = past_key_values.get_seq_length() if past_key_values is not None else 0
             longest = self.config.max_position_embeddings
-            if self.config.position_type == "learned" and isinstance(seen, int) and seen + given.shape[1] > longest:
+            if self.config.position_type == "learned" and isinstance(seen, int) and seen + length > longest:
                 raise ValueError(
-                    f"a row of {seen + given.shape[1]} tokens is longer than max_position_embeddings={longest}, and "
-                    "the learned positions end there"
+                    f"a row of {seen + length} tokens is longer than max_position_embeddings={longest}, and the "
+                    "learned positions end there"
                 )
-            position_ids = (torch.arange(given.shape[1], device=given.device) + seen).unsqueeze(0)
+            position_ids = (torch.arange(length, device=given.device) + seen).unsqueeze(0)
         hidden_states = self.embeddings(
             input_ids, position_ids=position_ids, token_type_ids=token_type_ids, inputs_embeds=inputs_embeds
         )
         return hidden_states, position_ids
+
+    def prepare(
+        self, input_ids: Tensor | None, *, attention_mask: Any, past_key_values: Cache | None = None, **inputs: Any
+    ) -> tuple[Tensor, dict[str, dict[str, Any]], Tensor | None]:
+        """Everything that the layers need.
+
+        Args:
+            **inputs: the other arguments of `embed`.
+
+        Returns:
+            Embeddings [B, T, C]; by layer type, the mask, the angles and the packing that layers of this type take;
+            and the documents of packed rows [B, T], or None.
+        """
+        hidden_states, positions = self.embed(input_ids, past_key_values=past_key_values, **inputs)
+        masks, packing, documents = build_attention_masks(
+            config=self.config,
+            stack=self.stack,
+            hidden_states=hidden_states,
+            attention_mask=attention_mask,
+            position_ids=inputs["position_ids"],
+            past_key_values=past_key_values,
+        )
+        arguments = {
+            layer_type: {"attention_mask": masks[layer_type], "position_embeddings": angles, "packing": packing}
+            for layer_type, angles in self.rotate(hidden_states, positions).items()
+        }
+        return hidden_states, arguments, documents
 
     def rotate(self, hidden_states: Tensor, position_ids: Tensor) -> dict[str, Any]:
         """Cosines and sines by layer type; None without rotary positions."""
@@ -471,30 +496,15 @@ class LacunaEncoder(LacunaStack):
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Hidden states [B, T, C] of the tokens; arguments as in `LacunaModel.forward`."""
-        hidden_states, positions = self.embed(
+        hidden_states, arguments, _ = self.prepare(
             input_ids,
-            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
-            past_key_values=None,
+            inputs_embeds=inputs_embeds,
         )
-        masks, packing, _ = build_attention_masks(
-            config=self.config,
-            stack=self.stack,
-            hidden_states=hidden_states,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=None,
-        )
-        angles = self.rotate(hidden_states, positions)
         for layer in self.layers:
-            hidden_states = layer(
-                hidden_states,
-                attention_mask=masks[layer.layer_type],
-                position_embeddings=angles[layer.layer_type],
-                packing=packing,
-                **kwargs,
-            )
+            hidden_states = layer(hidden_states, **arguments[layer.layer_type], **kwargs)
         return BaseModelOutput(last_hidden_state=hidden_states if self.norm is None else self.norm(hidden_states))
 
 
@@ -536,46 +546,33 @@ class LacunaDecoder(LacunaStack):
             encoder_hidden_states, encoder_attention_mask: [B, S, C] and [B, S], what cross-attention sees.
             encoder_documents: numbers of the documents in packed rows of the encoder [B, S].
         """
-        hidden_states, positions = self.embed(
+        hidden_states, arguments, documents = self.prepare(
             input_ids,
-            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
             past_key_values=past_key_values,
         )
-        masks, packing, documents = build_attention_masks(
+        cross_mask, cross_packing = build_cross_attention_mask(
             config=self.config,
-            stack=self.stack,
             hidden_states=hidden_states,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
+            documents=documents,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            encoder_documents=encoder_documents,
         )
-        cross_mask: Any = None
-        cross_packing: dict[str, Any] = {}
-        if encoder_hidden_states is not None:
-            cross_mask, cross_packing = build_cross_attention_mask(
-                config=self.config,
-                hidden_states=hidden_states,
-                documents=documents,
-                encoder_hidden_states=encoder_hidden_states,
-                encoder_attention_mask=encoder_attention_mask,
-                encoder_documents=encoder_documents,
-            )
         if use_cache and past_key_values is None:
             past_key_values = self.new_cache()
 
-        angles = self.rotate(hidden_states, positions)
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,
-                attention_mask=masks[layer.layer_type],
-                position_embeddings=angles[layer.layer_type],
                 past_key_values=past_key_values,
                 encoder_hidden_states=encoder_hidden_states,
                 encoder_attention_mask=cross_mask,
-                packing=packing,
                 cross_packing=cross_packing,
+                **arguments[layer.layer_type],
                 **kwargs,
             )
         return BaseModelOutputWithPastAndCrossAttentions(
@@ -654,12 +651,10 @@ class LacunaModel(LacunaPreTrainedModel):
             attention_mask: [B, T] (with a cache [B, past + T]), 1 for real tokens; None when all are real. Also a mask
                 [B, 1, T, S] as the attention function takes it, or one such mask per layer type in a dict.
             token_type_ids: segments [B, T]; ignored by a model without segments.
-            position_ids: [B, T]. Where they restart at 0 inside a row, a new document starts, and attention stays
-                inside each document.
+            position_ids: [B, T]. Where they restart at 0 inside a row, a new document starts: attention stays in it.
             past_key_values, use_cache: keys and values of the tokens before, and whether to return them (decoders).
-            decoder_input_ids, decoder_attention_mask, decoder_position_ids, decoder_inputs_embeds: the same for the
-                decoder of an encoder-decoder. Without ids it reads `input_ids` shifted by one. In packed rows the
-                n-th document of the decoder sees the n-th of the encoder.
+            decoder_...: the same for the decoder of an encoder-decoder. Without ids it reads `input_ids` shifted by
+                one. In packed rows the n-th document of the decoder sees the n-th of the encoder.
             encoder_outputs: what the encoder returned, in place of its input.
             output_attentions, output_hidden_states: also return these of every layer. Attention weights need
                 `attn_implementation="eager"`.
@@ -698,10 +693,19 @@ class LacunaModel(LacunaPreTrainedModel):
     ) -> Seq2SeqModelOutput:
         """Run the encoder, unless its outputs were given, and the decoder on what it returned."""
         encoder_outputs = self._encode(encoder_outputs, **inputs, **kwargs)
+        rows, length = encoder_outputs.last_hidden_state.shape[:2]
+        if inputs["attention_mask"] is not None:  # The encoder has seen it, but not where its outputs were given.
+            check_mask(inputs["attention_mask"], batch_size=rows, length=length)
         if decoder_inputs["input_ids"] is None and decoder_inputs["inputs_embeds"] is None:
             if inputs["input_ids"] is None:
                 raise ValueError("give decoder_input_ids or decoder_inputs_embeds: there are no input_ids to shift")
             decoder_inputs["input_ids"] = shift_right(inputs["input_ids"], config=self.config)
+        for name in ("input_ids", "inputs_embeds"):
+            given = decoder_inputs[name]
+            if given is not None and given.shape[0] != rows:
+                raise ValueError(
+                    f"decoder_{name} has the shape {tuple(given.shape)}, and the encoder has read {rows} rows"
+                )
         outputs = self.decoder(
             **decoder_inputs,
             encoder_hidden_states=encoder_outputs.last_hidden_state,
@@ -813,9 +817,8 @@ class LacunaForPreTraining(LacunaLanguageModel):
             next_sentence_label: [B], 0 when the second segment continues the first, 1 when it does not.
             sparse_prediction: see `is_sparse`.
             num_items_in_batch: number of masked tokens in the whole batch, over all parts of it.
-            num_pairs_in_batch: number of sentence pairs in the whole batch. When only `num_items_in_batch` is given,
-                as `Trainer` does, the mean over the pairs here counts by the share of masked tokens that is here: the
-                shares of all parts add up to one, so that accumulation does not multiply the loss.
+            num_pairs_in_batch: number of sentence pairs in the whole batch. Without it (`Trainer` knows tokens only)
+                the mean over the pairs here counts by the share of masked tokens that is here: shares add up to one.
         """
         outputs = self.model(
             input_ids,
@@ -1077,6 +1080,11 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
+    @staticmethod
+    def create_masks_for_generate(*, config: LacunaConfig, **arguments: Any) -> Any:
+        """Masks by layer type for a cache of fixed length; the library would take those of the encoder."""
+        return create_masks_for_generate(config=config.get_text_config(decoder=True), **arguments)
+
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """What the decoder reads to predict `labels` [B, T]; collators of the library ask for it."""
         return shift_right(labels, config=self.config)
@@ -1278,7 +1286,7 @@ class LacunaForQuestionAnswering(LacunaPreTrainedModel):
         """Score every token as start and as end of the answer.
 
         Args:
-            start_positions, end_positions: [B], token numbers; those beyond the row are ignored.
+            start_positions, end_positions: [B], token numbers; those outside the row are ignored.
             num_items_in_batch: number of rows in the whole batch, over all parts of it.
         """
         kwargs.setdefault("use_cache", False)
@@ -1296,6 +1304,8 @@ class LacunaForQuestionAnswering(LacunaPreTrainedModel):
         start_logits, end_logits = self.qa_outputs(self.dropout(hidden_states)).unbind(-1)
 
         loss = None
+        if (start_positions is None) != (end_positions is None):
+            raise ValueError("give both start_positions and end_positions, or neither")
         if start_positions is not None and end_positions is not None:
             loss = span_loss(start_logits, end_logits, start_positions, end_positions, num_items=num_items_in_batch)
 

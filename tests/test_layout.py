@@ -140,6 +140,13 @@ def test_public_functions_are_annotated(path: Path) -> None:
         assert all(argument.annotation for argument in every if argument.arg not in ("self", "cls")), where
 
 
+@named(sorted((REPOSITORY / "modeling").glob("*.py")))
+def test_functions_of_the_model_fit_on_a_screen(path: Path) -> None:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno + 1 <= 60, f"{node.name}, line {node.lineno}"
+
+
 @named([path for path in ROOM_FILES if path.parent.name != "modeling"])
 def test_files_have_a_size_that_can_be_read(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 480

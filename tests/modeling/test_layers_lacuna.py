@@ -159,7 +159,7 @@ def test_flash_kernels_get_the_bounds_of_documents() -> None:
             {"input_ids": torch.tensor([[7, 8]]), "token_type_ids": torch.tensor([[0, 2]])},
             "token_type_ids contains 2, and type_vocab_size=2",
         ),
-        ({"input_ids": torch.tensor([[7, 8]]), "labels": torch.tensor([[7]])}, r"labels have the shape \(1, 1\)"),
+        ({"input_ids": torch.tensor([[7, 8]]), "labels": torch.tensor([[7]])}, r"labels has the shape \(1, 1\)"),
     ],
 )
 def test_numbers_outside_the_tables_are_refused(arguments: dict, message: str) -> None:

@@ -129,7 +129,9 @@ CHECKPOINTS = {
     "qwen3_classifier": ("qwen3", "LacunaForSequenceClassification"),
     "qwen3_answers": ("qwen3", "LacunaForQuestionAnswering"),
 }
-CODE = {f"{name}_lacuna.py" for name in ("configuration", "families", "layers", "losses", "masks", "modeling")}
+CODE = {
+    f"{name}_lacuna.py" for name in ("checks", "configuration", "families", "layers", "losses", "masks", "modeling")
+}
 
 
 def save_checkpoint(folder: Path, *, family: str, head: str) -> list[int]:

@@ -1,0 +1,134 @@
+"""What bad input gets: a `ValueError` that names the argument and both values.
+
+Shapes and dtypes are compared in every call, which costs microseconds and no waiting. Numbers are looked at where
+that is free: see `check_range`. Letters in shapes: B rows of a batch, T tokens of a row, C hidden_size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_CHECKED: set[tuple[Any, ...]] = set()
+
+
+def check_range(numbers: Tensor, *, name: str, limit: int, field: str, ignored: int | None = None) -> None:
+    """Refuse numbers outside 0 to `limit - 1` on a GPU, once for each shape that is seen.
+
+    Looking at the numbers makes the GPU wait, and a number outside a table stops it in a device-side assert that
+    names nothing. A wrong tokenizer or a wrong label shows in the first batch, so one look at each shape is the best
+    of both. On a CPU the look-up itself notices, at no cost, and then `refuse_outside` says what was wrong.
+
+    Raises:
+        ValueError: with the number, the argument and the field of the configuration that limits it.
+    """
+    if numbers.device.type in ("cpu", "meta") or torch.compiler.is_compiling():
+        return
+    seen = (name, limit, numbers.shape, numbers.device)
+    if seen not in _CHECKED:
+        refuse_outside(numbers, name=name, limit=limit, field=field, ignored=ignored)
+        _CHECKED.add(seen)
+
+
+def refuse_outside(numbers: Tensor, *, name: str, limit: int, field: str, ignored: int | None = None) -> None:
+    """Raise a `ValueError` that names the first of `numbers` outside 0 to `limit - 1`, if there is one."""
+    is_outside = (numbers < 0) | (numbers >= limit)
+    if ignored is not None:
+        is_outside &= numbers != ignored
+    outside = numbers[is_outside]
+    if outside.numel():
+        raise ValueError(f"{name} contains {int(outside[0])}, and {field}={limit} allows 0 to {limit - 1}")
+
+
+def refuse_other_shape(tensor: Tensor, expected: tuple[int, ...], *, name: str = "labels") -> None:
+    """Raise a `ValueError` with both shapes when `tensor` does not have the shape `expected`."""
+    if tuple(tensor.shape) != expected:
+        raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, and the model needs {expected}")
+
+
+def as_classes(labels: Tensor, *, name: str = "labels") -> Tensor:
+    """Class numbers as int64; other kinds of integers are taken too.
+
+    Raises:
+        ValueError: when they are no integers.
+    """
+    if labels.dtype.is_floating_point or labels.dtype in (torch.bool, torch.complex64, torch.complex128):
+        raise ValueError(f"{name} has the dtype {labels.dtype}, and class numbers are integers: torch.int64")
+    return labels.long()
+
+
+def check_inputs(
+    input_ids: Tensor | None,
+    *,
+    inputs_embeds: Tensor | None,
+    token_type_ids: Tensor | None,
+    position_ids: Tensor | None,
+    hidden_size: int,
+) -> Tensor:
+    """The one of `input_ids` and `inputs_embeds` that is given, after refusing what no model could read.
+
+    Raises:
+        ValueError: when not exactly one of `input_ids` and `inputs_embeds` is given, when they are no rows of token
+            ids or of vectors of hidden_size, when a row is empty, and when positions or segments have another shape.
+    """
+    given = input_ids if inputs_embeds is None else inputs_embeds
+    if given is None or (input_ids is not None and inputs_embeds is not None):
+        raise ValueError("give exactly one of input_ids and inputs_embeds")
+    name, wanted = ("input_ids", "(rows, tokens)") if inputs_embeds is None else ("inputs_embeds", "(rows, tokens, ")
+    if inputs_embeds is not None:
+        wanted += f"hidden_size={hidden_size})"
+        fits = given.dim() == 3 and given.shape[2] == hidden_size
+    else:
+        fits = given.dim() == 2
+        if given.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"input_ids has the dtype {given.dtype}, and token ids are torch.int64 or torch.int32")
+    if not fits or given.shape[1] == 0:
+        raise ValueError(f"{name} has the shape {tuple(given.shape)}, and {wanted} with at least one token is needed")
+    rows, length = given.shape[:2]
+    if token_type_ids is not None:
+        refuse_other_shape(token_type_ids, (rows, length), name="token_type_ids")
+    if position_ids is not None and (position_ids.dim() != 2 or position_ids.shape[0] != 1):
+        refuse_other_shape(position_ids, (rows, length), name="position_ids")
+    if position_ids is not None:
+        refuse_other_shape(position_ids, (position_ids.shape[0], length), name="position_ids")
+    return given
+
+
+def check_mask(
+    attention_mask: Tensor,
+    *,
+    batch_size: int,
+    length: int,
+    seen: int = 0,
+    is_fixed: bool = False,
+    name: str = "attention_mask",
+) -> None:
+    """Refuse a mask that does not cover the tokens.
+
+    Args:
+        attention_mask: [B, seen + T], or [B or 1, heads or 1, T or 1, S].
+        batch_size, length: B and T.
+        seen: number of tokens in the cache.
+        is_fixed: whether the cache has a fixed length; a mask may then be as long as that.
+
+    Raises:
+        ValueError: with both shapes.
+    """
+    past = f" after {seen} in the cache" if seen else ""
+    if attention_mask.dim() == 4:
+        fits = attention_mask.shape[0] in (1, batch_size) and attention_mask.shape[2] in (1, length)
+        needed = f"({batch_size}, 1, {length}, tokens that are seen)"
+    else:
+        rows, columns = attention_mask.shape if attention_mask.dim() == 2 else (0, 0)
+        fits = rows == batch_size and (columns == seen + length or (is_fixed and columns > seen + length))
+        needed = f"({batch_size}, {seen + length})"
+    if not fits:
+        raise ValueError(
+            f"{name} has the shape {tuple(attention_mask.shape)}, and {batch_size} rows of {length} tokens{past} "
+            f"need {needed}"
+        )
+
+
+__all__ = ["as_classes", "check_inputs", "check_mask", "check_range", "refuse_other_shape", "refuse_outside"]
