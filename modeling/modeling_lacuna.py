@@ -999,7 +999,6 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool = False,
-        shift_labels: Tensor | None = None,
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
@@ -1010,10 +1009,13 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
                 here. In packed rows the first token of a document should be -100: nothing before it predicts it.
             logits_to_keep: compute logits for that many last positions (0: all), or for these positions.
             skip_logits: return the loss alone and never hold the logits, see `chunked_cross_entropy`.
-            shift_labels: [B, T], labels that were shifted already, in place of `labels`: rows that are cut into pieces
-                for several processes cannot be shifted here.
+            shift_labels (a further argument): [B, T], labels that were shifted already, in place of `labels`: rows
+                that are cut into pieces for several processes cannot be shifted here.
             num_items_in_batch: number of predicted tokens in the whole batch, over all parts of it.
         """
+        # No argument by name: `Trainer` takes every argument with "label" in its name for one that a batch must have,
+        # and would report no loss in evaluation.
+        targets = kwargs.pop("shift_labels", None)
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -1025,8 +1027,7 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
             **kwargs,
         )
         hidden_states = outputs.last_hidden_state
-        targets = shift_labels
-        if labels is not None and shift_labels is None:
+        if labels is not None and targets is None:
             refuse_other_shape(labels, tuple(hidden_states.shape[:2]))
             targets = shifted(labels)
 

@@ -16,7 +16,7 @@ A `{family}` {shape} with {parameters} parameters, trained with Lacuna{objective
 ```python
 from transformers import AutoTokenizer, {auto_class}
 
-tokenizer = AutoTokenizer.from_pretrained("PATH")
+tokenizer = AutoTokenizer.from_pretrained("PATH"{trust})
 model = {auto_class}.from_pretrained("PATH"{trust})
 ```
 
