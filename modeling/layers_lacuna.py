@@ -56,6 +56,21 @@ def build_norm(config: LacunaConfig, *, size: int | None = None) -> nn.Module:
     return nn.LayerNorm(size, eps=config.norm_eps, bias=config.norm_bias)
 
 
+# ------------------------------------------------------------------------------------------- projections by their role
+
+
+class LacunaOutputProjection(nn.Linear):
+    """A projection whose result is added to the residual stream; it starts smaller the deeper the model is."""
+
+
+class LacunaHeadProjection(nn.Linear):
+    """The dense layer of the prediction head."""
+
+
+class LacunaClassifier(nn.Linear):
+    """The last projection of a task head."""
+
+
 # --------------------------------------------------------------------------------------------------------- embeddings
 
 
@@ -273,7 +288,7 @@ def weigh_values(
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     elif attention_mask is not None:
-        scores = scores + attention_mask
+        scores = scores.float() + attention_mask  # in float16 a score below zero and its least number give -inf
     weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
@@ -408,7 +423,7 @@ class LacunaAttention(nn.Module):
         self.q_norm = build_norm(config, size=config.head_dim) if config.qk_norm else None
         self.k_norm = build_norm(config, size=config.head_dim) if config.qk_norm else None
         self.score = SCORES[config.attention_score](config) if config.attention_score in SCORES else None
-        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=config.attention_bias)
+        self.o_proj = LacunaOutputProjection(query_size, config.hidden_size, bias=config.attention_bias)
 
     def forward(
         self,
@@ -491,7 +506,7 @@ class LacunaMLP(nn.Module):
         self.up_proj = nn.Linear(*sizes, bias=config.mlp_bias)
         self.activation = ACT2FN[config.hidden_act]
         self.dropout = nn.Dropout(config.activation_dropout)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+        self.down_proj = LacunaOutputProjection(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         hidden_states = hidden_states.to(compute_dtype(hidden_states))  # once; autocast would do it per projection
@@ -579,9 +594,12 @@ class LacunaLayer(GradientCheckpointingLayer):
 __all__ = [
     "SCORES",
     "LacunaAttention",
+    "LacunaClassifier",
     "LacunaEmbeddings",
+    "LacunaHeadProjection",
     "LacunaLayer",
     "LacunaMLP",
+    "LacunaOutputProjection",
     "LacunaRMSNorm",
     "LacunaRotaryEmbedding",
     "build_norm",

@@ -44,9 +44,11 @@ from .layers_lacuna import (
     SCORES,
     AdditiveScore,
     LacunaAttention,
+    LacunaClassifier,
     LacunaEmbeddings,
+    LacunaHeadProjection,
     LacunaLayer,
-    LacunaMLP,
+    LacunaOutputProjection,
     LacunaRotaryEmbedding,
     MultiplicativeScore,
     build_norm,
@@ -61,6 +63,12 @@ from .losses_lacuna import (
     span_loss,
 )
 from .masks_lacuna import build_attention_masks, build_cross_attention_mask, find_documents
+
+# The projections that start smaller the deeper the model is, by initialisation.
+DEPTH_SCALED: dict[str, tuple[type[nn.Linear], ...]] = {
+    "depth_scaled": (LacunaOutputProjection,),
+    "truncated_normal": (LacunaOutputProjection, LacunaHeadProjection),
+}
 
 
 class CheckpointError(ValueError, RuntimeError):
@@ -129,7 +137,7 @@ class LacunaPredictionHead(nn.Module):
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.prediction_bias)
+        self.dense = LacunaHeadProjection(config.hidden_size, config.hidden_size, bias=config.prediction_bias)
         self.activation = ACT2FN[config.prediction_act]
         self.norm = build_norm(config)
 
@@ -229,18 +237,22 @@ class LacunaPreTrainedModel(PreTrainedModel):
         """Start `module` as `config.initialization` says; biases start at zero and norms at one."""
         super()._init_weights(module)
         config, std = self.config, self.config.initializer_range
-        if isinstance(module, nn.Linear):
+        # By the class of each projection: the library passes over modules of remote code that hold no tensor directly.
+        if isinstance(module, LacunaOutputProjection) and config.zero_init_residual:
+            init.zeros_(module.weight)
+        elif isinstance(module, DEPTH_SCALED.get(config.initialization, ())):
+            self._draw(module.weight, std * self.residual_branches() ** -0.5)
+        elif isinstance(module, LacunaClassifier) and config.initialization == "truncated_normal":
+            self._draw(module.weight, config.hidden_size**-0.5)
+        elif isinstance(module, nn.Linear):
             self._draw(module.weight, std)
         elif isinstance(module, nn.Embedding):
-            self._draw(module.weight, std if config.initialization != "xavier_uniform" else config.hidden_size**-0.5)
+            if config.initialization == "xavier_uniform":
+                init.normal_(module.weight, std=config.hidden_size**-0.5)
+            else:
+                self._draw(module.weight, std)
             if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
                 init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, LacunaPredictionHead) and config.initialization == "truncated_normal":
-            self._draw(module.dense.weight, std * (2 * config.num_hidden_layers) ** -0.5)
-        elif isinstance(module, LacunaPreTrainedModel) and config.initialization == "truncated_normal":
-            for name in ("classifier", "qa_outputs", "score"):
-                if isinstance(last := getattr(module, name, None), nn.Linear):
-                    self._draw(last.weight, config.hidden_size**-0.5)
         elif isinstance(module, MultiplicativeScore):  # Starts as the scaled dot product.
             identity = torch.eye(config.head_dim) * config.head_dim**-0.5
             init.copy_(module.weight, identity.expand_as(module.weight))
@@ -252,11 +264,15 @@ class LacunaPreTrainedModel(PreTrainedModel):
                 init.copy_(getattr(module, module.named(layer_type, "inv_freq")), frequencies)
                 init.copy_(getattr(module, module.named(layer_type, "original_inv_freq")), frequencies)
 
+    def residual_branches(self) -> int:
+        """How many sub-layers add to the residual stream."""
+        return 2 * self.config.num_hidden_layers
+
     def _draw(self, weight: Tensor, std: float) -> None:
-        """Fill `weight` from the distribution of `config.initialization`."""
+        """Fill `weight` from the distribution of `config.initialization`; that of Glorot knows its own width."""
         if self.config.initialization == "truncated_normal":
             init.trunc_normal_(weight, mean=0.0, std=std, a=-3 * std, b=3 * std)
-        elif self.config.initialization == "xavier_uniform" and std == self.config.initializer_range:
+        elif self.config.initialization == "xavier_uniform":
             init.xavier_uniform_(weight)
         else:
             init.normal_(weight, mean=0.0, std=std)
@@ -378,23 +394,10 @@ class LacunaStack(LacunaPreTrainedModel):
         for plan in ("_tp_plan", "_ep_plan", "_pp_plan", "_fsdp_plan"):
             setattr(self, plan, {})
 
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Beside the rest: the projections that write into the residual stream."""
-        super()._init_weights(module)
-        config = self.config
-        if isinstance(module, LacunaAttention):
-            output = module.o_proj.weight
-        elif isinstance(module, LacunaMLP):
-            output = module.down_proj.weight
-        else:
-            return
-        if config.zero_init_residual:
-            init.zeros_(output)
-        elif config.initialization in ("depth_scaled", "truncated_normal"):
-            has_cross_attention = self.stack == "decoder" and config.is_encoder_decoder
-            branches = len(self.layers) * (3 if has_cross_attention else 2)
-            self._draw(output, config.initializer_range * branches**-0.5)
+    def residual_branches(self) -> int:
+        """Attention and feed-forward of each layer; cross-attention too where there is an encoder to look at."""
+        has_cross_attention = self.stack == "decoder" and self.config.is_encoder_decoder
+        return len(self.layers) * (3 if has_cross_attention else 2)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embeddings.embed_tokens
@@ -1159,7 +1162,7 @@ class LacunaForSequenceClassification(LacunaPreTrainedModel):
         self.model = LacunaModel(config, add_pooling_layer=self.uses_pooler)
         self.head = None if self.uses_pooler else build_classifier_transform(config)
         self.dropout = nn.Dropout(classifier_dropout(config))
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels, bias=config.classifier_bias)
+        self.classifier = LacunaClassifier(config.hidden_size, config.num_labels, bias=config.classifier_bias)
         self.post_init()
 
     @can_return_tuple
@@ -1217,7 +1220,7 @@ class LacunaForTokenClassification(LacunaPreTrainedModel):
         self.model = LacunaModel(config, add_pooling_layer=False)
         self.head = LacunaPredictionHead(config) if config.classifier_transform == "norm" else None
         self.dropout = nn.Dropout(classifier_dropout(config))
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = LacunaClassifier(config.hidden_size, config.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -1268,7 +1271,7 @@ class LacunaForQuestionAnswering(LacunaPreTrainedModel):
         self.model = LacunaModel(config, add_pooling_layer=False)
         self.head = LacunaPredictionHead(config) if has_head else None
         self.dropout = nn.Dropout(classifier_dropout(config) if has_head else 0.0)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.qa_outputs = LacunaClassifier(config.hidden_size, 2)
         self.post_init()
 
     @can_return_tuple
@@ -1325,7 +1328,7 @@ class LacunaForMultipleChoice(LacunaPreTrainedModel):
         self.model = LacunaModel(config, add_pooling_layer=self.uses_pooler)
         self.head = None if self.uses_pooler else build_classifier_transform(config)
         self.dropout = nn.Dropout(classifier_dropout(config))
-        self.score = nn.Linear(config.hidden_size, 1)
+        self.score = LacunaClassifier(config.hidden_size, 1)
         self.post_init()
 
     @can_return_tuple
