@@ -44,7 +44,8 @@ def refuse_outside(numbers: Tensor, *, name: str, limit: int, field: str, ignore
 
 def refuse_other_shape(tensor: Tensor, expected: tuple[int, ...], *, name: str = "labels") -> None:
     """Raise a `ValueError` with both shapes when `tensor` does not have the shape `expected`."""
-    if tuple(tensor.shape) != expected:
+    # Number by number: comparing tuples would tie a graph that is being traced to these very sizes.
+    if tensor.dim() != len(expected) or any(have != need for have, need in zip(tensor.shape, expected, strict=True)):
         raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, and the model needs {expected}")
 
 
@@ -116,19 +117,20 @@ def check_mask(
     Raises:
         ValueError: with both shapes.
     """
-    past = f" after {seen} in the cache" if seen else ""
     if attention_mask.dim() == 4:
-        fits = attention_mask.shape[0] in (1, batch_size) and attention_mask.shape[2] in (1, length)
-        needed = f"({batch_size}, 1, {length}, tokens that are seen)"
-    else:
-        rows, columns = attention_mask.shape if attention_mask.dim() == 2 else (0, 0)
-        fits = rows == batch_size and (columns == seen + length or (is_fixed and columns > seen + length))
-        needed = f"({batch_size}, {seen + length})"
-    if not fits:
-        raise ValueError(
-            f"{name} has the shape {tuple(attention_mask.shape)}, and {batch_size} rows of {length} tokens{past} "
-            f"need {needed}"
-        )
+        if attention_mask.shape[0] in (1, batch_size) and attention_mask.shape[2] in (1, length):
+            return
+    elif attention_mask.dim() == 2 and attention_mask.shape[0] == batch_size:
+        columns = attention_mask.shape[1]
+        if columns == seen + length or (is_fixed and columns > seen + length):
+            return
+    # Written only now: numbers in a text tie a graph that is being traced to these very sizes.
+    past = f" after {seen} in the cache" if seen else ""
+    needed = f"{seen + length})" if attention_mask.dim() != 4 else f"1, {length}, tokens that are seen)"
+    raise ValueError(
+        f"{name} has the shape {tuple(attention_mask.shape)}, and {batch_size} rows of {length} tokens{past} "
+        f"need ({batch_size}, {needed}"
+    )
 
 
 __all__ = ["as_classes", "check_inputs", "check_mask", "check_range", "refuse_other_shape", "refuse_outside"]

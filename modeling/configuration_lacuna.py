@@ -319,7 +319,8 @@ class LacunaConfig(PreTrainedConfig):
     @is_decoder.setter
     def is_decoder(self, value: bool) -> None:
         """Accept what the shape says already; tools that compose models set this on every decoder they are given."""
-        self._require(value == self.is_decoder, f"is_decoder={value} contradicts shape={self.shape!r}")
+        accepted = (True, False) if self.is_encoder_decoder else (self.is_decoder,)
+        self._require(value in accepted, f"is_decoder={value} contradicts shape={self.shape!r}")
 
     @property
     def stacks(self) -> tuple[str, ...]:

@@ -310,19 +310,19 @@ def _llama_heads(prefix: str) -> dict[str, Head]:
 
 
 _BERT_PREDICTIONS = [
-    _row("head.dense", "cls.predictions.transform.dense"),
-    _row("head.norm", "cls.predictions.transform.LayerNorm"),
+    _row("transform.dense", "cls.predictions.transform.dense"),
+    _row("transform.norm", "cls.predictions.transform.LayerNorm"),
     _row("lm_head", "cls.predictions.decoder"),
     _row("lm_head.bias", "cls.predictions.bias", dead=True),
 ]
 _BERT_RELATION = _row("sentence_head.classifier", "cls.seq_relationship")
 
-_MODERNBERT_HEAD = [_row("head.dense", "head.dense"), _row("head.norm", "head.norm")]
+_MODERNBERT_HEAD = [_row("transform.dense", "head.dense"), _row("transform.norm", "head.norm")]
 
 
 _BART_LOGITS = [_row("lm_head.weight", "lm_head.weight"), _row("lm_head.bias", "final_logits_bias")]
 _BART_CLASSIFIER = [
-    _row("head.dense", "classification_head.dense"),
+    _row("transform.dense", "classification_head.dense"),
     _row("classifier", "classification_head.out_proj"),
 ]
 

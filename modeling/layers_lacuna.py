@@ -542,10 +542,10 @@ class LacunaLayer(GradientCheckpointingLayer):
     def forward(
         self,
         hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
         attention_mask: Any = None,
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         past_key_values: Cache | None = None,
-        encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Any = None,
         packing: dict[str, Any] | None = None,
         cross_packing: dict[str, Any] | None = None,
@@ -554,6 +554,7 @@ class LacunaLayer(GradientCheckpointingLayer):
         """Hidden states [B, T, C] -> [B, T, C].
 
         Args:
+            hidden_states, encoder_hidden_states: to be given by position, for re-entrant checkpointing detaches those.
             encoder_attention_mask: the mask of cross-attention; the other arguments are those of `LacunaAttention`.
             packing, cross_packing: bounds of documents in packed rows, for attention functions that take them.
         """

@@ -77,6 +77,10 @@ class CheckpointError(ValueError, RuntimeError):
     exit_code = 3
 
 
+class NotGenerativeError(ConfigurationError, AttributeError):
+    """A model without a head that generates was asked to."""
+
+
 # ------------------------------------------------------------------------------------------------------------ pooling
 
 
@@ -133,7 +137,10 @@ class LacunaPooler(nn.Module):
 
 
 class LacunaPredictionHead(nn.Module):
-    """Dense, activation, norm: what stands between the hidden states and the last projection of a head."""
+    """Dense, activation, norm: what stands between the hidden states and the last projection of a head.
+
+    Heads call it `transform`: accelerate takes a module `head` for a part of `lm_head` when it shares out devices.
+    """
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__()
@@ -220,7 +227,7 @@ class LacunaPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     # A pretrained model brings parts that a head does not use; leaving them out is what was asked for.
-    _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^head\.", r"^sentence_head\.", r"^(model\.)?pooler\."]
+    _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^transform\.", r"^sentence_head\.", r"^(model\.)?pooler\."]
 
     def __init__(self, config: LacunaConfig, *inputs: Any, **kwargs: Any) -> None:
         name = type(self).__name__
@@ -302,15 +309,15 @@ class LacunaPreTrainedModel(PreTrainedModel):
             )
         return super()._resize_token_embeddings(new_num_tokens, *args, **kwargs)
 
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused here; the heads that generate have this from `GenerationMixin`.
-
-        Raises:
-            ConfigurationError: always.
-        """
-        heads = [name for name in HEADS[self.config.shape].values() if name in GENERATIVE]
-        advice = f"load it as {heads[0]}" if heads else "only a decoder or an encoder-decoder can"
-        raise ConfigurationError(f"{type(self).__name__} with shape={self.config.shape!r} cannot generate: {advice}")
+    def __getattr__(self, name: str) -> Any:
+        """Say why a head cannot generate; `hasattr(model, "generate")` is still False, which tools go by."""
+        if name == "generate":
+            heads = [head for head in HEADS[self.config.shape].values() if head in GENERATIVE]
+            advice = f"load it as {heads[0]}" if heads else "only a decoder or an encoder-decoder can"
+            raise NotGenerativeError(
+                f"{type(self).__name__} with shape={self.config.shape!r} cannot generate: {advice}"
+            )
+        return super().__getattr__(name)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -333,7 +340,8 @@ class LacunaPreTrainedModel(PreTrainedModel):
         # Tensors given by hand are a caller's business, and those of a quantised model have other names and shapes.
         if kwargs.get("state_dict") is None and getattr(model, "hf_quantizer", None) is None:
             refuse_damaged(info, source=pretrained_model_name_or_path)
-        if getattr(model, "fsdp_size", None) and model.config.tie_word_embeddings and model.config.vocab_size % 64:
+        is_sharded = (getattr(model, "fsdp_size", None) or 1) > 1
+        if is_sharded and model.config.tie_word_embeddings and model.config.vocab_size % 64:
             raise ConfigurationError(
                 f"vocab_size={model.config.vocab_size} is not a multiple of 64, and FSDP2 trains tied embeddings of "
                 "such a size silently wrong: resize_token_embeddings(n, pad_to_multiple_of=64) before saving, or "
@@ -351,7 +359,7 @@ class LacunaPreTrainedModel(PreTrainedModel):
 
 # Everything that a Lacuna model of any shape may hold; a tensor with another name is not ours.
 _BACKBONE = re.compile(r"^(model\.)?(encoder|decoder)\.")
-_HEADS = re.compile(r"^((model\.)?pooler|head|lm_head|sentence_head|classifier|qa_outputs|score)\.")
+_HEADS = re.compile(r"^((model\.)?pooler|transform|lm_head|sentence_head|classifier|qa_outputs|score)\.")
 
 
 def refuse_damaged(info: dict[str, Any], *, source: Any) -> None:
@@ -571,8 +579,8 @@ class LacunaDecoder(LacunaStack):
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,
+                encoder_hidden_states,
                 past_key_values=past_key_values,
-                encoder_hidden_states=encoder_hidden_states,
                 encoder_attention_mask=cross_mask,
                 cross_packing=cross_packing,
                 **arguments[layer.layer_type],
@@ -793,7 +801,7 @@ class LacunaForPreTraining(LacunaLanguageModel):
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
         self.model = LacunaModel(config)
-        self.head = LacunaPredictionHead(config)
+        self.transform = LacunaPredictionHead(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.sentence_head = LacunaSentenceHead(config)
         self.post_init()
@@ -835,7 +843,7 @@ class LacunaForPreTraining(LacunaLanguageModel):
         if labels is not None and is_sparse(self, sparse_prediction):
             hidden_states, labels = select_targets(hidden_states, labels)
 
-        logits = self.project(self.head(hidden_states))
+        logits = self.project(self.transform(hidden_states))
         segments = find_segments(input_ids, token_type_ids, sep_token_id=self.config.sep_token_id)
         relation_logits = self.sentence_head(outputs, attention_mask, segments)
 
@@ -886,7 +894,7 @@ class LacunaForMaskedLM(LacunaLanguageModel):
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
         self.model = LacunaModel(config, add_pooling_layer=False)
-        self.head = LacunaPredictionHead(config)
+        self.transform = LacunaPredictionHead(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
@@ -922,7 +930,7 @@ class LacunaForMaskedLM(LacunaLanguageModel):
         if labels is not None and is_sparse(self, sparse_prediction):
             hidden_states, labels = select_targets(hidden_states, labels)
 
-        logits = self.project(self.head(hidden_states))
+        logits = self.project(self.transform(hidden_states))
 
         loss = None
         if labels is not None:
@@ -980,7 +988,6 @@ class LacunaForNextSentencePrediction(LacunaPreTrainedModel):
 class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
     """Predict the next token; generates."""
 
-    generate = GenerationMixin.generate
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embeddings.embed_tokens.weight"}
 
     def __init__(self, config: LacunaConfig) -> None:
@@ -1075,7 +1082,6 @@ def language_model_loss(
 class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
     """Read one text, write another; generates."""
 
-    generate = GenerationMixin.generate
     _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.embed_tokens.weight"}
 
     def __init__(self, config: LacunaConfig) -> None:
@@ -1160,7 +1166,7 @@ class LacunaForSequenceClassification(LacunaPreTrainedModel):
         super().__init__(config)
         self.uses_pooler = config.pooler and config.classifier_pooling == "first"
         self.model = LacunaModel(config, add_pooling_layer=self.uses_pooler)
-        self.head = None if self.uses_pooler else build_classifier_transform(config)
+        self.transform = None if self.uses_pooler else build_classifier_transform(config)
         self.dropout = nn.Dropout(classifier_dropout(config))
         self.classifier = LacunaClassifier(config.hidden_size, config.num_labels, bias=config.classifier_bias)
         self.post_init()
@@ -1201,7 +1207,7 @@ class LacunaForSequenceClassification(LacunaPreTrainedModel):
                 outputs.last_hidden_state, config=self.config, input_ids=input_ids, attention_mask=attention_mask
             )
 
-        pooled = pooled if self.head is None else self.head(pooled)
+        pooled = pooled if self.transform is None else self.transform(pooled)
         logits = self.classifier(self.dropout(pooled))
 
         loss = None
@@ -1218,7 +1224,7 @@ class LacunaForTokenClassification(LacunaPreTrainedModel):
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
         self.model = LacunaModel(config, add_pooling_layer=False)
-        self.head = LacunaPredictionHead(config) if config.classifier_transform == "norm" else None
+        self.transform = LacunaPredictionHead(config) if config.classifier_transform == "norm" else None
         self.dropout = nn.Dropout(classifier_dropout(config))
         self.classifier = LacunaClassifier(config.hidden_size, config.num_labels)
         self.post_init()
@@ -1252,7 +1258,7 @@ class LacunaForTokenClassification(LacunaPreTrainedModel):
         )
         hidden_states = outputs.last_hidden_state
 
-        hidden_states = hidden_states if self.head is None else self.head(hidden_states)
+        hidden_states = hidden_states if self.transform is None else self.transform(hidden_states)
         logits = self.classifier(self.dropout(hidden_states))
 
         loss = None
@@ -1269,7 +1275,7 @@ class LacunaForQuestionAnswering(LacunaPreTrainedModel):
         super().__init__(config)
         has_head = config.classifier_transform == "norm"
         self.model = LacunaModel(config, add_pooling_layer=False)
-        self.head = LacunaPredictionHead(config) if has_head else None
+        self.transform = LacunaPredictionHead(config) if has_head else None
         self.dropout = nn.Dropout(classifier_dropout(config) if has_head else 0.0)
         self.qa_outputs = LacunaClassifier(config.hidden_size, 2)
         self.post_init()
@@ -1304,7 +1310,7 @@ class LacunaForQuestionAnswering(LacunaPreTrainedModel):
         )
         hidden_states = outputs.last_hidden_state
 
-        hidden_states = hidden_states if self.head is None else self.head(hidden_states)
+        hidden_states = hidden_states if self.transform is None else self.transform(hidden_states)
         start_logits, end_logits = self.qa_outputs(self.dropout(hidden_states)).unbind(-1)
 
         loss = None
@@ -1326,7 +1332,7 @@ class LacunaForMultipleChoice(LacunaPreTrainedModel):
         super().__init__(config)
         self.uses_pooler = config.pooler and config.classifier_pooling == "first"
         self.model = LacunaModel(config, add_pooling_layer=self.uses_pooler)
-        self.head = None if self.uses_pooler else build_classifier_transform(config)
+        self.transform = None if self.uses_pooler else build_classifier_transform(config)
         self.dropout = nn.Dropout(classifier_dropout(config))
         self.score = LacunaClassifier(config.hidden_size, 1)
         self.post_init()
@@ -1376,7 +1382,7 @@ class LacunaForMultipleChoice(LacunaPreTrainedModel):
                 attention_mask=rows["attention_mask"],
             )
 
-        pooled = pooled if self.head is None else self.head(pooled)
+        pooled = pooled if self.transform is None else self.transform(pooled)
         logits = self.score(self.dropout(pooled)).view(given.shape[:2])
 
         loss = None
@@ -1386,7 +1392,7 @@ class LacunaForMultipleChoice(LacunaPreTrainedModel):
         return MultipleChoiceModelOutput(loss=loss, logits=logits, **carry(outputs))
 
 
-# The heads that generate; `LacunaPreTrainedModel.generate` refuses for all others and names the one to load.
+# The heads that generate; all others say so and name the one to load.
 GENERATIVE = ("LacunaForCausalLM", "LacunaForConditionalGeneration")
 
 __all__ = [

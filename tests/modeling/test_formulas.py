@@ -1,0 +1,490 @@
+"""Numbers against formulas written out by hand: attention scores, positions, activations, caps, initial weights."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from random_models import assert_agree, make_model, random_ids, segments_for, weigh
+from torch import Tensor, nn
+
+import modeling
+from modeling import ConfigurationError, LacunaConfig, LacunaModel
+from modeling.configuration_lacuna import ATTENTION_SCORES, SHAPES
+from modeling.layers_lacuna import (
+    SCORES,
+    AdditiveScore,
+    LacunaAttention,
+    LacunaMLP,
+    LacunaRMSNorm,
+    MultiplicativeScore,
+    apply_rotary,
+    build_norm,
+    sinusoidal_positions,
+    weigh_values,
+)
+
+VOCAB = 41
+SMALL = {
+    "vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 5, "intermediate_size": 24, "max_position_embeddings": 32,
+    "position_type": "none",
+}  # fmt: skip
+LANGUAGE_HEADS = ["LacunaForMaskedLM", "LacunaForCausalLM", "LacunaForConditionalGeneration"]
+
+
+def small(shape: str = "encoder", **fields: Any) -> LacunaConfig:
+    return LacunaConfig(**{**SMALL, "shape": shape, **fields})
+
+
+def table_of(model: Any) -> nn.Embedding:
+    return model.get_input_embeddings()
+
+
+# --------------------------------------------------------------------------------------------------- attention scores
+
+
+def score_by_hand(attention: Any, head: int, query: Tensor, key: Tensor) -> Tensor:
+    """One score of one query [D] and one key [D], a sum over the dimensions of a head."""
+    name, size = attention.config.attention_score, len(query)
+    if name in ("dot_product", "scaled_dot_product"):
+        product = torch.stack([query[i] * key[i] for i in range(size)]).sum()
+        return product if name == "dot_product" else product / math.sqrt(size)
+    weight = attention.score.weight[head]
+    if name == "multiplicative":
+        return torch.stack([query[i] * weight[i, j] * key[j] for i in range(size) for j in range(size)]).sum()
+    return torch.stack([weight[i] * torch.tanh(query[i] + key[i]) for i in range(size)]).sum()
+
+
+def attend_by_hand(attention: Any, states: Tensor, seen: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+    """One query after the other: states [B, T, C] look at `seen` [B, S, C] where `visible` [B, T, S] says so."""
+    config = attention.config
+    group = config.num_attention_heads // config.num_key_value_heads
+    rows, weights = [], torch.zeros(states.shape[0], config.num_attention_heads, states.shape[1], seen.shape[1])
+    for row in range(states.shape[0]):
+        for token in range(states.shape[1]):
+            parts = []
+            for head in range(config.num_attention_heads):
+                of_query = slice(head * config.head_dim, (head + 1) * config.head_dim)
+                of_key = slice((head // group) * config.head_dim, (head // group + 1) * config.head_dim)
+                query = attention.q_proj(states[row, token])[of_query]
+                others = [other for other in range(seen.shape[1]) if visible[row, token, other]]
+                scores = [
+                    score_by_hand(attention, head, query, attention.k_proj(seen[row, other])[of_key])
+                    for other in others
+                ]
+                exponentials = [score.exp() for score in scores]
+                shares = [exponential / sum(exponentials) for exponential in exponentials]
+                values = [attention.v_proj(seen[row, other])[of_key] for other in others]
+                parts.append(sum(share * value for share, value in zip(shares, values, strict=True)))
+                for other, share in zip(others, shares, strict=True):
+                    weights[row, head, token, other] = share.detach()
+            rows.append(attention.o_proj(torch.cat(parts)))
+    return torch.stack(rows).view(states.shape), weights
+
+
+def listen(model: nn.Module) -> list[tuple[LacunaAttention, Tensor, Tensor, Tensor, Tensor]]:
+    """Fill the list with what each attention of `model` reads, sees, returns and weighs in the next pass."""
+    heard: list[tuple[LacunaAttention, Tensor, Tensor, Tensor, Tensor]] = []
+
+    def note(module: Any, given: tuple[Tensor], named: dict[str, Any], returned: tuple[Tensor, Tensor]) -> None:
+        heard.append((module, given[0], named["encoder_hidden_states"] if module.is_cross else given[0], *returned))
+
+    for module in model.modules():
+        if isinstance(module, LacunaAttention):
+            module.register_forward_hook(note, with_kwargs=True)
+    return heard
+
+
+@pytest.mark.parametrize("key_value_heads", [4, 2, 1])
+@pytest.mark.parametrize("score", sorted(SCORES))
+def test_textbook_attention_is_the_formula_in_every_place_of_a_model(score: str, key_value_heads: int) -> None:
+    """In the encoder, the decoder and between them, with padding on either side."""
+    config = small(
+        "encoder-decoder", attention_score=score, num_key_value_heads=key_value_heads, num_hidden_layers=1,
+        head_dim=3, attention_bias=True,
+    )  # fmt: skip
+    model = make_model(config, "LacunaModel", seed=3)
+    read_mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
+    written_mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    heard = listen(model)
+    with torch.no_grad():
+        model(
+            random_ids(2, 4, seed=0),
+            attention_mask=read_mask,
+            decoder_input_ids=random_ids(2, 3, seed=1),
+            decoder_attention_mask=written_mask,
+        )
+        assert len(heard) == 3
+        for attention, states, seen, output, weights in heard:
+            mask = written_mask if attention.is_causal else read_mask
+            visible = mask.bool()[:, None, :].expand(-1, states.shape[1], -1)
+            visible = visible.tril() if attention.is_causal else visible
+            expected, expected_weights = attend_by_hand(attention, states, seen, visible)
+            assert_agree(output, expected)
+            assert_agree(weights, expected_weights)
+            assert not weights.masked_select(~visible[:, None]).any()
+
+
+@pytest.mark.parametrize("is_cross", [False, True])
+@pytest.mark.parametrize("score", ATTENTION_SCORES)
+def test_gradients_of_attention_are_those_of_the_formula(score: str, is_cross: bool) -> None:
+    model = make_model(small("encoder-decoder", attention_score=score, head_dim=3), "LacunaModel", seed=1)
+    layer = model.decoder.layers[1]
+    attention = layer.cross_attention if is_cross else layer.attention
+    generator = torch.Generator().manual_seed(0)
+    states, seen = torch.randn(2, 3, 16, generator=generator), torch.randn(2, 4, 16, generator=generator)
+    if not is_cross:
+        seen = states
+    visible = torch.ones(2, 3, seen.shape[1], dtype=torch.bool)
+    visible[0, :, -1] = False
+    arguments = {"encoder_hidden_states": seen} if is_cross else {}
+    output, _ = attention(states, attention_mask=visible[:, None], **arguments)
+    expected, _ = attend_by_hand(attention, states, seen, visible)
+    parameters = dict(attention.named_parameters())
+    assert ("score.weight" in parameters) == (score in ("multiplicative", "additive"))
+    actual = torch.autograd.grad(weigh(output), list(parameters.values()))
+    by_hand = torch.autograd.grad(weigh(expected), list(parameters.values()))
+    for name, gradient, wanted in zip(parameters, actual, by_hand, strict=True):
+        assert wanted.any(), name
+        assert_agree(gradient, wanted)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("score", sorted(SCORES))
+def test_a_textbook_score_has_its_own_implementation_alone(score: str, shape: str) -> None:
+    model = make_model(small(shape, attention_score=score), "LacunaModel")
+    ids = random_ids(2, 5, seed=0)
+    before = model(ids).last_hidden_state
+    for implementation in ("sdpa", "flex_attention", "flash_attention_2", *(set(SCORES) - {score})):
+        message = f"attn_implementation='{implementation}' cannot compute attention_score='{score}'"
+        with pytest.raises(ConfigurationError, match=message):
+            model.set_attn_implementation(implementation)
+        with pytest.raises(ConfigurationError, match=message):
+            LacunaModel._from_config(small(shape, attention_score=score), attn_implementation=implementation)
+    for implementation in ("eager", score):
+        model.set_attn_implementation(implementation)
+        assert torch.equal(model(ids).last_hidden_state, before)
+
+
+@pytest.mark.parametrize("score", sorted(SCORES))
+def test_scaled_attention_refuses_the_implementations_of_the_textbook(score: str) -> None:
+    message = f"attn_implementation='{score}' cannot compute attention_score='scaled_dot_product'"
+    model = LacunaModel(small())
+    with pytest.raises(ConfigurationError, match=message):
+        model.set_attn_implementation(score)
+    with pytest.raises(ConfigurationError, match=message):
+        LacunaModel._from_config(small(), attn_implementation=score)
+
+
+# ----------------------------------------------------------------------------------------- positions and embeddings
+
+
+@pytest.mark.parametrize("size", [16, 17, 1])
+def test_sinusoidal_positions_are_the_formula_of_2017(size: int) -> None:
+    positions = [0, 1, 2, 31, 500, 8000]
+    actual = sinusoidal_positions(torch.tensor([positions]), size=size)
+    assert actual.dtype == torch.float32 and actual.shape == (1, len(positions), size)
+    for place, position in enumerate(positions):
+        for dimension in range(size):
+            angle = position / 10_000 ** (2 * (dimension // 2) / size)
+            expected = math.cos(angle) if dimension % 2 else math.sin(angle)
+            # What rounding an angle to float32, after a power and a quotient, can change.
+            assert abs(float(actual[0, place, dimension]) - expected) <= 1e-6 + position * 2**-21
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_embeddings_are_scaled_before_positions_are_added(shape: str, scaled: bool) -> None:
+    config = small(shape, position_type="sinusoidal", scale_embedding=scaled, embedding_norm=False)
+    model = make_model(config)
+    assert model.lm_head.weight is table_of(model).weight
+    ids = random_ids(2, 6, seed=0)
+    vectors = table_of(model).weight[ids] * (4.0 if scaled else 1.0)
+    expected = vectors + sinusoidal_positions(torch.arange(6)[None], size=16)
+    for stack in (model.model.encoder, model.model.decoder):
+        if stack is not None:
+            assert_agree(stack.embeddings(ids, position_ids=torch.arange(6)[None]), expected, tolerance=1e-6)
+    assert torch.equal(table_of(model)(ids), vectors)  # so that they may be given in place of the ids
+    assert_agree(model.project(torch.eye(16)) - model.project(torch.zeros(16)), table_of(model).weight.T)
+
+
+@pytest.mark.parametrize("by_type", [False, True])
+def test_a_part_of_a_head_is_turned(by_type: bool) -> None:
+    """The first half, by the angles of a head of that size (theta 100); the rest stays."""
+    entry: dict[str, Any] = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
+    parameters = {"full_attention": entry} if by_type else entry
+    model = make_model(small(head_dim=8, position_type="rotary", rope_parameters=parameters), "LacunaModel")
+    assert isinstance(model, LacunaModel)
+    positions = torch.tensor([[0, 1, 7]])
+    angles = model.encoder.rotate(torch.zeros(1, 3, 16), positions)["full_attention"]
+    states = torch.randn(1, 2, 3, 8, generator=torch.Generator().manual_seed(0))
+    expected = states.clone()
+    for place, position in enumerate(positions[0].tolist()):
+        for pair in range(2):
+            cosine, sine = (turn(position * 100.0 ** (-pair / 2)) for turn in (math.cos, math.sin))
+            first, second = states[0, :, place, pair], states[0, :, place, pair + 2]
+            expected[0, :, place, pair] = first * cosine - second * sine
+            expected[0, :, place, pair + 2] = second * cosine + first * sine
+    assert_agree(apply_rotary(states, *angles), expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_positions_are_counted_from_the_offset(shape: str) -> None:
+    config = small(shape, position_type="learned", position_offset=3, max_position_embeddings=6, embedding_norm=False)
+    model = make_model(config, "LacunaModel")
+    ids = random_ids(2, 6, seed=0)
+    for stack in (model.encoder, model.decoder):
+        if stack is None:
+            continue
+        table = stack.embeddings.embed_positions
+        assert table.weight.shape == (9, 16)
+        actual = stack.embeddings(ids, position_ids=torch.tensor([[0, 1, 2, 5, 5, 0]]))
+        assert_agree(actual, table_of(model).weight[ids] + table.weight[[3, 4, 5, 8, 8, 3]], tolerance=1e-6)
+        weigh(stack(ids, encoder_hidden_states=torch.ones(2, 2, 16)).last_hidden_state).backward()
+        assert not table.weight.grad[:3].any()
+        assert table.weight.grad[3:].any(dim=-1).all()
+
+
+def test_segments_are_added_and_absent_ones_are_the_first() -> None:
+    config = small("encoder-decoder", type_vocab_size=3, embedding_norm=False)
+    model = make_model(config, "LacunaModel")
+    ids, positions = random_ids(2, 6, seed=0), torch.arange(6)[None]
+    segments = segments_for(ids, config)
+    embeddings = model.encoder.embeddings
+    assert model.decoder.embeddings.embed_segments is None
+    table = embeddings.embed_segments.weight
+    expected = table_of(model).weight[ids]
+    told = embeddings(ids, position_ids=positions, token_type_ids=segments)
+    assert_agree(told, expected + table[segments], tolerance=1e-6)
+    assert_agree(embeddings(ids, position_ids=positions), expected + table[0], tolerance=1e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("frozen", [True, False])
+def test_padding_learns_from_being_read_only_when_it_may(shape: str, frozen: bool) -> None:
+    config = small(shape, freeze_padding=frozen, pad_token_id=7)
+    torch.manual_seed(0)
+    model = LacunaModel(config)
+    assert table_of(model).weight[7].any() != frozen
+    ids = random_ids(3, 9, seed=0)
+    ids[:, 2] = 7
+    weigh(model(ids).last_hidden_state).backward()
+    read = table_of(model).weight.grad.any(dim=-1)
+    assert bool(read[7]) != frozen
+    assert read[ids[ids != 7].unique()].all()
+
+
+# --------------------------------------------------------------------------------------------------- caps on logits
+
+
+@pytest.mark.parametrize("cap", [0.5, 2])
+@pytest.mark.parametrize(("shape", "head"), list(zip(SHAPES, LANGUAGE_HEADS, strict=True)))
+def test_capped_logits_and_their_loss_are_the_formula(shape: str, head: str, cap: float) -> None:
+    config = small(shape, final_logit_softcapping=cap, tie_word_embeddings=False)
+    model = make_model(config, head)
+    plain = copy.deepcopy(model)
+    plain.config.final_logit_softcapping = None
+    ids, labels = random_ids(2, 6, seed=0), random_ids(2, 6, seed=1)
+    labels[0, 2:5] = -100
+    raw = plain(ids, labels=labels).logits.detach().double()
+    expected = cap * torch.tanh(raw / cap)
+    outputs = model(ids, labels=labels)
+    assert_agree(outputs.logits.double(), expected)
+    assert raw.abs().max() > cap >= outputs.logits.abs().max()
+
+    predicted, targets = (expected[:, :-1], labels[:, 1:]) if shape == "decoder" else (expected, labels)
+    losses = [
+        predicted[row, place].exp().sum().log() - predicted[row, place, targets[row, place]]
+        for row, place in (targets != -100).nonzero().tolist()
+    ]
+    assert_agree(outputs.loss.double(), torch.stack(losses).mean())
+    if shape != "encoder":
+        assert_agree(model(ids, labels=labels, skip_logits=True).loss.double(), torch.stack(losses).mean())
+
+
+@pytest.mark.parametrize(("shape", "head"), list(zip(SHAPES, LANGUAGE_HEADS, strict=True))[1:])
+def test_generation_sees_capped_logits(shape: str, head: str) -> None:
+    config = small(shape, final_logit_softcapping=0.5, eos_token_id=None, pad_token_id=None)
+    model = make_model(config, head)
+    prompt = random_ids(2, 4, seed=0)
+    arguments = {"max_new_tokens": 3, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    written = model.generate(prompt, **arguments)
+    reads = {"input_ids": prompt, "decoder_input_ids": written.sequences} if shape == "encoder-decoder" else None
+    expected = model(**(reads or {"input_ids": written.sequences})).logits[:, -4:-1]
+    actual = torch.stack(written.logits, dim=1)
+    assert_agree(actual, expected)
+    assert actual.abs().max() <= 0.5
+    plain = copy.deepcopy(model)
+    plain.config.final_logit_softcapping = None
+    assert plain(prompt).logits.abs().max() > 0.5
+
+
+# ------------------------------------------------------------------------------------- feed-forward and large numbers
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": lambda x: torch.where(x > 0, x, 0.0),
+    "relu2": lambda x: torch.where(x > 0, x * x, 0.0),
+    "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
+    "gelu_new": lambda x: x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "silu": lambda x: x / (1 + torch.exp(-x)),
+    "tanh": lambda x: (torch.exp(2 * x) - 1) / (torch.exp(2 * x) + 1),
+}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_feed_forward_is_the_formula(name: str, gated: bool, bias: bool) -> None:
+    model = make_model(small(hidden_act=name, gated_mlp=gated, mlp_bias=bias), "LacunaModel")
+    mlp = model.encoder.layers[0].mlp
+    states = torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(0)) * 2
+
+    def affine(projection: nn.Linear, x: Tensor) -> Tensor:
+        product = torch.einsum("oi,bti->bto", projection.weight.double(), x)
+        return product if projection.bias is None else product + projection.bias.double()
+
+    assert [projection.bias is not None for projection in (mlp.up_proj, mlp.down_proj)] == [bias, bias]
+    up = affine(mlp.up_proj, states.double())
+    inner = ACTIVATIONS[name](affine(mlp.gate_proj, states.double())) * up if gated else ACTIVATIONS[name](up)
+    assert isinstance(mlp, LacunaMLP)
+    assert_agree(mlp(states).double(), affine(mlp.down_proj, inner))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm_type", ["rms_norm", "layer_norm"])
+def test_norms_of_large_numbers_are_right(norm_type: str, dtype: torch.dtype) -> None:
+    """The squares of these are beyond float16."""
+    norm = build_norm(small(norm_type=norm_type)).to(dtype)
+    states = (torch.linspace(-6e4, 5e4, 48).view(3, 16)).to(dtype)
+    exact = states.double()
+    if norm_type == "rms_norm":
+        assert isinstance(norm, LacunaRMSNorm)
+        expected = exact / (exact.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    else:
+        centred = exact - exact.mean(-1, keepdim=True)
+        expected = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    actual = norm(states)
+    assert actual.dtype == dtype
+    assert_agree(actual.double(), expected, tolerance=float(torch.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["no mask", "boolean", "added"])
+def test_softmax_of_large_scores_is_finite(kind: str, dtype: torch.dtype) -> None:
+    module = nn.Module().eval()
+    scores = torch.tensor([[6e4, 5e4, -6e4], [-6e4, -6e4, -6e4], [-40.0, -41.0, -42.0]]).to(dtype)[None, None]
+    visible = torch.tensor([[True, True, False], [True, False, False], [False, False, False]])[None, None]
+    added = torch.zeros(1, 1, 3, 3, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
+    mask = {"no mask": None, "boolean": visible, "added": added}[kind]
+    value = torch.eye(3, dtype=dtype)[None, None]
+    output, weights = weigh_values(module, scores, value, mask, 0.0)
+    assert torch.isfinite(output).all()  # of a row that sees nothing as well: a NaN would spread through later layers
+    assert_agree(weights.float().sum(-1), torch.ones(1, 1, 3), tolerance=0.01)
+    if mask is not None:
+        assert not weights[..., :2, :].masked_select(~visible[..., :2, :]).any()
+    assert weights[0, 0, 0].tolist() == [1, 0, 0]
+
+
+# ----------------------------------------------------------------------------------------------------- initial weights
+
+WIDE = {
+    **SMALL, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 300, "head_dim": 16, "attention_bias": True,
+    "mlp_bias": True, "prediction_bias": True, "norm_bias": True, "position_type": "learned", "type_vocab_size": 50,
+    "tie_word_embeddings": False, "num_labels": 60,
+}  # fmt: skip
+INITIALIZATIONS = ["normal", "depth_scaled", "truncated_normal", "xavier_uniform"]
+# What cutting a normal distribution at three standard deviations leaves of its own.
+CUT = math.sqrt(1 - 6 * math.exp(-4.5) / math.sqrt(2 * math.pi) / math.erf(3 / math.sqrt(2)))
+
+
+def fresh(head: str, shape: str, **fields: Any) -> Any:
+    torch.manual_seed(0)
+    return getattr(modeling, head)(LacunaConfig(**{**WIDE, "shape": shape, **fields}))
+
+
+def expected_std(name: str, weight: Tensor, config: LacunaConfig) -> float:
+    """Standard deviation of a matrix as it starts, by its name, written out for each distribution."""
+    std, kind = config.initializer_range, config.initialization
+    is_last = name in ("classifier.weight", "qa_outputs.weight", "score.weight")
+    if name.endswith("score.weight") and not is_last:
+        return config.head_dim**-0.5  # of additive attention
+    if kind == "xavier_uniform":
+        return config.hidden_size**-0.5 if ".embed_" in name else math.sqrt(2 / sum(weight.shape))
+    if kind == "truncated_normal" and is_last:
+        return CUT * config.hidden_size**-0.5
+    if kind == "truncated_normal" and name == "transform.dense.weight":
+        return CUT * std / math.sqrt(2 * config.num_hidden_layers)
+    if kind != "normal" and name.endswith(("o_proj.weight", "down_proj.weight")):
+        paired = config.is_encoder_decoder and ".decoder." in name
+        std /= math.sqrt(3 * config.num_decoder_layers if paired else 2 * config.num_hidden_layers)
+    return CUT * std if kind == "truncated_normal" else std
+
+
+@pytest.mark.parametrize("kind", INITIALIZATIONS)
+@pytest.mark.parametrize(
+    ("head", "shape"),
+    [
+        ("LacunaForMaskedLM", "encoder"),
+        ("LacunaForCausalLM", "decoder"),
+        ("LacunaForConditionalGeneration", "encoder-decoder"),
+        ("LacunaForSequenceClassification", "encoder"),
+        ("LacunaForQuestionAnswering", "decoder"),
+        ("LacunaForMultipleChoice", "encoder"),
+    ],
+)
+def test_weights_start_as_the_formula_says(head: str, shape: str, kind: str) -> None:
+    paired = {"num_decoder_layers": 3} if shape == "encoder-decoder" else {}
+    # 64^-0.5 = 0.125: a distribution is chosen by what a matrix is for, not by its standard deviation.
+    for std in (0.03, 0.125):
+        model = fresh(head, shape, initialization=kind, initializer_range=std, attention_score="additive", **paired)
+        for name, weight in model.named_parameters():
+            weight = weight.detach()
+            if weight.dim() == 1:
+                assert (weight == (1 if "norm" in name and name.endswith("weight") else 0)).all(), name
+                continue
+            if name.endswith("embed_tokens.weight"):
+                assert not weight[0].any()
+                weight = weight[1:]
+            wanted = expected_std(name, weight, model.config)
+            # Five standard errors of a standard deviation.
+            assert abs(float(weight.std()) / wanted - 1) < 5 / math.sqrt(2 * weight.numel()), (name, std)
+            assert abs(float(weight.mean())) < 5 * wanted / math.sqrt(weight.numel()), (name, std)
+            is_score = name.endswith("attention.score.weight")
+            if kind == "truncated_normal" and not is_score:
+                assert weight.abs().max() <= 3 * wanted / CUT * (1 + 1e-6), name
+            if kind == "xavier_uniform" and not is_score and ".embed_" not in name:
+                assert weight.abs().max() <= math.sqrt(3) * wanted * (1 + 1e-6), name
+
+
+def test_scores_start_where_their_papers_do() -> None:
+    model = fresh("LacunaModel", "decoder", attention_score="multiplicative")
+    for module in model.modules():
+        if isinstance(module, MultiplicativeScore):
+            assert_agree(module.weight, torch.eye(16).expand(4, -1, -1) / 4, tolerance=1e-7)
+    # Then it is the scaled dot product.
+    scaled = LacunaModel(LacunaConfig(**{**WIDE, "shape": "decoder"})).eval()
+    scaled.load_state_dict(model.state_dict(), strict=False)
+    ids = random_ids(2, 6, seed=0)
+    assert_agree(model.eval()(ids).last_hidden_state, scaled(ids).last_hidden_state)
+    additive = fresh("LacunaModel", "decoder", attention_score="additive")
+    assert sum(isinstance(module, AdditiveScore) for module in additive.modules()) == 2
+
+
+@pytest.mark.parametrize("kind", INITIALIZATIONS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_blocks_start_as_the_identity_when_told_to(shape: str, kind: str) -> None:
+    model = fresh("LacunaModel", shape, zero_init_residual=True, initialization=kind).eval()
+    with torch.no_grad():
+        outputs = model(random_ids(2, 6, seed=0), output_hidden_states=True)
+    for stack in model.config.stacks:
+        states = outputs[f"{stack}_hidden_states" if shape == "encoder-decoder" else "hidden_states"]
+        assert torch.equal(states[0], states[1])  # The last is normalised once more.
+        assert_agree(states[2], getattr(model, stack).norm(states[0]))
+    moved = fresh("LacunaModel", shape, initialization=kind).eval()(
+        random_ids(2, 6, seed=0), output_hidden_states=True
+    )
+    states = moved["decoder_hidden_states" if shape == "encoder-decoder" else "hidden_states"]
+    assert not torch.equal(states[0], states[1])
