@@ -67,8 +67,12 @@ def check_inputs(
     token_type_ids: Tensor | None,
     position_ids: Tensor | None,
     hidden_size: int,
+    prefix: str = "",
 ) -> Tensor:
     """The one of `input_ids` and `inputs_embeds` that is given, after refusing what no model could read.
+
+    Args:
+        prefix: what stands before the names of the arguments, for the decoder of an encoder-decoder.
 
     Raises:
         ValueError: when not exactly one of `input_ids` and `inputs_embeds` is given, when they are no rows of token
@@ -76,7 +80,7 @@ def check_inputs(
     """
     given = input_ids if inputs_embeds is None else inputs_embeds
     if given is None or (input_ids is not None and inputs_embeds is not None):
-        raise ValueError("give exactly one of input_ids and inputs_embeds")
+        raise ValueError(f"give exactly one of {prefix}input_ids and {prefix}inputs_embeds")
     name, wanted = ("input_ids", "(rows, tokens)") if inputs_embeds is None else ("inputs_embeds", "(rows, tokens, ")
     if inputs_embeds is not None:
         wanted += f"hidden_size={hidden_size})"
@@ -84,16 +88,20 @@ def check_inputs(
     else:
         fits = given.dim() == 2
         if given.dtype not in (torch.int64, torch.int32):
-            raise ValueError(f"input_ids has the dtype {given.dtype}, and token ids are torch.int64 or torch.int32")
+            raise ValueError(
+                f"{prefix}input_ids has the dtype {given.dtype}, and token ids are torch.int64 or torch.int32"
+            )
     if not fits or given.shape[1] == 0:
-        raise ValueError(f"{name} has the shape {tuple(given.shape)}, and {wanted} with at least one token is needed")
+        raise ValueError(
+            f"{prefix}{name} has the shape {tuple(given.shape)}, and {wanted} with at least one token is needed"
+        )
     rows, length = given.shape[:2]
     if token_type_ids is not None:
-        refuse_other_shape(token_type_ids, (rows, length), name="token_type_ids")
+        refuse_other_shape(token_type_ids, (rows, length), name=f"{prefix}token_type_ids")
     if position_ids is not None and (position_ids.dim() != 2 or position_ids.shape[0] != 1):
-        refuse_other_shape(position_ids, (rows, length), name="position_ids")
+        refuse_other_shape(position_ids, (rows, length), name=f"{prefix}position_ids")
     if position_ids is not None:
-        refuse_other_shape(position_ids, (position_ids.shape[0], length), name="position_ids")
+        refuse_other_shape(position_ids, (position_ids.shape[0], length), name=f"{prefix}position_ids")
     return given
 
 
@@ -109,7 +117,7 @@ def check_mask(
     """Refuse a mask that does not cover the tokens.
 
     Args:
-        attention_mask: [B, seen + T], or [B or 1, heads or 1, T or 1, S].
+        attention_mask: [B, seen + T], or [B or 1, heads or 1, T or 1, seen + T].
         batch_size, length: B and T.
         seen: number of tokens in the cache.
         is_fixed: whether the cache has a fixed length; a mask may then be as long as that.
@@ -117,16 +125,17 @@ def check_mask(
     Raises:
         ValueError: with both shapes.
     """
+    columns = attention_mask.shape[-1] if attention_mask.dim() else 0
+    covers = columns == seen + length or (is_fixed and columns > seen + length)
     if attention_mask.dim() == 4:
-        if attention_mask.shape[0] in (1, batch_size) and attention_mask.shape[2] in (1, length):
-            return
-    elif attention_mask.dim() == 2 and attention_mask.shape[0] == batch_size:
-        columns = attention_mask.shape[1]
-        if columns == seen + length or (is_fixed and columns > seen + length):
-            return
+        fits = attention_mask.shape[0] in (1, batch_size) and attention_mask.shape[2] in (1, length)
+    else:
+        fits = attention_mask.dim() == 2 and attention_mask.shape[0] == batch_size
+    if fits and covers:
+        return
     # Written only now: numbers in a text tie a graph that is being traced to these very sizes.
     past = f" after {seen} in the cache" if seen else ""
-    needed = f"{seen + length})" if attention_mask.dim() != 4 else f"1, {length}, tokens that are seen)"
+    needed = f"{seen + length})" if attention_mask.dim() != 4 else f"1, {length}, {seen + length})"
     raise ValueError(
         f"{name} has the shape {tuple(attention_mask.shape)}, and {batch_size} rows of {length} tokens{past} "
         f"need ({batch_size}, {needed}"

@@ -110,10 +110,15 @@ class LacunaTokenEmbedding(nn.Embedding):
 
 
 class LacunaEmbeddings(nn.Module):
-    """Tokens, plus learned or sinusoidal positions and segments as configured, normalised if it says so."""
+    """Tokens, plus learned or sinusoidal positions and segments as configured, normalised if it says so.
 
-    def __init__(self, config: LacunaConfig, *, has_segments: bool = True) -> None:
+    Args:
+        is_second: whether these belong to the decoder of an encoder-decoder, which has no segments.
+    """
+
+    def __init__(self, config: LacunaConfig, *, is_second: bool = False) -> None:
         super().__init__()
+        self.prefix = "decoder_" if is_second else ""  # of the names of its arguments
         self.embed_tokens = LacunaTokenEmbedding(config)
         self.position_type = config.position_type
         self.position_offset = config.position_offset
@@ -124,7 +129,7 @@ class LacunaEmbeddings(nn.Module):
         )
         self.embed_segments = (
             nn.Embedding(config.type_vocab_size, config.hidden_size)
-            if config.type_vocab_size and has_segments
+            if config.type_vocab_size and not is_second
             else None
         )
         self.norm = build_norm(config) if config.embedding_norm else None
@@ -153,7 +158,7 @@ class LacunaEmbeddings(nn.Module):
         """
         hidden_states = inputs_embeds
         if hidden_states is None:
-            hidden_states = look_up(self.embed_tokens, input_ids, name="input_ids", field="vocab_size")
+            hidden_states = look_up(self.embed_tokens, input_ids, name=f"{self.prefix}input_ids", field="vocab_size")
         if self.embed_segments is not None:
             if token_type_ids is None:  # Segment 0, so that the table takes part (and gets a gradient) in every step.
                 token_type_ids = position_ids.new_zeros(hidden_states.shape[:2])
@@ -164,7 +169,7 @@ class LacunaEmbeddings(nn.Module):
             hidden_states = hidden_states + look_up(
                 self.embed_positions,
                 position_ids,
-                name="position_ids",
+                name=f"{self.prefix}position_ids",
                 field="max_position_embeddings",
                 offset=self.position_offset,
             )

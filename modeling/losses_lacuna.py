@@ -31,9 +31,8 @@ def count_items(num_items: int | Tensor | None, labels: Tensor, *, ignore_index:
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int, name: str, field: str) -> Tensor:
-    """Sum of the cross-entropies of logits [N, V] in float32; labels outside V are refused by name."""
+    """Sum of the cross-entropies of logits [N, V] in float32; labels outside V are refused by name, on a CPU."""
     labels = as_classes(labels, name=name)
-    check_range(labels, name=name, limit=logits.shape[-1], field=field, ignored=ignore_index)
     try:
         return nn.functional.cross_entropy(logits.float(), labels, ignore_index=ignore_index, reduction="sum")
     except IndexError:
@@ -49,6 +48,7 @@ def cross_entropy(
     ignore_index: int = IGNORED,
     name: str = "labels",
     field: str = "vocab_size",
+    is_checked: bool = False,
 ) -> Tensor:
     """Summed cross-entropy divided by `num_items`, or by the number of targets here when that is None.
 
@@ -56,11 +56,15 @@ def cross_entropy(
         logits: [..., V], any float dtype; the loss is computed in float32.
         labels: [...], `ignore_index` where nothing is to be predicted.
         name, field: what to call the labels, and the field that says V, when they do not fit.
+        is_checked: whether the labels were selected from such as `check_range` has seen; their number is another one
+            in each step, and to look at each number once would be to look in every step.
 
     Raises:
         ValueError: when the shapes differ, or a label is outside V.
     """
     refuse_other_shape(labels, tuple(logits.shape[:-1]), name=name)
+    if not is_checked:
+        check_range(labels, name=name, limit=logits.shape[-1], field=field, ignored=ignore_index)
     loss = summed_cross_entropy(
         logits.flatten(0, -2), labels.flatten(), ignore_index=ignore_index, name=name, field=field
     )
@@ -85,10 +89,11 @@ def chunked_cross_entropy(
         labels: [B, T], -100 where nothing is to be predicted.
         project: hidden states [N, C] -> logits [N, V].
     """
-    refuse_other_shape(labels, tuple(hidden_states.shape[:-1]))
-    hidden_states, flat_labels = hidden_states.flatten(0, -2), labels.flatten()
-    if not torch.compiler.is_compiling():  # The number of targets is data: a graph computes every position instead.
-        hidden_states, flat_labels = select_targets(hidden_states, flat_labels)
+    if torch.compiler.is_compiling():  # The number of targets is data: a graph computes every position instead.
+        refuse_other_shape(labels, tuple(hidden_states.shape[:-1]))
+        hidden_states, flat_labels = hidden_states.flatten(0, -2), labels.flatten()
+    else:
+        hidden_states, flat_labels = select_targets(hidden_states, labels, vocab_size=vocab_size)
 
     def loss_of(states: Tensor, targets: Tensor) -> Tensor:
         return summed_cross_entropy(project(states), targets, ignore_index=IGNORED, name="labels", field="vocab_size")
@@ -102,13 +107,14 @@ def chunked_cross_entropy(
     return total / count_items(num_items, labels)
 
 
-def select_targets(hidden_states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def select_targets(hidden_states: Tensor, labels: Tensor, *, vocab_size: int) -> tuple[Tensor, Tensor]:
     """Keep the positions that have a target: [..., C] and [...] -> [N, C] and [N], in row-major order.
 
     Raises:
-        ValueError: when the shapes differ.
+        ValueError: when the shapes differ, or a label is outside the vocabulary (on a GPU: see `check_range`).
     """
     refuse_other_shape(labels, tuple(hidden_states.shape[:-1]))
+    check_range(labels, name="labels", limit=vocab_size, field="vocab_size", ignored=IGNORED)
     is_target = labels != IGNORED
     return hidden_states[is_target], labels[is_target]
 

@@ -67,11 +67,11 @@ def build_attention_masks(
     attention_mask: Tensor | dict[str, Any] | None,
     position_ids: Tensor | None,
     past_key_values: Cache | None,
+    name: str = "attention_mask",
 ) -> tuple[dict[str, Any], dict[str, Any], Tensor | None]:
     """Build one mask per layer type that the stack uses.
 
-    Must run before the model makes a cache of its own: a cache, even an empty one, hides from masking_utils that rows
-    are packed, and documents would then see each other.
+    Must run before the model makes a cache of its own: even an empty one hides from masking_utils that rows are packed.
 
     Args:
         stack: `"encoder"` or `"decoder"`.
@@ -79,10 +79,11 @@ def build_attention_masks(
         attention_mask: None, [B, S] with 1 for real tokens, [B, 1, T, S], or masks by layer type from `generate`.
         position_ids: what the caller gave, or None when the positions are simply 0, 1, 2, ...
         past_key_values: the cache that the caller gave, or None.
+        name: of the mask, for the message when it does not fit.
 
     Returns:
-        Masks by layer type (None where the attention kernel needs none, which is the fast path), further arguments
-        for the attention function, and the documents of packed rows [B, T].
+        Masks by layer type (None where the kernel needs none, the fast path), further arguments for the attention
+        function, and the documents of packed rows [B, T].
 
     Raises:
         ValueError: on a mask of the wrong shape.
@@ -94,7 +95,7 @@ def build_attention_masks(
     is_fixed = past_key_values is not None and past_key_values.is_compileable
     batch_size, length = hidden_states.shape[:2]
     if attention_mask is not None and isinstance(seen, int):  # A cache of fixed length counts in a tensor.
-        check_mask(attention_mask, batch_size=batch_size, length=length, seen=seen, is_fixed=is_fixed)
+        check_mask(attention_mask, batch_size=batch_size, length=length, seen=seen, is_fixed=is_fixed, name=name)
     if attention_mask is not None and attention_mask.dim() == 4:
         return dict.fromkeys(layer_types, attention_mask), {}, None
     documents = None

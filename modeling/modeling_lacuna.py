@@ -38,7 +38,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import ModelOutput, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .checks_lacuna import check_inputs, check_mask, refuse_other_shape
+from .checks_lacuna import as_classes, check_inputs, check_mask, refuse_other_shape
 from .configuration_lacuna import HEADS, ConfigurationError, LacunaConfig
 from .layers_lacuna import (
     SCORES,
@@ -387,7 +387,9 @@ class LacunaStack(LacunaPreTrainedModel):
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
-        self.embeddings = LacunaEmbeddings(config, has_segments=self.stack == config.stacks[0])
+        is_second = self.stack != config.stacks[0]
+        self.prefix = "decoder_" if is_second else ""  # of the names of its arguments
+        self.embeddings = LacunaEmbeddings(config, is_second=is_second)
         self.rotary_emb = LacunaRotaryEmbedding(config) if config.position_type == "rotary" else None
         layer_types = config.layer_types_of(self.stack)
         self.layers = nn.ModuleList(
@@ -433,6 +435,7 @@ class LacunaStack(LacunaPreTrainedModel):
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             hidden_size=self.config.hidden_size,
+            prefix=self.prefix,
         )
         if position_ids is None:
             length = given.shape[1]
@@ -469,6 +472,7 @@ class LacunaStack(LacunaPreTrainedModel):
             attention_mask=attention_mask,
             position_ids=inputs["position_ids"],
             past_key_values=past_key_values,
+            name=f"{self.prefix}attention_mask",
         )
         arguments = {
             layer_type: {"attention_mask": masks[layer_type], "position_embeddings": angles, "packing": packing}
@@ -601,8 +605,10 @@ def shift_right(ids: Tensor, *, config: LacunaConfig) -> Tensor:
     """What the decoder reads to predict `ids` [B, T]: the start token, then all but the last; ignored labels padded.
 
     Raises:
-        ValueError: when the configuration has no `decoder_start_token_id`.
+        ValueError: when the configuration has no `decoder_start_token_id`, or the ids are no rows of tokens.
     """
+    if ids.dim() != 2:
+        raise ValueError(f"labels has the shape {tuple(ids.shape)}, and (rows, tokens) is needed")
     if config.decoder_start_token_id is None:
         raise ValueError("decoder_start_token_id is None, and the decoder must read something first: set it")
     shifted = nn.functional.pad(ids[:, :-1], (1, 0), value=config.decoder_start_token_id)
@@ -840,8 +846,9 @@ class LacunaForPreTraining(LacunaLanguageModel):
             **kwargs,
         )
         hidden_states = outputs.last_hidden_state
-        if labels is not None and is_sparse(self, sparse_prediction):
-            hidden_states, labels = select_targets(hidden_states, labels)
+        sparse = labels is not None and is_sparse(self, sparse_prediction)
+        if sparse:
+            hidden_states, labels = select_targets(hidden_states, labels, vocab_size=self.config.vocab_size)
 
         logits = self.project(self.transform(hidden_states))
         segments = find_segments(input_ids, token_type_ids, sep_token_id=self.config.sep_token_id)
@@ -849,9 +856,11 @@ class LacunaForPreTraining(LacunaLanguageModel):
 
         mlm_loss = nsp_loss = None
         if labels is not None:
-            mlm_loss = cross_entropy(logits, labels, num_items=num_items_in_batch)
+            mlm_loss = cross_entropy(logits, labels, num_items=num_items_in_batch, is_checked=sparse)
         if next_sentence_label is not None:
-            nsp_loss = relation_loss(relation_logits, next_sentence_label, num_items=num_pairs_in_batch)
+            nsp_loss = relation_loss(
+                relation_logits, next_sentence_label, num_items=num_pairs_in_batch, name="next_sentence_label"
+            )
             if labels is not None and num_items_in_batch is not None and num_pairs_in_batch is None:
                 nsp_loss = nsp_loss * (labels != IGNORED).sum() / num_items_in_batch
         losses = [loss for loss in (mlm_loss, nsp_loss) if loss is not None]
@@ -877,13 +886,11 @@ def is_sparse(model: nn.Module, sparse_prediction: bool | None) -> bool:
     return sparse_prediction
 
 
-def relation_loss(logits: Tensor, labels: Tensor, *, num_items: int | Tensor | None) -> Tensor:
+def relation_loss(logits: Tensor, labels: Tensor, *, num_items: int | Tensor | None, name: str) -> Tensor:
     """Cross-entropy of the sentence relation: logits [B, 2], labels [B] or [B, 1]."""
     labels = labels.squeeze(-1) if labels.dim() == 2 and labels.shape[1] == 1 else labels
-    refuse_other_shape(labels, (logits.shape[0],), name="next_sentence_label")
-    return cross_entropy(
-        logits, labels, num_items=num_items, name="next_sentence_label", field="number of sentence relations"
-    )
+    refuse_other_shape(labels, (logits.shape[0],), name=name)
+    return cross_entropy(logits, labels, num_items=num_items, name=name, field="number of sentence relations")
 
 
 class LacunaForMaskedLM(LacunaLanguageModel):
@@ -927,14 +934,15 @@ class LacunaForMaskedLM(LacunaLanguageModel):
             **kwargs,
         )
         hidden_states = outputs.last_hidden_state
-        if labels is not None and is_sparse(self, sparse_prediction):
-            hidden_states, labels = select_targets(hidden_states, labels)
+        sparse = labels is not None and is_sparse(self, sparse_prediction)
+        if sparse:
+            hidden_states, labels = select_targets(hidden_states, labels, vocab_size=self.config.vocab_size)
 
         logits = self.project(self.transform(hidden_states))
 
         loss = None
         if labels is not None:
-            loss = cross_entropy(logits, labels, num_items=num_items_in_batch)
+            loss = cross_entropy(logits, labels, num_items=num_items_in_batch, is_checked=sparse)
 
         return MaskedLMOutput(loss=loss, logits=logits, **carry(outputs))
 
@@ -980,7 +988,7 @@ class LacunaForNextSentencePrediction(LacunaPreTrainedModel):
 
         loss = None
         if labels is not None:
-            loss = relation_loss(logits, labels, num_items=num_items_in_batch)
+            loss = relation_loss(logits, labels, num_items=num_items_in_batch, name="labels")
 
         return NextSentencePredictorOutput(loss=loss, logits=logits, **carry(outputs))
 
@@ -1130,7 +1138,7 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
             num_items_in_batch: number of predicted tokens in the whole batch, over all parts of it.
         """
         if labels is not None:
-            use_cache = False
+            use_cache, labels = False, as_classes(labels)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = shift_right(labels, config=self.config)
         outputs = self.model(
