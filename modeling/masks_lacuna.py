@@ -71,7 +71,7 @@ def build_attention_masks(
 ) -> tuple[dict[str, Any], dict[str, Any], Tensor | None]:
     """Build one mask per layer type that the stack uses.
 
-    Must run before the model makes a cache of its own: even an empty one hides from masking_utils that rows are packed.
+    Must run before the model makes its own cache: even an empty one hides from masking_utils that rows are packed.
 
     Args:
         stack: `"encoder"` or `"decoder"`.
