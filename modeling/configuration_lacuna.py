@@ -272,6 +272,9 @@ class LacunaConfig(PreTrainedConfig):
             self.prediction_act = self.hidden_act
         if self.classifier_pooling is None:
             self.classifier_pooling = "first" if self.shape == "encoder" else "last"
+        # Attributes of each configuration, since they name only parts that it has; the library looks for them here.
+        self.base_model_tp_plan = self.make_tensor_parallel_plan()
+        self.base_model_fsdp_plan = self.make_fsdp_plan()
         super().__post_init__(**kwargs)
         self._refuse_impossible_combinations()
         # Recomputed and never read from a file: it follows from the shape, and saving one head would otherwise
@@ -345,8 +348,7 @@ class LacunaConfig(PreTrainedConfig):
         half.num_hidden_layers, half.layer_types = self.num_decoder_layers, self.decoder_layer_types
         return half
 
-    @property
-    def base_model_tp_plan(self) -> dict[str, str]:
+    def make_tensor_parallel_plan(self) -> dict[str, str]:
         """How the parts are cut for tensor parallelism: by tokens, by heads, by columns of the feed-forward part."""
         plan: dict[str, str] = {}
         for stack in self.stacks:
@@ -364,8 +366,7 @@ class LacunaConfig(PreTrainedConfig):
             plan |= {f"{stack}.layers.*.mlp.up_proj": "colwise", f"{stack}.layers.*.mlp.down_proj": "rowwise"}
         return plan
 
-    @property
-    def base_model_fsdp_plan(self) -> dict[str, str]:
+    def make_fsdp_plan(self) -> dict[str, str]:
         """Which modules FSDP2 gathers, and whether it frees them again after use."""
         plan: dict[str, str] = {}
         for stack in self.stacks:

@@ -35,7 +35,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.modeling_utils import PreTrainedModel
-from transformers.utils.generic import ModelOutput, can_return_tuple, merge_with_config_defaults
+from transformers.utils.generic import ModelOutput, can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .checks_lacuna import as_classes, check_inputs, check_mask, refuse_other_shape
@@ -499,7 +499,6 @@ class LacunaEncoder(LacunaStack):
         "attentions": OutputRecorder(LacunaAttention, index=1, layer_name="attention"),
     }
 
-    @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
@@ -530,16 +529,17 @@ class LacunaDecoder(LacunaStack):
 
     @property
     def _can_record_outputs(self) -> dict[str, OutputRecorder]:
-        layers = "num_decoder_layers" if self.config.is_encoder_decoder else "num_hidden_layers"
+        states = OutputRecorder(LacunaLayer)
+        if self.config.is_encoder_decoder and hasattr(states, "num_hidden_layers_key"):  # not in transformers 5.17
+            states = OutputRecorder(LacunaLayer, num_hidden_layers_key="num_decoder_layers")
         recorders = {
-            "hidden_states": OutputRecorder(LacunaLayer, num_hidden_layers_key=layers),
+            "hidden_states": states,
             "attentions": OutputRecorder(LacunaAttention, index=1, layer_name="attention"),
         }
         if self.config.is_encoder_decoder:
             recorders["cross_attentions"] = OutputRecorder(LacunaAttention, index=1, layer_name="cross_attention")
         return recorders
 
-    @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
@@ -577,6 +577,8 @@ class LacunaDecoder(LacunaStack):
             encoder_attention_mask=encoder_attention_mask,
             encoder_documents=encoder_documents,
         )
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
         if use_cache and past_key_values is None:
             past_key_values = self.new_cache()
 
@@ -670,6 +672,7 @@ class LacunaModel(LacunaPreTrainedModel):
             token_type_ids: segments [B, T]; ignored by a model without segments.
             position_ids: [B, T]. Where they restart at 0 inside a row, a new document starts: attention stays in it.
             past_key_values, use_cache: keys and values of the tokens before, and whether to return them (decoders).
+                None: as `config.use_cache` says, but not while training.
             decoder_...: the same for the decoder of an encoder-decoder. Without ids it reads `input_ids` shifted by
                 one. In packed rows the n-th document of the decoder sees the n-th of the encoder.
             encoder_outputs: what the encoder returned, in place of its input.
