@@ -91,11 +91,14 @@ def check_inputs(
             raise ValueError(
                 f"{prefix}input_ids has the dtype {given.dtype}, and token ids are torch.int64 or torch.int32"
             )
-    if not fits or given.shape[1] == 0:
+    if not fits or given.shape[0] == 0 or given.shape[1] == 0:
         raise ValueError(
             f"{prefix}{name} has the shape {tuple(given.shape)}, and {wanted} with at least one token is needed"
         )
     rows, length = given.shape[:2]
+    for what, numbers in (("position_ids", position_ids), ("token_type_ids", token_type_ids)):
+        if numbers is not None and numbers.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"{prefix}{what} has the dtype {numbers.dtype}, and torch.int64 is needed")
     if token_type_ids is not None:
         refuse_other_shape(token_type_ids, (rows, length), name=f"{prefix}token_type_ids")
     if position_ids is not None and (position_ids.dim() != 2 or position_ids.shape[0] != 1):
@@ -142,4 +145,19 @@ def check_mask(
     )
 
 
-__all__ = ["as_classes", "check_inputs", "check_mask", "check_range", "refuse_other_shape", "refuse_outside"]
+def check_masks_by_type(masks: dict[str, Any], *, layer_types: list[str], name: str) -> None:
+    """Raise a `ValueError` when a type of layer has no mask."""
+    missing = sorted(set(layer_types) - set(masks))
+    if missing:
+        raise ValueError(f"{name} has masks for {sorted(masks)} and none for {missing}")
+
+
+__all__ = [
+    "as_classes",
+    "check_inputs",
+    "check_mask",
+    "check_masks_by_type",
+    "check_range",
+    "refuse_other_shape",
+    "refuse_outside",
+]

@@ -14,6 +14,7 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from .families_lacuna import FAMILIES, SIZES
 
@@ -63,6 +64,7 @@ HEADS: dict[str, dict[str, str]] = {
         "AutoModelForQuestionAnswering": "LacunaForQuestionAnswering",
     },
 }
+
 
 # How attention compares a query with a key. All but the first are for the textbook: they have one implementation each.
 ATTENTION_SCORES = ("scaled_dot_product", "dot_product", "multiplicative", "additive")
@@ -398,7 +400,10 @@ class LacunaConfig(PreTrainedConfig):
             entry.setdefault("rope_type", "default")
             entry.setdefault("rope_theta", 10_000.0 if theta is None else theta)
         self.rope_parameters = parameters
-        self.standardize_rope_params()
+        try:
+            self.standardize_rope_params()
+        except KeyError as error:
+            raise ConfigurationError(f"LacunaConfig: rope_parameters={parameters} lacks {error}") from error
         return kwargs
 
     def validate_architecture(self) -> None:
@@ -454,6 +459,12 @@ class LacunaConfig(PreTrainedConfig):
         )
         parameters = self.rope_parameters or {}
         for entry in [parameters] if "rope_type" in parameters else parameters.values():
+            rope_type, theta = entry["rope_type"], entry["rope_theta"]
+            known = ("default", *ROPE_INIT_FUNCTIONS)
+            self._require(
+                rope_type in known, f"rope_type={rope_type!r} is not known{name_nearest(value=rope_type, known=known)}"
+            )
+            self._require(theta > 0, f"rope_theta={theta} must be positive")
             factor = entry.get("partial_rotary_factor", 1.0)
             self._require(
                 0 < factor <= 1 and int(self.head_dim * factor) % 2 == 0 and int(self.head_dim * factor) > 0,
@@ -461,7 +472,10 @@ class LacunaConfig(PreTrainedConfig):
                 "dimensions, and rotary positions turn pairs",
             )
         if self.shape != "encoder":
-            self._require(not self.pooler, "pooler=True reads the first token, which sees nothing else in a decoder")
+            self._require(
+                not self.pooler,
+                "pooler=True reads the first token, which sees nothing else in a decoder: pooler=False",
+            )
             self._require(
                 self.classifier_pooling != "first",
                 "classifier_pooling='first' reads the first token, which sees nothing else in a decoder: use 'last'",
@@ -486,8 +500,19 @@ class LacunaConfig(PreTrainedConfig):
             self._require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be positive")
         for name in ("type_vocab_size", "position_offset"):
             self._require(getattr(self, name) >= 0, f"{name}={getattr(self, name)} must not be negative")
-        for name in ("embedding_dropout", "hidden_dropout", "attention_dropout", "activation_dropout"):
-            self._require(0 <= getattr(self, name) < 1, f"{name}={getattr(self, name)} must be in [0, 1)")
+        for part in ("embedding", "hidden", "attention", "activation", "classifier"):
+            value = getattr(self, f"{part}_dropout")
+            self._require(value is None or 0 <= value < 1, f"{part}_dropout={value} must be in [0, 1)")
+        for name in ("norm_eps", "initializer_range"):
+            value = getattr(self, name)
+            self._require(0 < value < float("inf"), f"{name}={value} must be a positive number")
+        problems = (None, "regression", "single_label_classification", "multi_label_classification")
+        self._require(self.problem_type in problems, f"problem_type={self.problem_type!r} is none of {problems}")
+        start = self.decoder_start_token_id
+        self._require(
+            not self.is_encoder_decoder or start is None or 0 <= start < self.vocab_size,
+            f"decoder_start_token_id={start} is outside the vocabulary of {self.vocab_size}",
+        )
         if self.pad_token_id is not None:
             self._require(
                 0 <= self.pad_token_id < self.vocab_size,

@@ -83,7 +83,8 @@ def look_up(table: nn.Embedding, ids: Tensor, *, name: str, field: str, offset: 
     limit = table.num_embeddings - offset
     check_range(ids, name=name, limit=limit, field=field)
     try:
-        return table(ids + offset if offset else ids)
+        # Rows before position 0 would answer for negative positions, so the table is cut there.
+        return nn.functional.embedding(ids, table.weight[offset:]) if offset else table(ids)
     except IndexError:
         refuse_outside(ids, name=name, limit=limit, field=field)
         raise

@@ -20,7 +20,7 @@ from transformers.masking_utils import (
 )
 from transformers.utils.generic import is_flash_attention_requested
 
-from .checks_lacuna import check_mask, refuse_other_shape
+from .checks_lacuna import check_mask, check_masks_by_type, refuse_other_shape
 from .configuration_lacuna import LacunaConfig
 
 MASKS: dict[tuple[str, str], Callable[..., Any]] = {
@@ -44,7 +44,7 @@ def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None) -
     if (
         position_ids is None
         or position_ids.shape[-1] < 2
-        or (attention_mask is not None and attention_mask.dim() != 2)
+        or getattr(attention_mask, "ndim", 2 if attention_mask is None else 0) != 2
     ):
         return None
     starts = position_ids == 0
@@ -79,7 +79,6 @@ def build_attention_masks(
         attention_mask: None, [B, S] with 1 for real tokens, [B, 1, T, S], or masks by layer type from `generate`.
         position_ids: what the caller gave, or None when the positions are simply 0, 1, 2, ...
         past_key_values: the cache that the caller gave, or None.
-        name: of the mask, for the message when it does not fit.
 
     Returns:
         Masks by layer type (None where the kernel needs none, the fast path), further arguments for the attention
@@ -88,9 +87,10 @@ def build_attention_masks(
     Raises:
         ValueError: on a mask of the wrong shape.
     """
-    if isinstance(attention_mask, dict):
-        return attention_mask, {}, None
     layer_types = sorted(set(config.layer_types_of(stack)))
+    if isinstance(attention_mask, dict):
+        check_masks_by_type(attention_mask, layer_types=layer_types, name=name)
+        return attention_mask, {}, None
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     is_fixed = past_key_values is not None and past_key_values.is_compileable
     batch_size, length = hidden_states.shape[:2]

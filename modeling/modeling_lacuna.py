@@ -86,7 +86,7 @@ class NotGenerativeError(ConfigurationError, AttributeError):
 
 def pool_first(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
     """State of the first real token of each row: [B, T, C] -> [B, C]."""
-    if attention_mask is None or attention_mask.dim() != 2:
+    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
         return hidden_states[:, 0]
     first = attention_mask.int().argmax(-1)
     return hidden_states[torch.arange(hidden_states.shape[0], device=hidden_states.device), first]
@@ -94,7 +94,7 @@ def pool_first(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 def pool_last(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
     """State of the last real token of each row: [B, T, C] -> [B, C]."""
-    if attention_mask is None or attention_mask.dim() != 2:
+    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
         return hidden_states[:, -1]
     positions = torch.arange(attention_mask.shape[1], device=attention_mask.device)
     last = (positions * attention_mask.int()).argmax(-1)
@@ -103,7 +103,7 @@ def pool_last(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 def pool_mean(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
     """Mean over the real tokens of each row: [B, T, C] -> [B, C]."""
-    if attention_mask is None or attention_mask.dim() != 2:
+    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
         return hidden_states.mean(1)
     weights = attention_mask.unsqueeze(-1).to(hidden_states.dtype)
     return (hidden_states * weights).sum(1) / weights.sum(1).clamp(min=1)
@@ -237,6 +237,7 @@ class LacunaPreTrainedModel(PreTrainedModel):
                 f"{name} needs shape={' or '.join(map(repr, shapes))} and the configuration has "
                 f"shape={config.shape!r}; heads for it: {', '.join(HEADS[config.shape].values())}"
             )
+        config.validate_architecture()  # again: fields may have been set one by one since it was made
         super().__init__(config, *inputs, **kwargs)
 
     @torch.no_grad()
@@ -582,7 +583,9 @@ class LacunaDecoder(LacunaStack):
         if use_cache and past_key_values is None:
             past_key_values = self.new_cache()
 
-        for layer in self.layers:
+        # The number is read here, since early exit (`assistant_early_exit`) lowers it for some of the calls.
+        config = self.config
+        for layer in self.layers[: config.num_decoder_layers if self.prefix else config.num_hidden_layers]:
             hidden_states = layer(
                 hidden_states,
                 encoder_hidden_states,
@@ -603,8 +606,10 @@ class LacunaDecoder(LacunaStack):
         return EncoderDecoderCache(own, DynamicCache()) if self.config.is_encoder_decoder else own
 
 
-def shift_right(ids: Tensor, *, config: LacunaConfig) -> Tensor:
+def shift_right(ids: Tensor, *, config: LacunaConfig, attention_mask: Any = None) -> Tensor:
     """What the decoder reads to predict `ids` [B, T]: the start token, then all but the last; ignored labels padded.
+
+    In rows that are padded on the left the start token stands before the first real one, as `attention_mask` says.
 
     Raises:
         ValueError: when the configuration has no `decoder_start_token_id`, or the ids are no rows of tokens.
@@ -614,6 +619,9 @@ def shift_right(ids: Tensor, *, config: LacunaConfig) -> Tensor:
     if config.decoder_start_token_id is None:
         raise ValueError("decoder_start_token_id is None, and the decoder must read something first: set it")
     shifted = nn.functional.pad(ids[:, :-1], (1, 0), value=config.decoder_start_token_id)
+    if isinstance(attention_mask, Tensor) and attention_mask.shape == ids.shape:
+        is_first = attention_mask.bool() & (attention_mask.cumsum(-1) == 1)
+        shifted = shifted.masked_fill(is_first, config.decoder_start_token_id)
     return shifted.masked_fill(shifted == IGNORED, config.pad_token_id or 0)
 
 
@@ -714,23 +722,31 @@ class LacunaModel(LacunaPreTrainedModel):
         """Run the encoder, unless its outputs were given, and the decoder on what it returned."""
         encoder_outputs = self._encode(encoder_outputs, **inputs, **kwargs)
         rows, length = encoder_outputs.last_hidden_state.shape[:2]
+        if isinstance(inputs["attention_mask"], dict):
+            raise ValueError("attention_mask is a dict, and an encoder-decoder needs a mask (rows, tokens)")
         if inputs["attention_mask"] is not None:  # The encoder has seen it, but not where its outputs were given.
             check_mask(inputs["attention_mask"], batch_size=rows, length=length)
         if decoder_inputs["input_ids"] is None and decoder_inputs["inputs_embeds"] is None:
             if inputs["input_ids"] is None:
                 raise ValueError("give decoder_input_ids or decoder_inputs_embeds: there are no input_ids to shift")
-            decoder_inputs["input_ids"] = shift_right(inputs["input_ids"], config=self.config)
+            mask, positions = inputs["attention_mask"], inputs["position_ids"]
+            decoder_inputs["input_ids"] = shift_right(inputs["input_ids"], config=self.config, attention_mask=mask)
+            if decoder_inputs["attention_mask"] is None and isinstance(mask, Tensor) and mask.dim() == 2:
+                decoder_inputs["attention_mask"] = mask
+            if decoder_inputs["position_ids"] is None:
+                decoder_inputs["position_ids"] = positions
         for name in ("input_ids", "inputs_embeds"):
             given = decoder_inputs[name]
             if given is not None and given.shape[0] != rows:
                 raise ValueError(
                     f"decoder_{name} has the shape {tuple(given.shape)}, and the encoder has read {rows} rows"
                 )
+        documents = find_documents(inputs["position_ids"], inputs["attention_mask"])
         outputs = self.decoder(
             **decoder_inputs,
             encoder_hidden_states=encoder_outputs.last_hidden_state,
             encoder_attention_mask=inputs["attention_mask"],
-            encoder_documents=find_documents(inputs["position_ids"], inputs["attention_mask"]),
+            encoder_documents=None if documents is None else documents.expand(rows, -1),
             **kwargs,
         )
         return Seq2SeqModelOutput(
@@ -1077,15 +1093,15 @@ def language_model_loss(
             then do not count.
         skip_logits: make the loss without the logits.
     """
+    kept = slice(-keep, None) if isinstance(keep, int) else keep
     if skip_logits and labels is not None:
         return None, chunked_cross_entropy(
-            hidden_states,
-            labels,
+            hidden_states[:, kept],
+            labels[:, kept],
             project=model.project,
             vocab_size=model.config.vocab_size,
             num_items=num_items,
         )
-    kept = slice(-keep, None) if isinstance(keep, int) else keep
     logits = model.project(hidden_states[:, kept])
     return logits, None if labels is None else cross_entropy(logits, labels[:, kept], num_items=num_items)
 
@@ -1214,9 +1230,10 @@ class LacunaForSequenceClassification(LacunaPreTrainedModel):
         if self.uses_pooler:
             pooled = outputs.pooler_output
         else:
-            pooled = pool(
-                outputs.last_hidden_state, config=self.config, input_ids=input_ids, attention_mask=attention_mask
-            )
+            own_ids, own_mask = input_ids, attention_mask
+            if kwargs.get("decoder_input_ids") is not None:  # then the states are those of another text
+                own_ids, own_mask = kwargs["decoder_input_ids"], kwargs.get("decoder_attention_mask")
+            pooled = pool(outputs.last_hidden_state, config=self.config, input_ids=own_ids, attention_mask=own_mask)
 
         pooled = pooled if self.transform is None else self.transform(pooled)
         logits = self.classifier(self.dropout(pooled))
