@@ -184,7 +184,7 @@ def test_compiles_in_one_graph_and_exports() -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="flex attention on a CPU needs a compiler")
 def test_flex_attention_agrees() -> None:
     model = LacunaForMaskedLM(LacunaConfig.from_family("modernbert", **{**SMALL, "sliding_window": 3})).eval()
-    assert isinstance(model.model.layers[0].attention_norm, nn.Identity)
+    assert isinstance(model.model.encoder.layers[0].attention_norm, nn.Identity)
     ids = torch.randint(5, 50, (2, 12))
     packed = torch.cat((torch.arange(5), torch.arange(7))).expand(2, -1)
     with torch.no_grad():
