@@ -66,6 +66,9 @@ HEADS: dict[str, dict[str, str]] = {
 }
 
 
+# A decoder that was also trained to see the whole text (`hybrid`) fills masks as well.
+HYBRID_HEADS = {"AutoModelForMaskedLM": "LacunaForMaskedLM"}
+
 # How attention compares a query with a key. All but the first are for the textbook: they have one implementation each.
 ATTENTION_SCORES = ("scaled_dot_product", "dot_product", "multiplicative", "additive")
 
@@ -118,6 +121,9 @@ class LacunaConfig(PreTrainedConfig):
     Args:
         shape: `"encoder"` (every token sees every token), `"decoder"` (a token sees itself and what is before it) or
             `"encoder-decoder"` (a decoder that also sees what an encoder made of another text).
+        hybrid: whether a decoder was trained to see the whole text as well as what is before a token
+            (https://arxiv.org/abs/2410.24159). Only `LacunaForCausalLM` then hides the future; all other heads read
+            in both directions, and `LacunaForMaskedLM` predicts a masked token from the position before it.
         vocab_size: number of token ids.
         hidden_size: width of the residual stream.
         num_hidden_layers: number of blocks; in an encoder-decoder, of the encoder.
@@ -196,6 +202,7 @@ class LacunaConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
 
     shape: str = "encoder"
+    hybrid: bool = False
     vocab_size: int = 8192
     hidden_size: int = 256
     num_hidden_layers: int = 6
@@ -282,7 +289,7 @@ class LacunaConfig(PreTrainedConfig):
         # Recomputed and never read from a file: it follows from the shape, and saving one head would otherwise
         # register that head only.
         self.auto_map = {"AutoConfig": "configuration_lacuna.LacunaConfig"} | {
-            auto_class: f"modeling_lacuna.{head}" for auto_class, head in HEADS[self.shape].items()
+            auto_class: f"modeling_lacuna.{head}" for auto_class, head in self.heads.items()
         }
 
     @classmethod
@@ -315,6 +322,11 @@ class LacunaConfig(PreTrainedConfig):
                 for key, value in fields["rope_parameters"].items()
             }
         return cls(**fields)
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """The heads that this model can have, by Auto class."""
+        return HEADS[self.shape] | (HYBRID_HEADS if self.hybrid else {})
 
     @property
     def is_decoder(self) -> bool:
@@ -471,6 +483,11 @@ class LacunaConfig(PreTrainedConfig):
                 f"partial_rotary_factor={factor} turns {int(self.head_dim * factor)} of head_dim={self.head_dim} "
                 "dimensions, and rotary positions turn pairs",
             )
+        self._require(
+            not self.hybrid or (self.shape == "decoder" and set(self.layer_types) == {"full_attention"}),
+            f"hybrid=True needs shape='decoder' with full attention in every layer; shape={self.shape!r}, "
+            f"layer_types has {sorted(set(self.layer_types))}",
+        )
         if self.shape != "encoder":
             self._require(
                 not self.pooler,
@@ -542,4 +559,4 @@ class LacunaConfig(PreTrainedConfig):
             )
 
 
-__all__ = ["HEADS", "ConfigurationError", "LacunaConfig", "name_nearest"]
+__all__ = ["HEADS", "HYBRID_HEADS", "ConfigurationError", "LacunaConfig", "name_nearest"]

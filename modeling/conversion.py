@@ -222,6 +222,7 @@ _CLASSIFIER_DROPOUT: Fields = {
 _EVERY: Fields = {
     **same("vocab_size", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id"),
     **only(
+        hybrid=False,  # natively every head of a decoder hides the future
         num_key_value_heads=None,
         head_dim=None,
         qk_norm=False,

@@ -232,10 +232,10 @@ class LacunaPreTrainedModel(PreTrainedModel):
     def __init__(self, config: LacunaConfig, *inputs: Any, **kwargs: Any) -> None:
         name = type(self).__name__
         shapes = [shape for shape, heads in HEADS.items() if name in heads.values()]
-        if shapes and config.shape not in shapes:
+        if shapes and name not in config.heads.values():
             raise ConfigurationError(
                 f"{name} needs shape={' or '.join(map(repr, shapes))} and the configuration has "
-                f"shape={config.shape!r}; heads for it: {', '.join(HEADS[config.shape].values())}"
+                f"shape={config.shape!r}; heads for it: {', '.join(config.heads.values())}"
             )
         config.validate_architecture()  # again: fields may have been set one by one since it was made
         super().__init__(config, *inputs, **kwargs)
@@ -454,7 +454,13 @@ class LacunaStack(LacunaPreTrainedModel):
         return hidden_states, position_ids
 
     def prepare(
-        self, input_ids: Tensor | None, *, attention_mask: Any, past_key_values: Cache | None = None, **inputs: Any
+        self,
+        input_ids: Tensor | None,
+        *,
+        attention_mask: Any,
+        is_causal: bool,
+        past_key_values: Cache | None = None,
+        **inputs: Any,
     ) -> tuple[Tensor, dict[str, dict[str, Any]], Tensor | None]:
         """Everything that the layers need.
 
@@ -473,6 +479,7 @@ class LacunaStack(LacunaPreTrainedModel):
             attention_mask=attention_mask,
             position_ids=inputs["position_ids"],
             past_key_values=past_key_values,
+            is_causal=is_causal,
             name=f"{self.prefix}attention_mask",
         )
         arguments = {
@@ -514,6 +521,7 @@ class LacunaEncoder(LacunaStack):
         hidden_states, arguments, _ = self.prepare(
             input_ids,
             attention_mask=attention_mask,
+            is_causal=False,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
@@ -554,17 +562,24 @@ class LacunaDecoder(LacunaStack):
         encoder_attention_mask: Tensor | None = None,
         encoder_documents: Tensor | None = None,
         use_cache: bool | None = None,
+        is_causal: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Hidden states [B, T, C] of the tokens; arguments as in `LacunaModel.forward`.
 
         Args:
+            is_causal: whether the future is hidden; None: it is, unless the model is hybrid.
             encoder_hidden_states, encoder_attention_mask: [B, S, C] and [B, S], what cross-attention sees.
             encoder_documents: numbers of the documents in packed rows of the encoder [B, S].
         """
+        is_causal = not self.config.hybrid if is_causal is None else is_causal
+        if not is_causal:
+            use_cache = self._refuse_cache(past_key_values)
+            kwargs["is_causal"] = False  # attention functions take it from the module, unless they are told
         hidden_states, arguments, documents = self.prepare(
             input_ids,
             attention_mask=attention_mask,
+            is_causal=is_causal,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
@@ -599,6 +614,14 @@ class LacunaDecoder(LacunaStack):
             last_hidden_state=hidden_states if self.norm is None else self.norm(hidden_states),
             past_key_values=past_key_values if use_cache else None,
         )
+
+    def _refuse_cache(self, past_key_values: Cache | None) -> bool:
+        """False: keys of tokens that see the future change with it, and cannot be kept."""
+        if not self.config.hybrid:
+            raise ValueError("is_causal=False is for a model trained to see the whole text: hybrid is False here")
+        if past_key_values is not None:
+            raise ValueError("past_key_values is for generation, where the future is hidden: is_causal=True")
+        return False
 
     def new_cache(self) -> Cache:
         """An empty cache that grows; layers with a window keep what the window needs."""
@@ -913,15 +936,17 @@ def relation_loss(logits: Tensor, labels: Tensor, *, num_items: int | Tensor | N
 
 
 class LacunaForMaskedLM(LacunaLanguageModel):
-    """Masked language modelling."""
+    """Masked language modelling, of an encoder or of a hybrid decoder."""
 
     _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.embed_tokens.weight"}
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
         self.model = LacunaModel(config, add_pooling_layer=False)
-        self.transform = LacunaPredictionHead(config)
+        self.transform = None if config.hybrid else LacunaPredictionHead(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
+        if config.hybrid:
+            self._tied_weights_keys = LacunaForCausalLM._tied_weights_keys
         self.post_init()
 
     @can_return_tuple
@@ -953,11 +978,13 @@ class LacunaForMaskedLM(LacunaLanguageModel):
             **kwargs,
         )
         hidden_states = outputs.last_hidden_state
+        if self.config.hybrid:  # The state before a token predicts it; before the first one there is none.
+            hidden_states = torch.cat((hidden_states[:, :1], hidden_states[:, :-1]), dim=1)
         sparse = labels is not None and is_sparse(self, sparse_prediction)
         if sparse:
             hidden_states, labels = select_targets(hidden_states, labels, vocab_size=self.config.vocab_size)
 
-        logits = self.project(self.transform(hidden_states))
+        logits = self.project(hidden_states if self.transform is None else self.transform(hidden_states))
 
         loss = None
         if labels is not None:
@@ -1037,6 +1064,7 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool = False,
         num_items_in_batch: int | Tensor | None = None,
+        is_causal: bool = True,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Predict the next token at every position.
@@ -1049,6 +1077,9 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
             shift_labels (a further argument): [B, T], labels that were shifted already, in place of `labels`: rows
                 that are cut into pieces for several processes cannot be shifted here.
             num_items_in_batch: number of predicted tokens in the whole batch, over all parts of it.
+            is_causal: False lets every token see the whole text, in a hybrid model. With labels at masked tokens only
+                this is masked next-token prediction (https://arxiv.org/abs/2410.24159): the state before a masked
+                token predicts it.
         """
         # No argument by name: `Trainer` takes every argument with "label" in its name for one that a batch must have,
         # and would report no loss in evaluation.
@@ -1061,6 +1092,7 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
+            is_causal=is_causal,
             **kwargs,
         )
         hidden_states = outputs.last_hidden_state

@@ -99,7 +99,9 @@ def test_no_mask_is_built_when_none_is_needed(family: str) -> None:
     for mask in (None, torch.ones(2, 20, dtype=torch.long)):
         arguments = {"config": config, "hidden_states": states, "attention_mask": mask, "past_key_values": None}
         for positions in (None, torch.arange(20).expand(2, -1)):
-            masks, packing, documents = build_attention_masks(**arguments, stack=config.shape, position_ids=positions)
+            masks, packing, documents = build_attention_masks(
+                **arguments, stack=config.shape, position_ids=positions, is_causal=config.is_decoder
+            )
             assert documents is None
             assert set(masks) == set(config.layer_types)
             assert all(value is None for value in masks.values())
@@ -114,6 +116,7 @@ def test_packed_mask_by_hand() -> None:
     masks, _, documents = build_attention_masks(
         config=config,
         stack="decoder",
+        is_causal=True,
         hidden_states=torch.zeros(1, 5, 16),
         attention_mask=None,
         position_ids=torch.tensor([[0, 1, 2, 0, 1]]),
@@ -132,6 +135,7 @@ def test_flash_kernels_get_the_bounds_of_documents() -> None:
     masks, packing, _ = build_attention_masks(
         config=config,
         stack="encoder",
+        is_causal=False,
         hidden_states=torch.zeros(2, 5, 16),
         attention_mask=torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]),
         position_ids=torch.tensor([[0, 1, 0, 1, 0], [0, 1, 2, 3, 4]]),
