@@ -113,10 +113,7 @@ def build_attention_masks(
         )
     if documents is not None:
         documents = documents.expand(batch_size, -1)
-        masks, packing = _build_packed_masks(
-            config=config, stack=stack, hidden_states=hidden_states, documents=documents, is_causal=is_causal
-        )
-        return masks, packing, documents
+        return *_build_packed_masks(config, stack, hidden_states, documents, is_causal), documents
 
     arguments = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
     if is_causal:
@@ -222,7 +219,7 @@ def _bounds(documents: Tensor) -> tuple[Tensor, int]:
 
 
 def _build_packed_masks(
-    *, config: LacunaConfig, stack: str, hidden_states: Tensor, documents: Tensor, is_causal: bool
+    config: LacunaConfig, stack: str, hidden_states: Tensor, documents: Tensor, is_causal: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Masks that keep attention inside the documents [B, T] of packed rows."""
     layer_types = sorted(set(config.layer_types_of(stack)))

@@ -574,7 +574,6 @@ class LacunaDecoder(LacunaStack):
         """
         is_causal = not self.config.hybrid if is_causal is None else is_causal
         if not is_causal:
-            use_cache = self._refuse_cache(past_key_values)
             kwargs["is_causal"] = False  # attention functions take it from the module, unless they are told
         hidden_states, arguments, documents = self.prepare(
             input_ids,
@@ -593,14 +592,11 @@ class LacunaDecoder(LacunaStack):
             encoder_attention_mask=encoder_attention_mask,
             encoder_documents=encoder_documents,
         )
-        if use_cache is None:
-            use_cache = self.config.use_cache and not self.training
-        if use_cache and past_key_values is None:
-            past_key_values = self.new_cache()
+        past_key_values, use_cache = self._open_cache(past_key_values, use_cache, is_causal=is_causal)
 
         # The number is read here, since early exit (`assistant_early_exit`) lowers it for some of the calls.
-        config = self.config
-        for layer in self.layers[: config.num_decoder_layers if self.prefix else config.num_hidden_layers]:
+        depth = self.config.num_decoder_layers if self.prefix else self.config.num_hidden_layers
+        for layer in self.layers[:depth]:
             hidden_states = layer(
                 hidden_states,
                 encoder_hidden_states,
@@ -615,13 +611,18 @@ class LacunaDecoder(LacunaStack):
             past_key_values=past_key_values if use_cache else None,
         )
 
-    def _refuse_cache(self, past_key_values: Cache | None) -> bool:
-        """False: keys of tokens that see the future change with it, and cannot be kept."""
-        if not self.config.hybrid:
+    def _open_cache(
+        self, past_key_values: Cache | None, use_cache: bool | None, *, is_causal: bool
+    ) -> tuple[Cache | None, bool]:
+        """The cache to fill, and whether to return it. Keys of tokens that see the future change with it: no cache."""
+        if not is_causal and not self.config.hybrid:
             raise ValueError("is_causal=False is for a model trained to see the whole text: hybrid is False here")
-        if past_key_values is not None:
+        if not is_causal and past_key_values is not None:
             raise ValueError("past_key_values is for generation, where the future is hidden: is_causal=True")
-        return False
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        use_cache = use_cache and is_causal
+        return self.new_cache() if use_cache and past_key_values is None else past_key_values, use_cache
 
     def new_cache(self) -> Cache:
         """An empty cache that grows; layers with a window keep what the window needs."""
