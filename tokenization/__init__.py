@@ -3,14 +3,15 @@
 from .arguments import TokenizerArguments
 from .bpe import (
     SPECIAL_TOKENS,
-    TokenizerError,
     adapt_tokenizer,
     load_tokenizer,
     save_tokenizer,
     tokenizer_fingerprint,
     train_bpe,
 )
-from .report import compression_report, token_byte_lengths
+from .errors import TokenizerError
+from .report import compression_report
+from .vocabulary import token_byte_lengths, token_edges
 
 __all__ = [
     "SPECIAL_TOKENS",
@@ -21,6 +22,7 @@ __all__ = [
     "load_tokenizer",
     "save_tokenizer",
     "token_byte_lengths",
+    "token_edges",
     "tokenizer_fingerprint",
     "train_bpe",
 ]

@@ -18,9 +18,11 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from .errors import TokenizerError, TokenizerStorageError
+from .vocabulary import ALPHABET
+
 # Ids 0 to 4, in this order. [CLS] also begins a document of a decoder and [SEP] ends it.
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # the 256 bytes, each written as one printable character
 SMALLEST_VOCABULARY = len(SPECIAL_TOKENS) + len(ALPHABET)
 
 # The pattern of GPT-2 with two changes. Digits come in groups of three at most, so that the vocabulary is not filled
@@ -41,18 +43,6 @@ NO_LIMIT = int(1e30)  # how transformers writes that no model has set a maximum 
 # 13 MB of novels take 2.8 s whole and 2.1 s in pieces of this many characters on two cores.
 PIECE_CHARACTERS = 65536
 PIECE_EDGE = re.compile(r"(?<=\S)(?=[^\S\x1c-\x1f])")  # Python alone takes \x1c to \x1f for white space
-
-
-class TokenizerError(ValueError):
-    """A tokenizer cannot be trained, saved or read."""
-
-    exit_code = 2
-
-
-class TokenizerStorageError(TokenizerError):
-    """The disk is full or does not let us write."""
-
-    exit_code = 5
 
 
 def train_bpe(*, documents: Iterable[str], vocab_size: int = 8192, min_frequency: int = 2) -> PreTrainedTokenizerFast:

@@ -1,6 +1,5 @@
 """How good a tokenizer is: what each token stands for, and how far text shrinks."""
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -8,34 +7,10 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from .bpe import ALPHABET, TokenizerError
+from .errors import TokenizerError
+from .vocabulary import ALPHABET, token_byte_lengths
 
 BATCH_CHARACTERS = 1 << 20
-
-
-def token_byte_lengths(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
-    """Bytes of UTF-8 text that each token stands for: int64 [len(tokenizer)], 0 for special tokens and unused ids.
-
-    Summed over the tokens of a text they give its length in bytes, which turns a loss per token into bits per byte,
-    the one figure that compares models across tokenizers.
-
-    Raises:
-        TokenizerError: the tokenizer is not byte-level, so that its tokens do not add up to the text.
-    """
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    if "ByteLevel" not in json.dumps([state["pre_tokenizer"], state["decoder"]]):
-        raise TokenizerError(
-            "Lacuna pretrains with byte-level tokenizers, and this one (of --tokenizer or --model) is not byte-level; "
-            "make one with recipes/train_tokenizer.py."
-        )
-    added = {token["id"]: token for token in state["added_tokens"]}
-    lengths = np.zeros(len(tokenizer), dtype=np.int64)
-    for token, token_id in tokenizer.get_vocab().items():
-        if token_id not in added:
-            lengths[token_id] = len(token)  # each character is one byte in the alphabet of a byte-level tokenizer
-        elif not added[token_id]["special"]:
-            lengths[token_id] = len(token.encode())
-    return lengths
 
 
 def compression_report(*, tokenizer: PreTrainedTokenizerFast, documents: Iterable[str]) -> dict[str, Any]:
