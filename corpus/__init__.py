@@ -3,17 +3,23 @@
 from .arguments import CorpusArguments, StoreArguments
 from .builtin import builtin_documents
 from .builtin_tasks import builtin_classification, builtin_questions
-from .errors import CorpusError, StorageError
+from .errors import BadRecord, CorpusError, HubError, StorageError
+from .formats import Record
 from .sentences import split_sentences
-from .sources import Record, find_files, read_documents, read_records
+from .sources import find_files, read_records
 from .store import TokenStore, build_store, corpus_fingerprint, open_store
+from .text import Document, Text, open_text, read_documents
 
 __all__ = [
+    "BadRecord",
     "CorpusArguments",
     "CorpusError",
+    "Document",
+    "HubError",
     "Record",
     "StorageError",
     "StoreArguments",
+    "Text",
     "TokenStore",
     "build_store",
     "builtin_classification",
@@ -22,6 +28,7 @@ __all__ = [
     "corpus_fingerprint",
     "find_files",
     "open_store",
+    "open_text",
     "read_documents",
     "read_records",
     "split_sentences",

@@ -1,6 +1,7 @@
 """What a person can say about text on the command line."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass
@@ -10,12 +11,37 @@ class TextArguments:
     data: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "Files, folders or globs of text; nothing means the built-in corpus, the documentation that ships "
-            "inside the Python interpreter."
+            "help": "Files, folders or globs of text (.txt, .jsonl, .csv, .tsv, .parquet, each also .gz or .zst), "
+            "folders saved by `datasets`, or datasets of the Hub (OWNER/NAME), each with a weight or none "
+            "(a.txt:0.7 b/:0.3). Nothing means the built-in corpus, the documentation inside the Python interpreter."
         },
     )
     text_column: str = field(
         default="text", metadata={"help": "Column that holds the text, in files that have columns (.jsonl, .csv ...)."}
+    )
+    document_boundary: Literal["file", "line", "blank_line"] = field(
+        default="file", metadata={"help": "What ends a document in .txt files: the file, each line, or a blank line."}
+    )
+    unwrap: bool = field(
+        default=False,
+        metadata={"help": "Join lines that were broken to a width; paragraphs, verse, headings and lists stay."},
+    )
+    on_bad_record: Literal["stop", "skip"] = field(
+        default="stop",
+        metadata={
+            "help": "What a broken record does: stop with an error, or be counted and passed over, "
+            "as long as no more than one in a thousand is broken."
+        },
+    )
+    language: str = field(
+        default="en", metadata={"help": "Language of the text (ISO code), for where its sentences end."}
+    )
+    dataset_config: str | None = field(
+        default=None, metadata={"help": "Configuration of a dataset of the Hub, where it has several."}
+    )
+    dataset_split: str | None = field(
+        default=None,
+        metadata={"help": "Split of a dataset of the Hub or a saved one. Default: the only one, or train."},
     )
     tokenizer: str | None = field(
         default=None, metadata={"help": "Folder of a tokenizer, made by recipes/train_tokenizer.py."}

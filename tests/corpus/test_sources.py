@@ -72,7 +72,7 @@ def test_a_quote_that_opens_a_tsv_cell_is_a_quote(tmp_path: Path) -> None:
 
 def test_csv_cells_may_hold_lines(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", 'text,label\n"two\nlines",1\nnext,0\n')
-    assert [(record.fields["text"], record.line) for record in read_records(file)] == [("two\nlines", 3), ("next", 4)]
+    assert [(record.fields["text"], record.line) for record in read_records(file)] == [("two\nlines", 2), ("next", 4)]
 
 
 def test_missing_files_name_their_neighbours(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_invalid_utf8_says_file_line_and_byte(tmp_path: Path) -> None:
     position = content.index(b"\xff")
     for name in ("a.txt", "a.tsv", "a.csv", "a.json"):
         message = failure(write(tmp_path / name, content))
-        assert f"{name}:2: not valid UTF-8 at byte {position} (0xff)" in message, name
+        assert f"{name}:2: not valid UTF-8 (0xff), at byte {position}: line two" in message, name
         assert "line two" in message and "iconv" in message
     lines = b'{"text": "ok"}\n{"text": "\xe9t\xe9"}\n'
     position = lines.index(b"\xe9")
-    assert f"a.jsonl:2: not valid UTF-8 at byte {position}" in failure(write(tmp_path / "a.jsonl", lines))
+    assert f"a.jsonl:2: not valid UTF-8 (0xe9), at byte {position}:" in failure(write(tmp_path / "a.jsonl", lines))
     assert "UTF-16" in failure(write(tmp_path / "b.txt", "hello".encode("utf-16")))
 
 

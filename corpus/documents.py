@@ -1,0 +1,178 @@
+"""Where a document begins and ends in a file, and what may stand in it."""
+
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from .errors import BadRecord
+from .formats import Record
+from .streams import (
+    CHUNK_BYTES,
+    MAX_DOCUMENT_BYTES,
+    MAX_MEASURED_BYTES,
+    Line,
+    Progress,
+    Stream,
+    bad_record,
+    decode,
+    open_stream,
+    read_lines,
+    shown,
+    too_long,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The text of one document and where it begins: line or row, and byte if that is known. May be blank."""
+
+    text: str
+    line: int
+    offset: int | None = None
+
+
+def read_text_file(path: Path, *, boundary: str, progress: Progress) -> Iterator[Piece | BadRecord]:
+    """Documents of a .txt file: all of it, its lines, or what stands between its blank lines.
+
+    Args:
+        boundary: "file", "line" or "blank_line".
+
+    Raises:
+        CorpusError: the file cannot be read.
+    """
+    with open_stream(path, progress=progress) as stream:
+        yield from BOUNDARIES[boundary](stream)
+
+
+def _whole_file(stream: Stream) -> Iterator[Piece | BadRecord]:
+    data = bytearray()
+    while chunk := stream.read(CHUNK_BYTES):
+        data += chunk
+        if len(data) > MAX_DOCUMENT_BYTES:
+            head, size = bytes(data[:400]), len(data)
+            del data
+            while size <= MAX_MEASURED_BYTES and (chunk := stream.read(CHUNK_BYTES)):
+                size += len(chunk)
+            yield too_long(stream.path, number=1, offset=0, size=size, head=head, what="document")
+            return
+    yield from _piece(Line(bytes(data), 1, 0), stream.path)
+
+
+def _each_line(stream: Stream) -> Iterator[Piece | BadRecord]:
+    for line in read_lines(stream):
+        if isinstance(line, BadRecord):
+            yield line
+        elif not line.data.isspace():
+            yield from _piece(Line(line.data.rstrip(b"\r\n"), line.number, line.offset), stream.path)
+
+
+def _between_blank_lines(stream: Stream) -> Iterator[Piece | BadRecord]:
+    lines: list[bytes] = []
+    first: Line | None = None
+    size, broken = 0, False  # broken: the present document has been reported, the rest of it is passed over
+    for line in read_lines(stream):
+        if isinstance(line, BadRecord):
+            if not broken:
+                yield line
+            lines, first, size, broken = [], None, 0, True
+        elif line.data.isspace():
+            if first is not None:
+                yield from _paragraph(lines, first, size, stream.path)
+            lines, first, size, broken = [], None, 0, False
+        elif not broken:
+            first = first or line
+            size += len(line.data)
+            if size <= MAX_DOCUMENT_BYTES:
+                lines.append(line.data)
+            else:
+                lines = lines[:1]  # no more than a message needs
+    if first is not None:
+        yield from _paragraph(lines, first, size, stream.path)
+
+
+def _paragraph(lines: list[bytes], first: Line, size: int, path: Path) -> Iterator[Piece | BadRecord]:
+    if size > MAX_DOCUMENT_BYTES:
+        yield too_long(path, number=first.number, offset=first.offset, size=size, head=first.data, what="document")
+    else:
+        yield from _piece(Line(b"".join(lines).rstrip(b"\r\n"), first.number, first.offset), path)
+
+
+BOUNDARIES: dict[str, Callable[[Stream], Iterator[Piece | BadRecord]]] = {
+    "file": _whole_file,
+    "line": _each_line,
+    "blank_line": _between_blank_lines,
+}
+
+
+def _piece(line: Line, path: Path) -> Iterator[Piece | BadRecord]:
+    try:
+        text = decode(line, path)
+        _refuse_nul(text, path=path, line=line.number, offset=line.offset)
+        yield Piece(normalize_lines(text), line.number, line.offset)
+    except BadRecord as error:
+        yield error
+
+
+def text_of(record: Record, *, column: str) -> str:
+    """The text of a row, with "\\n" as line ends and no byte order mark.
+
+    Raises:
+        BadRecord: the column is missing or holds no text.
+    """
+    bad = partial(bad_record, Path(record.path), number=record.line, offset=record.offset)
+    if column not in record.fields:
+        near = difflib.get_close_matches(column, record.fields, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        names = ", ".join(map(repr, record.fields))
+        raise bad(
+            what=f"there is no column {column!r}; there are: {names[:400]}",
+            head=str(record.fields),
+            remedy=f"Name the one that holds the text with --text_column.{hint}",
+        )
+    text = record.fields[column]
+    if not isinstance(text, str):
+        kind = "null" if text is None else type(text).__name__
+        what = f"the column {column!r} must hold text, not {kind}"
+        raise bad(what=what, head=str(record.fields))
+    if not text.isascii():
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:  # JSON can write half of a surrogate pair, which is no character
+            half = f"\\u{ord(text[error.start]):04x}"
+            what = f"the column {column!r} holds half a surrogate pair ({half}) at character {error.start}"
+            raise bad(what=what, head=text) from error
+    else:
+        size = len(text)
+    if size > MAX_DOCUMENT_BYTES:
+        what = f"a document of {size:,} bytes, and a document may have {MAX_DOCUMENT_BYTES >> 20} MiB"
+        raise bad(what=what, head=text, remedy="Split it.")
+    _refuse_nul(text, path=Path(record.path), line=record.line, offset=record.offset)
+    return normalize_lines(text.removeprefix("\ufeff"))
+
+
+def _refuse_nul(text: str, *, path: Path, line: int, offset: int | None) -> None:
+    """No text holds the character NUL: a file of a machine that crashed does, and so do UTF-16 and binary files."""
+    position = text.find("\0")
+    if position < 0:
+        return
+    begin = max(text.rfind("\n", 0, position) + 1, position - 40)
+    raise bad_record(
+        path,
+        number=line + text.count("\n", 0, position) if offset is not None else line,
+        what="NUL characters, which no text holds (a broken copy, UTF-16 or a binary file?)",
+        offset=None if offset is None else offset + len(text[:position].encode()),
+        head=text[begin : begin + 80],
+    )
+
+
+def normalize_lines(text: str) -> str:
+    """Line ends as "\\n"."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def no_text(path: Path, *, column: str | None) -> BadRecord:
+    """What to say of a file in which there is no text at all."""
+    held = "it holds no text" if column is None else f"no row has text in the column {column!r}"
+    return BadRecord(f"{shown(path)} is empty: {held}. Remove it from --data, or fill it.")

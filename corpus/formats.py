@@ -1,0 +1,311 @@
+"""Rows of .jsonl, .json, .csv, .tsv and .parquet files and of folders saved by `datasets`, one at a time."""
+
+import csv
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .errors import BadRecord, CorpusError, StorageError
+from .streams import (
+    CHUNK_BYTES,
+    COMPRESSIONS,
+    MAX_DOCUMENT_BYTES,
+    Line,
+    Progress,
+    bad_record,
+    decode,
+    open_stream,
+    read_lines,
+    shown,
+    visible,
+)
+
+BATCH_BYTES = 8 << 20  # of a parquet file, in memory at once
+MAX_JSON_BYTES = 256 << 20  # a .json file is read whole
+BAD_JSON = (json.JSONDecodeError, RecursionError, ValueError)  # ValueError: a number of more than 4,300 digits
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row of a file: its fields, and where it begins (line, from 1, or row where lines say nothing; byte)."""
+
+    fields: dict[str, Any]
+    path: str
+    line: int
+    offset: int | None = None
+
+
+def kind_of(path: Path) -> str:
+    """The ending that says what is in a file: ".jsonl" for "a.jsonl.gz"."""
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        return suffixes[0] if len(suffixes) == 2 else ""
+    return suffixes[-1] if suffixes else ""
+
+
+def read_rows(
+    path: Path, *, column: str | None = None, progress: Progress | None = None
+) -> Iterator[Record | BadRecord]:
+    """Rows of a file whose kind is in `READERS`; in the place of a broken one, what to say about it.
+
+    Args:
+        column: the only one wanted, if one is: files that hold columns apart need not read the others.
+
+    Raises:
+        CorpusError: the file cannot be read any further.
+    """
+    return READERS[kind_of(path)](path, column, progress or Progress())
+
+
+def _read_jsonl(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
+    with open_stream(path, progress=progress) as stream:
+        for line in read_lines(stream):
+            if isinstance(line, BadRecord):
+                yield line
+            elif not line.data.isspace():
+                yield _json_record(line, path)
+
+
+def _json_record(line: Line, path: Path) -> Record | BadRecord:
+    where: dict[str, Any] = {"number": line.number, "offset": line.offset}
+    try:
+        text = decode(line, path)
+        value = json.loads(text)
+    except BadRecord as error:
+        return error
+    except BAD_JSON as error:
+        return bad_record(path, what=f"not valid JSON ({_json_reason(error)})", head=text, **where)
+    if not isinstance(value, dict):
+        what = f'a line must be a JSON object such as {{"text": "..."}}, not {type(value).__name__}'
+        return bad_record(path, what=what, head=text, **where)
+    return Record(value, str(path), line.number, line.offset)
+
+
+def _json_reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos}" if error.pos else error.msg
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:80]
+
+
+def _read_json(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
+    """The whole file at once: for labelled data of moderate size."""
+    data = bytearray()
+    with open_stream(path, progress=progress) as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            data += chunk
+            if len(data) > MAX_JSON_BYTES:
+                raise CorpusError(
+                    f"{shown(path)} has more than {MAX_JSON_BYTES >> 20} MiB, and a .json file is read whole. "
+                    f"Make it .jsonl, one object a line: jq -c '.[]' {shown(path.name)}"
+                )
+    text = decode(Line(bytes(data), 1, 0), path)
+    try:
+        value = json.loads(text)
+    except BAD_JSON as error:
+        position = error.pos if isinstance(error, json.JSONDecodeError) else 0
+        begin = text.rfind("\n", 0, position) + 1
+        raise bad_record(
+            path,
+            number=text.count("\n", 0, position) + 1,
+            what=f"not valid JSON ({_json_reason(error)})",
+            offset=len(text[:position].encode()),
+            head=text[begin:],
+        ) from error
+    rows = value.get("data") if isinstance(value, dict) else value
+    if not isinstance(rows, list):
+        raise CorpusError(f'{shown(path)} must hold a list of objects, or an object whose "data" is one.')
+    for number, row in enumerate(rows, start=1):
+        if isinstance(row, dict):
+            yield Record(row, str(path), number)
+        else:
+            yield bad_record(path, number=number, what=f"row {number} is not an object", head=str(row))
+
+
+class _CsvLines:
+    """Decoded lines for `csv.reader`, which goes on after a line that raises."""
+
+    def __init__(self, lines: Iterator[Line | BadRecord], path: Path) -> None:
+        self.lines = lines
+        self.path = path
+        self.first: Line | None = None  # of the present row
+
+    def __iter__(self) -> "_CsvLines":
+        return self
+
+    def __next__(self) -> str:
+        line = next(self.lines)
+        if isinstance(line, BadRecord):
+            raise line
+        if self.first is None:
+            self.first = line
+        first = self.first
+        if line.offset + len(line.data) - first.offset > MAX_DOCUMENT_BYTES:
+            raise bad_record(
+                self.path,
+                number=first.number,
+                offset=first.offset,
+                what=f"a row of more than {MAX_DOCUMENT_BYTES >> 20} MiB; a quotation mark may never be closed",
+                head=first.data,
+            )
+        return decode(line, self.path)
+
+
+def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
+    # The default, 128 KiB a field, is less than a chapter. The limit belongs to the process; it is never lowered here.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_DOCUMENT_BYTES))
+    with open_stream(path, progress=progress) as stream:
+        lines = _CsvLines(read_lines(stream), path)
+        rows = csv.reader(lines, strict=True)
+        columns: list[str] | None = None
+        while True:
+            lines.first = None
+            try:
+                row = next(rows, None)
+            except BadRecord as error:
+                bad = error
+            except csv.Error as error:
+                first = lines.first or Line(b"", rows.line_num, stream.position)
+                bad = bad_record(
+                    path,
+                    number=first.number,
+                    offset=first.offset,
+                    what=f"not valid CSV ({error})",
+                    head=first.data,
+                )
+            else:
+                if row is None:
+                    return
+                if row and columns is None:
+                    columns = row
+                elif row and columns is not None and lines.first is not None:
+                    yield _row(columns, row, path=path, first=lines.first)
+                continue
+            if columns is None:
+                raise bad  # without the names of the columns nothing after it can be read
+            yield bad
+
+
+def _read_tsv(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
+    columns: list[str] | None = None
+    with open_stream(path, progress=progress) as stream:
+        for line in read_lines(stream):
+            try:
+                if isinstance(line, BadRecord):
+                    raise line
+                text = decode(line, path)
+            except BadRecord as error:
+                if columns is None:
+                    raise
+                yield error
+                continue
+            cells = text.rstrip("\r\n").split("\t")
+            if columns is None:
+                columns = cells
+            elif not text.isspace():
+                yield _row(columns, cells, path=path, first=line)
+
+
+def _row(columns: list[str], cells: list[str], *, path: Path, first: Line) -> Record | BadRecord:
+    if len(cells) != len(columns):
+        what = f"{len(cells)} values where the first line names {len(columns)} columns ({', '.join(columns)[:80]})"
+        head = " | ".join(cells)
+        return bad_record(path, number=first.number, offset=first.offset, what=what, head=head)
+    return Record(dict(zip(columns, cells, strict=True)), str(path), first.number, first.offset)
+
+
+@contextmanager
+def _arrow_errors(path: Path, kind: str) -> Iterator[None]:
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        raise CorpusError(f"{shown(path)} cannot be read as {kind}: {visible(str(error)[:200])}") from error
+
+
+def _read_parquet(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
+    import pyarrow.parquet
+
+    with _on_disk(path) as whole, _arrow_errors(path, "parquet"):
+        size = path.stat().st_size
+        # Buffered and not fetched ahead: otherwise a whole row group, often a gigabyte, is in memory.
+        with pyarrow.parquet.ParquetFile(whole, pre_buffer=False, buffer_size=1 << 20) as file:
+            names = file.schema_arrow.names
+            columns = [column] if column in names else None
+            number = 0
+            for group in range(file.num_row_groups):
+                about = file.metadata.row_group(group)
+                rows = max(1, min(1024, BATCH_BYTES * about.num_rows // max(1, about.total_byte_size)))
+                for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=columns):
+                    yield from _batch_rows(batch, path=path, number=number)
+                    number += batch.num_rows
+                    progress.current = size * number // file.metadata.num_rows
+
+
+def _read_arrow(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
+    """One data file of a folder that `datasets` saved: Arrow's stream format, mapped into memory."""
+    import pyarrow
+
+    with _arrow_errors(path, "a dataset saved by `datasets`"), pyarrow.memory_map(str(path)) as mapped:
+        number = 0
+        with pyarrow.ipc.open_stream(mapped) as file:
+            for batch in file:
+                if column in batch.schema.names:
+                    batch = batch.select([column])
+                step = max(1, BATCH_BYTES * batch.num_rows // max(1, batch.nbytes))
+                for start in range(0, batch.num_rows, step):
+                    part = batch.slice(start, step)
+                    yield from _batch_rows(part, path=path, number=number)
+                    number += part.num_rows
+                progress.current = mapped.tell()
+
+
+def _batch_rows(batch: Any, *, path: Path, number: int) -> Iterator[Record | BadRecord]:
+    """Rows of a record batch; `number` rows came before it."""
+    try:
+        rows = batch.to_pylist()
+    except UnicodeDecodeError:  # Arrow does not look at the bytes of its strings
+        rows = None
+    for index in range(batch.num_rows):
+        number += 1
+        try:
+            yield Record(batch.slice(index, 1).to_pylist()[0] if rows is None else rows[index], str(path), number)
+        except UnicodeDecodeError as error:
+            what = f"row {number} is not valid UTF-8 (0x{error.object[error.start]:02x} at its byte {error.start})"
+            yield bad_record(path, number=number, what=what, head=error.object)
+
+
+@contextmanager
+def _on_disk(path: Path) -> Iterator[str | Path]:
+    """A file that can be read from any place in it: a compressed one is unpacked beside other temporary files."""
+    if path.suffix.lower() not in COMPRESSIONS:
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as copy, open_stream(path) as stream:
+        try:
+            while chunk := stream.read(CHUNK_BYTES):
+                copy.write(chunk)
+            copy.flush()
+        except OSError as error:
+            raise StorageError(
+                f"{shown(path)} cannot be unpacked in {tempfile.gettempdir()}: {error.strerror}. "
+                "Name another folder with the environment variable TMPDIR."
+            ) from error
+        yield copy.name
+
+
+# To add a kind of file: a function from its path, the column wanted and the progress to its rows, and its line here.
+READERS: dict[str, Callable[[Path, str | None, Progress], Iterator[Record | BadRecord]]] = {
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".tsv": _read_tsv,
+    ".parquet": _read_parquet,
+    ".arrow": _read_arrow,
+}

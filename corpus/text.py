@@ -1,0 +1,250 @@
+"""All of `--data`, opened: its documents in a stable order, and what decides them."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from .arguments import TextArguments
+from .builtin import builtin_documents, builtin_fingerprint
+from .documents import Piece, no_text, read_text_file, text_of
+from .errors import BadRecord, CorpusError
+from .formats import kind_of, read_rows
+from .hashes import hash_files
+from .sources import find_files, parse_sources
+from .streams import Progress, shown, unreadable
+
+VERSION = 1  # rises when other documents are made of the same files
+BUILTIN = "built-in corpus"
+MAX_BAD_SHARE = 0.001  # of the records, with --on_bad_record skip
+CHECKED_EVERY = 1000  # records
+SHOWN_BAD_RECORDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a corpus."""
+
+    text: str  # "\n" line ends, no byte order mark, no NUL, not blank
+    source: int  # which source of --data, from 0
+    place: str  # "file:line" (or row) where it begins, for messages
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of --data as it was when it was opened."""
+
+    path: Path
+    source: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, path: Path, source: int) -> "_File":
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise unreadable(path, error) from error
+        return cls(path, source, stat.st_size, stat.st_mtime_ns)
+
+    def check(self) -> None:
+        """Raises CorpusError if the file is not what it was."""
+        now = _File.of(self.path, self.source)
+        if now != self:
+            sizes = f": it had {self.size:,} bytes and has {now.size:,} now" if now.size != self.size else ""
+            raise CorpusError(
+                f"{shown(self.path)} changed while it was read{sizes}. Start again when nothing writes to it any more."
+            )
+
+
+class Text:
+    """All of --data, opened: knows its files, reads documents in a stable order, says what decides them.
+
+    Nothing stays open between iterations, so it may be copied to other processes. One iteration of `documents` at a
+    time: `bytes_read`, `dropped` and `bad_records` tell about the one that began last.
+    """
+
+    def __init__(
+        self, *, names: list[str], weights: list[float] | None, files: Sequence[_File], arguments: TextArguments
+    ) -> None:
+        self.names = names
+        self.weights = weights
+        self.language = arguments.language
+        self.total_bytes: int | None = sum(file.size for file in files) if files else None
+        self.dropped: dict[str, int] = {}
+        self.bad_records: list[str] = []
+        self._files = list(files)
+        self._arguments = arguments
+        self._progress = Progress()
+        self._records = 0
+        self._bad = 0
+
+    @property
+    def bytes_read(self) -> int:
+        """How far on disk the present iteration of `documents` is, for progress bars."""
+        return self._progress.finished + self._progress.current
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hexadecimal) of all that decides the documents: content of the files in order, options, version.
+
+        Names, dates and weights do not count. The built-in corpus is stood for by the interpreter's version and the
+        sizes of its modules.
+
+        Raises:
+            CorpusError: a file cannot be read, or has changed since the text was opened.
+        """
+        options = self._arguments
+        digest = hashlib.sha256(f"{VERSION} {options.on_bad_record} {options.unwrap} {len(self.names)}".encode())
+        if not self._files:
+            digest.update(builtin_fingerprint().encode())
+        hashes = hash_files([file.path for file in self._files])
+        for file, content in zip(self._files, hashes, strict=True):
+            file.check()
+            kind = kind_of(file.path)
+            option = options.document_boundary if kind == ".txt" else options.text_column
+            digest.update(json.dumps([file.source, kind, option, content]).encode())
+        return digest.hexdigest()
+
+    def shard_bytes(self, *, shard: int = 0, num_shards: int = 1) -> int | None:
+        """Size on disk of what `documents` of this shard reads; None where that is not known."""
+        if self.total_bytes is None or num_shards > len(self._files):
+            return self.total_bytes
+        return sum(file.size for file in self._shard_files(shard, num_shards))
+
+    def texts(self) -> Iterator[str]:
+        """The texts of all documents."""
+        return (document.text for document in self.documents())
+
+    def documents(self, *, shard: int = 0, num_shards: int = 1) -> Iterator[Document]:
+        """Documents in a stable order: those of all files, or one of `num_shards` parts of them.
+
+        With at least as many files as shards a shard is a run of files, balanced by bytes, and shards 0, 1, 2 ... one
+        after the other are the whole; with fewer it is every `num_shards`-th document, from number `shard` on.
+
+        Raises:
+            CorpusError: a file or record is broken or holds no text, or has changed; the message says where.
+        """
+        if not 0 <= shard < num_shards:
+            raise CorpusError(
+                f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}"
+            )
+        self._progress = Progress()
+        self.dropped, self.bad_records = {}, []
+        self._records = self._bad = 0
+        return self._documents(shard, num_shards)
+
+    def _documents(self, shard: int, num_shards: int) -> Iterator[Document]:
+        alternate = num_shards > max(1, len(self._files))
+        files = self._files if alternate else self._shard_files(shard, num_shards)
+        for number, document in enumerate(self._read(files)):
+            if not alternate or number % num_shards == shard:
+                yield document
+        self._stop_if_many_are_bad()
+
+    def _read(self, files: Sequence[_File]) -> Iterator[Document]:
+        if not self._files:
+            for number, text in enumerate(builtin_documents(), start=1):
+                yield Document(text, 0, f"{BUILTIN}:{number}")
+        for file in files:
+            yield from self._file_documents(file)
+            self._progress.finished += file.size
+            self._progress.current = 0
+
+    def _file_documents(self, file: _File) -> Iterator[Document]:
+        file.check()
+        name = shown(file.path)
+        column = None if kind_of(file.path) == ".txt" else self._arguments.text_column
+        anything = False
+        if file.size:
+            for piece in self._pieces(file.path, column):
+                self._records += 1
+                if isinstance(piece, BadRecord):
+                    self._pass_over(piece)
+                elif not piece.text or piece.text.isspace():
+                    self.dropped["empty"] = self.dropped.get("empty", 0) + 1
+                else:
+                    anything = True
+                    yield Document(piece.text, file.source, f"{name}:{piece.line}")
+                if self._records % CHECKED_EVERY == 0:
+                    self._stop_if_many_are_bad()
+        if not anything:
+            self._pass_over(no_text(file.path, column=column))
+        file.check()
+
+    def _pieces(self, path: Path, column: str | None) -> Iterator[Piece | BadRecord]:
+        if column is None:
+            yield from read_text_file(path, boundary=self._arguments.document_boundary, progress=self._progress)
+            return
+        for row in read_rows(path, column=column, progress=self._progress):
+            try:
+                yield row if isinstance(row, BadRecord) else Piece(text_of(row, column=column), row.line, row.offset)
+            except BadRecord as error:
+                yield error
+
+    def _pass_over(self, error: BadRecord) -> None:
+        """Count a bad record, or stop at it."""
+        if self._arguments.on_bad_record != "skip":
+            raise error
+        self._bad += 1
+        self.dropped["bad record"] = self._bad
+        if len(self.bad_records) < SHOWN_BAD_RECORDS:
+            self.bad_records.append(str(error))
+
+    def _stop_if_many_are_bad(self) -> None:
+        """With --on_bad_record skip, one record may be bad, and then one in a thousand."""
+        if self._bad > max(1, MAX_BAD_SHARE * self._records):
+            first = "\n".join(self.bad_records[:5])
+            raise CorpusError(
+                f"{self._bad:,} of the first {self._records:,} records are bad, and --on_bad_record skip passes over "
+                f"{MAX_BAD_SHARE:.1%} of them at most. The first ones:\n{first}"
+            )
+
+    def _shard_files(self, shard: int, num_shards: int) -> list[_File]:
+        """A run of files, at least one; the end of each shard is where its share of the bytes is nearest."""
+        ends = [0]
+        total = sum(file.size for file in self._files)
+        size, position = 0, 0
+        for number in range(1, num_shards):
+            last = len(self._files) - (num_shards - number)  # one file must be left for each shard after this one
+            goal = total * number / num_shards
+            size, position = size + self._files[position].size, position + 1
+            while position < last and size + self._files[position].size / 2 < goal:
+                size, position = size + self._files[position].size, position + 1
+            ends.append(position)
+        ends.append(len(self._files))
+        return self._files[ends[shard] : ends[shard + 1]]
+
+
+def read_documents(*, paths: Sequence[str], text_column: str = "text") -> Iterator[str]:
+    """Texts of all documents, with the defaults of all other options.
+
+    Raises:
+        CorpusError: a path or column is missing, a file is empty, or its content is broken; the message says where.
+    """
+    return open_text(TextArguments(data=list(paths), text_column=text_column)).texts()
+
+
+def open_text(arguments: TextArguments) -> Text:
+    """Find all of --data; without it, the built-in corpus, which is a source like any other.
+
+    Raises:
+        CorpusError: a source does not exist, holds nothing that can be read, or has a weight that is none.
+    """
+    if not arguments.data:
+        return Text(names=[BUILTIN], weights=None, files=[], arguments=arguments)
+    names, weights = parse_sources(arguments.data)
+    files: list[_File] = []
+    seen: set[Path] = set()
+    for source, name in enumerate(names):
+        found = find_files(paths=[name], split=arguments.dataset_split)
+        new = [path for path in found if path.resolve() not in seen]
+        if not new and weights is not None:
+            raise CorpusError(
+                f"--data: every file of {shown(name)} belongs to an earlier source, and it has a weight."
+            )
+        seen.update(path.resolve() for path in new)
+        files += [_File.of(path, source) for path in new]
+    return Text(names=names, weights=weights, files=files, arguments=arguments)
