@@ -24,3 +24,9 @@ class HubError(CorpusError):
     """A dataset of the Hub is missing, gated or out of reach."""
 
     exit_code = 6
+
+
+class WorkerError(RuntimeError):
+    """A process that helps to build a store failed or was killed."""
+
+    exit_code = 1
