@@ -141,6 +141,7 @@ class Classification:
 
     metric = "accuracy"
     greater_is_better = True
+    mixture: list[tuple[int, float]] = []
 
     def __init__(
         self,
@@ -255,7 +256,7 @@ class Classification:
 
     # What the loop asks for
 
-    def example(self, row: int, index: int) -> dict[str, Any]:
+    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
         """Training example `row`; nothing in it is random, so `index` does not matter."""
         return {**self._train[row], "labels": self._train_labels[row]}
 

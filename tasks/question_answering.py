@@ -94,6 +94,7 @@ class QuestionAnswering:
 
     metric = "f1"
     greater_is_better = True
+    mixture: list[tuple[int, float]] = []
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class QuestionAnswering:
 
     # What the loop asks for
 
-    def example(self, row: int, index: int) -> dict[str, Any]:
+    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
         """Training window `row`; nothing in it is random, so `index` does not matter."""
         return self._features(self._train[row])
 

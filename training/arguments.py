@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,6 +12,26 @@ from .errors import ArgumentError
 def option(default: Any, text: str) -> Any:
     """A dataclass field with its help text."""
     return field(default=default, metadata={"help": text})
+
+
+class Numbers(tuple[float, ...]):
+    """One number, or one for each stage of a run: "64" or "64,128"."""
+
+    def __new__(cls, value: Any) -> "Numbers":
+        """Parse text; numbers and sequences of numbers are taken as they are.
+
+        Raises:
+            ArgumentError: a part is no number.
+        """
+        parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Iterable) else [value]
+        try:
+            numbers = [float(part) for part in parts]
+        except (TypeError, ValueError):
+            raise ArgumentError(f"{value} is neither a number nor several, parted by commas") from None
+        return super().__new__(cls, (int(number) if number.is_integer() else number for number in numbers))
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self))
 
 
 @dataclass
@@ -46,7 +67,12 @@ class TrainingArguments:
     max_steps: int | None = option(None, "Stop after this many optimizer steps.")
     max_minutes: float | None = option(None, "Stop after this many minutes of training, with the schedule complete.")
     max_epochs: float | None = option(None, "Stop after this many passes over the data. Default without a limit: 3.")
-    batch_size: int = option(64, "Examples in one optimizer step, over all processes.")
+    batch_size: Numbers = option(
+        Numbers(64), "Examples in one optimizer step, over all processes; several, as 64,128, for stages of the run."
+    )
+    batch_size_at: Numbers = option(
+        Numbers(0), "From which share of the run each --batch_size holds, as 0,0.5 for two of them."
+    )
     micro_batch_size: int | None = option(
         None, "Examples that one process sends through the model at once. Default: all of its share."
     )
@@ -72,7 +98,9 @@ class TrainingArguments:
     seed: int = option(0, "Decides sample order, masks, pairs, dropout and new weights.")
 
     def __post_init__(self) -> None:
-        positive = ["batch_size", "micro_batch_size", "eval_batch_size", "max_steps", "max_minutes", "max_epochs"]
+        self.batch_size, self.batch_size_at = Numbers(self.batch_size), Numbers(self.batch_size_at)
+        _check_stages("batch_size", self.batch_size, self.batch_size_at)
+        positive = ["micro_batch_size", "eval_batch_size", "max_steps", "max_minutes", "max_epochs"]
         positive += ["learning_rate", "logging_steps", "keep_checkpoints"]
         for name in positive:
             value = getattr(self, name)
@@ -97,31 +125,31 @@ class TrainingArguments:
         if self.seed >= 2**32:
             raise ArgumentError(f"--seed must be below {2**32}, got {self.seed}")
 
-    def resolved(self, *, num_examples: int, num_processes: int) -> "TrainingArguments":
-        """The same options with every default that depends on the data or the launcher filled in.
+    def resolved(self, *, epochs_per_step: float) -> "TrainingArguments":
+        """The same options with every default that depends on the data filled in.
 
-        Raises:
-            ArgumentError: the batch cannot be divided among the processes and micro-batches.
+        Args:
+            epochs_per_step: passes over the data in one optimizer step.
         """
-        if self.batch_size % num_processes:
-            raise ArgumentError(
-                f"--batch_size {self.batch_size} cannot be shared evenly by {num_processes} processes; "
-                f"use a multiple of {num_processes}"
-            )
-        share = self.batch_size // num_processes
-        micro = min(self.micro_batch_size or share, share)
-        if share % micro:
-            raise ArgumentError(
-                f"--micro_batch_size {micro} does not divide the {share} examples of one process "
-                f"(--batch_size {self.batch_size} over {num_processes} processes)"
-            )
         epochs = self.max_epochs
         if epochs is None and self.max_steps is None and self.max_minutes is None:
             epochs = 3.0
-        limits = [] if epochs is None else [math.ceil(epochs * num_examples / self.batch_size)]
+        # Rounded first: one part in 10^9 too many, from rounding in between, would be a whole step.
+        limits = [] if epochs is None else [math.ceil(round(epochs / epochs_per_step, 6))]
         limits += [] if self.max_steps is None else [self.max_steps]
-        return dataclasses.replace(
-            self, micro_batch_size=micro, max_epochs=epochs, max_steps=min(limits) if limits else None
+        return dataclasses.replace(self, max_epochs=epochs, max_steps=min(limits) if limits else None)
+
+
+def _check_stages(name: str, values: Numbers, starts: Numbers) -> None:
+    for value in values:
+        if not (value > 0 and math.isfinite(value)):
+            raise ArgumentError(f"--{name} must be greater than 0, got {value}")
+        if not isinstance(value, int):
+            raise ArgumentError(f"--{name} counts examples, got {value}")
+    if len(starts) != len(values) or starts[0] != 0 or list(starts) != sorted(set(starts)) or starts[-1] >= 1:
+        raise ArgumentError(
+            f"--{name}_at {starts} must begin with 0, rise, stay below 1 and name a share of the run for each of "
+            f"--{name} {values}, as in --{name} 64,128 --{name}_at 0,0.5"
         )
 
 
@@ -130,7 +158,7 @@ class FineTuningArguments(TrainingArguments):
     """Training options with the defaults that fine-tuning wants."""
 
     output_dir: str = option("runs/finetuned", "Folder for the model, predictions, metrics and curves.")
-    batch_size: int = option(32, "Examples in one optimizer step, over all processes.")
+    batch_size: Numbers = option(Numbers(32), "Examples in one optimizer step, over all processes.")
     learning_rate: float = option(3e-4, "Peak learning rate.")
     schedule: Literal["wsd", "linear", "cosine", "constant"] = option(
         "linear", "Learning rate over time: wsd (warm-up, stable, decay by 1 - sqrt), linear, cosine or constant."

@@ -32,6 +32,12 @@ class Progress:
     seconds: float = 0.0
     """Seconds spent in training steps, over all sessions of the run."""
     tokens: int = 0
+    stage: int = 0
+    """Number of the stage the last step belonged to."""
+    samples: int = 0
+    """Examples seen of the work of that stage; the next step begins with this global sample number."""
+    epochs: float = 0.0
+    """Passes over the works of earlier stages."""
     identity: dict[str, Any] = field(default_factory=dict)
     """What must not change when the run is resumed: model, data, tokenizer, seed, batch size."""
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_origin
 
 import yaml
 from transformers import HfArgumentParser
@@ -35,8 +35,12 @@ def _line_of(key: str, text: str) -> int:
     return 1
 
 
-def _options_from_yaml(path: Path, known: Sequence[str]) -> list[tuple[str, list[str]]]:
+def _options_from_yaml(path: Path, known: dict[str, Any]) -> list[tuple[str, list[str]]]:
     """Render a flat YAML mapping as command-line arguments, so that every value meets the same checks.
+
+    Args:
+        known: the options and their types. A list becomes several arguments, or one with commas where the option
+            takes one.
 
     Returns:
         For each option the place where it stands, file:line, and its arguments.
@@ -59,13 +63,15 @@ def _options_from_yaml(path: Path, known: Sequence[str]) -> list[tuple[str, list
     for key, value in content.items():
         where = f"{path}:{_line_of(str(key), text)}"
         if key not in known:
-            raise ArgumentError(f"{where}: unknown option '{key}'{_nearest(str(key), known)}")
+            raise ArgumentError(f"{where}: unknown option '{key}'{_nearest(str(key), list(known))}")
         if isinstance(value, dict):
             raise ArgumentError(f"{where}: option '{key}' must be a value or a list, not a mapping")
         if value is None:
             continue
-        values = value if isinstance(value, list) else [value]
-        arguments.append((where, [f"--{key}", *(str(item) for item in values)]))
+        values = [str(item) for item in value] if isinstance(value, list) else [str(value)]
+        if get_origin(known[key]) is not list:
+            values = [",".join(values)]
+        arguments.append((where, [f"--{key}", *values]))
     return arguments
 
 
@@ -92,7 +98,7 @@ def parse_arguments(
         formatter_class=argparse.RawDescriptionHelpFormatter if description else argparse.HelpFormatter,
     )
     parser.add_argument("--config", metavar="FILE", help="A YAML file of options; the command line overrides it.")
-    known = [field.name for kind in dataclass_types for field in dataclasses.fields(kind)]
+    known = {field.name: field.type for kind in dataclass_types for field in dataclasses.fields(kind)}
     given = list(sys.argv[1:] if arguments is None else arguments)
 
     first = _Parser([], add_help=False, allow_abbrev=False)

@@ -6,8 +6,9 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from .optimizers import OPTIMIZERS
 from .order import MicroBatchSampler, TrainingExamples, dropout_seed
 from .run_log import RunLog, describe_run
 from .schedules import learning_rate
+from .stages import Stage, epochs_per_step, plan_stages
 from .work import Work, to_device
 
 
@@ -37,7 +39,7 @@ class _Run:
     accelerator: Accelerator
     model: nn.Module
     optimizers: list[Any]
-    work: Work
+    stages: list[Stage]
     tokenizer: Any
     plan: TrainingArguments
     progress: Progress
@@ -48,6 +50,11 @@ class _Run:
     def bare(self) -> nn.Module:
         """The model without the wrapper of DDP."""
         return self.accelerator.unwrap_model(self.model)
+
+    @property
+    def work(self) -> Work:
+        """What the model is judged by: the work of the last stage."""
+        return self.stages[-1].work
 
     @property
     def done(self) -> float:
@@ -68,7 +75,7 @@ class _Run:
 def train(
     *,
     model: nn.Module,
-    work: Work,
+    work: Work | Sequence[tuple[float, Work]],
     tokenizer: Any,
     arguments: TrainingArguments,
     run_info: dict[str, Any] | None = None,
@@ -78,7 +85,8 @@ def train(
 
     Args:
         model: a `PreTrainedModel`; it is trained in place.
-        work: examples, loss and metrics.
+        work: examples, loss and metrics; or several, each with the share of the run from which on it is learned, the
+            first of them 0. The last one evaluates.
         tokenizer: saved beside the model.
         arguments: how long, how fast, in what portions.
         run_info: further facts for run.json and the model card (objective, fingerprints).
@@ -93,7 +101,8 @@ def train(
         NumericsError: a gradient that is not finite; nothing of that step was applied.
         StorageError: the output folder cannot be written.
     """
-    run = _open_run(model, work, tokenizer, arguments, run_info or {}, identity or {})
+    works = list(work) if isinstance(work, Sequence) else [(0.0, work)]
+    run = _open_run(model, works, tokenizer, arguments, run_info or {}, identity or {})
     metrics: dict[str, float] = {}
     evaluated_at = -1
     try:
@@ -109,7 +118,7 @@ def train(
     progress = run.progress
     results = {
         **metrics,
-        **{f"baseline_{name}": value for name, value in work.baseline().items()},
+        **{f"baseline_{name}": value for name, value in run.work.baseline().items()},
         "steps": progress.step,
         "train_tokens": progress.tokens,
         "train_seconds": round(progress.seconds, 2),
@@ -125,7 +134,7 @@ def train(
 
 def _open_run(
     model: nn.Module,
-    work: Work,
+    works: list[tuple[float, Work]],
     tokenizer: Any,
     arguments: TrainingArguments,
     info: dict[str, Any],
@@ -139,7 +148,8 @@ def _open_run(
     # Without `cpu`, accelerate 1.15 makes each process of `torchrun` a run of its own on a machine without a GPU.
     on_cpu = not torch.accelerator.is_available() and processes().count > 1
     accelerator = Accelerator(mixed_precision=precision, cpu=on_cpu)
-    plan = arguments.resolved(num_examples=work.num_examples, num_processes=accelerator.num_processes)
+    stages = plan_stages(arguments=arguments, works=works, num_processes=accelerator.num_processes)
+    plan = arguments.resolved(epochs_per_step=epochs_per_step(stages))
     output_dir = Path(plan.output_dir)
     model, *optimizers = accelerator.prepare(model, *OPTIMIZERS[plan.optimizer](model, plan))
 
@@ -168,17 +178,27 @@ def _open_run(
             launched=launched,
             device=accelerator.device,
             precision=precision,
-            run_info={**info, "identity": progress.identity},
+            run_info={
+                **info,
+                "stages": [
+                    {name: getattr(stage, name) for name in ("at", "batch_size", "micro_batch_size")}
+                    for stage in stages
+                ],
+                "identity": progress.identity,
+            },
         )
         write_atomically(output_dir / "run.json", json.dumps(facts, indent=2, default=str) + "\n")
     for notice in notices:
         log.say(notice)
-    return _Run(accelerator, model, optimizers, work, tokenizer, plan, progress, log, info)
+    return _Run(accelerator, model, optimizers, stages, tokenizer, plan, progress, log, info)
 
 
 def _identity(plan: TrainingArguments, identity: dict[str, Any]) -> dict[str, Any]:
     """What must not change between a run and its continuation."""
-    return {"seed": plan.seed, "batch_size": plan.batch_size, "optimizer": plan.optimizer, **identity}
+    # As JSON gives it back, to be compared with what a checkpoint holds.
+    sizes = f"{plan.batch_size} at {plan.batch_size_at}" if len(plan.batch_size) > 1 else str(plan.batch_size)
+    facts = {"seed": plan.seed, "batch_size": sizes, "optimizer": plan.optimizer, **identity}
+    return json.loads(json.dumps(facts))
 
 
 def _bare(optimizers: list[Any]) -> list[torch.optim.Optimizer]:
@@ -243,19 +263,22 @@ def _is_due(interval: float, *, step: int, before: float, after: float) -> bool:
 def _steps(run: _Run) -> Iterator[dict[str, bool]]:
     """Train; after each optimizer step, yield what is due. All processes yield the same."""
     plan, progress = run.plan, run.progress
-    loader = iter(_loader(run))
-    micro_batches = plan.batch_size // (run.accelerator.num_processes * (plan.micro_batch_size or plan.batch_size))
+    stage: Stage | None = None
     window: dict[str, Tensor] = {}
     opened = replace(progress)
     while run.done < 1.0:
         before, started = run.done, time.perf_counter()
+        if (reached := _enter_stage(run)) is not stage:
+            stage, loader = reached, iter(_loader(run, reached))
+        micro_batches = stage.batch_size // (run.accelerator.num_processes * stage.micro_batch_size)
         rate = learning_rate(plan, step=progress.step, progress=before)
         for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
             group["lr"] = rate
-        parts, grad_norm, tokens = _step(run, [next(loader) for _ in range(micro_batches)])
+        parts, grad_norm, tokens = _step(run, stage, [next(loader) for _ in range(micro_batches)])
         for name, value in parts.items():
             window[name] = window[name] + value if name in window else value
         progress.step += 1
+        progress.samples += stage.batch_size
         progress.tokens += tokens
         progress.seconds = _agree(run, progress.seconds + time.perf_counter() - started)
         run.log.advance(run.done)
@@ -268,6 +291,19 @@ def _steps(run: _Run) -> Iterator[dict[str, bool]]:
         }
 
 
+def _enter_stage(run: _Run) -> Stage:
+    """The stage that the run is in. Another work counts its samples from 0; none is left for an earlier one."""
+    progress = run.progress
+    reached = max(number for number, stage in enumerate(run.stages) if stage.at <= run.done)
+    while progress.stage < reached:
+        before, after = run.stages[progress.stage : progress.stage + 2]
+        if after.work is not before.work:
+            progress.epochs += progress.samples / before.work.num_examples
+            progress.samples = 0
+        progress.stage += 1
+    return run.stages[progress.stage]
+
+
 def _log_window(run: _Run, window: dict[str, Tensor], opened: Progress, **last: float) -> None:
     """One line of metrics.jsonl: means over the steps since the last one, over all processes."""
     steps = run.progress.step - opened.step
@@ -276,7 +312,9 @@ def _log_window(run: _Run, window: dict[str, Tensor], opened: Progress, **last: 
     run.log.record(
         {
             "step": run.progress.step,
-            "epoch": round(run.progress.step * run.plan.batch_size / run.work.num_examples, 4),
+            "epoch": round(
+                run.progress.epochs + run.progress.samples / run.stages[run.progress.stage].work.num_examples, 4
+            ),
             **means,
             **last,
             "tokens_per_second": round((run.progress.tokens - opened.tokens) / seconds, 1),
@@ -285,7 +323,7 @@ def _log_window(run: _Run, window: dict[str, Tensor], opened: Progress, **last: 
     )
 
 
-def _step(run: _Run, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], float, int]:
+def _step(run: _Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], float, int]:
     """One optimizer step over its micro-batches; returns this process's share of the metrics, gradient norm, tokens.
 
     The loss is the sum over target tokens divided by their number in the whole step, over micro-batches and
@@ -293,7 +331,7 @@ def _step(run: _Run, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor
     """
     accelerator, model, step = run.accelerator, run.model, run.progress.step
     model.train()
-    num_targets, tokens = _global_counts(run, batches)
+    num_targets, tokens = _global_counts(run, stage.work, batches)
     parts: dict[str, Tensor] = {}
     for micro_step, batch in enumerate(batches):
         torch.manual_seed(
@@ -301,15 +339,15 @@ def _step(run: _Run, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor
         )
         last = micro_step == len(batches) - 1
         with contextlib.nullcontext() if last else accelerator.no_sync(model):
-            loss, metrics = run.work.loss(model, to_device(batch, accelerator.device), num_targets)
+            loss, metrics = stage.work.loss(model, to_device(batch, accelerator.device), num_targets)
             accelerator.backward(loss * accelerator.num_processes)
         for name, value in {"loss": loss.detach(), **metrics}.items():
             parts[name] = parts[name] + value if name in parts else value
     grad_norm = float(accelerator.clip_grad_norm_(model.parameters(), run.plan.max_grad_norm or math.inf))
     if not math.isfinite(grad_norm):
-        first = step * run.plan.batch_size
+        first = run.progress.samples
         raise NumericsError(
-            f"step {step + 1}: the gradient is {grad_norm} (samples {first} to {first + run.plan.batch_size - 1}); "
+            f"step {step + 1}: the gradient is {grad_norm} (samples {first} to {first + stage.batch_size - 1}); "
             "the step was not applied. Try a lower --learning_rate or --mixed_precision no"
         )
     for optimizer in run.optimizers:
@@ -318,12 +356,12 @@ def _step(run: _Run, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor
     return parts, grad_norm, tokens
 
 
-def _global_counts(run: _Run, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], int]:
+def _global_counts(run: _Run, work: Work, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], int]:
     """Targets of each kind, and tokens, in the whole step: over its micro-batches and over processes."""
     counts: dict[str, int] = {}
     tokens = 0
     for batch in batches:
-        for name, count in run.work.count_targets(batch).items():
+        for name, count in work.count_targets(batch).items():
             counts[name] = counts.get(name, 0) + count
         mask = batch.get("attention_mask")
         tokens += batch["input_ids"].numel() if mask is None else int(mask.sum())
@@ -342,21 +380,30 @@ def _agree(run: _Run, seconds: float) -> float:
     return float(broadcast_object_list([seconds])[0])
 
 
-def _loader(run: _Run) -> DataLoader:
+def _progress_at(run: _Run, step: int) -> float:
+    """The share done before a step. It follows from the step, unless the clock may end the run."""
+    by_steps = step / run.plan.max_steps if run.plan.max_steps else 0.0
+    return max(by_steps, run.done) if run.plan.max_minutes else by_steps
+
+
+def _loader(run: _Run, stage: Stage) -> DataLoader:
     """Micro-batches from the present step on. Not prepared by accelerate: sharding and skipping are the sampler's own.
 
     The loader draws one number from a generator when it starts; it gets one of its own, so that dropout's is left
     alone.
     """
-    plan, accelerator, work = run.plan, run.accelerator, run.work
+    plan, accelerator, work = run.plan, run.accelerator, stage.work
     sampler = MicroBatchSampler(
         num_examples=work.num_examples,
         seed=plan.seed,
         start_step=run.progress.step,
-        batch_size=plan.batch_size,
-        micro_batch_size=plan.micro_batch_size or plan.batch_size,
+        first_sample=run.progress.samples,
+        batch_size=stage.batch_size,
+        micro_batch_size=stage.micro_batch_size,
         rank=accelerator.process_index,
         num_processes=accelerator.num_processes,
+        mixture=work.mixture,
+        progress_at=partial(_progress_at, run),
     )
     return DataLoader(
         TrainingExamples(work),

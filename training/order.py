@@ -1,6 +1,6 @@
 """Which example comes when: a pure function of (seed, global sample number). Nothing needs saving to resume it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -12,24 +12,65 @@ from .work import Work
 _ORDER_STREAM = 0x6F72646572
 
 
-@lru_cache(maxsize=2)
-def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
-    generator = np.random.Generator(np.random.Philox(key=[seed, _ORDER_STREAM], counter=[0, 0, 0, epoch]))
-    return generator.permutation(num_examples)
+# Weights of sources are rounded to parts of this many samples, in which each source has its share exactly.
+_PERIOD = 1 << 16
 
 
-def row_of(index: int, *, seed: int, num_examples: int) -> int:
-    """The row shown at global sample number `index`: each epoch is a new permutation of all rows."""
-    epoch, position = divmod(index, num_examples)
-    return int(_permutation(seed, epoch, num_examples)[position])
+@lru_cache(maxsize=32)
+def _permutation(seed: int, epoch: int, num_examples: int, source: int) -> np.ndarray:
+    generator = np.random.Generator(np.random.Philox(key=[seed, _ORDER_STREAM], counter=[0, 0, source, epoch]))
+    order = generator.permutation(num_examples)
+    return order.astype(np.uint32) if num_examples <= 1 << 32 else order
 
 
-class MicroBatchSampler(Sampler[list[tuple[int, int]]]):
-    """Yields the (row, index) pairs of one micro-batch after another, without end, for one process.
+def row_of(index: int, *, seed: int, num_examples: int, mixture: Sequence[tuple[int, float]] = ()) -> int:
+    """The row shown at global sample number `index`.
 
-    Step s consists of the global samples [s * batch_size, (s + 1) * batch_size). Rank r takes a contiguous slice of
-    it, and micro-batches are slices of that: which samples make up a step depends neither on the number of processes
-    nor on the size of a micro-batch.
+    Without a mixture each epoch is a new permutation of all rows. With one, the sources alternate as evenly as their
+    weights allow, and each goes through epochs of its own.
+
+    Args:
+        mixture: rows and weight of each source; rows of a source follow those of the one before.
+    """
+    if not mixture:
+        epoch, position = divmod(index, num_examples)
+        return int(_permutation(seed, epoch, num_examples, 0)[position])
+    sources, ordinals, counts = _alternation(tuple(weight for _, weight in mixture))
+    period, place = divmod(index, _PERIOD)
+    source = int(sources[place])
+    epoch, position = divmod(period * int(counts[source]) + int(ordinals[place]), mixture[source][0])
+    first = sum(rows for rows, _ in mixture[:source])
+    return first + int(_permutation(seed, epoch, mixture[source][0], source + 1)[position])
+
+
+@lru_cache(maxsize=4)
+def _alternation(weights: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each sample of a period its source and its number among those of the source; and the samples of each source.
+
+    The k-th of n samples of a source stands at (k + 1/2) / n of the period, so that after any number of samples every
+    source is within one sample of its share for two sources, and near it for more.
+    """
+    exact = np.array(weights) / sum(weights) * _PERIOD
+    counts = np.maximum(np.floor(exact).astype(np.int64), 1)
+    counts[np.argsort(np.floor(exact) - exact, kind="stable")[: max(0, _PERIOD - counts.sum())]] += 1
+    counts[counts.argmax()] += _PERIOD - counts.sum()  # taken for sources that would have had no sample at all
+    sources = np.repeat(np.arange(len(weights)), counts)
+    ordinals = np.concatenate([np.arange(count) for count in counts])
+    times = (ordinals + 0.5) / counts[sources]
+    order = np.argsort(times, kind="stable")
+    return sources[order].astype(np.uint32), ordinals[order].astype(np.uint32), counts
+
+
+class MicroBatchSampler(Sampler[list[tuple[int, int, float]]]):
+    """Yields (row, index, progress) of the samples of one micro-batch after another, without end, for one process.
+
+    Each step consists of the next `batch_size` global samples. Rank r takes a contiguous slice of it, and
+    micro-batches are slices of that: which samples make up a step depends neither on the number of processes nor on
+    the size of a micro-batch.
+
+    Args:
+        first_sample: global number of the first sample of step `start_step`.
+        progress_at: the share of the run that is done before a step.
     """
 
     def __init__(
@@ -38,38 +79,45 @@ class MicroBatchSampler(Sampler[list[tuple[int, int]]]):
         num_examples: int,
         seed: int,
         start_step: int,
+        first_sample: int,
         batch_size: int,
         micro_batch_size: int,
         rank: int,
         num_processes: int,
+        mixture: Sequence[tuple[int, float]] = (),
+        progress_at: Callable[[int], float] = lambda step: 0.0,
     ) -> None:
         self.num_examples = num_examples
         self.seed = seed
-        self.start_step = start_step
+        self.start_step, self.first_sample = start_step, first_sample
         self.batch_size = batch_size
         self.micro_batch_size = micro_batch_size
         self.rank = rank
         self.share = batch_size // num_processes
+        self.mixture = tuple(mixture)
+        self.progress_at = progress_at
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        step = self.start_step
+    def _row(self, index: int) -> int:
+        return row_of(index, seed=self.seed, num_examples=self.num_examples, mixture=self.mixture)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int, float]]]:
+        step, first = self.start_step, self.first_sample + self.rank * self.share
         while True:
-            first = step * self.batch_size + self.rank * self.share
+            progress = self.progress_at(step)
             for start in range(first, first + self.share, self.micro_batch_size):
-                indices = range(start, start + self.micro_batch_size)
-                yield [(row_of(index, seed=self.seed, num_examples=self.num_examples), index) for index in indices]
-            step += 1
+                yield [(self._row(index), index, progress) for index in range(start, start + self.micro_batch_size)]
+            step, first = step + 1, first + self.batch_size
 
 
 class TrainingExamples(Dataset[dict]):
-    """The view of a `Work` that a data loader wants: `(row, index)` to example."""
+    """The view of a `Work` that a data loader wants: `(row, index, progress)` to example."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
 
-    def __getitem__(self, key: tuple[int, int]) -> dict:
-        row, index = key
-        return self.work.example(row, index)
+    def __getitem__(self, key: tuple[int, int, float]) -> dict:
+        row, index, progress = key
+        return self.work.example(row, index, progress)
 
 
 def dropout_seed(*, seed: int, step: int, micro_step: int, rank: int) -> int:

@@ -16,11 +16,14 @@ class Work(Protocol):
     metric: str
     """Name, among those of `summarize`, of the metric that judges a model."""
     greater_is_better: bool
+    mixture: list[tuple[int, float]]
+    """Rows and weight of each source, whose rows follow one another; empty: every row is seen once in an epoch."""
 
-    def example(self, row: int, index: int) -> dict[str, Any]:
+    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
         """Training example `row` (0 <= row < num_examples), as it is seen at global sample number `index`.
 
-        A pure function: whatever is random in it (masks, pairs, spans) is drawn from (seed, index).
+        A pure function: whatever is random in it (masks, pairs, spans) is drawn from (seed, index). `progress` is the
+        share of the run that is done before the step, from 0 to 1, for what changes in the course of a run.
         """
         ...
 

@@ -21,6 +21,7 @@ class ToyWork:
     """Masked tokens in rows of different lengths; every mask from (seed, index) alone."""
 
     metric, greater_is_better = "loss", False
+    mixture: list[tuple[int, float]] = []
 
     def __init__(self, *, num_examples: int = 24, num_eval_examples: int = 7, stop_at: int | None = None) -> None:
         self.num_examples, self.num_eval_examples = num_examples, num_eval_examples
@@ -45,7 +46,7 @@ class ToyWork:
             "held_out": stream != "train",
         }
 
-    def example(self, row: int, index: int) -> dict[str, Any]:
+    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
         if self.stop_at is not None and index >= self.stop_at:
             raise InterruptedError(f"sample {index}")
         return self._row(row, "train", index)

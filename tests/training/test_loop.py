@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 from training import ArgumentError, NumericsError, claim_output_dir, train
+from training.order import row_of
+from training.stages import epochs_per_step, plan_stages
 
 
 @pytest.fixture
@@ -118,8 +120,6 @@ def test_loss_and_step_equal_a_loop_of_ten_lines(run, new_model, new_work, tmp_p
     model, work = new_model(), new_work()
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.98), weight_decay=0.0)
-    from training.order import row_of
-
     found = [line["loss"] for line in log_of(tmp_path / "run") if "loss" in line]
     for step in range(3):
         rows = [(row_of(index, seed=0, num_examples=24), index) for index in range(8 * step, 8 * step + 8)]
@@ -189,7 +189,8 @@ def test_what_a_run_writes(run, new_work, tmp_path, log_of) -> None:
     lengths = [len(work.example(row, row)["input_ids"]) for row in range(24)]
     assert results["train_tokens"] == 2 * sum(lengths)  # each row twice, without padding
     description = json.loads((folder / "run.json").read_text())
-    assert description["arguments"]["max_steps"] == 6 and description["arguments"]["micro_batch_size"] == 8
+    assert description["arguments"]["max_steps"] == 6
+    assert description["stages"] == [{"at": 0, "batch_size": 8, "micro_batch_size": 8}]
     assert description["environment"]["torch"] == torch.__version__
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "README.md").read_text().startswith("---\nlibrary_name: transformers")
@@ -244,7 +245,7 @@ def test_resuming_with_other_data_seed_or_batch_is_refused(run, tmp_path) -> Non
     run(max_steps=2, save_steps=1, identity={"corpus": "abc"})
     for change, name in (
         ({"seed": 1}, "seed is 1"),
-        ({"batch_size": 4}, "batch_size is 4"),
+        ({"batch_size": 4}, "batch_size is '4'"),
         ({"identity": {"corpus": "xyz"}}, "corpus is 'xyz'.*'abc'"),
         ({"identity": {}}, "corpus is None"),
     ):
@@ -260,22 +261,75 @@ def test_resume_without_a_checkpoint_starts_at_the_beginning(run, tmp_path, log_
     assert [line["step"] for line in log_of(tmp_path / "run") if "loss" in line] == [1, 2]
 
 
-def test_limits_are_resolved_by_hand(options) -> None:
+def test_limits_are_resolved_by_hand(options, new_work) -> None:
     def resolved(num_examples: int = 100, num_processes: int = 1, **overrides):
-        return options(**overrides).resolved(num_examples=num_examples, num_processes=num_processes)
+        arguments, work = options(**overrides), new_work(num_examples=num_examples)
+        stages = plan_stages(arguments=arguments, works=[(0.0, work)], num_processes=num_processes)
+        return arguments.resolved(epochs_per_step=epochs_per_step(stages)), stages
 
-    assert resolved(max_steps=None).max_steps == 38  # three epochs of 100 rows in batches of 8: 37.5 steps
-    assert resolved(max_steps=5, max_epochs=1).max_steps == 5
-    assert resolved(max_steps=50, max_epochs=1).max_steps == 13
-    assert resolved(max_steps=None, max_minutes=1).max_steps is None
-    assert resolved(num_processes=2).micro_batch_size == 4
-    assert resolved(micro_batch_size=100).micro_batch_size == 8
+    assert resolved(max_steps=None)[0].max_steps == 38  # three epochs of 100 rows in batches of 8: 37.5 steps
+    assert resolved(max_steps=5, max_epochs=1)[0].max_steps == 5
+    assert resolved(max_steps=50, max_epochs=1)[0].max_steps == 13
+    assert resolved(max_steps=None, max_minutes=1)[0].max_steps is None
+    assert resolved(num_processes=2)[1][0].micro_batch_size == 4
+    assert resolved(micro_batch_size=100)[1][0].micro_batch_size == 8
+    # Half the run with 4 rows a step, half with 16: 10 on average.
+    halves = {"batch_size": "4,16", "batch_size_at": "0,0.5"}
+    assert resolved(max_steps=None, max_epochs=1, **halves)[0].max_steps == 10
+    assert [stage.micro_batch_size for stage in resolved(num_processes=2, micro_batch_size=4, **halves)[1]] == [2, 4]
     for overrides, message in (
         ({"num_processes": 3}, "--batch_size 8 .* 3 processes"),
         ({"micro_batch_size": 3}, "--micro_batch_size 3 does not divide the 8"),
     ):
         with pytest.raises(ArgumentError, match=message):
             resolved(**overrides)
+
+
+def test_stages_take_over_on_time_and_after_a_break(run, new_work, tmp_path, log_of) -> None:
+    """Two works and three batch sizes; the break is inside the second work's part."""
+    options = {"max_steps": 20, "batch_size": "4,8,2", "batch_size_at": "0,0.5,0.9", "dropout": 0.1}
+
+    def works(stop_at=None):
+        return [(0.0, new_work(num_examples=24)), (0.5, new_work(num_examples=30, stop_at=stop_at))]
+
+    straight = works()
+    (_, first), (_, second) = straight
+    run(work=straight, output_dir=str(tmp_path / "straight"), **options)
+    assert [len(work.rows) for work in (first, second)] == [10 * 4, 8 * 8 + 2 * 2]
+    expected = new_work(num_examples=30)
+    examples = [expected.example(row_of(index, seed=0, num_examples=30), index) for index in range(68)]
+    expected.collate(examples)
+    assert second.rows == expected.rows, "samples are counted through, whatever the size of a batch"
+    epochs = [line["epoch"] for line in log_of(tmp_path / "straight") if "loss" in line]
+    assert epochs[9] == pytest.approx(40 / 24, abs=1e-4) and epochs[-1] == pytest.approx(40 / 24 + 68 / 30, abs=1e-4)
+
+    broken = {"output_dir": str(tmp_path / "broken"), "save_steps": 3, **options}
+    with pytest.raises(InterruptedError):
+        run(work=works(stop_at=5 * 8), **broken)  # step 15 is the last
+    rest = works()
+    run(work=rest, resume=True, **broken)
+    assert not rest[0][1].rows and rest[1][1].rows == second.rows[5 * 8 :]
+    assert losses(log_of(tmp_path / "straight")) == losses(log_of(tmp_path / "broken"))
+    assert_equal_weights(tmp_path / "straight", tmp_path / "broken")
+
+
+def test_works_are_told_how_far_the_run_is(run, new_work) -> None:
+    class Listening(new_work):
+        def example(self, row, index, progress=0.0):
+            self.told = [*getattr(self, "told", []), progress]
+            return super().example(row, index, progress)
+
+    work = Listening()
+    run(work=work, max_steps=4, micro_batch_size=2)
+    assert work.told == [step / 4 for step in range(4) for _ in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "starts"), [("4,8", "0"), ("4", "0.5"), ("4,8", "0,1"), ("4,8", "0,0"), ("4,8", "0.1,0.5"), ("4.5", "0")]
+)
+def test_stages_that_make_no_sense_are_refused(options, sizes, starts) -> None:
+    with pytest.raises(ArgumentError, match="--batch_size"):
+        options(batch_size=sizes, batch_size_at=starts)
 
 
 @pytest.mark.parametrize(

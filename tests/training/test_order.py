@@ -18,6 +18,7 @@ def step_of(step: int, *, num_examples: int, batch_size: int, num_processes: int
             num_examples=num_examples,
             seed=seed,
             start_step=step,
+            first_sample=step * batch_size,
             batch_size=batch_size,
             micro_batch_size=micro,
             rank=rank,
@@ -25,7 +26,7 @@ def step_of(step: int, *, num_examples: int, batch_size: int, num_processes: int
         )
         for batch in islice(sampler, share // micro):
             assert len(batch) == micro
-            pairs += batch
+            pairs += [(row, index) for row, index, _ in batch]
     return pairs
 
 
@@ -57,8 +58,9 @@ def test_a_step_has_the_same_samples_however_it_is_divided(step, num_examples) -
 
 def test_starting_late_is_starting_early_and_waiting() -> None:
     options = {"num_examples": 10, "seed": 3, "batch_size": 6, "micro_batch_size": 3, "rank": 0, "num_processes": 1}
-    early = list(islice(MicroBatchSampler(start_step=0, **options), 40))
-    late = list(islice(MicroBatchSampler(start_step=7, **options), 26))
+    options["progress_at"] = lambda step: step / 20
+    early = list(islice(MicroBatchSampler(start_step=0, first_sample=0, **options), 40))
+    late = list(islice(MicroBatchSampler(start_step=7, first_sample=42, **options), 26))
     assert late == early[14:]
 
 
@@ -84,3 +86,45 @@ def test_rows_are_spread_evenly_over_places(num_examples) -> None:
     first = [row_of(epoch * num_examples, seed=1, num_examples=num_examples) for epoch in range(100 * num_examples)]
     counts = np.bincount(first, minlength=num_examples)
     assert abs(counts - 100).max() < 45
+
+
+MIXTURE = [(10, 0.7), (40, 0.2), (5, 0.1)]
+
+
+def source_of(row: int) -> int:
+    return int(row >= 10) + int(row >= 50)
+
+
+def test_a_mixture_keeps_its_shares_at_every_moment() -> None:
+    rows = [row_of(index, seed=0, num_examples=55, mixture=MIXTURE) for index in range(3000)]
+    counts = np.cumsum([[source_of(row) == source for source in range(3)] for row in rows], axis=0)
+    expected = np.outer(np.arange(1, 3001), [0.7, 0.2, 0.1])
+    assert np.abs(counts - expected).max() < 2
+    # Every source goes through all of its rows before any of them comes again.
+    for source, (size, first) in enumerate(((10, 0), (40, 10), (5, 50))):
+        own = [row - first for row in rows if source_of(row) == source]
+        for epoch in range(len(own) // size):
+            assert sorted(own[epoch * size : (epoch + 1) * size]) == list(range(size))
+
+
+@settings(max_examples=30, deadline=None)
+@given(weights=st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=6), start=st.integers(0, 2**40))
+def test_any_weights_are_kept_within_a_period(weights, start) -> None:
+    mixture = [(3, weight) for weight in weights]
+    size = 3 * len(weights)
+    rows = np.array([row_of(start + index, seed=1, num_examples=size, mixture=mixture) for index in range(500)])
+    shares = np.bincount(rows // 3, minlength=len(weights)) / 500
+    assert np.abs(shares - np.array(weights) / sum(weights)).max() <= 0.01
+
+
+def test_a_mixture_starts_late_as_it_would_have_gone_on() -> None:
+    options = {"num_examples": 55, "seed": 3, "batch_size": 8, "micro_batch_size": 4, "mixture": MIXTURE}
+    options |= {"rank": 1, "num_processes": 2}
+    early = list(islice(MicroBatchSampler(start_step=0, first_sample=0, **options), 40))
+    assert list(islice(MicroBatchSampler(start_step=9, first_sample=72, **options), 31)) == early[9:]
+
+
+def test_golden_values_of_a_mixture() -> None:
+    assert [row_of(index, seed=0, num_examples=55, mixture=MIXTURE) for index in range(12)] == [
+        6, 3, 24, 9, 51, 1, 5, 31, 7, 8, 2, 4
+    ]  # fmt: skip

@@ -1,0 +1,64 @@
+"""Stages of a run: from which share of it on which work is learned, in batches of which size."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .arguments import TrainingArguments
+from .errors import ArgumentError
+from .work import Work
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What holds from the share `at` of a run on."""
+
+    at: float
+    work: Work
+    batch_size: int
+    """Examples in one optimizer step, over all processes."""
+    micro_batch_size: int
+    """Examples that one process sends through the model at once."""
+
+
+def plan_stages(
+    *, arguments: TrainingArguments, works: Sequence[tuple[float, Work]], num_processes: int
+) -> list[Stage]:
+    """One stage from each share of the run on at which the work or the batch size changes.
+
+    Args:
+        works: pairs of the share of the run from which a work is learned, the first of them 0, and that work.
+
+    Raises:
+        ArgumentError: a batch cannot be divided among the processes and micro-batches.
+    """
+    stages = []
+    for at in sorted({*(start for start, _ in works), *arguments.batch_size_at}):
+        work = [work for start, work in works if start <= at][-1]
+        size = [size for start, size in zip(arguments.batch_size_at, arguments.batch_size, strict=True) if start <= at]
+        micro = _micro_batch_size(int(size[-1]), arguments.micro_batch_size, num_processes)
+        stages.append(Stage(at=at, work=work, batch_size=int(size[-1]), micro_batch_size=micro))
+    return stages
+
+
+def _micro_batch_size(batch_size: int, asked: int | None, num_processes: int) -> int:
+    if batch_size % num_processes:
+        raise ArgumentError(
+            f"--batch_size {batch_size} cannot be shared evenly by {num_processes} processes; "
+            f"use a multiple of {num_processes}"
+        )
+    share = batch_size // num_processes
+    micro = min(asked or share, share)
+    if share % micro:
+        raise ArgumentError(
+            f"--micro_batch_size {micro} does not divide the {share} examples of one process "
+            f"(--batch_size {batch_size} over {num_processes} processes)"
+        )
+    return micro
+
+
+def epochs_per_step(stages: Sequence[Stage]) -> float:
+    """Passes over the data in one step, a mean over the run."""
+    ends = [stage.at for stage in stages[1:]] + [1.0]
+    return sum(
+        (end - stage.at) * stage.batch_size / stage.work.num_examples for stage, end in zip(stages, ends, strict=True)
+    )
