@@ -23,9 +23,9 @@ demo: install ## From raw text to fine-tuned models, about five minutes on two c
 	@echo "== demo: tokenizer, encoder, decoder, classification, questions; then try them"
 	@$(BIN)/python recipes/demo.py
 
-test: install ## Run the fast tests
+test: install ## Run the fast tests, a process for each core
 	@echo "== test: pytest"
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest --numprocesses logical --dist loadfile -m "not slow"
 
 test-slow: install ## Run the slow tests too
 	@echo "== test-slow: pytest, with the slow ones"
