@@ -1,8 +1,8 @@
 """Where a document begins and ends in a file, and what may stand in it."""
 
 import difflib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from .streams import (
     shown,
     too_long,
 )
+from .unwrap import SECTION_LINES, find_margin, unwrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,10 @@ def read_text_file(path: Path, *, boundary: str, progress: Progress) -> Iterator
 
 
 def _whole_file(stream: Stream) -> Iterator[Piece | BadRecord]:
+    size = stream.size_on_disk
+    if stream.compression is None and size > MAX_DOCUMENT_BYTES:
+        yield too_long(stream.path, number=1, offset=0, size=size, head=stream.read(400), what="document")
+        return
     data = bytearray()
     while chunk := stream.read(CHUNK_BYTES):
         data += chunk
@@ -113,6 +118,46 @@ def _piece(line: Line, path: Path) -> Iterator[Piece | BadRecord]:
         yield Piece(normalize_lines(text), line.number, line.offset)
     except BadRecord as error:
         yield error
+
+
+def unwrapped(pieces: Iterable[Piece | BadRecord], *, together: bool) -> Iterator[Piece | BadRecord]:
+    """The same pieces with lines joined that were broken to a width.
+
+    Args:
+        together: some hundred lines of pieces that follow each other have one margin, for they are paragraphs of one
+            file; otherwise each piece has its own.
+    """
+    if not together:
+        for piece in pieces:
+            yield piece if isinstance(piece, BadRecord) else replace(piece, text=unwrap(piece.text))
+        return
+    remaining = iter(pieces)
+    while group := list(_some_lines(remaining)):
+        lines = [line for piece in group if isinstance(piece, Piece) for line in (*piece.text.split("\n"), "")]
+        margin = find_margin(lines)
+        for piece in group:
+            if margin is None or isinstance(piece, BadRecord):
+                yield piece
+            else:
+                yield replace(piece, text=unwrap(piece.text, margin=margin))
+
+
+def _some_lines(pieces: Iterator[Piece | BadRecord]) -> Iterator[Piece | BadRecord]:
+    count = 0
+    for piece in pieces:
+        yield piece
+        count += piece.text.count("\n") + 1 if isinstance(piece, Piece) else 1
+        if count >= SECTION_LINES:
+            return
+
+
+def read_texts(rows: Iterable[Record | BadRecord], *, column: str) -> Iterator[Piece | BadRecord]:
+    """The texts of rows."""
+    for row in rows:
+        try:
+            yield row if isinstance(row, BadRecord) else Piece(text_of(row, column=column), row.line, row.offset)
+        except BadRecord as error:
+            yield error
 
 
 def text_of(record: Record, *, column: str) -> str:

@@ -43,6 +43,10 @@ class Stream:
     position: int = 0  # in the uncompressed bytes
     returned: bytes = b""  # read, and given back
 
+    @property
+    def size_on_disk(self) -> int:
+        return os.fstat(self.raw.fileno()).st_size
+
     def unread(self, data: bytes) -> None:
         """Give back what was read last; the next `read` returns it, whatever the size asked for."""
         self.returned = data
@@ -61,7 +65,7 @@ class Stream:
                 raise unreadable(self.path, error) from error
             raise CorpusError(
                 f"{shown(self.path)} is a broken {self.compression} archive: {error}, near byte {self.raw.tell():,} "
-                f"of {os.fstat(self.raw.fileno()).st_size:,} on disk, after {self.position:,} bytes of text. "
+                f"of {self.size_on_disk:,} on disk, after {self.position:,} bytes of text. "
                 "Copy or compress it again."
             ) from error
         self.position += len(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .arguments import TextArguments
 from .builtin import builtin_documents, builtin_fingerprint
-from .documents import Piece, no_text, read_text_file, text_of
+from .documents import Piece, no_text, read_text_file, read_texts, unwrapped
 from .errors import BadRecord, CorpusError
 from .formats import kind_of, read_rows
 from .hashes import hash_files
@@ -175,14 +175,14 @@ class Text:
         file.check()
 
     def _pieces(self, path: Path, column: str | None) -> Iterator[Piece | BadRecord]:
+        boundary = self._arguments.document_boundary
         if column is None:
-            yield from read_text_file(path, boundary=self._arguments.document_boundary, progress=self._progress)
-            return
-        for row in read_rows(path, column=column, progress=self._progress):
-            try:
-                yield row if isinstance(row, BadRecord) else Piece(text_of(row, column=column), row.line, row.offset)
-            except BadRecord as error:
-                yield error
+            pieces = read_text_file(path, boundary=boundary, progress=self._progress)
+        else:
+            pieces = read_texts(read_rows(path, column=column, progress=self._progress), column=column)
+        if self._arguments.unwrap:
+            return unwrapped(pieces, together=column is None and boundary == "blank_line")
+        return pieces
 
     def _pass_over(self, error: BadRecord) -> None:
         """Count a bad record, or stop at it."""

@@ -1,0 +1,219 @@
+"""Join lines that were broken to a width, and no others: paragraphs, verse, headings, lists and indented text stay.
+
+A line was broken to width W when it is no longer than W and the first word of the next line would not have fitted.
+Each line end says in this way which widths would explain it; the width that explains most of them, among some hundred
+lines, is the one they were wrapped to. Nothing here knows a language.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+SECTION_LINES = 300  # judged together: a text may be put together of several widths
+MIN_WIDTH = 40  # columns; narrower lines are verse, lists and tables
+MIN_BREAKS = 3  # that one width explains
+EXPLAINED = 0.5  # share of the breaks that it must explain; the others end paragraphs that no blank line follows
+OVERLONG = 0.06  # share of the breaks that may come after the width
+SLACKS = (0, 1, 2, 4, 6, 8, 12, 16, 20, 24)  # columns by which a ragged margin may differ; the first that will do
+MAX_SLACK = 0.35  # of the width
+MAX_CAPITALS = 0.6  # share of lines after a break that begin with a capital: prose has less (German 0.3), verse more
+# A line goes on in lower case although its first word would have fitted: text that was edited after it was wrapped
+# (7 % of the line ends of one novel) has lost so many columns, in parts of the width, before that line.
+EDITED = 0.15
+
+# What a line that goes on does not begin with: white space, a list marker, a table, a heading, a rule.
+_STARTS_ANEW = re.compile(r"\s|[-*•+–—]\s|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{2,4}|[IVX]{2,4})[.)]\s|[|#>]|[^\w\s]{3,}$")
+_GOES_NOWHERE = re.compile(r"#{1,6}\s|\||[^\w]*$")  # headings, tables, rules
+_DASHES = re.compile(r"(\S(?:--|—)[^\s-])|((?:--|—)[ ])|(\S[ ][-–—][ ]\S)")
+
+
+class _Break(NamedTuple):
+    """The end of a line that the next one may continue."""
+
+    number: int  # of the line
+    before: int  # columns of the line
+    after: int  # columns with the first word of the next line
+    case: int  # of the first letter of the next line: 1 capital, -1 small, 0 neither
+    block: int  # how many lines before this one are blank: the same number means no blank line between
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """Where lines were broken: at no more than `most` columns, and where the next word would have passed `least`."""
+
+    least: int
+    most: int
+    tight_dashes: bool  # "word--word" rather than "word-- word"
+    spaced_dashes: bool  # "word - word", so that a line may begin with a dash and be no item of a list
+
+
+def find_margin(lines: Sequence[str]) -> Margin | None:
+    """The margin that lines (without their ends) were wrapped to; None if they were not."""
+    tight = loose = spaced = 0
+    for line in lines:
+        if "-" in line or not line.isascii():
+            for match in _DASHES.finditer(line):
+                tight, loose, spaced = tight + bool(match[1]), loose + bool(match[2]), spaced + bool(match[3])
+    spaced_dashes = spaced > 3 * sum(line.startswith(("- ", "– ", "— ")) for line in lines)
+    breaks = list(_breaks(lines, spaced_dashes))
+    cases = [edge.case for edge in breaks]
+    if len(breaks) < MIN_BREAKS or cases.count(1) > MAX_CAPITALS * (cases.count(1) + cases.count(-1)):
+        return None
+    for slack in SLACKS:
+        explained, most = _best_width(breaks, slack)
+        overlong = sum(edge.before > most for edge in breaks)
+        enough = explained >= max(MIN_BREAKS, EXPLAINED * len(breaks)) and overlong <= OVERLONG * len(breaks)
+        if enough and most >= MIN_WIDTH and slack <= MAX_SLACK * most:
+            return Margin(most - slack, most, tight > loose, spaced_dashes)
+    return None
+
+
+def _best_width(breaks: Sequence[_Break], slack: int) -> tuple[int, int]:
+    """How many breaks some width explains at most, and the smallest such width."""
+    changes: dict[int, int] = {}
+    for edge in breaks:
+        changes[edge.before] = changes.get(edge.before, 0) + 1
+        end = max(edge.before, edge.after + slack - 1) + 1
+        changes[end] = changes.get(end, 0) - 1
+    best = width = count = 0
+    for column in sorted(changes):
+        count += changes[column]
+        if count > best:
+            best, width = count, column
+    return best, width
+
+
+def unwrap(text: str, *, margin: Margin | None = None) -> str:
+    """The text with lines joined that were broken to a width; only white space changes.
+
+    A word broken at a hyphen is joined without a space and keeps the hyphen; so are scripts that write none.
+
+    Args:
+        margin: from `find_margin`; by default it is found for each 300 lines.
+    """
+    lines = text.split("\n")
+    parts = [lines[0]]
+    for start, end in _sections(len(lines)):
+        found = margin or find_margin(lines[start:end])
+        joined = _forced(lines[start : end + 1], found) if found else set()
+        for index in range(start + 1, min(end + 1, len(lines))):
+            line = lines[index]
+            if found and index - 1 - start in joined:
+                parts[-1] = parts[-1].rstrip(" \t")
+                parts.append(_glue(parts[-1], line, found) + line)
+            else:
+                parts.append("\n" + line)
+    return "".join(parts)
+
+
+def _sections(num_lines: int) -> Iterator[tuple[int, int]]:
+    """Runs of 300 to 599 lines, or all."""
+    start = 0
+    while num_lines - start >= 2 * SECTION_LINES:
+        yield start, start + SECTION_LINES
+        start += SECTION_LINES
+    yield start, num_lines
+
+
+def _forced(lines: Sequence[str], margin: Margin) -> set[int]:
+    """Numbers of the lines that the next one continues. Of lines without a blank one between, half are or none is:
+    in verse and lists a long line comes before a long word now and then."""
+    forced: set[int] = set()
+    block: list[int] = []
+    size, last = 0, -1
+    for edge in _breaks(lines, margin.spaced_dashes):
+        if edge.block != last:
+            if 2 * len(block) >= size:
+                forced.update(block)
+            block, size, last = [], 0, edge.block
+        size += 1
+        if edge.after > (margin.least - EDITED * margin.most if edge.case < 0 else margin.least):
+            block.append(edge.number)
+    if 2 * len(block) >= size:
+        forced.update(block)
+    return forced
+
+
+def _breaks(lines: Sequence[str], spaced_dashes: bool) -> Iterator[_Break]:
+    """Line ends that a wrapped paragraph may have."""
+    blank = 0
+    for index in range(len(lines) - 1):
+        line, following = lines[index].rstrip(), lines[index + 1]
+        if not line:
+            blank += 1
+            continue
+        if not following or (not following[0].isalpha() and _begins_anew(following, spaced_dashes)):
+            continue
+        if following[1:2] in (".", ")") and _STARTS_ANEW.match(following):  # "a) ..."
+            continue
+        if "\t" in line or "   " in line.lstrip() or (not line[0].isalpha() and _GOES_NOWHERE.match(line)):
+            continue  # a table, a heading, a rule
+        capital = following[0].isupper()
+        if capital and line.isupper() and not following.isupper():
+            continue  # a heading
+        before = len(line) if line.isascii() else _columns(line)
+        word = following[0] if _is_unspaced(following[0]) else following.split(None, 1)[0]
+        after = before + len(_space(line, word)) + (len(word) if word.isascii() else _columns(word))
+        if capital or following[0].islower():
+            case = 1 if capital else -1
+        else:
+            case = _case(following)
+        yield _Break(index, before, after, case, blank)
+
+
+def _begins_anew(following: str, spaced_dashes: bool) -> bool:
+    if spaced_dashes and following[:2] in ("- ", "– ", "— "):
+        return False
+    return _STARTS_ANEW.match(following) is not None
+
+
+def _case(line: str) -> int:
+    """Of the first letter: 1 capital, -1 small, 0 neither."""
+    first = next((character for character in line if character.isalpha()), "")
+    return first.isupper() - first.islower()
+
+
+def _glue(line: str, following: str, margin: Margin) -> str:
+    if line.endswith(("--", "—")) and line[-3:-2].strip() and margin.tight_dashes:
+        return ""
+    return _space(line, following)
+
+
+def _space(line: str, following: str) -> str:
+    """What stands between two lines that are joined."""
+    if line.endswith("\xad") or (line.endswith(("-", "‐")) and line[-2:-1].isalpha() and following[:1].islower()):
+        return ""
+    return "" if _is_unspaced(line[-1]) and _is_unspaced(following[0]) else " "
+
+
+def _columns(text: str) -> int:
+    """Columns on a terminal: two for a wide character, none for a combining mark."""
+    if text.isascii():
+        return len(text)
+    columns = len(text)
+    for character in text:
+        if character >= "\u0300":
+            if unicodedata.combining(character):
+                columns -= 1
+            elif character >= "\u1100" and unicodedata.east_asian_width(character) in "WF":
+                columns += 1
+    return columns
+
+
+def _is_unspaced(character: str) -> bool:
+    """Whether a character belongs to a script that writes no space between words, or to its punctuation."""
+    if character < "\u0e00":
+        return False
+    return (
+        "\u0e00" <= character <= "\u0eff"  # Thai, Lao
+        or "\u0f00" <= character <= "\u109f"  # Tibetan, Myanmar
+        or "\u1780" <= character <= "\u17ff"  # Khmer
+        or "\u3000" <= character <= "\u30ff"  # punctuation, Hiragana, Katakana
+        or "\u31f0" <= character <= "\u31ff"
+        or "\u3400" <= character <= "\u9fff"  # Han
+        or "\uf900" <= character <= "\ufaff"
+        or "\uff00" <= character <= "\uff60"  # full-width forms
+        or "\U00020000" <= character <= "\U0003ffff"
+    )
