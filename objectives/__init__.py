@@ -3,16 +3,22 @@
 To add an objective, write a file with a class like those here and put it into `OBJECTIVES` and the option's choices.
 """
 
-from .arguments import ObjectiveArguments
+from .arguments import Numbers, ObjectiveArguments
 from .base import TokenPrediction
 from .clm import CausalLanguageModelling
 from .data import IGNORED, ObjectiveError, SpecialTokens, random_stream, split_documents
 from .mlm import MaskedLanguageModelling
 from .mlm_nsp import MaskedLanguageModellingWithPairs
+from .mlm_sop import MaskedLanguageModellingWithOrder
 
 OBJECTIVES: dict[str, type[TokenPrediction]] = {
     objective.name: objective
-    for objective in (MaskedLanguageModelling, MaskedLanguageModellingWithPairs, CausalLanguageModelling)
+    for objective in (
+        MaskedLanguageModelling,
+        MaskedLanguageModellingWithPairs,
+        MaskedLanguageModellingWithOrder,
+        CausalLanguageModelling,
+    )
 }
 
 __all__ = [
@@ -20,7 +26,9 @@ __all__ = [
     "OBJECTIVES",
     "CausalLanguageModelling",
     "MaskedLanguageModelling",
+    "MaskedLanguageModellingWithOrder",
     "MaskedLanguageModellingWithPairs",
+    "Numbers",
     "ObjectiveArguments",
     "ObjectiveError",
     "SpecialTokens",

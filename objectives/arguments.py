@@ -1,9 +1,52 @@
 """The options of a pretraining objective."""
 
+import argparse
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from .data import ObjectiveError
+
+
+class Numbers(tuple[float, ...]):
+    """One number, or several with commas between: `128`, `128,512`, `0.30,0.15`. Whole numbers are of type int."""
+
+    def __new__(cls, numbers: "str | float | Iterable[float]") -> "Numbers":
+        """Parse a text, or take numbers as they are.
+
+        Raises:
+            argparse.ArgumentTypeError: a part of the text is no number.
+        """
+        if isinstance(numbers, int | float):
+            numbers = (numbers,)
+        elif isinstance(numbers, str):
+            numbers = [_number(part, numbers) for part in numbers.split(",")]
+        return super().__new__(cls, numbers)
+
+    def __eq__(self, other: object) -> bool:
+        # A list too: what a checkpoint wrote as JSON must compare equal when its run is resumed.
+        return isinstance(other, list | tuple) and tuple(self) == tuple(other)
+
+    __hash__ = tuple.__hash__
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self))
+
+    def __repr__(self) -> str:
+        return f"Numbers({str(self)!r})"
+
+
+def _number(part: str, text: str) -> float:
+    try:
+        return int(part)
+    except ValueError:
+        try:
+            return float(part)
+        except ValueError:
+            message = f"expected a number, or several with commas between, got {text!r}"
+            raise argparse.ArgumentTypeError(message) from None
 
 
 def _option(default: Any, text: str) -> Any:
@@ -12,25 +55,101 @@ def _option(default: Any, text: str) -> Any:
 
 @dataclass
 class ObjectiveArguments:
-    """What the model is asked to fill in."""
+    """What the model is asked to fill in. docs/objectives.md shows an example of each."""
 
-    objective: Literal["mlm", "mlm_nsp", "clm"] = _option(
+    objective: Literal["mlm", "mlm_nsp", "mlm_sop", "clm", "hybrid", "denoising"] = _option(
         "mlm_nsp",
-        "mlm (masked tokens), mlm_nsp (masked tokens and next sentence, as BERT), clm (next token, for decoders).",
+        "mlm (masked tokens), mlm_nsp (and next sentence, as BERT), mlm_sop (and order of two segments, as ALBERT), "
+        "clm (next token, for decoders), hybrid (masked and next tokens in one decoder, as GPT-BERT), denoising (text "
+        "from damaged text, for encoder-decoders).",
     )
-    sequence_length: int = _option(128, "Tokens in one row, special tokens included.")
-    mask_probability: float = _option(
-        0.3, "Share of tokens to predict in mlm and mlm_nsp. Held-out text is always masked at 0.15."
+    sequence_length: Numbers = _option(
+        Numbers(128), "Tokens in one row, special tokens included. Several, as 128,512: one after the other."
+    )
+    sequence_length_at: Numbers = _option(
+        Numbers(0), "At which share of the run each --sequence_length begins, as 0,0.9."
+    )
+    mask_probability: Numbers | None = _option(
+        None,
+        "Share of tokens to predict where tokens are hidden; two, as 0.30,0.15: linearly from one to the other over "
+        "the run. Default: 0.3; span_corruption 0.15. Held-out text is always masked at 0.15.",
+    )
+    masking: Literal["token", "whole_word", "span"] = _option(
+        "token", "What is hidden together: nothing, all tokens of a word, or spans of words (SpanBERT)."
+    )
+    mask_replace_prob: float = _option(0.8, "Share of the chosen tokens that [MASK] replaces.")
+    random_replace_prob: float = _option(0.1, "Share of them that a random token replaces; the others stay.")
+    packing: Literal["concatenate", "best_fit", "none"] = _option(
+        "concatenate",
+        "How documents fill rows: end to end, cut at row ends; as whole as possible, where they fit best; or each in "
+        "rows of its own, with padding. Attention never crosses from one document to another.",
+    )
+    short_sequence_probability: float = _option(
+        0.0, "Share of the pairs of mlm_nsp and mlm_sop that are made shorter, of a random length (BERT: 0.1)."
+    )
+    hybrid_causal_share: float = _option(0.5, "Share of the rows of hybrid that are causal; the others are masked.")
+    denoising: Literal["infilling", "span_corruption"] = _option(
+        "infilling", "BART's text infilling (one [MASK] for a span; write all) or T5's span corruption (write spans)."
     )
     eval_fraction: float = _option(0.05, "Share of the text, in whole documents, held out for evaluation; 0: none.")
     max_eval_examples: int = _option(512, "At most this many held-out examples are evaluated.")
+    show_examples: int = _option(0, "Print this many training examples, made readable, and stop.")
 
     def __post_init__(self) -> None:
-        if self.sequence_length < 8:
-            raise ObjectiveError(f"--sequence_length must be at least 8, got {self.sequence_length}")
-        if not 0 < self.mask_probability <= 1:
-            raise ObjectiveError(f"--mask_probability must be above 0 and at most 1, got {self.mask_probability}")
+        self.sequence_length, self.sequence_length_at = Numbers(self.sequence_length), Numbers(self.sequence_length_at)
+        self._check_stages()
+        if self.mask_probability is not None:
+            self.mask_probability = Numbers(self.mask_probability)
+            if not 1 <= len(self.mask_probability) <= 2:
+                raise ObjectiveError(f"--mask_probability must be one number or two, got {self.mask_probability}")
+            for rate in self.mask_probability:
+                if not 0 < rate <= 1:
+                    raise ObjectiveError(f"--mask_probability must be above 0 and at most 1, got {rate}")
+        for name in ("mask_replace_prob", "random_replace_prob", "short_sequence_probability"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ObjectiveError(f"--{name} must be from 0 to 1, got {getattr(self, name)}")
+        if self.mask_replace_prob + self.random_replace_prob > 1 + 1e-9:
+            raise ObjectiveError(
+                f"--mask_replace_prob {self.mask_replace_prob} and --random_replace_prob {self.random_replace_prob} "
+                "are together more than 1"
+            )
+        if not 0 < self.hybrid_causal_share < 1:
+            raise ObjectiveError(
+                f"--hybrid_causal_share must be between 0 and 1, got {self.hybrid_causal_share}; for one kind alone "
+                "use --objective mlm or clm"
+            )
         if not 0 <= self.eval_fraction < 1:
             raise ObjectiveError(f"--eval_fraction must be at least 0 and below 1, got {self.eval_fraction}")
-        if self.max_eval_examples < 0:
-            raise ObjectiveError(f"--max_eval_examples must not be negative, got {self.max_eval_examples}")
+        for name in ("max_eval_examples", "show_examples"):
+            if getattr(self, name) < 0:
+                raise ObjectiveError(f"--{name} must not be negative, got {getattr(self, name)}")
+
+    def _check_stages(self) -> None:
+        for length in self.sequence_length:
+            if length < 8 or length != int(length):
+                raise ObjectiveError(f"--sequence_length must be at least 8, and whole, got {length}")
+        starts = self.sequence_length_at
+        if len(starts) != len(self.sequence_length):
+            raise ObjectiveError(
+                f"--sequence_length {self.sequence_length} has {len(self.sequence_length)} stages and "
+                f"--sequence_length_at {starts} has {len(starts)}; give a share of the run for each, as 128,512 and "
+                "0,0.9"
+            )
+        increasing = all(before < after for before, after in pairwise(starts))
+        if starts[0] != 0 or not increasing or not all(math.isfinite(start) and start < 1 for start in starts):
+            raise ObjectiveError(
+                f"--sequence_length_at must begin with 0, rise from stage to stage and stay below 1, got {starts}"
+            )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens in a row, for each stage of the run."""
+        return tuple(int(length) for length in self.sequence_length)
+
+    @property
+    def mask_rates(self) -> tuple[float, float]:
+        """Share of tokens to hide at the beginning and at the end of the run."""
+        if self.mask_probability is not None:
+            return self.mask_probability[0], self.mask_probability[-1]
+        default = 0.15 if (self.objective, self.denoising) == ("denoising", "span_corruption") else 0.3
+        return default, default

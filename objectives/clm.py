@@ -2,52 +2,82 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .base import TokenPrediction
-from .data import IGNORED, spread, stack
-from .packing import PackedRows
+from .base import PackedPrediction
+from .data import IGNORED
+from .packing import Row
 
 _LOGIT_BYTES = 2**28
 """Logits held at once while evaluating: 256 MiB."""
 
 
-class CausalLanguageModelling(TokenPrediction):
-    """Every token of every document is predicted once an epoch, from those before it in the document."""
+def next_token_labels(row: Row) -> np.ndarray:
+    """The ids of a row, IGNORED where a piece begins: nothing stands before, or it is a target of the row before."""
+    labels = row.ids.copy()
+    labels[row.bounds[:-1]] = IGNORED
+    return labels
+
+
+def score_next_tokens(
+    model: nn.Module, batch: dict[str, Tensor], byte_lengths: Tensor, **options: Any
+) -> list[dict[str, Any]]:
+    """Sums over the targets of each row, `labels` shifted by one; a few rows at a time, so that logits stay small.
+
+    Args:
+        batch: arguments of the model [batch, length] and `labels`.
+        byte_lengths: [vocab_size], bytes of text each token stands for.
+        options: further arguments of the model.
+    """
+    rows = max(1, _LOGIT_BYTES // (4 * batch["input_ids"].shape[1] * len(byte_lengths)))
+    byte_lengths = byte_lengths.to(batch["input_ids"].device)
+    records: list[dict[str, Any]] = []
+    for start in range(0, len(batch["input_ids"]), rows):
+        part = {name: value[start : start + rows] for name, value in batch.items()}
+        labels = part.pop("labels")[:, 1:]
+        logits = model(**part, use_cache=False, **options).logits[:, :-1].float()
+        records += score_everywhere(logits, labels, byte_lengths)
+    return records
+
+
+def score_everywhere(logits: Tensor, labels: Tensor, byte_lengths: Tensor) -> list[dict[str, Any]]:
+    """One record a row: loss in nats, bytes, targets and hits.
+
+    Args:
+        logits: [batch, length, vocab_size], of what `labels` [batch, length] say.
+        byte_lengths: [vocab_size].
+    """
+    nats = functional.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none").double()
+    is_target = labels != IGNORED
+    hits = (logits.argmax(dim=-1) == labels) & is_target
+    size = byte_lengths[labels.clamp(min=0)] * is_target
+    columns = torch.stack([column.double().sum(dim=1) for column in (nats, size, is_target, hits)], dim=1)
+    names = ("nats", "bytes", "targets", "hits")
+    return [dict(zip(names, values, strict=True)) for values in columns.tolist()]
+
+
+class CausalLanguageModelling(PackedPrediction):
+    """Every token of every document is predicted once an epoch, from those before it in its row of the document."""
 
     name = "clm"
     head = "AutoModelForCausalLM"
     shape = "decoder"
     predicts_document_ends = True
+    overlap = 1
 
-    def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
-        self.rows, self.eval_rows = (
-            PackedRows(
-                store=self.store, documents=documents, tokens=self.tokens, length=self.sequence_length, overlap=1
-            )
-            for documents in (self.documents, self.held_out)
-        )
-        self._evaluated = spread(len(self.eval_rows), self.max_eval_examples)
-        self.num_examples, self.num_eval_examples = len(self.rows), len(self._evaluated)
-
-    def example(self, row: int, index: int) -> dict[str, Any]:
-        """`input_ids`, `position_ids`, `labels`, int64 [sequence_length] each; the model shifts the labels."""
+    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
+        """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each; the model
+        shifts the labels."""
         packed = self.rows[row]
-        packed["labels"][0] = IGNORED  # it is a target of the row before
-        return packed
+        return self._finished(packed, packed.ids, next_token_labels(packed))
 
     def eval_example(self, row: int) -> dict[str, Any]:
         """A held-out row."""
         packed = self.eval_rows[int(self._evaluated[row])]
-        packed["labels"][0] = IGNORED
-        return packed
-
-    def collate(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Rows have equal lengths: stacked as they are."""
-        return stack(examples, padding={})
+        return self._finished(packed, packed.ids, next_token_labels(packed))
 
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
@@ -56,22 +86,8 @@ class CausalLanguageModelling(TokenPrediction):
         return model(**batch, num_items_in_batch=num_targets["tokens"], use_cache=False).loss, {}
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
-        """Sums over the tokens of each row; a few rows at a time, so that logits stay small."""
-        length = batch["input_ids"].shape[1]
-        rows = max(1, _LOGIT_BYTES // (4 * length * self.tokens.vocab_size))
-        byte_lengths = self.byte_lengths.to(batch["input_ids"].device)
-        records: list[dict[str, Any]] = []
-        for start in range(0, len(batch["input_ids"]), rows):
-            part = {name: value[start : start + rows] for name, value in batch.items()}
-            labels = part.pop("labels")[:, 1:]
-            logits = model(**part, use_cache=False).logits[:, :-1].float()
-            nats = functional.cross_entropy(
-                logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none"
-            ).double()
-            is_target = labels != IGNORED
-            hits = (logits.argmax(dim=-1) == labels) & is_target
-            size = byte_lengths[labels.clamp(min=0)] * is_target
-            columns = torch.stack([column.double().sum(dim=1) for column in (nats, size, is_target, hits)], dim=1)
-            names = ("nats", "bytes", "targets", "hits")
-            records += [dict(zip(names, values, strict=True)) for values in columns.tolist()]
-        return records
+        """Sums over the tokens of each row."""
+        return score_next_tokens(model, batch, self.byte_lengths)
+
+    def _describe_targets(self) -> str:
+        return "every token is to be found from those before it in its row and document"

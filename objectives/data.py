@@ -1,6 +1,7 @@
 """What every objective starts from: a part of a token store, special tokens, and streams of random numbers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,15 +18,35 @@ class ObjectiveError(ValueError):
     exit_code = 2
 
 
-class Store(Protocol):
-    """What objectives read from a token store; `corpus.TokenStore` is one."""
+class Numbered(Protocol):
+    """An array of integers that may lie on disk in several files: it has a length, and slices and rows are read."""
 
-    tokens: np.ndarray
-    """[num_tokens], without special tokens."""
-    sentence_offsets: np.ndarray
-    """[num_sentences + 1], in tokens."""
-    document_offsets: np.ndarray
-    """[num_documents + 1], in sentences."""
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+
+class Store(Protocol):
+    """What objectives read from a token store; `corpus.TokenStore` is one.
+
+    One of several sources also has `source_offsets`, [num_sources + 1] in documents, `source_names`, and
+    `source_weights`: a list that adds up to 1, or None where each text counts by its size.
+    """
+
+    @property
+    def tokens(self) -> Numbered:
+        """[num_tokens], without special tokens."""
+        ...
+
+    @property
+    def sentence_offsets(self) -> Numbered:
+        """[num_sentences + 1], in tokens."""
+        ...
+
+    @property
+    def document_offsets(self) -> Numbered:
+        """[num_documents + 1], in sentences."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +61,8 @@ class SpecialTokens:
     """bool [vocab_size]."""
     ordinary: np.ndarray
     """The ids that are text, int64."""
+    sentinels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Ids of <extra_id_0>, <extra_id_1>, ..., as T5 names what stands for a span; may be none."""
 
     @property
     def vocab_size(self) -> int:
@@ -64,6 +87,11 @@ class SpecialTokens:
         pad = first("pad")
         is_special = np.zeros(len(tokenizer), dtype=bool)
         is_special[list(tokenizer.all_special_ids)] = True
+        vocabulary = tokenizer.get_vocab()
+        sentinels: list[int] = []
+        while (name := f"<extra_id_{len(sentinels)}>") in vocabulary:
+            sentinels.append(vocabulary[name])
+        is_special[sentinels] = True
         return cls(
             pad=end if pad is None else pad,
             start=start,
@@ -71,6 +99,7 @@ class SpecialTokens:
             mask=first("mask"),
             is_special=is_special,
             ordinary=np.flatnonzero(~is_special),
+            sentinels=np.array(sentinels, dtype=np.int64),
         )
 
     def required_mask(self) -> int:
@@ -81,7 +110,8 @@ class SpecialTokens:
         """
         if self.mask is None:
             raise ObjectiveError(
-                "this objective masks tokens, and the tokenizer has no mask token; use --objective clm"
+                "this objective masks tokens, and the tokenizer has no mask token; use --objective clm, or denoising "
+                "with --denoising span_corruption"
             )
         return self.mask
 
@@ -97,21 +127,47 @@ def random_stream(*, seed: int, stream: str, index: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, key], counter=[0, 0, 0, index]))
 
 
-def split_documents(*, store: Store, eval_fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Divide a store into a training part and a held-out part, by whole documents.
+def split_sources(*, store: Store, eval_fraction: float, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each source of a store that weighs its sources, what `split_documents` makes of it.
 
-    A store of a single document is cut between two of its sentences.
+    Without weights all text is one: a mixture in proportion to size needs no parts, and held-out documents come from
+    all of it. A single sentence, alone in its source, stays in the training part.
+    """
+    offsets = np.asarray(store.document_offsets[:], dtype=np.int64)
+    documents = np.stack([offsets[:-1], offsets[1:]], axis=1)
+    if getattr(store, "source_weights", None) is None:
+        return [split_documents(store=store, documents=documents, eval_fraction=eval_fraction, seed=seed)]
+    bounds = [int(bound) for bound in store.source_offsets]  # type: ignore[attr-defined]
+    parts = []
+    for source, (first, last) in enumerate(pairwise(bounds)):
+        own = documents[first:last]
+        single = len(own) == 1 and own[0, 1] - own[0, 0] == 1
+        parts.append(
+            split_documents(
+                store=store, documents=own, eval_fraction=0 if single else eval_fraction, seed=seed, source=source
+            )
+        )
+    return parts
+
+
+def split_documents(
+    *, store: Store, documents: np.ndarray, eval_fraction: float, seed: int, source: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Divide documents into a training part and a held-out part.
+
+    A single document is cut between two of its sentences.
+
+    Args:
+        documents: int64 [num_documents, 2], first and one past the last sentence of each, in the order of the store.
+        source: which of several; each is divided by random numbers of its own.
 
     Returns:
-        Two arrays of int64 [num_documents, 2]: first and one past the last sentence of each document, in the order
-        of the store.
+        Two arrays like `documents`.
 
     Raises:
         ObjectiveError: there is too little text to hold anything out.
     """
-    offsets = store.document_offsets.astype(np.int64)
-    documents = np.stack([offsets[:-1], offsets[1:]], axis=1)
-    if eval_fraction == 0:
+    if eval_fraction == 0 or len(documents) == 0:
         return documents, documents[:0]
     if len(documents) == 1:
         first, last = (int(bound) for bound in documents[0])
@@ -120,7 +176,7 @@ def split_documents(*, store: Store, eval_fraction: float, seed: int) -> tuple[n
             raise ObjectiveError("the text has a single sentence; training needs more, or an --eval_fraction of 0")
         return np.array([[first, cut]]), np.array([[cut, last]])
     lengths = store.sentence_offsets[documents[:, 1]] - store.sentence_offsets[documents[:, 0]]
-    order = random_stream(seed=seed, stream="split", index=0).permutation(len(documents))
+    order = random_stream(seed=seed, stream="split", index=source).permutation(len(documents))
     enough = int(np.searchsorted(np.cumsum(lengths[order]), eval_fraction * lengths.sum())) + 1
     held_out = np.zeros(len(documents), dtype=bool)
     held_out[order[: min(enough, len(documents) - 1)]] = True
@@ -130,6 +186,24 @@ def split_documents(*, store: Store, eval_fraction: float, seed: int) -> tuple[n
 def spread(total: int, at_most: int) -> np.ndarray:
     """At most `at_most` of the numbers 0 ... total - 1, evenly spread."""
     return np.unique(np.linspace(0, total - 1, num=min(total, at_most)).astype(np.int64)) if total else np.arange(0)
+
+
+def spread_by_weight(sizes: list[int], weights: list[float], at_most: int) -> np.ndarray:
+    """Rows to evaluate of sources that lie one after another, in proportion to the weights as far as there are rows.
+
+    Args:
+        sizes: rows of each source.
+        weights: that add up to 1.
+        at_most: number of rows in all; each source that has rows gets one if that is possible.
+    """
+    if sum(sizes) <= at_most:
+        return np.arange(sum(sizes))
+    counts = [min(size, max(1, int(weight * at_most))) for size, weight in zip(sizes, weights, strict=True)]
+    while sum(counts) > at_most:
+        counts[int(np.argmax(counts))] -= 1
+    begins = np.cumsum([0, *sizes])
+    parts = [begin + spread(size, count) for begin, size, count in zip(begins, sizes, counts, strict=False)]
+    return np.concatenate(parts).astype(np.int64)
 
 
 def stack(examples: list[dict[str, Any]], *, padding: dict[str, int]) -> dict[str, Tensor]:

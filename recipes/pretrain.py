@@ -44,7 +44,6 @@ def prepare_text(data: corpus.CorpusArguments, model: NewModelArguments) -> tupl
     folder = data.tokenizer or model.model
     if data.corpus and (data.data or not folder):
         raise ArgumentError("--corpus goes without --data, and with the --tokenizer that it was made with")
-
     source: dict[str, Any] = {"paths": data.data, "text_column": data.text_column}
 
     def documents() -> Any:
@@ -115,15 +114,16 @@ def main() -> None:
         claim_output_dir(arguments)
         print(processes().describe(), flush=True)
     tokenizer, store = prepare_text(data, model_arguments)
-    options = asdict(goal)
-    objective = OBJECTIVES[options.pop("objective")](
+    objective = OBJECTIVES[goal.objective](
         store=store,
         tokens=SpecialTokens.of(tokenizer),
         byte_lengths=tokenization.token_byte_lengths(tokenizer),
+        token_edges=tokenization.token_edges(tokenizer),
         seed=arguments.seed,
-        **options,
+        sequence_length=goal.lengths[-1],
+        arguments=goal,
     )
-    model = build_model(model_arguments, objective, tokenizer, goal.sequence_length, arguments.seed)
+    model = build_model(model_arguments, objective, tokenizer, goal.lengths[-1], arguments.seed)
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
     if is_main_process():
         print(f"text: {store.summary()}\nmodel: {described}; objective: {objective.name}", flush=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from objectives import SpecialTokens
+from objectives import ObjectiveArguments, SpecialTokens
 
 NUM_SPECIAL = 5  # [PAD] [UNK] [CLS] [SEP] [MASK], as the tokenizer room numbers them
 
@@ -16,6 +16,8 @@ class MemoryStore:
     tokens: np.ndarray
     sentence_offsets: np.ndarray
     document_offsets: np.ndarray
+    source_offsets: np.ndarray | None = None
+    source_weights: list[float] | None = None
 
 
 def _store(documents: Sequence[Sequence[Sequence[int]]]) -> MemoryStore:
@@ -59,7 +61,7 @@ def special() -> Callable[[int], SpecialTokens]:
 
 @pytest.fixture(scope="session")
 def parts(special: Callable[[int], SpecialTokens]) -> Callable[..., dict]:
-    """Arguments of an objective over a store."""
+    """Arguments of an objective over a store; what is an option by name goes into its options."""
 
     def make(store: MemoryStore, **overrides: object) -> dict:
         vocab_size = int(store.tokens.max()) + 1
@@ -67,12 +69,13 @@ def parts(special: Callable[[int], SpecialTokens]) -> Callable[..., dict]:
             "store": store,
             "tokens": special(vocab_size),
             "byte_lengths": np.where(np.arange(vocab_size) < NUM_SPECIAL, 0, 1 + np.arange(vocab_size) % 4),
+            "token_edges": np.repeat(np.where(np.arange(vocab_size) < NUM_SPECIAL, 0, 3)[:, None], 2, axis=1),
             "sequence_length": 32,
             "seed": 0,
-            "eval_fraction": 0.1,
-            "max_eval_examples": 64,
-            "mask_probability": 0.3,
         }
-        return {**defaults, **overrides}
+        options = {"eval_fraction": 0.1, "max_eval_examples": 64, "mask_probability": 0.3}
+        options |= {name: value for name, value in overrides.items() if name not in defaults}
+        given = {name: value for name, value in overrides.items() if name in defaults}
+        return {**defaults, **given, "arguments": ObjectiveArguments(**options)}
 
     return make

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from objectives import IGNORED, random_stream
-from objectives.masking import mask_tokens, score_masked
+from objectives.masking import Masking, score_masked
 
 VOCAB, MASK = 1005, 4
 
@@ -16,13 +16,13 @@ VOCAB, MASK = 1005, 4
 @pytest.fixture(scope="module")
 def many(special):
     """10,000 masked rows of 32 tokens, among them [CLS], two [SEP] and two [PAD]."""
-    tokens = special(VOCAB)
+    masking = Masking(tokens=special(VOCAB), edges=np.zeros((VOCAB, 2), dtype=np.uint8))
     rows = []
     for index in range(10_000):
         generator = random_stream(seed=7, stream="mask", index=index)
         ids = generator.integers(5, VOCAB, size=32)
         ids[[0, 9, 29]], ids[30:] = (2, 3, 3), 0
-        rows.append((ids, *mask_tokens(ids, tokens=tokens, probability=0.3, generator=generator)))
+        rows.append((ids, *masking(ids, probability=0.3, generator=generator)))
     return [np.stack(column) for column in zip(*rows, strict=True)]
 
 
@@ -65,10 +65,11 @@ def test_eighty_ten_ten(many) -> None:
 
 
 def test_at_least_one_and_none_where_there_is_no_text(special) -> None:
-    tokens, generator = special(VOCAB), np.random.default_rng(0)
-    masked, labels = mask_tokens(np.array([2, 77, 3]), tokens=tokens, probability=0.01, generator=generator)
+    masking = Masking(tokens=special(VOCAB), edges=np.zeros((VOCAB, 2), dtype=np.uint8))
+    generator = np.random.default_rng(0)
+    masked, labels = masking(np.array([2, 77, 3]), probability=0.01, generator=generator)
     assert labels.tolist() == [IGNORED, 77, IGNORED]
-    masked, labels = mask_tokens(np.array([2, 3, 0]), tokens=tokens, probability=0.5, generator=generator)
+    masked, labels = masking(np.array([2, 3, 0]), probability=0.5, generator=generator)
     assert masked.tolist() == [2, 3, 0] and (labels == IGNORED).all()
 
 

@@ -2,14 +2,16 @@
 
 import copy
 import math
+import re
+from pydoc_data.topics import topics
 
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from corpus import builtin_documents, split_sentences
 from objectives import IGNORED, MaskedLanguageModellingWithPairs, ObjectiveError, random_stream
-from objectives.mlm_nsp import IS_NEXT, IS_RANDOM, cut_into_chunks
+from objectives.chunks import Chunks
+from objectives.mlm_nsp import IS_NEXT, IS_RANDOM, truncate_pair
 
 CLS, SEP = 2, 3
 
@@ -91,7 +93,7 @@ def test_truncation_is_berts_token_for_token(work) -> None:
         first, second = (np.arange(start, start + sizes.integers(0, 90)) for start in (100, 500))
         generator = random_stream(seed=1, stream="test", index=index)
         expected = truncated_as_bert_does(first, second, work.room, copy.deepcopy(generator))
-        found = work._truncated(first, second, generator)
+        found = truncate_pair(first, second, room=work.room, generator=generator)
         assert tuple(part.tolist() for part in found) == expected
 
 
@@ -107,15 +109,15 @@ def test_chunks_are_those_of_a_loop(numbered) -> None:
             if size >= 45 or sentence == last - 1:
                 expected.append([document, begin, sentence + 1])
                 begin, size = sentence + 1, 0
-    assert cut_into_chunks(store=store, documents=documents, length=45).tolist() == expected
+    chunks = Chunks(store=store, documents=documents, length=45)
+    assert [list(chunks[number]) for number in range(len(chunks))] == expected
 
 
-def builtin_lengths():
-    """The built-in text with a word for a token."""
-    for number, document in zip(range(1500), builtin_documents(), strict=False):
-        sentences = [len(sentence.split()) for sentence in split_sentences(document)]
-        if any(sentences) and number % 2:
-            yield [length for length in sentences if length]
+def manual_lengths():
+    """Python's manual, which comes with it, with a word for a token."""
+    for text in topics.values():
+        sentences = [len(sentence.split()) for sentence in re.split(r"(?<=[.!?:])\s+", text)]
+        yield [length for length in sentences if length]
 
 
 STORES = {
@@ -124,7 +126,7 @@ STORES = {
     "single sentences": lambda: random_lengths(documents=4000, sentences=(1, 2), tokens=(3, 60)),
     "single words and phrases": lambda: random_lengths(documents=4000, sentences=(1, 2), tokens=(1, 8)),
     "sentences longer than a row": lambda: random_lengths(documents=300, sentences=(1, 40), tokens=(1, 200)),
-    "built-in": lambda: list(builtin_lengths()),
+    "Python's manual": lambda: list(manual_lengths()),
 }
 
 

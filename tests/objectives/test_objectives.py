@@ -21,11 +21,11 @@ from objectives import (
     ObjectiveError,
     SpecialTokens,
     random_stream,
-    split_documents,
 )
-from objectives.data import spread
+from objectives.data import split_sources, spread
 
 VOCAB = 60
+PAIRS = {"mlm_nsp": "nsp", "mlm_sop": "sop"}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def fingerprint(*examples: dict[str, Any]) -> str:
 )
 def test_parts_are_disjoint_and_cover_all_documents(numbered, lengths, eval_fraction, seed) -> None:
     store = numbered(lengths)
-    train, held_out = split_documents(store=store, eval_fraction=eval_fraction, seed=seed)
+    ((train, held_out),) = split_sources(store=store, eval_fraction=eval_fraction, seed=seed)
     assert len(train) and len(held_out)
     everything = [tuple(span) for span in (*train.tolist(), *held_out.tolist())]
     bounds = store.document_offsets.tolist()
@@ -77,15 +77,15 @@ def test_parts_are_disjoint_and_cover_all_documents(numbered, lengths, eval_frac
 
 def test_a_single_document_is_cut_between_sentences(numbered) -> None:
     store = numbered([[3] * 20])
-    train, held_out = split_documents(store=store, eval_fraction=0.1, seed=0)
+    ((train, held_out),) = split_sources(store=store, eval_fraction=0.1, seed=0)
     assert train.tolist() == [[0, 18]] and held_out.tolist() == [[18, 20]]
     with pytest.raises(ObjectiveError, match="single sentence"):
-        split_documents(store=numbered([[3]]), eval_fraction=0.1, seed=0)
+        split_sources(store=numbered([[3]]), eval_fraction=0.1, seed=0)
 
 
 @pytest.mark.parametrize("lengths", [[[3]], [[3, 4], [5]]])
 def test_nothing_is_held_out_when_nothing_is_asked_for(numbered, lengths) -> None:
-    train, held_out = split_documents(store=numbered(lengths), eval_fraction=0, seed=0)
+    ((train, held_out),) = split_sources(store=numbered(lengths), eval_fraction=0, seed=0)
     assert len(train) == len(lengths) and len(held_out) == 0
 
 
@@ -154,7 +154,12 @@ def test_an_example_does_not_write_into_the_store(make, name, store) -> None:
     assert (store.tokens == before).all()
 
 
-GOLDEN = {"mlm": "6f1b205330cd819e", "mlm_nsp": "019fea09d55f4c2e", "clm": "86b89f7740102b0a"}
+GOLDEN = {
+    "mlm": "6f1b205330cd819e",
+    "mlm_nsp": "019fea09d55f4c2e",
+    "mlm_sop": "edbaede822a3fe60",
+    "clm": "86b89f7740102b0a",
+}
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -182,11 +187,15 @@ class _Tokenizer:
     def __len__(self) -> int:
         return 9
 
+    def get_vocab(self) -> dict[str, int]:
+        return {"a": 1, "<extra_id_0>": 7, "<extra_id_1>": 5}
+
 
 def test_special_tokens_of_a_tokenizer_without_cls_and_pad() -> None:
     tokens = SpecialTokens.of(_Tokenizer())
     assert (tokens.start, tokens.end, tokens.pad, tokens.mask, tokens.vocab_size) == (7, 7, 7, None, 9)
-    assert tokens.ordinary.tolist() == [1, 2, 3, 4, 5, 6, 8]
+    assert tokens.sentinels.tolist() == [7, 5]
+    assert tokens.ordinary.tolist() == [1, 2, 3, 4, 6, 8]
     with pytest.raises(ObjectiveError, match="--objective clm"):
         tokens.required_mask()
 
@@ -233,8 +242,8 @@ SMALL |= {"intermediate_size": 32, "initializer_range": 0.5}
 
 def model_for(name: str) -> Any:
     torch.manual_seed(0)
-    head = {"mlm": LacunaForMaskedLM, "mlm_nsp": LacunaForPreTraining, "clm": LacunaForCausalLM}[name]
-    family = {"mlm": "modernbert", "mlm_nsp": "bert", "clm": "qwen3"}[name]
+    head = {"mlm": LacunaForMaskedLM, "clm": LacunaForCausalLM}.get(name, LacunaForPreTraining)
+    family = {"mlm": "modernbert", "clm": "qwen3"}.get(name, "bert")
     return head(LacunaConfig.from_family(family, **SMALL)).eval()
 
 
@@ -250,7 +259,7 @@ def slow_scores(work, model, name: str) -> dict[str, float]:
             if key not in ("labels", "next_sentence_label")
         }
         output = model(**inputs, sparse_prediction=False) if name != "clm" else model(**inputs)
-        logits = (output.prediction_logits if name == "mlm_nsp" else output.logits)[0].double()
+        logits = (output.prediction_logits if name in PAIRS else output.logits)[0].double()
         for place, label in enumerate(example["labels"]):
             if label == IGNORED:
                 continue
@@ -258,20 +267,20 @@ def slow_scores(work, model, name: str) -> dict[str, float]:
             nats.append(-float(functional.log_softmax(given, dim=-1)[label]))
             hits.append(int(given.argmax()) == label)
             sizes.append(int(work.byte_lengths[label]))
-        if name == "mlm_nsp":
+        if name in PAIRS:
             pair = output.seq_relationship_logits[0].double()
             pair_nats.append(-float(functional.log_softmax(pair, dim=-1)[example["next_sentence_label"]]))
             pair_hits.append(int(pair.argmax()) == example["next_sentence_label"])
     bits = sum(nats) / math.log(2) / sum(sizes)
-    if name != "mlm_nsp":
+    if name not in PAIRS:
         return {"loss": np.mean(nats), "accuracy": np.mean(hits), "bits_per_byte": bits}
     return {
         "loss": np.mean(nats) + np.mean(pair_nats),
         "mlm_loss": np.mean(nats),
         "mlm_accuracy": np.mean(hits),
         "bits_per_byte": bits,
-        "nsp_loss": np.mean(pair_nats),
-        "nsp_accuracy": np.mean(pair_hits),
+        f"{PAIRS[name]}_loss": np.mean(pair_nats),
+        f"{PAIRS[name]}_accuracy": np.mean(pair_hits),
     }
 
 

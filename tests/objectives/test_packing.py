@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectives import IGNORED, CausalLanguageModelling, MaskedLanguageModelling
-from objectives.packing import PackedRows
+from objectives.packing import ConcatenatedRows
 
 START, END, PAD = 2, 3, 0
 LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=12)
@@ -23,17 +23,15 @@ def stream_of(store, documents) -> list[int]:
     return stream
 
 
-def slow_rows(stream: list[int], *, length: int, overlap: int) -> list[tuple[list[int], list[int], list[int]]]:
-    """(ids, positions, labels) of each row, written as one would say it."""
+def slow_rows(stream: list[int], *, length: int, overlap: int) -> list[tuple[list[int], list[int]]]:
+    """(ids, positions) of each row, written as one would say it."""
     rows, begin = [], 0
     while not rows or begin + overlap < len(stream):
         ids = stream[begin : begin + length]
         positions: list[int] = []
         for place, token in enumerate(ids):
             positions.append(0 if place == 0 or token == START else positions[-1] + 1)
-        labels = [IGNORED if token == START else token for token in ids]
-        missing = length - len(ids)
-        rows.append((ids + [PAD] * missing, positions + list(range(missing)), labels + [IGNORED] * missing))
+        rows.append((ids, positions))
         begin += length - overlap
     return rows
 
@@ -48,13 +46,13 @@ def test_rows_are_the_stream_cut_into_pieces(numbered, special, lengths, length,
     store = numbered(lengths)
     documents = all_documents(store)
     tokens = special(int(store.tokens.max()) + 1)
-    rows = PackedRows(store=store, documents=documents, tokens=tokens, length=length, overlap=overlap)
+    rows = ConcatenatedRows(store=store, documents=documents, tokens=tokens, length=length, overlap=overlap)
     expected = slow_rows(stream_of(store, documents), length=length, overlap=overlap)
     assert len(rows) == len(expected)
-    for row, (ids, positions, labels) in enumerate(expected):
-        assert rows[row]["input_ids"].tolist() == ids
-        assert rows[row]["position_ids"].tolist() == positions
-        assert rows[row]["labels"].tolist() == labels
+    for row, (ids, positions) in enumerate(expected):
+        assert rows[row].ids.tolist() == ids
+        assert rows[row].positions.tolist() == positions
+    assert rows.num_tokens == sum(len(ids) for ids, _ in expected)
 
 
 @settings(max_examples=75, deadline=None)
@@ -85,26 +83,22 @@ def test_mlm_shows_every_token_of_every_document_once_an_epoch(numbered, parts, 
 
 def test_a_row_written_by_hand(store_of, special) -> None:
     store = store_of([[[10, 11]], [[12], [13, 14, 15]]])
-    rows = PackedRows(store=store, documents=all_documents(store), tokens=special(20), length=6)
-    assert [rows[row]["input_ids"].tolist() for row in range(len(rows))] == [
-        [2, 10, 11, 3, 2, 12],
-        [13, 14, 15, 3, 0, 0],
-    ]
-    assert [rows[row]["position_ids"].tolist() for row in range(len(rows))] == [[0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 0, 1]]
-    labels = [[-100, 10, 11, 3, -100, 12], [13, 14, 15, 3, -100, -100]]
-    assert [rows[row]["labels"].tolist() for row in range(len(rows))] == labels
+    rows = ConcatenatedRows(store=store, documents=all_documents(store), tokens=special(20), length=6)
+    assert [rows[row].ids.tolist() for row in range(len(rows))] == [[2, 10, 11, 3, 2, 12], [13, 14, 15, 3]]
+    assert [rows[row].positions.tolist() for row in range(len(rows))] == [[0, 1, 2, 3, 0, 1], [0, 1, 2, 3]]
+    assert rows.padding == pytest.approx(2 / 12)
 
 
 def test_no_documents_are_no_rows(store_of, special) -> None:
     store = store_of([[[10, 11]]])
     none = np.zeros((0, 2), dtype=np.int64)
     for overlap in (0, 1):
-        assert len(PackedRows(store=store, documents=none, tokens=special(20), length=4, overlap=overlap)) == 0
+        assert len(ConcatenatedRows(store=store, documents=none, tokens=special(20), length=4, overlap=overlap)) == 0
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
 def test_ids_are_int64_whatever_the_store_holds(store_of, special, dtype) -> None:
     store = store_of([[[10, 11]]])
     store.tokens = store.tokens.astype(dtype)
-    row = PackedRows(store=store, documents=all_documents(store), tokens=special(20), length=4)[0]
-    assert {value.dtype for value in row.values()} == {np.dtype(np.int64)}
+    row = ConcatenatedRows(store=store, documents=all_documents(store), tokens=special(20), length=4)[0]
+    assert {row.ids.dtype, row.bounds.dtype, row.positions.dtype} == {np.dtype(np.int64)}
