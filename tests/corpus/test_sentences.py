@@ -54,11 +54,53 @@ def test_tokens_of_the_pieces_are_the_tokens_of_the_whole(tokenizer, text: str) 
         ("hard\nwrapped\nlines", ["hard\nwrapped\nlines"]),
         ("你好。世界！再见", ["你好。", "世界！", "再见"]),
         ("Es war gut. Österreich auch.", ["Es war gut.", " Österreich auch."]),
-        ("Wait… What?! Really.", ["Wait…", " What?!", " Really."]),
+        ("Wait… What?! Really.", ["Wait… What?!", " Really."]),
     ],
 )
 def test_where_a_reader_would_cut(text: str, pieces: list[str]) -> None:
     assert split_sentences(text) == pieces
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "pieces"),
+    [
+        (
+            "fr",
+            "Il a dit : « Oui. » M. Dupont est parti. Et puis ?",
+            ["Il a dit : « Oui. »", " M. Dupont est parti.", " Et puis ?"],
+        ),
+        ("ru", "Он сказал: «Да». Потом г. Иванов ушёл.", ["Он сказал: «Да».", " Потом г. Иванов ушёл."]),
+        ("hi", "यह एक वाक्य है। क्या?", ["यह एक वाक्य है।", " क्या?"]),
+        ("ar", "هل هذا صحيح؟ نعم.", ["هل هذا صحيح؟", " نعم."]),
+        ("de", "Er kam, z.B. am Abend. Sie auch.", ["Er kam, z.B. am Abend.", " Sie auch."]),
+        ("ja", "彼は行く。そして去った。", ["彼は行く。", "そして去った。"]),
+        ("zz", "One. Two.", ["One.", " Two."]),
+    ],
+)
+def test_languages_have_their_own_marks_and_abbreviations(language: str, text: str, pieces: list[str]) -> None:
+    assert split_sentences(text, language=language) == pieces
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        # The library alone cuts nothing between quotation marks, nor between two apostrophes.
+        (
+            '"I went. He stayed," she said. "Why?" he asked.',
+            ['"I went.', ' He stayed," she said.', ' "Why?" he asked.'],
+        ),
+        ("'Tis late. The dogs' bowl is here. Go.", ["'Tis late.", " The dogs' bowl is here.", " Go."]),
+        ("She left (it rained. Hard.) and wept.", ["She left (it rained.", " Hard.) and wept."]),
+        ('He went.\n" The door opened.', ["He went.", '\n" The door opened.']),
+    ],
+)
+def test_quotations_are_cut_as_other_text(text: str, pieces: list[str]) -> None:
+    assert split_sentences(text) == pieces
+
+
+def test_a_long_paragraph_is_cut_as_its_parts_are() -> None:
+    sentences = [f" The number {number} is {'very ' * (number % 40)}nice." for number in range(1000)]
+    assert split_sentences("".join(sentences)) == sentences
 
 
 def test_text_without_marks_is_cut_between_words() -> None:
