@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from .documents import Piece, no_text, read_text_file, read_texts, unwrapped
 from .errors import BadRecord, CorpusError
 from .formats import kind_of, read_rows
 from .hashes import hash_files
+from .hub import HubDataset, is_hub_name, open_dataset
 from .sources import find_files, parse_sources
 from .streams import Progress, shown, unreadable
 
@@ -59,6 +61,19 @@ class _File:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class _HubFile:
+    """A data file of a dataset of the Hub. A commit does not change; how large the file is nobody says."""
+
+    dataset: HubDataset
+    part: int
+    source: int
+    size: int = 256 << 20  # a guess, to balance shards with
+
+    def check(self) -> None:
+        """Nothing to compare."""
+
+
 class Text:
     """All of --data, opened: knows its files, reads documents in a stable order, says what decides them.
 
@@ -67,12 +82,18 @@ class Text:
     """
 
     def __init__(
-        self, *, names: list[str], weights: list[float] | None, files: Sequence[_File], arguments: TextArguments
+        self,
+        *,
+        names: list[str],
+        weights: list[float] | None,
+        files: Sequence[_File | _HubFile],
+        arguments: TextArguments,
     ) -> None:
         self.names = names
         self.weights = weights
         self.language = arguments.language
-        self.total_bytes: int | None = sum(file.size for file in files) if files else None
+        local = files and all(isinstance(file, _File) for file in files)
+        self.total_bytes: int | None = sum(file.size for file in files) if local else None
         self.dropped: dict[str, int] = {}
         self.bad_records: list[str] = []
         self._files = list(files)
@@ -100,12 +121,15 @@ class Text:
         digest = hashlib.sha256(f"{VERSION} {options.on_bad_record} {options.unwrap} {len(self.names)}".encode())
         if not self._files:
             digest.update(builtin_fingerprint().encode())
-        hashes = hash_files([file.path for file in self._files])
-        for file, content in zip(self._files, hashes, strict=True):
+        hashes = iter(hash_files([file.path for file in self._files if isinstance(file, _File)]))
+        for file in self._files:
             file.check()
-            kind = kind_of(file.path)
-            option = options.document_boundary if kind == ".txt" else options.text_column
-            digest.update(json.dumps([file.source, kind, option, content]).encode())
+            if isinstance(file, _HubFile):
+                about = [*astuple(file.dataset), file.part, options.text_column]
+            else:
+                kind = kind_of(file.path)
+                about = [kind, options.document_boundary if kind == ".txt" else options.text_column, next(hashes)]
+            digest.update(json.dumps([file.source, about]).encode())
         return digest.hexdigest()
 
     def shard_bytes(self, *, shard: int = 0, num_shards: int = 1) -> int | None:
@@ -144,22 +168,21 @@ class Text:
                 yield document
         self._stop_if_many_are_bad()
 
-    def _read(self, files: Sequence[_File]) -> Iterator[Document]:
+    def _read(self, files: Sequence[_File | _HubFile]) -> Iterator[Document]:
         if not self._files:
             for number, text in enumerate(builtin_documents(), start=1):
                 yield Document(text, 0, f"{BUILTIN}:{number}")
         for file in files:
             yield from self._file_documents(file)
-            self._progress.finished += file.size
+            if isinstance(file, _File):
+                self._progress.finished += file.size
             self._progress.current = 0
 
-    def _file_documents(self, file: _File) -> Iterator[Document]:
+    def _file_documents(self, file: _File | _HubFile) -> Iterator[Document]:
         file.check()
-        name = shown(file.path)
-        column = None if kind_of(file.path) == ".txt" else self._arguments.text_column
-        anything = False
+        place, anything = "", False
         if file.size:
-            for piece in self._pieces(file.path, column):
+            for piece in self._pieces(file):
                 self._records += 1
                 if isinstance(piece, BadRecord):
                     self._pass_over(piece)
@@ -167,22 +190,28 @@ class Text:
                     self.dropped["empty"] = self.dropped.get("empty", 0) + 1
                 else:
                     anything = True
-                    yield Document(piece.text, file.source, f"{name}:{piece.line}")
+                    place = place or shown(file.path if isinstance(file, _File) else file.dataset.place(file.part))
+                    yield Document(piece.text, file.source, f"{place}:{piece.line}")
                 if self._records % CHECKED_EVERY == 0:
                     self._stop_if_many_are_bad()
-        if not anything:
-            self._pass_over(no_text(file.path, column=column))
+        if not anything and isinstance(file, _File):
+            is_text = kind_of(file.path) == ".txt"
+            self._pass_over(no_text(file.path, column=None if is_text else self._arguments.text_column))
         file.check()
 
-    def _pieces(self, path: Path, column: str | None) -> Iterator[Piece | BadRecord]:
-        boundary = self._arguments.document_boundary
-        if column is None:
-            pieces = read_text_file(path, boundary=boundary, progress=self._progress)
+    def _pieces(self, file: _File | _HubFile) -> Iterator[Piece | BadRecord]:
+        options = self._arguments
+        together = False
+        if isinstance(file, _HubFile):
+            rows = file.dataset.rows(part=file.part, column=options.text_column)
+            pieces = read_texts(rows, column=options.text_column)
+        elif kind_of(file.path) == ".txt":
+            pieces = read_text_file(file.path, boundary=options.document_boundary, progress=self._progress)
+            together = options.document_boundary == "blank_line"
         else:
-            pieces = read_texts(read_rows(path, column=column, progress=self._progress), column=column)
-        if self._arguments.unwrap:
-            return unwrapped(pieces, together=column is None and boundary == "blank_line")
-        return pieces
+            rows = read_rows(file.path, column=options.text_column, progress=self._progress)
+            pieces = read_texts(rows, column=options.text_column)
+        return unwrapped(pieces, together=together) if options.unwrap else pieces
 
     def _pass_over(self, error: BadRecord) -> None:
         """Count a bad record, or stop at it."""
@@ -202,7 +231,7 @@ class Text:
                 f"{MAX_BAD_SHARE:.1%} of them at most. The first ones:\n{first}"
             )
 
-    def _shard_files(self, shard: int, num_shards: int) -> list[_File]:
+    def _shard_files(self, shard: int, num_shards: int) -> list[_File | _HubFile]:
         """A run of files, at least one; the end of each shard is where its share of the bytes is nearest."""
         ends = [0]
         total = sum(file.size for file in self._files)
@@ -233,12 +262,18 @@ def open_text(arguments: TextArguments) -> Text:
     Raises:
         CorpusError: a source does not exist, holds nothing that can be read, or has a weight that is none.
     """
+    if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z]+)*", arguments.language):
+        raise CorpusError(f"--language must be an ISO code such as en, de or zh, got {shown(arguments.language)!r}")
     if not arguments.data:
         return Text(names=[BUILTIN], weights=None, files=[], arguments=arguments)
     names, weights = parse_sources(arguments.data)
-    files: list[_File] = []
+    files: list[_File | _HubFile] = []
     seen: set[Path] = set()
     for source, name in enumerate(names):
+        if is_hub_name(name):
+            dataset = open_dataset(name=name, config=arguments.dataset_config, split=arguments.dataset_split)
+            files += [_HubFile(dataset, part, source) for part in range(dataset.num_parts)]
+            continue
         found = find_files(paths=[name], split=arguments.dataset_split)
         new = [path for path in found if path.resolve() not in seen]
         if not new and weights is not None:
