@@ -7,6 +7,8 @@ from .arguments import Numbers, ObjectiveArguments
 from .base import TokenPrediction
 from .clm import CausalLanguageModelling
 from .data import IGNORED, ObjectiveError, SpecialTokens, random_stream, split_documents
+from .denoising import Denoising
+from .hybrid import HybridLanguageModelling
 from .mlm import MaskedLanguageModelling
 from .mlm_nsp import MaskedLanguageModellingWithPairs
 from .mlm_sop import MaskedLanguageModellingWithOrder
@@ -18,6 +20,8 @@ OBJECTIVES: dict[str, type[TokenPrediction]] = {
         MaskedLanguageModellingWithPairs,
         MaskedLanguageModellingWithOrder,
         CausalLanguageModelling,
+        HybridLanguageModelling,
+        Denoising,
     )
 }
 
@@ -25,6 +29,8 @@ __all__ = [
     "IGNORED",
     "OBJECTIVES",
     "CausalLanguageModelling",
+    "Denoising",
+    "HybridLanguageModelling",
     "MaskedLanguageModelling",
     "MaskedLanguageModellingWithOrder",
     "MaskedLanguageModellingWithPairs",

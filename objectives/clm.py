@@ -22,6 +22,11 @@ def next_token_labels(row: Row) -> np.ndarray:
     return labels
 
 
+def logit_rows(*, length: int, vocab_size: int) -> int:
+    """Rows whose float32 logits may be held at once."""
+    return max(1, _LOGIT_BYTES // (4 * length * vocab_size))
+
+
 def score_next_tokens(
     model: nn.Module, batch: dict[str, Tensor], byte_lengths: Tensor, **options: Any
 ) -> list[dict[str, Any]]:
@@ -32,7 +37,7 @@ def score_next_tokens(
         byte_lengths: [vocab_size], bytes of text each token stands for.
         options: further arguments of the model.
     """
-    rows = max(1, _LOGIT_BYTES // (4 * batch["input_ids"].shape[1] * len(byte_lengths)))
+    rows = logit_rows(length=batch["input_ids"].shape[1], vocab_size=len(byte_lengths))
     byte_lengths = byte_lengths.to(batch["input_ids"].device)
     records: list[dict[str, Any]] = []
     for start in range(0, len(batch["input_ids"]), rows):

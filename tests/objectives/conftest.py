@@ -8,6 +8,7 @@ import pytest
 
 from objectives import ObjectiveArguments, SpecialTokens
 
+SPACE, LETTER = 1, 3  # classes of `tokenization.token_edges`
 NUM_SPECIAL = 5  # [PAD] [UNK] [CLS] [SEP] [MASK], as the tokenizer room numbers them
 
 
@@ -47,29 +48,39 @@ def numbered() -> Callable[..., MemoryStore]:
 
 
 @pytest.fixture(scope="session")
-def special() -> Callable[[int], SpecialTokens]:
-    """Special tokens 0 ... 4 in a vocabulary of a given size."""
+def special() -> Callable[..., SpecialTokens]:
+    """Special tokens 0 ... 4 in a vocabulary of a given size, the last of which may be sentinels."""
 
-    def make(vocab_size: int) -> SpecialTokens:
-        is_special = np.arange(vocab_size) < NUM_SPECIAL
+    def make(vocab_size: int, *, sentinels: int = 0) -> SpecialTokens:
+        ids = np.arange(vocab_size)
+        is_special = (ids < NUM_SPECIAL) | (ids >= vocab_size - sentinels)
         return SpecialTokens(
-            pad=0, start=2, end=3, mask=4, is_special=is_special, ordinary=np.flatnonzero(~is_special)
+            pad=0,
+            start=2,
+            end=3,
+            mask=4,
+            is_special=is_special,
+            ordinary=np.flatnonzero(~is_special),
+            sentinels=ids[vocab_size - sentinels :],
         )
 
     return make
 
 
 @pytest.fixture(scope="session")
-def parts(special: Callable[[int], SpecialTokens]) -> Callable[..., dict]:
+def parts(special: Callable[..., SpecialTokens]) -> Callable[..., dict]:
     """Arguments of an objective over a store; what is an option by name goes into its options."""
 
-    def make(store: MemoryStore, **overrides: object) -> dict:
-        vocab_size = int(store.tokens.max()) + 1
+    def make(store: MemoryStore, *, sentinels: int = 0, **overrides: object) -> dict:
+        tokens = special(int(store.tokens.max()) + 1 + sentinels, sentinels=sentinels)
+        ids = np.arange(tokens.vocab_size)
+        # Three tokens in four begin with a space, so that a word has 1.33 of them.
+        classes = np.stack([np.where(ids % 4, SPACE, LETTER), np.full(len(ids), LETTER)], axis=1)
         defaults = {
             "store": store,
-            "tokens": special(vocab_size),
-            "byte_lengths": np.where(np.arange(vocab_size) < NUM_SPECIAL, 0, 1 + np.arange(vocab_size) % 4),
-            "token_edges": np.repeat(np.where(np.arange(vocab_size) < NUM_SPECIAL, 0, 3)[:, None], 2, axis=1),
+            "tokens": tokens,
+            "byte_lengths": np.where(tokens.is_special, 0, 1 + ids % 4),
+            "token_edges": np.where(tokens.is_special[:, None], 0, classes).astype(np.uint8),
             "sequence_length": 32,
             "seed": 0,
         }

@@ -1,0 +1,171 @@
+"""`hybrid`: one decoder that learns to find hidden tokens from both sides and next tokens from those before.
+
+GPT-BERT (Charpentier and Samuel, 2024, https://arxiv.org/abs/2410.24159): masked next-token prediction, in which the
+token hidden at a position is predicted one position before it, so that both kinds of rows train the same outputs.
+"""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .base import PackedPrediction, describe_masking
+from .clm import next_token_labels, score_next_tokens
+from .data import IGNORED, random_stream
+from .masking import EVAL_MASK_PROBABILITY, Masking
+from .models import require_argument, several_processes
+from .packing import Row
+
+
+class HybridLanguageModelling(PackedPrediction):
+    """A share of the rows is causal, as in `clm`; in the others tokens are hidden, as in `mlm`.
+
+    Which is which depends on the number of the sample alone: of any consecutive samples, those of a process or a
+    micro-batch too, the share is causal up to one. Every target counts alike, so that a causal row, all of whose
+    tokens are targets, has more weight than a masked one. In both kinds the first token of a piece is no target:
+    there is nothing before it that could predict it.
+    """
+
+    name = "hybrid"
+    head = "AutoModelForCausalLM"
+    shape = "decoder"
+    predicts_document_ends = True
+    overlap = 1
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.tokens.required_mask()
+        self.share = Fraction(str(self.arguments.hybrid_causal_share))
+        # Each held-out row is evaluated twice.
+        rows = max(1, self.arguments.max_eval_examples // 2) if self.arguments.max_eval_examples else 0
+        self._evaluated = self._evaluated_rows(self.eval_rows.sizes, rows)
+        self.num_eval_examples = 2 * len(self._evaluated)
+
+    def is_causal(self, index: int) -> bool:
+        """Whether sample number `index` is a causal row: evenly spaced, as Bresenham draws a line."""
+        return math.floor((index + 1) * self.share) > math.floor(index * self.share)
+
+    def _masked(self, row: Row, *, masking: Masking, probability: float, stream: str, index: int) -> dict[str, Any]:
+        generator = random_stream(seed=self.seed, stream=stream, index=index)
+        ids, labels = masking(row.ids, probability=probability, generator=generator, candidates=row.positions > 0)
+        return {**self._finished(row, ids, labels), "is_causal": 0}
+
+    def _causal(self, row: Row) -> dict[str, Any]:
+        return {**self._finished(row, row.ids, next_token_labels(row)), "is_causal": 1}
+
+    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
+        """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each, and
+        `is_causal`; the model shifts the labels of both kinds."""
+        packed = self.rows[row]
+        if self.is_causal(index):
+            return self._causal(packed)
+        return self._masked(
+            packed, masking=self.masking, probability=self.mask_rate(progress), stream="mask", index=index
+        )
+
+    def eval_example(self, row: int) -> dict[str, Any]:
+        """A held-out row: under its frozen mask if `row` is even, causal if it is odd."""
+        packed = self.eval_rows[int(self._evaluated[row // 2])]
+        if row % 2:
+            return self._causal(packed)
+        return self._masked(
+            packed,
+            masking=self.eval_masking,
+            probability=EVAL_MASK_PROBABILITY,
+            stream="evalmask",
+            index=row // 2,
+        )
+
+    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+        """Positions with a label, in all rows and in each kind."""
+        of_row = (batch["labels"] != IGNORED).sum(dim=1)
+        total, causal = int(of_row.sum()), int(of_row[batch["is_causal"] == 1].sum())
+        return {"tokens": total, "masked": total - causal, "causal": causal}
+
+    @staticmethod
+    def _by_kind(batch: dict[str, Tensor], *, both: bool) -> list[tuple[bool, Tensor, dict[str, Tensor]]]:
+        """For each kind that the batch holds: whether it is causal, its rows, and what the model gets of them.
+
+        Args:
+            both: give a kind that is not there a row without a target.
+        """
+        kinds = []
+        for is_causal in (False, True):
+            rows = (batch["is_causal"] == int(is_causal)).nonzero()[:, 0]
+            chosen = rows if len(rows) else rows.new_zeros(1)
+            part = {name: value[chosen] for name, value in batch.items() if name != "is_causal"}
+            if not len(rows):
+                part["labels"] = torch.full_like(part["labels"], IGNORED)
+            if len(rows) or both:
+                kinds.append((is_causal, rows, part))
+        return kinds
+
+    def loss(
+        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy of hidden and of next tokens, a mean over all; the model runs once for each kind.
+
+        Of several processes each runs it for both kinds, also where its batch holds one: DDP shares out buffers in
+        each forward pass (and FSDP weights), and a process that ran once more than the others would wait for ever.
+        """
+        self._check(model)
+        losses: dict[bool, Tensor] = {}
+        for is_causal, _, part in self._by_kind(batch, both=several_processes()):
+            output = model(**part, is_causal=is_causal, num_items_in_batch=num_targets["tokens"], use_cache=False)
+            losses[is_causal] = output.loss
+        zero = torch.zeros((), device=batch["labels"].device)
+        parts = {
+            name: losses.get(is_causal, zero).detach() * num_targets["tokens"] / num_targets[kind]
+            for name, kind, is_causal in (("mlm_loss", "masked", False), ("clm_loss", "causal", True))
+        }
+        return torch.stack(list(losses.values())).sum(), parts
+
+    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+        """Sums over the targets of each row, and which kind it is."""
+        self._check(model)
+        records: list[dict[str, Any]] = [{}] * len(batch["labels"])
+        for is_causal, rows, part in self._by_kind(batch, both=False):
+            scores = score_next_tokens(model, part, self.byte_lengths, is_causal=is_causal)
+            for row, score in zip(rows.tolist(), scores, strict=True):
+                records[row] = {**score, "is_causal": int(is_causal)}
+        return records
+
+    @staticmethod
+    def _check(model: nn.Module) -> None:
+        require_argument(
+            model,
+            "is_causal",
+            reason="it cannot read a row from both sides; train a model of Lacuna, or use --objective clm",
+        )
+
+    def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
+        """Scores of hidden tokens as `mlm_...`, of next tokens as `clm_...`; bits per byte are those of next tokens.
+
+        `loss` weighs both as the rows of training are shared out.
+        """
+        masked, causal = (
+            super(HybridLanguageModelling, self).summarize(
+                [record for record in records if record["is_causal"] == kind]
+            )
+            for kind in (0, 1)
+        )
+        share = float(self.share)
+        return {
+            "loss": share * causal["loss"] + (1 - share) * masked["loss"],
+            "mlm_loss": masked["loss"],
+            "mlm_accuracy": masked["accuracy"],
+            "clm_loss": causal["loss"],
+            "clm_accuracy": causal["accuracy"],
+            "bits_per_byte": causal["bits_per_byte"],
+        }
+
+    def _known_without_text(self, example: dict[str, Any]) -> dict[str, Any]:
+        return {"is_causal": example["is_causal"]}
+
+    def _describe_targets(self) -> str:
+        return (
+            f"{float(self.share):.0%} of the rows are causal: every token is to be found from those before it; in the "
+            f"others {describe_masking(self.arguments)}"
+        )

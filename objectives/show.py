@@ -1,0 +1,171 @@
+"""Training examples as a person reads them: what is hidden, what belongs together, and who sees whom."""
+
+import textwrap
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+
+from .base import PackedPrediction, TokenPrediction
+from .data import IGNORED
+from .pairs import PairPrediction
+
+WIDTH = 118
+"""Columns of the text that is printed."""
+
+LEGENDS = {
+    "masks": "⟦cat→[MASK]⟧ hidden   ⟦cat≠tree⟧ replaced at random   ⟦cat=⟧ to be found though it stands there",
+    "next": "every token is to be found from those before it, but for ‹cat›, with which a piece begins",
+    "edges": "├─── another document: neither sees the other   … the document goes on in another row   ↵ line break",
+    "pairs": "A and B see each other, and the label says what B is to A   ↵ line break",
+    "denoising": "reads: the encoder, damaged   writes: the decoder, in full, or what each sentinel stands for",
+}
+
+
+def show_examples(objective: TokenPrediction, tokenizer: Any, count: int) -> str:
+    """Training examples in words: rows spread evenly, as the samples 0, 1, 2 ... of a run would damage them.
+
+    Args:
+        objective: as a run would train it.
+        tokenizer: with `decode`, for the ids of the objective.
+        count: number of examples; as many as there are if that is less.
+    """
+    page = _Page(objective, tokenizer)
+    count = min(count, objective.num_examples)
+    rows = [(2 * number + 1) * objective.num_examples // (2 * count) for number in range(count)]
+    examples = [page.example(number, row) for number, row in enumerate(rows)]
+    facts = [part for line in objective.describe().splitlines() for part in textwrap.wrap(line, WIDTH)]
+    return "\n".join([objective.name, *facts, "", *page.legend(), *examples])
+
+
+class _Page:
+    """Writes examples of one objective."""
+
+    def __init__(self, objective: TokenPrediction, tokenizer: Any) -> None:
+        self.objective, self.tokenizer = objective, tokenizer
+        self.tokens = objective.tokens
+
+    def legend(self) -> list[str]:
+        """What the signs mean, of those that this objective uses."""
+        kinds = {
+            "mlm": ["masks", "edges"],
+            "mlm_nsp": ["masks", "pairs"],
+            "mlm_sop": ["masks", "pairs"],
+            "clm": ["next", "edges"],
+            "hybrid": ["masks", "next", "edges"],
+            "denoising": ["denoising", "edges"],
+        }
+        return [LEGENDS[kind] for kind in kinds[self.objective.name]]
+
+    def example(self, number: int, row: int) -> str:
+        """One example under a line that says what it is."""
+        example = self.objective.example(row, number)
+        facts = [f"example {number + 1}", f"row {row:,}"]
+        if "decoder_input_ids" in example:
+            more, lines = self._denoising(example)
+        elif isinstance(self.objective, PairPrediction):
+            more, lines = self._pair(example)
+        else:
+            assert isinstance(self.objective, PackedPrediction)
+            more, lines = self._packed(example, self.objective.rows[row].bounds)
+        head = " · ".join([*facts, *more])
+        return "\n".join(["", f"── {head} {'─' * max(2, WIDTH - len(head) - 4)}", *lines])
+
+    def _pair(self, example: dict[str, Any]) -> tuple[list[str], list[str]]:
+        assert isinstance(self.objective, PairPrediction)
+        second = example["token_type_ids"].astype(bool)
+        lines = []
+        for name, part in (("A", ~second), ("B", second)):
+            text = self._marked(example["input_ids"][part], example["labels"][part])
+            lines += _wrapped(text, first=f"{name}  ", later="   ")
+        sizes = f"{len(second)} tokens: A {int((~second).sum()) - 2}, B {int(second.sum()) - 1}, 3 of the frame"
+        answer = self.objective.answers[example["next_sentence_label"]]
+        return [answer, sizes, self._count(example["labels"], example["input_ids"])], lines
+
+    def _packed(self, example: dict[str, Any], bounds: np.ndarray) -> tuple[list[str], list[str]]:
+        ids, labels = example["input_ids"], example["labels"]
+        size = int(bounds[-1])
+        is_next = bool(example.get("is_causal", self.objective.name == "clm"))
+        lines = []
+        for place, (left, right) in enumerate(pairwise(bounds.tolist())):
+            if place:
+                lines.append("├" + "─" * 40)
+            here = slice(left, right)
+            text = self._given(ids[here]) if is_next else self._marked(ids[here], labels[here])
+            original = np.where(labels[here] == IGNORED, ids[here], labels[here])
+            lines += _wrapped(self._open(text, original), first="│ ", later="│ ")
+        facts = [f"{size} tokens of {_counted(len(bounds) - 1, 'document')}, {len(ids) - size} of padding"]
+        if self.objective.name == "hybrid":
+            facts.insert(0, "causal" if is_next else "masked, found one position before")
+        return [*facts, self._count(labels, ids[:size])], lines
+
+    def _denoising(self, example: dict[str, Any]) -> tuple[list[str], list[str]]:
+        sides = []
+        for ids, positions in (("input_ids", "position_ids"), ("labels", "decoder_position_ids")):
+            starts = np.flatnonzero(example[positions] == 0).tolist() if positions in example else [0]
+            bounds = [*starts, len(example[ids])]
+            sides.append([example[ids][left:right] for left, right in pairwise(bounds)])
+        lines = []
+        for place, (source, target) in enumerate(zip(*sides, strict=True)):
+            if place:
+                lines.append("├" + "─" * 40)
+            begins = "" if source[0] == self.tokens.start else "…"
+            lines += _wrapped(begins + self._text(source), first="│ reads   ", later="│         ")
+            lines += _wrapped(self._text(target[target != IGNORED]), first="│ writes  ", later="│         ")
+        sizes = f"{len(example['input_ids'])} tokens to read, {len(example['labels'])} to write"
+        return [sizes, _counted(len(sides[0]), "document")], lines
+
+    def _count(self, labels: np.ndarray, ids: np.ndarray) -> str:
+        """How many targets there are; the share is of the text, without special tokens."""
+        is_target = labels != IGNORED
+        text = int((~self.tokens.is_special[np.where(is_target, labels, 0)] & is_target).sum())
+        rest = int((~self.tokens.is_special[ids] & ~is_target[: len(ids)]).sum())
+        return f"{int(is_target.sum())} targets ({text / max(text + rest, 1):.1%} of the text)"
+
+    def _marked(self, ids: np.ndarray, labels: np.ndarray) -> str:
+        """Text with what is to be found in double brackets; neighbours that met the same fate share them."""
+        parts = []
+        for fate, places in groupby(
+            range(len(ids)), key=lambda place: self._fate(int(ids[place]), int(labels[place]))
+        ):
+            here = np.fromiter(places, dtype=np.int64)
+            shown = self._text(ids[here])
+            if not fate:
+                parts.append(shown)
+                continue
+            original = self._text(labels[here])
+            space = " " if original.startswith(" ") and original.strip() else ""
+            original = original.removeprefix(space)
+            if fate == "→":
+                shown = self._text(ids[here[:1]]) + (f"×{len(here)}" if len(here) > 1 else "")
+            elif fate == "=":
+                shown = ""
+            parts.append(f"{space}⟦{original}{fate}{shown.removeprefix(space)}⟧")
+        return "".join(parts)
+
+    def _fate(self, shown: int, label: int) -> str:
+        if label == IGNORED:
+            return ""
+        return "→" if shown == self.tokens.mask else "=" if shown == label else "≠"
+
+    def _given(self, ids: np.ndarray) -> str:
+        return f"‹{self._text(ids[:1])}›{self._text(ids[1:])}"
+
+    def _open(self, text: str, ids: np.ndarray) -> str:
+        """Dots where the document goes on outside of the row."""
+        begins = "" if ids[0] == self.tokens.start else "…"
+        return begins + text + ("" if ids[-1] == self.tokens.end else "…")
+
+    def _text(self, ids: np.ndarray) -> str:
+        """Decoded, in one line."""
+        text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text.replace("\r", "").replace("\n", "↵").replace("\t", "⇥")
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
+def _wrapped(text: str, *, first: str, later: str) -> list[str]:
+    lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
+    return lines or [first]

@@ -1,0 +1,82 @@
+"""How a text is divided, which rows are evaluated, special tokens, and streams of random numbers."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from objectives import ObjectiveError, SpecialTokens, random_stream
+from objectives.data import split_sources, spread
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=2, max_size=30),
+    eval_fraction=st.floats(0.001, 0.9),
+    seed=st.integers(0, 2**32),
+)
+def test_parts_are_disjoint_and_cover_all_documents(numbered, lengths, eval_fraction, seed) -> None:
+    store = numbered(lengths)
+    ((train, held_out),) = split_sources(store=store, eval_fraction=eval_fraction, seed=seed)
+    assert len(train) and len(held_out)
+    everything = [tuple(span) for span in (*train.tolist(), *held_out.tolist())]
+    bounds = store.document_offsets.tolist()
+    assert sorted(everything) == list(pairwise(bounds))
+    assert train.tolist() == sorted(train.tolist()) and held_out.tolist() == sorted(held_out.tolist())
+    # Enough is held out, and without one of its documents it would be too little.
+    sizes = sorted(int(store.sentence_offsets[b] - store.sentence_offsets[a]) for a, b in held_out)
+    if len(train) > 1:
+        assert sum(sizes) >= eval_fraction * len(store.tokens) - 1e-6
+        assert sum(sizes) - sizes[-1] <= eval_fraction * len(store.tokens) + 1e-6
+
+
+def test_a_single_document_is_cut_between_sentences(numbered) -> None:
+    store = numbered([[3] * 20])
+    ((train, held_out),) = split_sources(store=store, eval_fraction=0.1, seed=0)
+    assert train.tolist() == [[0, 18]] and held_out.tolist() == [[18, 20]]
+    with pytest.raises(ObjectiveError, match="single sentence"):
+        split_sources(store=numbered([[3]]), eval_fraction=0.1, seed=0)
+
+
+@pytest.mark.parametrize("lengths", [[[3]], [[3, 4], [5]]])
+def test_nothing_is_held_out_when_nothing_is_asked_for(numbered, lengths) -> None:
+    ((train, held_out),) = split_sources(store=numbered(lengths), eval_fraction=0, seed=0)
+    assert len(train) == len(lengths) and len(held_out) == 0
+
+
+def test_evaluated_rows_are_spread_evenly() -> None:
+    assert spread(5, 10).tolist() == [0, 1, 2, 3, 4]
+    assert spread(100, 3).tolist() == [0, 49, 99]
+    assert spread(0, 3).tolist() == []
+    assert len(spread(10**7, 512)) == 512
+
+
+# Special tokens
+
+
+class _Tokenizer:
+    all_special_ids = [0, 7]
+    bos_token_id = None
+    eos_token_id = 7
+
+    def __len__(self) -> int:
+        return 9
+
+    def get_vocab(self) -> dict[str, int]:
+        return {"a": 1, "<extra_id_0>": 7, "<extra_id_1>": 5}
+
+
+def test_special_tokens_of_a_tokenizer_without_cls_and_pad() -> None:
+    tokens = SpecialTokens.of(_Tokenizer())
+    assert (tokens.start, tokens.end, tokens.pad, tokens.mask, tokens.vocab_size) == (7, 7, 7, None, 9)
+    assert tokens.sentinels.tolist() == [7, 5]
+    assert tokens.ordinary.tolist() == [1, 2, 3, 4, 6, 8]
+    with pytest.raises(ObjectiveError, match="--objective clm"):
+        tokens.required_mask()
+
+
+def test_streams_of_random_numbers_never_meet() -> None:
+    keys = [(seed, stream, index) for seed in (0, 1) for stream in ("mask", "pair") for index in (0, 1, 2**40)]
+    draws = {tuple(random_stream(seed=s, stream=n, index=i).integers(2**63, size=2)) for s, n, i in keys}
+    assert len(draws) == len(keys)
