@@ -154,7 +154,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "an empty table": (["--data", "{bad}/empty.jsonl"], "{bad}/empty.jsonl is empty"),
     "a missing file": (["--data", "{bad}/emty.txt"], "no file or folder {bad}/emty.txt. Did you mean {bad}/empty.txt"),
     "a corrupt line": (["--data", "{bad}/corrupt.jsonl"], "{bad}/corrupt.jsonl:3: not valid JSON"),
-    "invalid UTF-8": (["--data", "{bad}/latin1.txt"], "{bad}/latin1.txt:2: not valid UTF-8 at byte 11 (0xe9)"),
+    "invalid UTF-8": (["--data", "{bad}/latin1.txt"], "{bad}/latin1.txt:2: not valid UTF-8 (0xe9), at byte 11"),
     "a missing column": (["--data", "{bad}/no_column.jsonl"], "{bad}/no_column.jsonl:1: there is no column 'text'"),
     "one document for pairs": (["--data", "{bad}/short.txt"], "--objective mlm"),
     "a small model": (
