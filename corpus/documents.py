@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from .errors import BadRecord
@@ -56,13 +57,13 @@ def _whole_file(stream: Stream) -> Iterator[Piece | BadRecord]:
     while chunk := stream.read(CHUNK_BYTES):
         data += chunk
         if len(data) > MAX_DOCUMENT_BYTES:
-            head, size = bytes(data[:400]), len(data)
-            del data
+            head, size = data[:400], len(data)
+            data.clear()
             while size <= MAX_MEASURED_BYTES and (chunk := stream.read(CHUNK_BYTES)):
                 size += len(chunk)
             yield too_long(stream.path, number=1, offset=0, size=size, head=head, what="document")
             return
-    yield from _piece(Line(bytes(data), 1, 0), stream.path)
+    yield from _piece(Line(data, 1, 0), stream.path)
 
 
 def _each_line(stream: Stream) -> Iterator[Piece | BadRecord]:
@@ -70,38 +71,32 @@ def _each_line(stream: Stream) -> Iterator[Piece | BadRecord]:
         if isinstance(line, BadRecord):
             yield line
         elif not line.data.isspace():
-            yield from _piece(Line(line.data.rstrip(b"\r\n"), line.number, line.offset), stream.path)
+            yield from _piece(line, stream.path, keep_end=False)
 
 
 def _between_blank_lines(stream: Stream) -> Iterator[Piece | BadRecord]:
-    lines: list[bytes] = []
+    data = bytearray()  # of the present document; no more than the limit, and what a message needs
     first: Line | None = None
-    size, broken = 0, False  # broken: the present document has been reported, the rest of it is passed over
-    for line in read_lines(stream):
+    size, broken = 0, False  # broken: it has been reported, the rest of it is passed over
+    for line in chain(read_lines(stream), [None]):
         if isinstance(line, BadRecord):
             if not broken:
                 yield line
-            lines, first, size, broken = [], None, 0, True
-        elif line.data.isspace():
-            if first is not None:
-                yield from _paragraph(lines, first, size, stream.path)
-            lines, first, size, broken = [], None, 0, False
+            data, first, size, broken = bytearray(), None, 0, True
+        elif line is None or line.data.isspace():
+            if first is not None and size > MAX_DOCUMENT_BYTES:
+                where = {"number": first.number, "offset": first.offset}
+                yield too_long(stream.path, **where, size=size, head=first.data, what="document")
+            elif first is not None:
+                yield from _piece(Line(data, first.number, first.offset), stream.path, keep_end=False)
+            data, first, size, broken = bytearray(), None, 0, False
         elif not broken:
-            first = first or line
+            first = first or Line(line.data[:400], line.number, line.offset)
             size += len(line.data)
             if size <= MAX_DOCUMENT_BYTES:
-                lines.append(line.data)
+                data += line.data
             else:
-                lines = lines[:1]  # no more than a message needs
-    if first is not None:
-        yield from _paragraph(lines, first, size, stream.path)
-
-
-def _paragraph(lines: list[bytes], first: Line, size: int, path: Path) -> Iterator[Piece | BadRecord]:
-    if size > MAX_DOCUMENT_BYTES:
-        yield too_long(path, number=first.number, offset=first.offset, size=size, head=first.data, what="document")
-    else:
-        yield from _piece(Line(b"".join(lines).rstrip(b"\r\n"), first.number, first.offset), path)
+                data = bytearray()
 
 
 BOUNDARIES: dict[str, Callable[[Stream], Iterator[Piece | BadRecord]]] = {
@@ -111,9 +106,11 @@ BOUNDARIES: dict[str, Callable[[Stream], Iterator[Piece | BadRecord]]] = {
 }
 
 
-def _piece(line: Line, path: Path) -> Iterator[Piece | BadRecord]:
+def _piece(line: Line, path: Path, *, keep_end: bool = True) -> Iterator[Piece | BadRecord]:
     try:
         text = decode(line, path)
+        if not keep_end:
+            text = text.rstrip("\r\n")
         _refuse_nul(text, path=path, line=line.number, offset=line.offset)
         yield Piece(normalize_lines(text), line.number, line.offset)
     except BadRecord as error:

@@ -134,11 +134,13 @@ class _CsvLines:
         self.lines = lines
         self.path = path
         self.first: Line | None = None  # of the present row
+        self.in_row = False  # a line after the first of a row was asked for
 
     def __iter__(self) -> "_CsvLines":
         return self
 
     def __next__(self) -> str:
+        self.in_row = self.first is not None
         line = next(self.lines)
         if isinstance(line, BadRecord):
             raise line
@@ -182,12 +184,14 @@ def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
                 if row is None:
                     return
                 if row and columns is None:
-                    columns = row
+                    columns = _header(row, path=path)
                 elif row and columns is not None and lines.first is not None:
                     yield _row(columns, row, path=path, first=lines.first)
                 continue
-            if columns is None:
-                raise bad  # without the names of the columns nothing after it can be read
+            # Without the names of the columns nothing can be read. Nor after a row of several lines that is broken:
+            # nobody knows whether what follows stands between quotation marks.
+            if columns is None or lines.in_row:
+                raise bad
             yield bad
 
 
@@ -206,9 +210,16 @@ def _read_tsv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
                 continue
             cells = text.rstrip("\r\n").split("\t")
             if columns is None:
-                columns = cells
+                columns = _header(cells, path=path)
             elif not text.isspace():
                 yield _row(columns, cells, path=path, first=line)
+
+
+def _header(cells: list[str], *, path: Path) -> list[str]:
+    if any("\0" in cell for cell in cells):
+        what = "NUL characters where the names of columns should be (a broken copy or a binary file?)"
+        raise bad_record(path, number=1, offset=0, what=what, head="".join(cells))
+    return cells
 
 
 def _row(columns: list[str], cells: list[str], *, path: Path, first: Line) -> Record | BadRecord:

@@ -92,7 +92,7 @@ def _files_of(name: str, split: str | None) -> list[Path]:
             return _folder_files(path, split)
         if path.exists():
             if kind_of(path) not in KINDS:
-                raise CorpusError(f"{shown(path)} has the ending {path.suffix!r}; {_readable()}.")
+                raise CorpusError(f"{shown(path)} has the ending {''.join(path.suffixes[-2:])!r}; {_readable()}.")
             if not path.is_file():
                 raise CorpusError(
                     f"{shown(path)} is a pipe or a device, and text is read more than once. Write it to a file first."

@@ -18,7 +18,7 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 class Line(NamedTuple):
     """A line with its end, and where it begins: number from 1, offset in bytes of the uncompressed file."""
 
-    data: bytes
+    data: bytes | bytearray
     number: int
     offset: int
 
@@ -104,23 +104,22 @@ def read_lines(stream: Stream, *, limit: int = MAX_DOCUMENT_BYTES) -> Iterator[L
     Memory: the longest line up to `limit`, and a little.
     """
     number, offset = 0, 0
-    held: list[bytes] = []  # a line that is not over, or of which only "\r" was seen and "\n" may follow
-    size = 0
+    held: list[bytes] = []  # a line that is not over, or ends with "\r" and "\n" may follow
     while chunk := stream.read(CHUNK_BYTES):
-        if not held or held[-1].endswith(b"\r") or b"\n" in chunk or b"\r" in chunk:
-            pieces = b"".join([*held, chunk]).splitlines(keepends=True)
-            held = [] if pieces[-1].endswith(b"\n") else [pieces.pop()]
-            for piece in pieces:
-                number += 1
-                if len(piece) > limit:
-                    yield too_long(stream.path, number=number, offset=offset, size=len(piece), head=piece)
-                else:
-                    yield Line(piece, number, offset)
-                offset += len(piece)
-            size = sum(map(len, held))
-        else:
-            held.append(chunk)
-            size += len(chunk)
+        pieces = chunk.splitlines(keepends=True)
+        if held and (pieces[0] == b"\n" or not held[-1].endswith(b"\r")):
+            held.append(pieces.pop(0))
+        if held and (pieces or held[-1].endswith(b"\n")):
+            pieces.insert(0, b"".join(held))
+            held = []
+        if pieces and not pieces[-1].endswith(b"\n"):
+            held = [pieces.pop()]
+        pieces.reverse()
+        while pieces:
+            line = Line(pieces.pop(), number + 1, offset)
+            number, offset = number + 1, offset + len(line.data)
+            yield line if len(line.data) <= limit else _long_line(stream, line)
+        size = sum(map(len, held))
         if size > limit and not held[-1].endswith(b"\r"):
             number += 1
             head = held[0]
@@ -131,13 +130,13 @@ def read_lines(stream: Stream, *, limit: int = MAX_DOCUMENT_BYTES) -> Iterator[L
                 size, rest, _ = _pass_over(stream, size, most=None)
             offset += size
             stream.unread(rest)
-            size = 0
     if held:
-        line = b"".join(held)
-        if len(line) > limit:
-            yield too_long(stream.path, number=number + 1, offset=offset, size=len(line), head=line)
-        else:
-            yield Line(line, number + 1, offset)
+        line = Line(b"".join(held), number + 1, offset)
+        yield line if len(line.data) <= limit else _long_line(stream, line)
+
+
+def _long_line(stream: Stream, line: Line) -> BadRecord:
+    return too_long(stream.path, number=line.number, offset=line.offset, size=len(line.data), head=line.data)
 
 
 def _pass_over(stream: Stream, size: int, *, most: int | None) -> tuple[int, bytes, bool]:
@@ -161,7 +160,9 @@ def _pass_over(stream: Stream, size: int, *, most: int | None) -> tuple[int, byt
     return size, b"", True
 
 
-def too_long(path: Path, *, number: int, offset: int, size: int, head: bytes, what: str = "line") -> BadRecord:
+def too_long(
+    path: Path, *, number: int, offset: int, size: int, head: bytes | bytearray, what: str = "line"
+) -> BadRecord:
     """What to say of a document or line above the limit, of which the first bytes are `head`."""
     more = "more than " if size > MAX_MEASURED_BYTES else ""
     return bad_record(
@@ -170,31 +171,37 @@ def too_long(path: Path, *, number: int, offset: int, size: int, head: bytes, wh
         offset=offset,
         what=f"a {what} of {more}{size:,} bytes, and a document may have {MAX_DOCUMENT_BYTES >> 20} MiB",
         head=head,
-        remedy="Split it, or let --document_boundary line or blank_line cut a .txt file into documents.",
+        remedy="Split it, or let --document_boundary line or blank_line do so." if what == "document" else "Split it.",
     )
 
 
 def bad_record(
-    path: Path, *, number: int, what: str, offset: int | None = None, head: bytes | str = "", remedy: str = ""
+    path: Path,
+    *,
+    number: int,
+    what: str,
+    offset: int | None = None,
+    head: bytes | bytearray | str = "",
+    remedy: str = "",
 ) -> BadRecord:
     """The message for a broken record: file, line (or row) number, what is wrong, byte offset, first 80 characters."""
     unit = "uncompressed byte" if path.suffix.lower() in COMPRESSIONS else "byte"
     where = "" if offset is None else f", at {unit} {offset}"
     # Four bytes a character at most, and white space in front of the first.
-    text = head[:400].decode("utf-8", errors="backslashreplace") if isinstance(head, bytes) else head[:400]
+    text = head[:400].decode("utf-8", errors="backslashreplace") if isinstance(head, bytes | bytearray) else head[:400]
     start = f": {visible(text.strip()[:80])[:80]}" if text else "."
     return BadRecord(f"{shown(path)}:{number}: {what}{where}{start}" + (f"\n{remedy}" if remedy else ""))
 
 
 def decode(line: Line, path: Path) -> str:
-    """The text of a line, without a byte order mark.
+    """The text of a line, with its end and without a byte order mark.
 
     Raises:
         BadRecord: it is not UTF-8.
     """
     data = line.data
     try:
-        text = data.decode("utf-8")
+        text = str(data, "utf-8")
     except UnicodeDecodeError as error:
         number = line.number + data.count(b"\n", 0, error.start)
         begin = data.rfind(b"\n", 0, error.start) + 1

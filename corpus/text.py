@@ -163,10 +163,14 @@ class Text:
     def _documents(self, shard: int, num_shards: int) -> Iterator[Document]:
         alternate = num_shards > max(1, len(self._files))
         files = self._files if alternate else self._shard_files(shard, num_shards)
+        number = -1
         for number, document in enumerate(self._read(files)):
             if not alternate or number % num_shards == shard:
                 yield document
         self._stop_if_many_are_bad()
+        if number < 0 and (alternate or num_shards == 1):
+            first = f" The first bad record: {self.bad_records[0]}" if self.bad_records else ""
+            raise CorpusError(f"--data {' '.join(map(shown, self.names))}: there is no text in it.{first}")
 
     def _read(self, files: Sequence[_File | _HubFile]) -> Iterator[Document]:
         if not self._files:
@@ -180,7 +184,7 @@ class Text:
 
     def _file_documents(self, file: _File | _HubFile) -> Iterator[Document]:
         file.check()
-        place, anything = "", False
+        place, anything, bad_before = "", False, self._bad
         if file.size:
             for piece in self._pieces(file):
                 self._records += 1
@@ -194,7 +198,8 @@ class Text:
                     yield Document(piece.text, file.source, f"{place}:{piece.line}")
                 if self._records % CHECKED_EVERY == 0:
                     self._stop_if_many_are_bad()
-        if not anything and isinstance(file, _File):
+        if not anything and isinstance(file, _File) and self._bad == bad_before:
+            self._records += 1
             is_text = kind_of(file.path) == ".txt"
             self._pass_over(no_text(file.path, column=None if is_text else self._arguments.text_column))
         file.check()
@@ -220,15 +225,15 @@ class Text:
         self._bad += 1
         self.dropped["bad record"] = self._bad
         if len(self.bad_records) < SHOWN_BAD_RECORDS:
-            self.bad_records.append(str(error))
+            self.bad_records.append(str(error).partition("\n")[0])
 
     def _stop_if_many_are_bad(self) -> None:
         """With --on_bad_record skip, one record may be bad, and then one in a thousand."""
         if self._bad > max(1, MAX_BAD_SHARE * self._records):
             first = "\n".join(self.bad_records[:5])
             raise CorpusError(
-                f"{self._bad:,} of the first {self._records:,} records are bad, and --on_bad_record skip passes over "
-                f"{MAX_BAD_SHARE:.1%} of them at most. The first ones:\n{first}"
+                f"{self._bad:,} of {self._records:,} records are bad so far, and --on_bad_record skip passes over one "
+                f"in a thousand. The first ones:\n{first}"
             )
 
     def _shard_files(self, shard: int, num_shards: int) -> list[_File | _HubFile]:
