@@ -90,12 +90,12 @@ def draw_spans(
     """Draw spans of words, at least `num_words` words in all, that do not overlap.
 
     Lengths are those of SpanBERT (Joshi et al., 2020, https://arxiv.org/abs/1907.10529, section 3.1). SpanBERT draws
-    places until there is one that is free; here all spans and the words between them are laid down in random order, so
-    that each arrangement without overlap is as likely as any other.
+    places until there is one that is free; here all spans and the words between them are laid down in random order, on
+    a ring that is opened at a random word, so that every word is as likely as any other.
 
     Args:
-        breaks: bool [words of the row], whether a word begins a document, or stands after something that is no word: a
-            span that meets one ends there, and the rest is a span of its own.
+        breaks: bool [words of the row], whether a word stands first, begins a document, or stands after something that
+            is no word: a span that meets one ends there, and the rest is a span of its own.
 
     Returns:
         Words in the order in which their spans were drawn, the span that each belongs to, and the lengths drawn.
@@ -112,6 +112,7 @@ def draw_spans(
     starts[order] = np.cumsum(blocks) - blocks
     offsets = np.cumsum(lengths) - lengths
     words = np.repeat(starts[: len(lengths)] - offsets, lengths) + np.arange(covered)
+    words = (words + generator.integers(total)) % total
     begins = breaks[words]
     begins[offsets] = True
     return words, np.cumsum(begins) - 1, lengths
@@ -190,7 +191,8 @@ class Masking:
             firsts = np.cumsum(sizes) - sizes
             breaks = np.ones(len(sizes), dtype=bool)
             breaks[1:] = places[firsts[1:]] != places[firsts[1:] - 1] + 1
-            order, groups, _ = draw_spans(breaks, num_words=count, generator=generator)
+            # More than needed, so that where a word does not fit into what is left others do.
+            order, groups, _ = draw_spans(breaks, num_words=2 * count, generator=generator)
         taken = take_words(sizes[order], groups, budget=count)
         group_of = np.full(len(sizes), -1)
         group_of[order[taken]] = groups[taken]
