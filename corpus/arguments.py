@@ -63,3 +63,24 @@ class StoreArguments(TextArguments):
     """Options of `recipes/prepare_corpus.py`."""
 
     output_dir: str = field(default="runs/corpus", metadata={"help": "Folder that receives the token store."})
+    num_workers: int | None = field(
+        default=None,
+        metadata={"help": "Processes that tokenize; 0 for none beside the first. Default: one a core, up to 8."},
+    )
+    max_shard_bytes: int = field(
+        default=4 << 30, metadata={"help": "The files of one shard of the store are not larger than this."}
+    )
+    num_shards: int = field(
+        default=1,
+        metadata={"help": "Prepare the text in this many parts, each by a command of its own, at once or not."},
+    )
+    shard: int | None = field(
+        default=None, metadata={"help": "Which part this command prepares, from 0; the last one joins them."}
+    )
+    near_duplicates: float = field(
+        default=0.0,
+        metadata={
+            "help": "Leave out documents that resemble an earlier one at least this much (Jaccard similarity of word "
+            "5-grams, such as 0.8); 0 keeps them. Equal documents are always left out."
+        },
+    )

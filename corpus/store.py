@@ -1,106 +1,304 @@
-"""The token store: a corpus as one flat file of token ids, memory-mapped, with the edges of sentences and documents.
+"""The token store: a corpus as token ids in memory-mapped files, with the edges of sentences and documents.
 
-    tokens.bin             token ids, the smallest unsigned integers that hold the vocabulary, no special tokens
-    sentence_offsets.npy   int64 [num_sentences + 1], in tokens
-    document_offsets.npy   int64 [num_documents + 1], in sentences
-    manifest.json          format, counts, SHA-256 of every file, fingerprints of the data and of the tokenizer
+    manifest.json                 format, counts, sources, what was dropped, fingerprints, SHA-256 of every file
+    00000/tokens.bin              token ids, none special, as the smallest unsigned integers that hold the vocabulary
+    00000/sentence_offsets.npy    int64 [sentences + 1], in tokens of this shard
+    00000/document_offsets.npy    int64 [documents + 1], in sentences of this shard
+    00001/...
 
-A store is built in a hidden folder beside its place and renamed when it is whole: what has its name is complete.
+A shard holds whole documents; a store of many shards is read as one. `build.py` makes a store in a hidden folder
+beside its place and renames it when it is whole: what has its name is complete.
 """
 
-import errno
 import hashlib
 import json
-import os
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import operator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
-from tokenizers import Tokenizer
-from tqdm import tqdm
 
 from .builtin import builtin_fingerprint
-from .errors import CorpusError, StorageError
-from .sentences import split_sentences
+from .errors import CorpusError
 from .sources import find_files
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 FILES = ("tokens.bin", "sentence_offsets.npy", "document_offsets.npy")
+REMEDY = "Build it again: python recipes/prepare_corpus.py"
+SHOWN_CHARACTERS = 100  # of an example, in the report
 
-# Text handed to the tokenizer at once. Encodings take some 50 bytes of memory a character (17 MB of novels peak at
-# 402 MB with batches of 4 MiB and 171 MB with 256 KiB), and larger batches are no faster on two cores (3.6, 4.0 MB/s);
-# many cores need more than 16 KiB (3.1 MB/s on two) to share.
-BATCH_CHARACTERS = 1 << 18
-SILENT_WAIT_SECONDS = 5  # for another builder, before saying so
+
+class JoinedArray:
+    """Arrays of several files, read as one: `len`, whole numbers, slices and arrays of whole numbers.
+
+    A slice within one file is a view of it where nothing is added to its values; all else is a copy of what was asked
+    for. Nothing reads the whole.
+
+    Args:
+        parts: arrays [n_i] of one dtype, one after the other.
+        added: for each part, what is added to its values.
+    """
+
+    def __init__(self, *, parts: Sequence[np.ndarray], added: Sequence[int] | None = None) -> None:
+        kept = [index for index, part in enumerate(parts) if len(part)]
+        self._parts = [parts[index] for index in kept]
+        self._added = [added[index] if added else 0 for index in kept]
+        self._edges = [0, *accumulate(map(len, self._parts))]
+        self.dtype = parts[0].dtype
+        self.shape = (self._edges[-1],)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        """A number of this dtype for a whole number; an array for a slice or an array of whole numbers.
+
+        Raises:
+            IndexError: out of range, or neither of these.
+        """
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            return self._range(start, stop) if step == 1 else self._gather(np.arange(start, stop, step))
+        if isinstance(key, (list, np.ndarray)) and np.ndim(key):
+            places = np.asarray(key)
+            if not places.size:
+                places = places.astype(np.int64)
+            if places.dtype.kind not in "iu":
+                raise IndexError(f"indices must be whole numbers, not {places.dtype}")
+            return self._gather(places.astype(np.int64, copy=False))
+        place = operator.index(key)
+        place += len(self) if place < 0 else 0
+        if not 0 <= place < len(self):
+            raise IndexError(f"index {key} is out of range: there are {len(self):,}")
+        part = bisect_right(self._edges, place) - 1
+        return self._parts[part][place - self._edges[part]] + self.dtype.type(self._added[part])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """All of it, in memory. Only for what is small."""
+        if copy is False:
+            raise ValueError("the array is made of several files: it cannot be had without a copy")
+        whole = np.array(self[:])
+        return whole if dtype is None else whole.astype(dtype)
+
+    def _range(self, start: int, stop: int) -> np.ndarray:
+        if stop <= start:
+            return np.empty(0, dtype=self.dtype)
+        pieces = []
+        for part in range(bisect_right(self._edges, start) - 1, bisect_left(self._edges, stop)):
+            begin = self._edges[part]
+            piece = self._parts[part][max(0, start - begin) : stop - begin]
+            pieces.append(piece + self.dtype.type(self._added[part]) if self._added[part] else piece)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _gather(self, places: np.ndarray) -> np.ndarray:
+        size = len(self)
+        if places.size and (places.min() < -size or places.max() >= size):
+            wrong = places[(places < -size) | (places >= size)].flat[0]
+            raise IndexError(f"index {wrong} is out of range: there are {size:,}")
+        places = np.where(places < 0, places + size, places)
+        if len(self._parts) == 1 and not self._added[0]:
+            return np.asarray(self._parts[0][places])
+        result = np.empty(places.shape, dtype=self.dtype)
+        owners = np.searchsorted(self._edges, places, side="right") - 1
+        for part in np.unique(owners):
+            chosen = owners == part
+            values = self._parts[part][places[chosen] - self._edges[part]]
+            result[chosen] = values + self.dtype.type(self._added[part])
+        return result
 
 
 class TokenStore:
     """A corpus of tokens, read by index from disk. Open one with `open_store`.
 
     Attributes:
-        tokens: uint16 or uint32 [num_tokens], memory-mapped.
+        tokens: uint8, uint16 or uint32 [num_tokens].
         sentence_offsets: int64 [num_sentences + 1], in tokens.
         document_offsets: int64 [num_documents + 1], in sentences.
+        source_offsets: int64 [number of sources + 1], in documents; an array in memory.
+        source_names, source_weights: as given with --data; weights sum to 1, None where none was given.
         vocab_size: ids are below it. num_bytes: UTF-8 bytes of the text behind the tokens.
         fingerprint, tokenizer_fingerprint: what the store was made from.
+
+    The first three are `JoinedArray`s: slices and arrays of whole numbers read what they ask for.
     """
 
     def __init__(self, *, path: Path, manifest: dict[str, Any]) -> None:
         self.path = path
         self.manifest = manifest
         self.vocab_size: int = manifest["vocab_size"]
+        self.num_documents: int = manifest["num_documents"]
+        self.num_sentences: int = manifest["num_sentences"]
+        self.num_tokens: int = manifest["num_tokens"]
         self.num_bytes: int = manifest["num_bytes"]
         self.fingerprint: str = manifest["fingerprint"]
         self.tokenizer_fingerprint: str = manifest["tokenizer_fingerprint"]
-        self.tokens = np.memmap(path / "tokens.bin", dtype=manifest["dtype"], mode="r")
-        self.sentence_offsets = np.load(path / "sentence_offsets.npy", mmap_mode="r", allow_pickle=False)
-        self.document_offsets = np.load(path / "document_offsets.npy", mmap_mode="r", allow_pickle=False)
+        sources = manifest["sources"]
+        self.source_names: list[str] = [source["name"] for source in sources]
+        weights = [source["weight"] for source in sources]
+        self.source_weights: list[float] | None = None if None in weights else weights
+        self.source_offsets = np.cumsum([0, *(source["num_documents"] for source in sources)], dtype=np.int64)
 
-    @property
-    def num_documents(self) -> int:
-        return len(self.document_offsets) - 1
-
-    @property
-    def num_sentences(self) -> int:
-        return len(self.sentence_offsets) - 1
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.tokens)
+        shards = manifest["shards"]
+        folders = [path / shard["name"] for shard in shards]
+        self.tokens = JoinedArray(
+            parts=[_map_file(folder / FILES[0], np.dtype(manifest["dtype"])) for folder in folders]
+        )
+        self.sentence_offsets = _join_offsets(
+            [folder / FILES[1] for folder in folders], [shard["num_tokens"] for shard in shards]
+        )
+        self.document_offsets = _join_offsets(
+            [folder / FILES[2] for folder in folders], [shard["num_sentences"] for shard in shards]
+        )
 
     @cached_property
     def document_lengths(self) -> np.ndarray:
         """Tokens in each document: int64 [num_documents]."""
-        return np.diff(self.sentence_offsets[self.document_offsets])
+        return np.diff(self.sentence_offsets[self.document_offsets[:]])
 
     def document_tokens(self, document: int) -> np.ndarray:
         """Token ids of one document: [document_lengths[document]], a view of the file."""
-        first, last = self.document_offsets[document], self.document_offsets[document + 1]
+        first, last = self.document_offsets[document : document + 2]
         return self.tokens[self.sentence_offsets[first] : self.sentence_offsets[last]]
 
     def sentence_tokens(self, sentence: int) -> np.ndarray:
         """Token ids of one sentence, counted over the whole store: a view of the file."""
-        return self.tokens[self.sentence_offsets[sentence] : self.sentence_offsets[sentence + 1]]
+        first, last = self.sentence_offsets[sentence : sentence + 2]
+        return self.tokens[first:last]
 
     def summary(self) -> str:
         """One line for people."""
         return (
-            f"{self.num_documents:,} documents, {self.num_sentences:,} sentences, {self.num_tokens:,} tokens, "
-            f"{self.num_bytes / 1e6:.2f} MB of text, {self.num_bytes / self.num_tokens:.2f} bytes per token"
+            f"{_count(self.num_documents, 'document')}, {_count(self.num_sentences, 'sentence')}, "
+            f"{_count(self.num_tokens, 'token')}, {self.num_bytes / 1e6:.2f} MB of text, "
+            f"{self.num_bytes / self.num_tokens:.2f} bytes per token"
         )
+
+    def report(self, *, decode: Callable[[list[int]], str], num_examples: int = 10, seed: int = 0) -> str:
+        """Several lines for people: each source, what was dropped and why, and the beginnings of random documents.
+
+        Args:
+            decode: token ids to text, of the tokenizer that the store was made with.
+            num_examples: documents shown, on one line each; fewer where there are fewer.
+            seed: of the choice of examples.
+        """
+        lines = []
+        sources = self.manifest["sources"]
+        if len(sources) > 1:
+            lines.append("sources:")
+        for source in sources if len(sources) > 1 else []:
+            weight = "" if source["weight"] is None else f"weight {source['weight']:.3g}, "
+            share = source["num_tokens"] / self.num_tokens
+            lines.append(
+                f"  {source['name']}: {weight}{_count(source['num_documents'], 'document')}, "
+                f"{_count(source['num_tokens'], 'token')} ({share:.1%}), {source['num_bytes'] / 1e6:.2f} MB"
+            )
+        dropped = self.manifest["dropped"]
+        lines.append(f"dropped: {', '.join(f'{reason} {number:,}' for reason, number in dropped.items()) or 'nothing'}")
+        lines += [f"  {_one_line(message, 200)}" for message in self.manifest["bad_records"]]
+        count = min(num_examples, self.num_documents)
+        chosen = np.random.default_rng(seed).choice(self.num_documents, size=count, replace=False)
+        if count:
+            lines.append(
+                f"{count} random documents, how they begin:" if count > 1 else "a random document, how it begins:"
+            )
+        for document in np.sort(chosen):
+            tokens = self.document_tokens(int(document))[: 2 * SHOWN_CHARACTERS]
+            lines.append(f"  {document}: {_one_line(decode(tokens.tolist()), SHOWN_CHARACTERS)}")
+        return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker process that does not fork gets the path, not a copy of the corpus.
-        return open_store, (self.path,)
+        return _open_the_same, (self.path, self.fingerprint)
+
+
+def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
+    """Open a complete store. Sizes are checked; with `verify` every byte is (SHA-256, about 1 GB/s).
+
+    Raises:
+        CorpusError: there is no store, it is damaged, or another version wrote it; the message says which file.
+    """
+    path = Path(path)
+    try:
+        return _open(path, verify=verify)
+    except CorpusError:
+        # Between its manifest and its files another store may have taken its place; then the second look succeeds.
+        if verify or not (path / MANIFEST).is_file():
+            raise
+        return _open(path, verify=verify)
+
+
+def _open(path: Path, *, verify: bool) -> TokenStore:
+    if not (path / MANIFEST).is_file():
+        what = f"there is no {MANIFEST} in it" if path.is_dir() else "there is no such folder"
+        raise CorpusError(f"{path} is not a token store: {what}. {REMEDY} --output_dir {path}")
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        version = manifest["format_version"]
+        if version != FORMAT_VERSION:
+            older = "an older" if isinstance(version, int) and version < FORMAT_VERSION else "a newer"
+            raise CorpusError(
+                f"{path} has format {version}, of {older} version of Lacuna; this one reads format {FORMAT_VERSION}. "
+                f"{REMEDY}"
+            )
+        for shard in manifest["shards"]:
+            for name in FILES:
+                _check_file(path / shard["name"] / name, shard["files"][name], verify=verify)
+        return TokenStore(path=path, manifest=manifest)
+    except CorpusError:
+        raise
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise CorpusError(f"{path} cannot be read ({type(error).__name__}: {str(error)[:120]}). {REMEDY}") from error
+
+
+def _open_the_same(path: Path, fingerprint: str) -> TokenStore:
+    store = open_store(path)
+    if store.fingerprint != fingerprint:
+        raise CorpusError(f"{path} was replaced by another store while it was used. Start again.")
+    return store
+
+
+def _check_file(file: Path, expected: dict[str, Any], *, verify: bool) -> None:
+    size = file.stat().st_size if file.exists() else None
+    if size != expected["bytes"]:
+        found = "is missing" if size is None else f"has {size} bytes"
+        raise CorpusError(f"{file} {found}, its manifest says {expected['bytes']}. {REMEDY}")
+    if verify and sha256(file) != expected["sha256"]:
+        raise CorpusError(f"{file} has changed since it was written (its SHA-256 differs). {REMEDY}")
+
+
+def _map_file(path: Path, dtype: np.dtype) -> np.ndarray:
+    # A plain view: slices of np.memmap itself cost five times as much.
+    return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
+
+
+def _join_offsets(paths: list[Path], sizes: list[int]) -> JoinedArray:
+    """Offsets within shards as offsets within the store; the last of a shard is the first of the next."""
+    arrays = [np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray) for path in paths]
+    before = np.cumsum([0, *sizes]).tolist()
+    for path, array, size in zip(paths, arrays, sizes, strict=True):
+        if array[0] != 0 or array[-1] != size:
+            raise CorpusError(f"{path} ends at {array[-1]}, its manifest says {size}. {REMEDY}")
+    return JoinedArray(parts=[*(array[:-1] for array in arrays[:-1]), arrays[-1]], added=before[:-1])
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 (hexadecimal) of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _one_line(text: str, limit: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def corpus_fingerprint(*, paths: Sequence[str], text_column: str, tokenizer_fingerprint: str) -> str:
@@ -115,269 +313,5 @@ def corpus_fingerprint(*, paths: Sequence[str], text_column: str, tokenizer_fing
         return digest.hexdigest()
     for path in find_files(paths=paths):
         column = "" if path.suffix.lower() == ".txt" else text_column
-        digest.update(f"{path.suffix.lower()} {column} {_sha256(path)} ".encode())
+        digest.update(f"{path.suffix.lower()} {column} {sha256(path)} ".encode())
     return digest.hexdigest()
-
-
-def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
-    """Open a complete store. Sizes are checked; with `verify` every byte is (SHA-256, about 1 GB/s).
-
-    Raises:
-        CorpusError: there is no store, it is damaged, or a newer version wrote it; the message says which file.
-    """
-    path = Path(path)
-    remedy = "Build it again: python recipes/prepare_corpus.py"
-    if not (path / MANIFEST).is_file():
-        what = f"there is no {MANIFEST} in it" if path.is_dir() else "there is no such folder"
-        raise CorpusError(f"{path} is not a token store: {what}. {remedy} --output_dir {path}")
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        version = manifest["format_version"]
-        if version != FORMAT_VERSION:
-            raise CorpusError(f"{path} has format {version}; this version of Lacuna reads {FORMAT_VERSION}. {remedy}")
-        for name in FILES:
-            expected, file = manifest["files"][name], path / name
-            size = file.stat().st_size if file.exists() else None
-            if size != expected["bytes"]:
-                found = "is missing" if size is None else f"has {size} bytes"
-                raise CorpusError(f"{file} {found}, its manifest says {expected['bytes']}. {remedy}")
-            if verify and _sha256(file) != expected["sha256"]:
-                raise CorpusError(f"{file} has changed since it was written (its SHA-256 differs). {remedy}")
-        return TokenStore(path=path, manifest=manifest)
-    except CorpusError:
-        raise
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise CorpusError(f"{path} cannot be read ({type(error).__name__}: {str(error)[:120]}). {remedy}") from error
-
-
-def build_store(
-    *,
-    documents: Iterable[str],
-    tokenizer: Any,
-    output_dir: Path,
-    fingerprint: str,
-    tokenizer_fingerprint: str,
-    total_bytes: int | None = None,
-) -> TokenStore:
-    """Tokenize documents into a store at `output_dir`, or open the one that is there with the same fingerprint.
-
-    Text is read once and encoded in batches by all cores; memory does not grow with the corpus. A store of something
-    else is replaced; a folder that is no store is not touched.
-
-    Args:
-        documents: read only when there is something to build.
-        tokenizer: a fast tokenizer; its special tokens are treated as text where they occur in documents.
-        fingerprint: from `corpus_fingerprint`.
-        tokenizer_fingerprint: from `tokenization`, kept so that a model can be matched with its corpus.
-        total_bytes: size of the text if known, for the progress bar (shown on a terminal only).
-
-    Raises:
-        CorpusError: there is no text, or `output_dir` holds something else.
-        StorageError: the disk is full or read-only. Nothing half-built stays in either case.
-    """
-    output_dir = Path(output_dir)
-    existing = _reusable(output_dir, fingerprint)
-    if existing is not None:
-        return existing
-    with _storage_errors(output_dir):
-        output_dir.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(output_dir):
-            existing = _reusable(output_dir, fingerprint)  # another builder may have been first
-            if existing is not None:
-                return existing
-            for stale in output_dir.parent.glob(f".{output_dir.name}.building-*"):  # of a builder that was killed
-                shutil.rmtree(stale, ignore_errors=True)
-            folder = Path(tempfile.mkdtemp(prefix=f".{output_dir.name}.building-", dir=output_dir.parent))
-            try:
-                counts = _write_tokens(
-                    documents=documents, tokenizer=tokenizer, folder=folder, total_bytes=total_bytes
-                )
-                manifest = {
-                    "format_version": FORMAT_VERSION,
-                    **counts,
-                    "fingerprint": fingerprint,
-                    "tokenizer_fingerprint": tokenizer_fingerprint,
-                    "files": {
-                        name: {"bytes": (folder / name).stat().st_size, "sha256": _sha256(folder / name)}
-                        for name in FILES
-                    },
-                }
-                _write_manifest(folder, manifest)
-                os.chmod(folder, 0o755)  # mkdtemp makes a folder for its owner alone
-                if output_dir.exists():
-                    shutil.rmtree(output_dir)
-                os.rename(folder, output_dir)
-                _sync_folder(output_dir.parent)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-    return open_store(output_dir)
-
-
-def _reusable(output_dir: Path, fingerprint: str) -> TokenStore | None:
-    """The store at `output_dir` if it is the one wanted; None when it may be written."""
-    if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
-        return None
-    if not (output_dir / MANIFEST).is_file():
-        raise CorpusError(f"{output_dir} is there and is not a token store; choose another --output_dir.")
-    try:
-        store = open_store(output_dir)
-    except CorpusError:
-        return None  # damaged, or of an older version: it is built again
-    return store if store.fingerprint == fingerprint else None
-
-
-def _write_tokens(
-    *, documents: Iterable[str], tokenizer: Any, folder: Path, total_bytes: int | None
-) -> dict[str, Any]:
-    """Write the three data files and return what the manifest says about them."""
-    vocab_size = len(tokenizer)
-    dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.no_padding()
-    backend.no_truncation()
-    backend.encode_special_tokens = True  # "[MASK]" in somebody's text is text
-    num_bytes = 0
-    bar = tqdm(total=total_bytes, unit="B", unit_scale=True, desc="tokenizing", disable=not sys.stderr.isatty())
-    with (
-        bar,
-        (folder / "tokens.bin").open("wb") as tokens,
-        _OffsetFile(folder / "sentence_offsets.npy") as sentences,
-        _OffsetFile(folder / "document_offsets.npy") as offsets,
-    ):
-        open_document, open_count = -1, 0  # the last document of a batch may go on in the next one
-        for texts, owners in _sentence_batches(documents):
-            ids = [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
-            lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-            tokens.write(np.fromiter(chain.from_iterable(ids), dtype=dtype, count=lengths.sum()).tobytes())
-            sentences.add(lengths[lengths > 0])  # a tokenizer that is not byte-level may make nothing of a sentence
-            numbers, counts = np.unique(np.array(owners)[lengths > 0], return_counts=True)
-            if len(numbers) and numbers[0] == open_document:
-                counts[0] += open_count
-            elif open_count:
-                offsets.add(np.array([open_count]))
-            if len(numbers):
-                offsets.add(counts[:-1])
-                open_document, open_count = int(numbers[-1]), int(counts[-1])
-            size = sum(len(text.encode()) for text in texts)
-            num_bytes += size
-            bar.update(size)
-        offsets.add(np.array([open_count]))
-        if not sentences.last:
-            raise CorpusError("there is no text to tokenize: every document is empty. Check --data.")
-        tokens.flush()
-        os.fsync(tokens.fileno())
-        return {
-            "dtype": dtype.name,
-            "vocab_size": vocab_size,
-            "num_documents": offsets.count,
-            "num_sentences": sentences.count,
-            "num_tokens": sentences.last,
-            "num_bytes": num_bytes,
-        }
-
-
-def _sentence_batches(documents: Iterable[str]) -> Iterator[tuple[list[str], list[int]]]:
-    """Batches of sentences, each with the number of its document."""
-    texts: list[str] = []
-    owners: list[int] = []
-    size = 0
-    for number, document in enumerate(documents):
-        if document.isspace():
-            continue
-        for sentence in split_sentences(document):
-            texts.append(sentence)
-            owners.append(number)
-            size += len(sentence)
-            if size >= BATCH_CHARACTERS:
-                yield texts, owners
-                texts, owners, size = [], [], 0
-    if texts:
-        yield texts, owners
-
-
-class _OffsetFile:
-    """A .npy file of running sums, int64, that grows on disk; its header is written last, in the space kept for it."""
-
-    HEADER_BYTES = 128
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.count = 0
-        self.last = 0
-
-    def __enter__(self) -> "_OffsetFile":
-        self.file: BinaryIO = self.path.open("wb")
-        self.file.write(b"\0" * self.HEADER_BYTES + np.zeros(1, dtype="<i8").tobytes())
-        return self
-
-    def add(self, lengths: np.ndarray) -> None:
-        if not len(lengths):
-            return
-        sums = self.last + np.cumsum(lengths, dtype=np.int64)
-        self.last = int(sums[-1])
-        self.count += len(lengths)
-        self.file.write(sums.astype("<i8").tobytes())
-
-    def __exit__(self, *exception: object) -> None:
-        with self.file as file:
-            # Version 1.0 of the format: magic, length of what follows as uint16, a Python literal, spaces, a line end.
-            literal = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({self.count + 1},), }}".encode()
-            header = b"\x93NUMPY\x01\x00" + (self.HEADER_BYTES - 10).to_bytes(2, "little")
-            file.seek(0)
-            file.write(header + literal.ljust(self.HEADER_BYTES - 11) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    with (folder / MANIFEST).open("w", encoding="utf-8") as file:
-        file.write(json.dumps(manifest, indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a loss of power (systems without this call need nothing)."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _locked(output_dir: Path) -> Iterator[None]:
-    """One builder at a time; the lock file goes with its last holder."""
-    lock = FileLock(output_dir.with_name(f".{output_dir.name}.lock"))
-    try:
-        lock.acquire(timeout=SILENT_WAIT_SECONDS)
-    except Timeout:
-        print(f"another process is building {output_dir}; waiting for it", file=sys.stderr)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        # filelock sees that a waiter holds the lock of a removed file, and takes a new one.
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-
-
-@contextmanager
-def _storage_errors(output_dir: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reasons = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "your quota is used up", errno.EROFS: "read-only"}
-        if isinstance(error, PermissionError) or error.errno in reasons:
-            reason = reasons.get(error.errno or 0, "no permission")
-            raise StorageError(
-                f"cannot write {output_dir}: {reason} ({error}). Choose another --output_dir."
-            ) from error
-        raise

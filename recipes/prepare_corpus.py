@@ -2,49 +2,40 @@
 
     python recipes/prepare_corpus.py                                                   # the built-in corpus, seconds
     python recipes/prepare_corpus.py --data my_texts/ --tokenizer runs/tokenizer --output_dir runs/corpus
+    python recipes/prepare_corpus.py --data my_texts/ --num_shards 4 --shard 0         # and 1, 2, 3: docs/corpus.md
 
-A store that is already there for the same text and tokenizer is kept. Pretraining takes it with --corpus.
+A store that is already there for the same text and tokenizer is kept; a build that was interrupted goes on where it
+stopped. Pretraining takes the store with --corpus.
 """
 
 import time
-from pathlib import Path
 
-from corpus import (
-    StoreArguments,
-    build_store,
-    builtin_documents,
-    corpus_fingerprint,
-    find_files,
-    read_documents,
-)
+from corpus import StoreArguments, open_text, prepare_store
 from tokenization import load_tokenizer, tokenizer_fingerprint
 from training import exit_cleanly, parse_arguments
 
 
 def main() -> None:
-    (arguments,) = parse_arguments((StoreArguments,))
+    """Parse, build, show what came of it."""
+    (arguments,) = parse_arguments((StoreArguments,), description=__doc__)
     tokenizer = load_tokenizer(arguments.tokenizer or "runs/tokenizer")
-    identity = tokenizer_fingerprint(tokenizer)
-    fingerprint = corpus_fingerprint(
-        paths=arguments.data, text_column=arguments.text_column, tokenizer_fingerprint=identity
-    )
-    if arguments.data:
-        documents = read_documents(paths=arguments.data, text_column=arguments.text_column)
-        total_bytes = sum(path.stat().st_size for path in find_files(paths=arguments.data))
-    else:
-        documents, total_bytes = builtin_documents(), None
-
+    text = open_text(arguments)
     start = time.perf_counter()
-    store = build_store(
-        documents=documents,
+    store = prepare_store(
+        text=text,
         tokenizer=tokenizer,
-        output_dir=Path(arguments.output_dir),
-        fingerprint=fingerprint,
-        tokenizer_fingerprint=identity,
-        total_bytes=total_bytes,
+        tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
+        output_dir=arguments.output_dir,
+        num_workers=arguments.num_workers,
+        max_shard_bytes=arguments.max_shard_bytes,
+        num_shards=arguments.num_shards,
+        shard=arguments.shard,
+        near_duplicates=arguments.near_duplicates,
     )
     seconds = time.perf_counter() - start
-    print(f"{store.path}: {store.summary()}, {seconds:.1f} s")
+    if store is not None:
+        print(f"{store.path}: {store.summary()}, {seconds:.1f} s, {store.num_bytes / 1e6 / seconds:.1f} MB/s")
+        print(store.report(decode=tokenizer.decode))
 
 
 if __name__ == "__main__":

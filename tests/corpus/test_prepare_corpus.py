@@ -1,41 +1,81 @@
 """The recipe prepare_corpus, as a person starts it."""
 
+import hashlib
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from corpus import open_store
 from tokenization import save_tokenizer, tokenizer_fingerprint, train_bpe
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "prepare_corpus.py"
+TEXT = ["The cat sat. The dog ran. " * 20]
+# The recipe with small pieces: what is done to gigabytes happens to kilobytes.
+SMALL = f"""
+import runpy, sys
+sys.path.insert(0, {str(RECIPE.parents[1])!r})
+from corpus import build
+build.PIECE_BYTES = 400
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def command(*arguments: str, small: bool = False) -> list[str]:
+    return [sys.executable, *(["-c", SMALL] if small else []), str(RECIPE), *arguments]
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(RECIPE), *arguments], cwd=cwd, capture_output=True, text=True)
+    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    tokenizer = train_bpe(documents=["The cat sat. The dog ran. " * 20], vocab_size=270)
+    tokenizer = train_bpe(documents=TEXT, vocab_size=270)
     save_tokenizer(tokenizer=tokenizer, output_dir=tmp_path / "tokenizer")
-    (tmp_path / "rows.jsonl").write_text('{"body": "The cat sat. The dog ran."}\n' * 3)
+    rows = [
+        '{"body": "The cat sat. The dog ran."}',
+        '{"body": "A  new\\none."}',
+        '{"body": "The cat sat. The dog ran."}',
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    (tmp_path / "text").mkdir()
+    for number in range(40):
+        lines = [f"Line {line} of {number}. {'The cat sat. ' * (line % 5)}It ran." for line in range(12)]
+        (tmp_path / "text" / f"{number:02}.txt").write_text("\n".join(lines))
     return tmp_path
 
 
-def test_it_builds_a_store_and_then_keeps_it(folder: Path) -> None:
+def test_it_builds_a_store_says_what_is_in_it_and_keeps_it(folder: Path) -> None:
     arguments = ("--data", "rows.jsonl", "--text_column", "body", "--tokenizer", "tokenizer", "--output_dir", "store")
     result = run(*arguments, cwd=folder)
     assert result.returncode == 0, result.stderr
-    assert "3 documents, 6 sentences" in result.stdout
+    assert not result.stderr
+    first, *report = result.stdout.splitlines()
+    assert first.startswith("store: 2 documents, 3 sentences, ") and " bytes per token, " in first and " MB/s" in first
+    assert report == [
+        "dropped: duplicates 1",
+        "2 random documents, how they begin:",
+        "  0: The cat sat. The dog ran.",
+        "  1: A new one.",
+    ]
     store = open_store(folder / "store", verify=True)
-    assert store.tokenizer_fingerprint == tokenizer_fingerprint(
-        train_bpe(documents=["The cat sat. The dog ran. " * 20], vocab_size=270)
-    )
-    inode = (folder / "store").stat().st_ino
-    assert run(*arguments, cwd=folder).returncode == 0
-    assert (folder / "store").stat().st_ino == inode
+    assert store.tokenizer_fingerprint == tokenizer_fingerprint(train_bpe(documents=TEXT, vocab_size=270))
+    inode = (folder / "store" / "00000").stat().st_ino
+    again = run(*arguments, cwd=folder)
+    assert again.returncode == 0 and again.stdout.splitlines()[1:] == report
+    assert (folder / "store" / "00000").stat().st_ino == inode
 
 
 def test_bad_input_is_one_message_exit_code_2_and_nothing_left(folder: Path) -> None:
@@ -45,3 +85,48 @@ def test_bad_input_is_one_message_exit_code_2_and_nothing_left(folder: Path) -> 
     assert "rows.jsonl:1: there is no column 'text'; there are: 'body'" in result.stderr
     assert "Traceback" not in result.stderr
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_ctrl_c_ends_promptly_and_what_is_ready_is_kept(folder: Path) -> None:
+    arguments = ("--data", "text", "--document_boundary", "line", "--tokenizer", "tokenizer", "--output_dir", "store")
+    start = {"cwd": folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command(*arguments, "--num_workers", "2", small=True), start_new_session=True, **start)  # type: ignore[call-overload]
+    while not list(folder.glob(".store.building-*/*/*.piece")) and process.poll() is None:
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes at once
+    began = time.monotonic()
+    _, message = process.communicate(timeout=20)
+    assert process.returncode == 130 and message.strip().endswith("interrupted") and "Traceback" not in message
+    assert time.monotonic() - began < 5
+    ready = len(list(folder.glob(".store.building-*/*/*.piece")))
+    assert ready and not (folder / "store").exists()
+    process = subprocess.Popen(command(*arguments, small=True), **start)  # type: ignore[call-overload]
+    output, message = process.communicate()
+    assert process.returncode == 0 and "480 documents" in output
+    assert f"{ready} of " in message and "pieces were ready and are kept" in message
+
+
+@pytest.mark.slow
+def test_ten_kills_of_the_recipe_leave_the_bytes_of_an_undisturbed_run(folder: Path) -> None:
+    """Anywhere in the run, the start of the interpreter and the last step included."""
+    arguments = ["--data", "text", "--document_boundary", "line", "--tokenizer", "tokenizer", "--num_workers", "2"]
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command(*arguments, "--output_dir", name, small=True), cwd=folder, stdout=subprocess.DEVNULL
+        )
+
+    began = time.monotonic()
+    assert start("expected").wait() == 0
+    seconds = time.monotonic() - began
+    random = np.random.default_rng(11)
+    for _ in range(10):
+        process = start("store")
+        time.sleep(random.uniform(0, seconds))
+        process.kill()
+        process.wait()
+        if (folder / "store").exists():
+            assert contents(folder / "store") == contents(folder / "expected")
+    assert start("store").wait() == 0
+    assert contents(folder / "store") == contents(folder / "expected")
+    assert not list(folder.glob(".store*"))

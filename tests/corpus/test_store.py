@@ -1,41 +1,25 @@
-"""The token store against encoding each document by itself; and what becomes of half-built and damaged ones."""
+"""The token store, read: joined files against one array, documents against their encoding, every kind of damage."""
 
-import errno
-import hashlib
 import json
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import psutil
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from corpus import (
-    CorpusError,
-    TokenStore,
-    build_store,
-    corpus_fingerprint,
-    open_store,
-    read_documents,
-    split_sentences,
-)
-from corpus import store as store_module
-from tokenization import tokenizer_fingerprint, train_bpe
+from corpus import CorpusError, TextArguments, TokenStore, open_store, open_text, prepare_store
+from corpus.store import JoinedArray
+from tokenization import train_bpe
 
-DOCUMENTS = [
-    "The cat sat. The dog ran!\n\nA new paragraph.",
-    "One sentence only",
-    "",
-    "Special names in text are text: [MASK] [SEP]. Yes.",
-    "Ünïcödé 你好。世界！ 👩‍👧",
-    "   ",
-    "The last one. Really.\n",
-]
-FULL = [document for document in DOCUMENTS if document.strip()]
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -43,221 +27,249 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return train_bpe(documents=["The cat sat. The dog ran! A new one. " * 20], vocab_size=280)
 
 
-def build(tokenizer: Any, folder: Path, documents: Any = DOCUMENTS, fingerprint: str = "f1") -> TokenStore:
-    return build_store(
-        documents=documents,
-        tokenizer=tokenizer,
-        output_dir=folder,
-        fingerprint=fingerprint,
-        tokenizer_fingerprint="t1",
-    )
+Build = Callable[..., TokenStore]
 
 
-def contents(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+@pytest.fixture
+def build(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Build:
+    """Builds a store at tmp_path / "store" of lines, each a document."""
+
+    def build(*lines: str, **options: int) -> TokenStore:
+        file = tmp_path / "lines.txt"
+        file.write_text("\n".join(lines))
+        store = prepare_store(
+            text=open_text(TextArguments(data=[str(file)], document_boundary="line")),
+            tokenizer=tokenizer,
+            tokenizer_fingerprint="t1",
+            output_dir=tmp_path / "store",
+            num_workers=0,
+            **options,
+        )
+        assert store is not None
+        return store
+
+    return build
 
 
-def never() -> Iterator[str]:
-    raise AssertionError("a store that is there must not be built again")
-    yield
+LINES = [f"Document {number}. It has text. The cat sat.{' It ran.' * (number % 7)}" for number in range(60)]
 
 
-def check_against_documents(store: TokenStore, tokenizer: PreTrainedTokenizerFast, documents: list[str]) -> None:
-    """Every document and sentence, encoded one by one with the tokenizer's own call."""
-    sentence = 0
-    assert store.num_documents == len(documents)
-    for index, document in enumerate(documents):
-        expected = tokenizer(document, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        assert store.document_tokens(index).tolist() == expected
-        assert store.document_lengths[index] == len(expected)
-        for text in split_sentences(document):
-            assert tokenizer.decode(store.sentence_tokens(sentence)) == text
-            sentence += 1
-        assert store.document_offsets[index + 1] == sentence
-    assert store.num_sentences == sentence
-    assert store.num_tokens == store.sentence_offsets[-1] == store.document_lengths.sum()
-    assert store.num_bytes == sum(len(document.encode()) for document in documents)
+# Joined files are one array
 
 
-@pytest.mark.parametrize("batch_characters", [1, 40, 1 << 18])
-def test_tokens_and_edges(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_characters: int
+@st.composite
+def arrays_in_parts(draw: st.DrawFn) -> tuple[list[np.ndarray], list[int], np.ndarray]:
+    sizes = draw(st.lists(st.integers(0, 6), min_size=1, max_size=6))
+    dtype = draw(st.sampled_from([np.uint8, np.uint16, np.int64]))
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(np.arange(start, start + size).astype(dtype))
+        start += size
+    added = draw(st.lists(st.integers(0, 50), min_size=len(sizes), max_size=len(sizes))) if draw(st.booleans()) else []
+    whole = np.concatenate([part + dtype(add) for part, add in zip(parts, added or [0] * len(parts), strict=True)])
+    return parts, added, whole
+
+
+@settings(max_examples=300, deadline=None)
+@given(arrays_in_parts(), st.data())
+def test_parts_read_like_their_concatenation(
+    made: tuple[list[np.ndarray], list[int], np.ndarray], data: st.DataObject
 ) -> None:
-    monkeypatch.setattr(store_module, "BATCH_CHARACTERS", batch_characters)
-    store = build(tokenizer, tmp_path / "store", documents=iter(DOCUMENTS))
-    check_against_documents(store, tokenizer, FULL)
-    assert store.tokens.dtype == np.uint16
-    assert store.sentence_offsets.dtype == store.document_offsets.dtype == np.int64
-    assert store.document_lengths.dtype == np.int64
-    assert not (np.asarray(store.tokens) < 5).any()
-    assert store.vocab_size == len(tokenizer)
-    assert (store.fingerprint, store.tokenizer_fingerprint, store.path) == ("f1", "t1", tmp_path / "store")
-    assert "5 documents" in store.summary() and f"{store.num_tokens:,} tokens" in store.summary()
-    assert os.listdir(tmp_path) == ["store"]
+    parts, added, whole = made
+    joined = JoinedArray(parts=parts, added=added or None)
+    size = len(whole)
+    assert len(joined) == size and joined.shape == whole.shape and joined.dtype == whole.dtype
+    assert np.array_equal(np.asarray(joined), whole)
+    bound = st.none() | st.integers(-size - 2, size + 2)
+    key = slice(data.draw(bound), data.draw(bound), data.draw(st.sampled_from([None, 1, 2, -1, -3])))
+    assert np.array_equal(joined[key], whole[key]) and joined[key].dtype == whole.dtype
+    places = data.draw(st.lists(st.integers(-size, size - 1), max_size=8)) if size else []
+    for chosen in (np.array(places, dtype=np.int64), places, np.array(places, dtype=np.int32).reshape(-1, 1)):
+        found = joined[chosen]
+        assert np.array_equal(found, whole[np.asarray(chosen, dtype=np.int64)]) and found.dtype == whole.dtype
+    for place in places:
+        assert joined[place] == whole[place] and joined[place].dtype == whole.dtype
+        assert joined[np.int64(place)] == whole[place]
+    for wrong in (size, -size - 1):
+        with pytest.raises(IndexError, match="out of range"):
+            joined[wrong]
+        with pytest.raises(IndexError, match=f"index {wrong} is out of range: there are {size}"):
+            joined[np.array([wrong])]
+    for kind in (np.array([0.5]), np.array([True])):
+        with pytest.raises(IndexError, match="whole numbers"):
+            joined[kind]
 
 
-def test_the_bytes_do_not_depend_on_batches(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build(tokenizer, tmp_path / "a")
-    monkeypatch.setattr(store_module, "BATCH_CHARACTERS", 7)
-    build(tokenizer, tmp_path / "b")
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+def test_a_slice_within_one_file_is_a_view_and_across_files_a_copy() -> None:
+    parts = [np.arange(4), np.arange(4, 9)]
+    joined = JoinedArray(parts=parts)
+    assert joined[1:4].base is not None and np.shares_memory(joined[1:4], parts[0])
+    assert np.shares_memory(joined[4:9], parts[1])
+    assert not np.shares_memory(joined[3:5], parts[0])
 
 
-def test_files_are_plain_and_described_by_the_manifest(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    store = build(tokenizer, tmp_path)  # into an empty folder that is there
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["format_version"] == 1
-    assert np.fromfile(tmp_path / "tokens.bin", dtype=manifest["dtype"]).tolist() == store.tokens.tolist()
-    for name, described in manifest["files"].items():
-        assert (tmp_path / name).stat().st_size == described["bytes"]
-        assert contents(tmp_path)[name] == described["sha256"]
-    assert manifest["num_sentences"] + 1 == len(np.load(tmp_path / "sentence_offsets.npy", allow_pickle=False))
-    assert (manifest["num_documents"], manifest["num_tokens"]) == (store.num_documents, store.num_tokens)
-    assert set(contents(tmp_path)) == {"manifest.json", *manifest["files"]}
+@pytest.mark.parametrize("max_shard_bytes", [1, 900, 1 << 30])
+def test_a_store_of_many_shards_reads_like_one(build: Build, tmp_path: Path, max_shard_bytes: int) -> None:
+    store = build(*LINES, max_shard_bytes=max_shard_bytes)
+    folders = sorted(path for path in (tmp_path / "store").iterdir() if path.is_dir())
+    assert len(folders) == {1: 60, 900: len(folders), 1 << 30: 1}[max_shard_bytes] and len(folders) != 2
+    for folder in folders:
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        assert size <= max_shard_bytes or len(np.load(folder / "document_offsets.npy")) == 2
+    tokens = np.concatenate([np.fromfile(folder / "tokens.bin", dtype=np.uint16) for folder in folders])
+    assert np.array_equal(store.tokens[:], tokens) and store.num_tokens == len(store.tokens) == len(tokens)
+    sentences, documents = np.asarray(store.sentence_offsets), np.asarray(store.document_offsets)
+    assert sentences.dtype == documents.dtype == np.int64
+    assert (sentences[0], sentences[-1], len(sentences)) == (0, store.num_tokens, store.num_sentences + 1)
+    assert (documents[0], documents[-1], len(documents)) == (0, store.num_sentences, store.num_documents + 1)
+    assert (np.diff(sentences) > 0).all() and (np.diff(documents) > 0).all()
+    assert np.array_equal(store.document_lengths, np.diff(sentences[documents]))
+    joined = np.concatenate([store.document_tokens(number) for number in range(store.num_documents)])
+    assert np.array_equal(joined, tokens)
+    joined = np.concatenate([store.sentence_tokens(number) for number in range(store.num_sentences)])
+    assert np.array_equal(joined, tokens)
+    assert not store.document_tokens(0).flags.writeable
 
 
-def test_a_large_vocabulary_needs_wider_integers(tmp_path: Path) -> None:
-    vocabulary = {"[UNK]": 0, **{f"w{number}": number for number in range(1, 70_000)}}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    wide = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
-    store = build(wide, tmp_path / "store", documents=["w69999 w1", "\x00"])
-    assert store.tokens.dtype == np.uint32
-    assert store.tokens.tolist()[:2] == [69999, 1]
-
-
-def test_workers_that_do_not_fork_get_the_path(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    store = build(tokenizer, tmp_path / "store")
+def test_workers_that_do_not_fork_get_the_path(build: Build, tmp_path: Path) -> None:
+    store = build(*LINES)
     function, arguments = store.__reduce__()
-    assert arguments == (tmp_path / "store",)
+    assert arguments == (tmp_path / "store", store.fingerprint)
     assert function(*arguments).num_tokens == store.num_tokens
+    build("Something else.")
+    with pytest.raises(CorpusError, match="replaced by another store"):
+        function(*arguments)
 
 
-def test_the_same_store_is_reused_and_another_one_replaced(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    first = build(tokenizer, folder)
-    again = build(tokenizer, folder, documents=never())
-    assert again.num_tokens == first.num_tokens
-    other = build(tokenizer, folder, documents=["Something else."], fingerprint="f2")
-    assert other.num_documents == 1 and open_store(folder).fingerprint == "f2"
-    (folder / "tokens.bin").write_bytes(b"")
-    assert build(tokenizer, folder, documents=["Something else."], fingerprint="f2").num_tokens == other.num_tokens
-    assert os.listdir(tmp_path) == ["store"]
+def test_several_readers_share_the_pages_of_a_store(build: Build, tmp_path: Path) -> None:
+    """A process that reads all tokens takes hardly any memory of its own for them."""
+    store = build(*("The cat sat. " * 400 + str(number) for number in range(600)))
+    size = store.num_tokens * 2
+    assert size > 1 << 20
+    code = f"""
+import psutil, numpy as np
+from corpus import open_store
+store = open_store({str(tmp_path / "store")!r})
+before = psutil.Process().memory_full_info().uss
+total = sum(int(store.tokens[start : start + 65536].max()) for start in range(0, len(store.tokens), 65536))
+print(psutil.Process().memory_full_info().uss - before)
+"""
+    assert store.tokens[:].max() > 0  # Linux counts a page that only one process has mapped as that one's own
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    if psutil.LINUX:
+        assert int(done.stdout) < size / 2
 
 
-def test_a_failed_build_leaves_nothing(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    def documents() -> Iterator[str]:
-        yield "Some text. " * 100
-        raise CorpusError("file.jsonl:7: broken")
-
-    with pytest.raises(CorpusError, match=r"file\.jsonl:7"):
-        build(tokenizer, tmp_path / "store", documents=documents())
-    with pytest.raises(CorpusError, match="no text"):
-        build(tokenizer, tmp_path / "store", documents=["", " "])
-    assert not os.listdir(tmp_path)
+# What stands in a store
 
 
-def test_a_full_disk_is_exit_code_5(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_the_manifest_describes_every_file(build: Build, tmp_path: Path) -> None:
+    store = build(*LINES, max_shard_bytes=2000)
+    manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
+    assert manifest == store.manifest and manifest["format_version"] == 2
+    described = {f"{shard['name']}/{name}" for shard in manifest["shards"] for name in shard["files"]}
+    present = {str(path.relative_to(tmp_path / "store")) for path in (tmp_path / "store").rglob("*") if path.is_file()}
+    assert present == described | {"manifest.json"}
+    for name in ("num_documents", "num_sentences", "num_tokens", "num_bytes"):
+        assert manifest[name] == sum(shard[name] for shard in manifest["shards"])
+        assert manifest[name] == sum(source[name] for source in manifest["sources"]) == getattr(store, name)
+    assert manifest["num_bytes"] == sum(len(line.encode()) for line in LINES)
 
-    monkeypatch.setattr(store_module.os, "fsync", full)
-    with pytest.raises(CorpusError, match="disk is full") as caught:
-        build(tokenizer, tmp_path / "store")
-    assert caught.value.exit_code == 5
-    assert not os.listdir(tmp_path)
+
+def test_the_report_names_sources_and_what_was_dropped(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "The cat sat."}\n{"text": ""}\n{"text": "The dog ran!"}\n')
+    (tmp_path / "b.txt").write_text("A new one.\n\nThe cat\nsat.")
+    (tmp_path / "c.txt").write_text("A new one.\n\nThe cat\nsat.")
+    arguments = TextArguments(data=[f"{tmp_path}/{name}" for name in ("a.jsonl:1", "b.txt:3", "c.txt:0.0001")])
+    with pytest.raises(CorpusError, match=r"no document of .*c\.txt is left"):
+        prepare_store(
+            text=open_text(arguments), tokenizer=tokenizer, tokenizer_fingerprint="t", output_dir=tmp_path / "store"
+        )
+    arguments = TextArguments(data=arguments.data[:2])
+    store = prepare_store(
+        text=open_text(arguments), tokenizer=tokenizer, tokenizer_fingerprint="t", output_dir=tmp_path / "store"
+    )
+    assert store is not None
+    assert store.source_offsets.tolist() == [0, 2, 3] and store.source_weights == [0.25, 0.75]
+    assert [Path(name).name for name in store.source_names] == ["a.jsonl", "b.txt"]
+    assert store.summary().startswith("3 documents, ")
+    report = store.report(decode=tokenizer.decode)
+    assert "a.jsonl: weight 0.25, 2 documents, " in report and "dropped: empty 1" in report
+    assert report.splitlines()[-3:] == ["  0: The cat sat.", "  1: The dog ran!", "  2: A new one. The cat sat."]
+    assert len(store.report(decode=tokenizer.decode, num_examples=1, seed=3).splitlines()) == 6
+    # Other weights are another manifest, not another store.
+    before = (tmp_path / "store" / "00000").stat().st_ino
+    again = prepare_store(
+        text=open_text(TextArguments(data=[name.rsplit(":")[0] for name in arguments.data])),
+        tokenizer=tokenizer,
+        tokenizer_fingerprint="t",
+        output_dir=tmp_path / "store",
+    )
+    assert again is not None and again.source_weights is None and again.fingerprint == store.fingerprint
+    assert (tmp_path / "store" / "00000").stat().st_ino == before
 
 
-def test_what_a_killed_builder_left_is_removed_and_never_opened(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    left = tmp_path / ".store.building-abc"
-    left.mkdir()
-    (left / "tokens.bin").write_bytes(b"\0\0")
-    (tmp_path / ".store.lock").touch()
+# Damage
+
+
+def every_file(store: Path) -> list[Path]:
+    return sorted(path for path in store.rglob("*") if path.is_file() and path.name != "manifest.json")
+
+
+def test_each_damaged_file_is_named(build: Build, tmp_path: Path) -> None:
+    build(*LINES, max_shard_bytes=2000)
+    store = tmp_path / "store"
+    assert len(every_file(store)) > 6
+    for file in every_file(store):
+        data = file.read_bytes()
+        file.unlink()
+        with pytest.raises(CorpusError, match=rf"{file.parent.name}/{file.name} is missing, its manifest says"):
+            open_store(store)
+        file.write_bytes(data[:-1])
+        with pytest.raises(
+            CorpusError, match=rf"{file.name} has {len(data) - 1} bytes, its manifest says {len(data)}"
+        ):
+            open_store(store)
+        file.write_bytes(data[:-9] + bytes([data[-9] ^ 4]) + data[-8:])
+        with pytest.raises(CorpusError, match=rf"{file.parent.name}/{file.name} has changed"):
+            open_store(store, verify=True)
+        file.write_bytes(data)
+    open_store(store, verify=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"format_version": 1, "files": {}}', "format 1, of an older version .* Build it again"),
+        ('{"format_version": 99}', "format 99, of a newer version"),
+        ('{"format_version": 2}', "cannot be read"),
+        ("[]", "cannot be read"),
+        ("{", "cannot be read"),
+    ],
+)
+def test_a_manifest_of_something_else_is_refused(build: Build, tmp_path: Path, content: str, message: str) -> None:
+    build(*LINES)
+    (tmp_path / "store" / "manifest.json").write_text(content)
+    with pytest.raises(CorpusError, match=message) as caught:
+        open_store(tmp_path / "store")
+    assert caught.value.exit_code == 2
+    assert build(*LINES).num_documents == 60  # and built again
+
+
+def test_what_is_no_store_says_so(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no such folder"):
         open_store(tmp_path / "store")
-    build(tokenizer, tmp_path / "store")
-    assert os.listdir(tmp_path) == ["store"]
-
-
-def test_a_folder_that_is_no_store_is_not_touched(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(CorpusError, match="not a token store"):
-        build(tokenizer, tmp_path)
-    assert (tmp_path / "thesis.txt").read_text() == "years of work"
-    with pytest.raises(CorpusError, match=r"manifest\.json"):
+    with pytest.raises(CorpusError, match=r"there is no manifest\.json in it"):
         open_store(tmp_path)
 
 
-def test_damage_is_named(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    build(tokenizer, folder)
-    data = (folder / "tokens.bin").read_bytes()
-    (folder / "tokens.bin").write_bytes(data[:-2])
-    with pytest.raises(CorpusError, match=rf"tokens\.bin has {len(data) - 2} bytes, its manifest says {len(data)}"):
-        open_store(folder)
-    (folder / "tokens.bin").write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    open_store(folder)
-    with pytest.raises(CorpusError, match=r"tokens\.bin has changed"):
-        open_store(folder, verify=True)
-    (folder / "sentence_offsets.npy").unlink()
-    with pytest.raises(CorpusError, match=r"sentence_offsets\.npy is missing"):
-        open_store(folder)
-    (folder / "manifest.json").write_text('{"format_version": 99}')
-    with pytest.raises(CorpusError, match="format 99"):
-        open_store(folder)
-    (folder / "manifest.json").write_text("{")
-    with pytest.raises(CorpusError, match="cannot be read"):
-        open_store(folder)
-
-
-def test_two_builders_do_not_collide(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    documents = [f"Document {number}. It has text." for number in range(200)]
-    with ThreadPoolExecutor(4) as pool:
-        stores = list(pool.map(lambda _: build(tokenizer, tmp_path / "store", documents=documents), range(4)))
-    for store in stores:
-        check_against_documents(store, tokenizer, documents)
-    assert os.listdir(tmp_path) == ["store"]
-
-
-def test_the_fingerprint_follows_content_and_nothing_else(tmp_path: Path) -> None:
-    def fingerprint(*paths: Path, column: str = "text", of_tokenizer: str = "t") -> str:
-        return corpus_fingerprint(
-            paths=[str(path) for path in paths], text_column=column, tokenizer_fingerprint=of_tokenizer
-        )
-
-    a, b, rows = tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "r.jsonl"
-    a.write_text("one")
-    b.write_text("two")
-    rows.write_text('{"text": "x"}')
-    first = fingerprint(a, b)
-    os.utime(a, (0, 0))
-    renamed = a.rename(tmp_path / "0.txt")
-    assert fingerprint(renamed, b) == first == fingerprint(renamed, b, column="other")
-    others = [fingerprint(b, renamed), fingerprint(b), fingerprint(renamed, b, of_tokenizer="u")]
-    others += [fingerprint(rows), fingerprint(rows, column="other"), fingerprint()]
-    b.write_text("tvo")
-    others.append(fingerprint(renamed, b))
-    assert len({first, *others}) == len(others) + 1
-
-
-def test_a_novel_comes_back_byte_for_byte(shared_data: Path, tmp_path: Path) -> None:
-    file = tmp_path / "part.txt"
-    file.write_bytes((shared_data / "novels" / "Woolf_Lighthouse_1927.txt").read_bytes()[:200_000])
-    documents = list(read_documents(paths=[str(file)]))
-    tokenizer = train_bpe(documents=documents, vocab_size=2000)
-    store = build_store(
-        documents=documents,
-        tokenizer=tokenizer,
-        output_dir=tmp_path / "store",
-        fingerprint="f",
-        tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
-    )
-    check_against_documents(store, tokenizer, documents)
-    assert tokenizer.decode(store.tokens) == file.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
-    assert store.num_bytes / store.num_tokens > 3
+def test_an_open_store_keeps_its_tokens_while_another_takes_its_place(build: Build, tmp_path: Path) -> None:
+    old = build(*LINES)
+    expected = old.tokens[:].tolist()
+    new = build("Something else.")
+    assert new.num_documents == 1 and open_store(tmp_path / "store").num_documents == 1
+    assert old.tokens[:].tolist() == expected and old.num_documents == 60
+    shutil.rmtree(tmp_path / "store")
+    assert old.tokens[:].tolist() == expected

@@ -1,0 +1,439 @@
+"""Build a token store: text -> pieces, by several processes -> shards. It goes on where a killed build stopped.
+
+    .NAME.building-XXXX/            beside NAME, the place of the store; XXXX stands for text, tokenizer and options
+        plan.json  tokenizer.json   what all pieces are made with
+        part-00000-of-00004/        pieces of shard 0 (of --num_shards 4; one part without it)
+        part-00000-of-00004.json    there when the part is whole
+        work/  store/               the last step, which is done anew after a kill
+
+One process reads, and cuts pieces at edges of documents without regard to the number of workers. Whole pieces are
+kept; so the bytes of a store depend neither on workers nor on kills, nor on the number of parts where a part is a run
+of files.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from .assembly import Reading, assemble, sync_folder, write_manifest
+from .duplicates import check_near_duplicates
+from .encoding import token_dtype
+from .errors import CorpusError, StorageError
+from .pieces import PIECE_BYTES, SUFFIX, Piece, Plan, TextPiece, write_whole
+from .store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
+from .text import Document, Text
+from .workers import PLAN, TOKENIZER, Workers, default_workers
+
+MAX_SHARD_BYTES = 4 << 30
+DOCUMENT_OVERHEAD = 64  # bytes that a document counts beside its text, so that many tiny ones make no giant piece
+SILENT_WAIT_SECONDS = 5  # for another builder, before saying so
+BYTES_PER_TOKEN = 4  # of text, about, for the check of free space
+
+
+def prepare_store(
+    *,
+    text: Text,
+    tokenizer: Any,
+    tokenizer_fingerprint: str,
+    output_dir: Path | str,
+    num_workers: int | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    num_shards: int = 1,
+    shard: int | None = None,
+    near_duplicates: float = 0.0,
+) -> TokenStore | None:
+    """Tokenize a text into a store at `output_dir`, or open the one that is there of the same text and tokenizer.
+
+    A build that was killed goes on where it stopped. A store of something else is replaced when the new one is whole;
+    a folder that is no store is not touched. Documents that are equal to an earlier one are left out.
+
+    Args:
+        tokenizer: a fast tokenizer; its special tokens are treated as text where they occur in documents.
+        tokenizer_fingerprint: from `tokenization`, kept so that a model can be matched with its corpus.
+        num_workers: processes that tokenize; 0 or 1 for none beside this one; one a core, up to 8, by default.
+        max_shard_bytes: of the files of one shard of the store; a larger document has a shard of its own.
+        num_shards, shard: prepare only part `shard` of `num_shards`. Who comes last puts the store together.
+        near_duplicates: leave out documents whose Jaccard similarity with an earlier one is at least this; 0: keep.
+
+    Returns:
+        The store; None when parts of it are still missing (a message says which).
+
+    Raises:
+        CorpusError: bad text or options, no text at all, or `output_dir` holds something else.
+        StorageError: the disk is full or read-only. Nothing half-built has the name of the store.
+        WorkerError: a worker was killed.
+    """
+    _check_options(num_workers, max_shard_bytes, num_shards, shard)
+    check_near_duplicates(near_duplicates)
+    plan = Plan(
+        text=text.fingerprint,
+        tokenizer=tokenizer_fingerprint,
+        vocab_size=len(tokenizer),
+        language=text.language,
+        near_duplicates=near_duplicates,
+        num_shards=num_shards,
+    )
+    in_order = replace(plan, num_shards=1) if _parts_are_runs(text, num_shards) else plan
+    fingerprint = _hash(FORMAT_VERSION, *vars(in_order).values())
+    builder = _Builder(Path(output_dir), plan, fingerprint, max_shard_bytes)
+    return builder.build(text, tokenizer, default_workers() if num_workers is None else num_workers, shard or 0)
+
+
+class _Builder:
+    """One process that builds a store, or a part of it."""
+
+    def __init__(self, output_dir: Path, plan: Plan, fingerprint: str, max_shard_bytes: int) -> None:
+        self.output_dir = output_dir
+        self.plan = plan
+        self.fingerprint = fingerprint
+        self.max_shard_bytes = max_shard_bytes
+        self.folder = output_dir.with_name(f".{output_dir.name}.building-{_hash(*vars(plan).values())[:16]}")
+
+    def build(self, text: Text, tokenizer: Any, num_workers: int, shard: int) -> TokenStore | None:
+        store = self._existing(text)
+        if store is not None:
+            return store
+        with _storage_errors(self.output_dir, self.folder):
+            self.output_dir.parent.mkdir(parents=True, exist_ok=True)
+            if self.plan.num_shards == 1:
+                with _locked(self.output_dir, "lock"):
+                    store = self._existing(text)  # another builder may have been first
+                    if store is not None:
+                        return store
+                    self._claim_folder(tokenizer)
+                    self._make_part(text, num_workers, 0)
+                    return self._assemble(text)
+            with _locked(self.output_dir, "lock"):
+                store = self._existing(text)
+                if store is not None:
+                    return store
+                self._claim_folder(tokenizer)
+            with _locked(self.output_dir, f"part-{shard}-of-{self.plan.num_shards}.lock"):
+                if self.folder.exists():  # else another process made this part, and the store
+                    self._make_part(text, num_workers, shard)
+            with _locked(self.output_dir, "lock"):
+                store = self._existing(text)
+                if store is not None:
+                    return store
+                missing = [part for part in range(self.plan.num_shards) if self._pieces(part) is None]
+                if not missing:
+                    return self._assemble(text)
+        numbers = ", ".join(map(str, missing))
+        verb = "are" if len(missing) > 1 else "is"
+        print(f"shard {shard} of {self.plan.num_shards} is done; {numbers} {verb} missing", file=sys.stderr)
+        return None
+
+    def _existing(self, text: Text) -> TokenStore | None:
+        """The store at its place if it is the one wanted; None when it may be written."""
+        place = self.output_dir
+        if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+            if place.is_mount():
+                raise CorpusError(f"{place} is where a disk is mounted; name a folder in it: {place / 'corpus'}")
+            return None
+        if not (place / MANIFEST).is_file():
+            raise CorpusError(f"{place} is there and is not a token store; choose another --output_dir.")
+        try:
+            store = open_store(place)
+        except CorpusError:
+            return None  # damaged, or of an older version: it is built again
+        if store.fingerprint != self.fingerprint or store.manifest["max_shard_bytes"] != self.max_shard_bytes:
+            return None
+        if store.source_names != text.names or store.source_weights != text.weights:
+            sources = [old | new for old, new in zip(store.manifest["sources"], _sources(text), strict=True)]
+            with _storage_errors(place, self.folder):
+                write_manifest(place, store.manifest | {"sources": sources})
+            store = open_store(place)
+        return store
+
+    def _claim_folder(self, tokenizer: Any) -> None:
+        """Make the folder of this build, and see that no other is under way; under the lock of the store."""
+        for other in self.output_dir.parent.glob(f".{self.output_dir.name}.building-*"):
+            if other == self.folder:
+                continue
+            try:
+                plan = Plan.load(other / PLAN)
+            except (OSError, ValueError, TypeError):
+                plan = replace(self.plan, num_shards=1)
+            if plan.num_shards > 1:
+                raise CorpusError(
+                    f"shards of {self.output_dir} were prepared with {_difference(plan, self.plan)}. All shards need "
+                    f"the same data and options. Go on with those, or give up what is ready: rm -r {other}"
+                )
+            shutil.rmtree(other, ignore_errors=True)  # of a build that was killed; nobody holds the lock
+        self.folder.mkdir(exist_ok=True)
+        if not (self.folder / PLAN).exists():
+            write_whole(self.folder / TOKENIZER, tokenizer.backend_tokenizer.to_str().encode())
+            self.plan.save(self.folder / PLAN)
+
+    def _part(self, shard: int) -> Path:
+        return self.folder / f"part-{shard:05}-of-{self.plan.num_shards:05}"
+
+    def _make_part(self, text: Text, num_workers: int, shard: int) -> None:
+        """Make the pieces of one part that are not there yet."""
+        ready = self._pieces(shard)
+        if ready is not None:
+            print(f"{len(ready)} of {len(ready)} pieces were ready and are kept", file=sys.stderr)
+            return
+        part = self._part(shard)
+        part.mkdir(exist_ok=True)
+        for left in part.glob("*.tmp"):
+            left.unlink(missing_ok=True)
+        total = text.shard_bytes(shard=shard, num_shards=self.plan.num_shards)
+        self._check_space(total)
+        count = made = 0
+        bar = tqdm(
+            total=total, unit="B", unit_scale=True, desc="tokenizing", disable=not sys.stderr.isatty(), leave=False
+        )
+        try:
+            with bar, Workers(folder=self.folder, count=num_workers) as workers:
+                for piece in _cut_pieces(text.documents(shard=shard, num_shards=self.plan.num_shards)):
+                    path = part / f"{piece.number:08}{SUFFIX}"
+                    there = Piece.open(path)
+                    if there is None or there.text_checksum != piece.checksum:
+                        workers.submit(piece, path)
+                        made += 1
+                    count += 1
+                    bar.update(text.bytes_read - bar.n)
+                workers.finish()
+        except CorpusError as error:
+            if error.exit_code == CorpusError.exit_code:
+                # Text that cannot be used: when it is mended it is another text, and other pieces.
+                shutil.rmtree(part if self.plan.num_shards > 1 else self.folder, ignore_errors=True)
+            raise
+        for path in part.glob(f"*{SUFFIX}"):
+            if int(path.name.removesuffix(SUFFIX)) >= count:
+                path.unlink()
+        sync_folder(part)
+        if made < count:
+            print(f"{count - made} of {count} pieces were ready and are kept", file=sys.stderr)
+        done = {"pieces": count, "dropped": text.dropped, "bad_records": text.bad_records}
+        write_whole(part.with_suffix(".json"), json.dumps(done).encode())
+
+    def _pieces(self, shard: int) -> list[Piece] | None:
+        """All pieces of a part; None if it is not whole."""
+        part = self._part(shard)
+        try:
+            count = json.loads(part.with_suffix(".json").read_bytes())["pieces"]
+        except (OSError, ValueError, KeyError):
+            return None
+        pieces = [Piece.open(part / f"{number:08}{SUFFIX}") for number in range(count)]
+        whole = [piece for piece in pieces if piece is not None]
+        return whole if len(whole) == count else None
+
+    def _assemble(self, text: Text) -> TokenStore:
+        """Put the parts together and the store in its place; under the lock of the store."""
+        parts = [self._pieces(shard) or [] for shard in range(self.plan.num_shards)]
+        # Where parts take turns in reading, each has documents of every source. A source is to be one run.
+        pieces = sorted((piece for part in parts for piece in part), key=lambda piece: piece.source)
+        try:
+            folder, manifest = assemble(
+                pieces=pieces,
+                plan=self.plan,
+                reading=self._reading(text),
+                sources=_sources(text),
+                folder=self.folder,
+                shard_bytes=self.max_shard_bytes,
+            )
+        except CorpusError as error:
+            if error.exit_code == CorpusError.exit_code:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        except BaseException:
+            shutil.rmtree(self.folder / "store", ignore_errors=True)  # room for the pieces
+            raise
+        write_manifest(
+            folder, manifest | {"fingerprint": self.fingerprint, "tokenizer_fingerprint": self.plan.tokenizer}
+        )
+        if self.output_dir.exists():
+            # Whoever has the old store open keeps it: its files live as long as they are mapped.
+            shutil.rmtree(self.folder / "replaced", ignore_errors=True)
+            os.rename(self.output_dir, self.folder / "replaced")
+        os.rename(folder, self.output_dir)
+        sync_folder(self.output_dir.parent)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return open_store(self.output_dir)
+
+    def _reading(self, text: Text) -> Reading:
+        """What the readers of all parts left out."""
+        reading = Reading()
+        # Parts that take turns read all of the text, each of them.
+        for shard in range(self.plan.num_shards if _parts_are_runs(text, self.plan.num_shards) else 1):
+            done = json.loads(self._part(shard).with_suffix(".json").read_bytes())
+            for reason, number in done["dropped"].items():
+                reading.dropped[reason] = reading.dropped.get(reason, 0) + number
+            reading.bad_records += done["bad_records"]
+        return reading
+
+    def _check_space(self, total_bytes: int | None) -> None:
+        """Pieces and store together take about twice the tokens.
+
+        Raises:
+            StorageError: there is not even room for a quarter of that.
+        """
+        if not total_bytes:
+            return
+        ready = sum(file.stat().st_size for file in self.folder.rglob(f"*{SUFFIX}"))
+        size = token_dtype(self.plan.vocab_size).itemsize
+        needed = 2 * total_bytes * size // BYTES_PER_TOKEN - ready
+        free = shutil.disk_usage(self.folder).free
+        if free >= needed:
+            return
+        message = (
+            f"{self.output_dir} will take about {needed / 1e9:.2g} GB while it is built, half of it afterwards, and "
+            f"{free / 1e9:.2g} GB are free"
+        )
+        if free < needed // 4:  # columns beside the text can make the estimate too large, but hardly four times
+            raise StorageError(f"{message}. Make room or choose another --output_dir.")
+        print(f"warning: {message}", file=sys.stderr)
+
+
+def _cut_pieces(documents: Iterable[Document]) -> Iterator[TextPiece]:
+    """Pieces of PIECE_BYTES and what the last document has more; each of one source."""
+    texts: list[bytes] = []
+    number = size = source = 0
+    place = ""
+    for document in documents:
+        if texts and (size >= PIECE_BYTES or document.source != source):
+            yield TextPiece(number=number, source=source, place=place, texts=texts)
+            number, texts, size = number + 1, [], 0
+        if not texts:
+            source, place = document.source, document.place
+        texts.append(document.text.encode())
+        size += len(texts[-1]) + DOCUMENT_OVERHEAD
+    if texts:
+        yield TextPiece(number=number, source=source, place=place, texts=texts)
+
+
+def _sources(text: Text) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "weight": text.weights[number] if text.weights else None}
+        for number, name in enumerate(text.names)
+    ]
+
+
+def _parts_are_runs(text: Text, num_shards: int) -> bool:
+    """Whether parts 0, 1, 2 ... one after the other are the text; with fewer files than parts they take turns."""
+    if num_shards == 1:
+        return True
+    sizes = [text.shard_bytes(shard=shard, num_shards=num_shards) for shard in range(num_shards)]
+    return None not in sizes and sum(filter(None, sizes)) == text.total_bytes
+
+
+def _check_options(num_workers: int | None, max_shard_bytes: int, num_shards: int, shard: int | None) -> None:
+    if num_workers is not None and num_workers < 0:
+        raise CorpusError(f"--num_workers must be 0 or more, got {num_workers}")
+    if max_shard_bytes < 1:
+        raise CorpusError(f"--max_shard_bytes must be 1 or more, got {max_shard_bytes}")
+    if num_shards < 1:
+        raise CorpusError(f"--num_shards must be 1 or more, got {num_shards}")
+    if shard is None and num_shards > 1:
+        raise CorpusError(
+            f"--num_shards {num_shards} needs --shard 0 to {num_shards - 1}: run the command once for each of them"
+        )
+    if shard is not None and not 0 <= shard < num_shards:
+        raise CorpusError(f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}")
+
+
+def _difference(there: Plan, here: Plan) -> str:
+    names = {"text": "other data", "tokenizer": "another tokenizer", "vocab_size": "another vocabulary"}
+    found = [
+        names.get(name) or f"--{name} {value} (here {vars(here)[name]})"
+        for name, value in vars(there).items()
+        if value != vars(here)[name]
+    ]
+    return " and ".join(found)
+
+
+def _hash(*values: Any) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+@contextmanager
+def _locked(output_dir: Path, name: str) -> Iterator[None]:
+    """One builder at a time; the lock file goes with its last holder."""
+    lock = FileLock(output_dir.with_name(f".{output_dir.name}.{name}"))
+    try:
+        lock.acquire(timeout=SILENT_WAIT_SECONDS)
+    except Timeout:
+        print(f"another process is building {output_dir}; waiting for it", file=sys.stderr)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        # filelock sees that a waiter holds the lock of a removed file, and takes a new one.
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
+
+
+@contextmanager
+def _storage_errors(output_dir: Path, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reasons = {
+            errno.ENOSPC: "the disk is full",
+            errno.EDQUOT: "your quota is used up",
+            errno.EROFS: "read-only",
+            errno.EACCES: "no permission",
+            errno.EPERM: "no permission",
+            errno.EFBIG: "files may not be so large here",
+            errno.ENOLCK: "its file system knows no locks",
+            errno.ENOSYS: "its file system knows no locks",
+        }
+        kept = " What is ready is kept: after that, the same command goes on from there." if folder.exists() else ""
+        raise StorageError(
+            f"cannot write {output_dir}: {reasons.get(error.errno or 0, 'the disk fails')} ({error}). "
+            f"Make room or choose another --output_dir.{kept}"
+        ) from error
+
+
+class _Documents:
+    """Texts of documents in the place of a `Text`."""
+
+    names, weights, language = ["text"], None, "en"
+    bytes_read = 0
+
+    def __init__(self, documents: Iterable[str], fingerprint: str) -> None:
+        self.texts = documents
+        self.fingerprint = fingerprint
+        self.dropped: dict[str, int] = {}
+        self.bad_records: list[str] = []
+
+    def shard_bytes(self, **_: int) -> None:
+        return None
+
+    def documents(self, **_: int) -> Iterator[Document]:
+        return (Document(text, 0, "") for text in self.texts if text and not text.isspace())
+
+
+def build_store(
+    *,
+    documents: Iterable[str],
+    tokenizer: Any,
+    output_dir: Path,
+    fingerprint: str,
+    tokenizer_fingerprint: str,
+    total_bytes: int | None = None,
+) -> TokenStore:
+    """`prepare_store` for the texts of documents with a fingerprint of their own, by one process."""
+    text: Any = _Documents(documents, fingerprint)
+    store = prepare_store(
+        text=text,
+        tokenizer=tokenizer,
+        tokenizer_fingerprint=tokenizer_fingerprint,
+        output_dir=output_dir,
+        num_workers=0,
+    )
+    assert store is not None
+    return store

@@ -1,0 +1,160 @@
+"""Equal and nearly equal documents: against sets in memory, against exact Jaccard similarities, in many buckets."""
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corpus import CorpusError, TextArguments, duplicates, open_text, prepare_store
+from corpus.duplicates import DocumentSet, find_equal, find_near, make_shingles, make_signature
+from tokenization import train_bpe
+
+
+def in_parts(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    numbers=st.lists(st.integers(0, 12), min_size=1, max_size=40), size=st.integers(1, 9), in_bucket=st.integers(1, 9)
+)
+def test_the_first_of_equal_documents_stays(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[int], size: int, in_bucket: int
+) -> None:
+    folder = tmp_path_factory.mktemp("equal")
+    table = np.random.default_rng(0).bytes(16 * 13)
+    hashes = np.frombuffer(b"".join(table[16 * number : 16 * number + 16] for number in numbers), dtype="V16")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duplicates, "RECORDS_IN_BUCKET", in_bucket)
+        found, count = find_equal(hashes=in_parts(hashes, size), num_documents=len(numbers), folder=folder)
+    expected = [number in numbers[:place] for place, number in enumerate(numbers)]
+    assert found.mask(0, len(numbers)).tolist() == expected and count == sum(expected)
+    for first in range(0, len(numbers), 3):
+        assert found.mask(first, len(numbers)).tolist() == expected[first:]
+    assert not list(folder.iterdir())
+
+
+def test_hashes_that_agree_in_half_are_not_equal(tmp_path: Path) -> None:
+    hashes = np.array([[1, 2], [1, 3], [4, 2], [1, 2]], dtype="<u8").view("V16").ravel()
+    found, count = find_equal(hashes=[hashes], num_documents=4, folder=tmp_path)
+    assert (found.mask(0, 4).tolist(), count) == ([False, False, False, True], 1)
+
+
+WORDS = [f"word{number}" for number in range(3000)]
+
+
+def variants(random: np.random.Generator) -> list[str]:
+    """Texts of 300 words, each followed by ones with more and more words changed."""
+    texts = []
+    for _ in range(40):
+        words = random.choice(WORDS, size=300).tolist()
+        texts.append(" ".join(words))
+        for changes in (1, 3, 6, 12, 60):
+            changed = list(words)
+            for place in random.choice(300, size=changes, replace=False):
+                changed[place] = "other"
+            texts.append(" ".join(changed))
+    return texts
+
+
+def jaccard(one: str, other: str) -> float:
+    a, b = (set(zip(*(text.split()[start:] for start in range(5)), strict=False)) for text in (one, other))
+    return len(a & b) / len(a | b)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.8, 0.95])
+def test_what_is_found_resembles_an_earlier_text_and_hardly_any_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threshold: float
+) -> None:
+    texts = variants(np.random.default_rng(7))
+    signatures = np.stack([make_signature(text) for text in texts])
+    nothing = DocumentSet(len(texts))
+    found, count = find_near(
+        signatures=in_parts(signatures, 7), skipped=nothing, num_documents=len(texts), threshold=threshold,
+        folder=tmp_path,
+    )  # fmt: skip
+    mask = found.mask(0, len(texts))
+    assert mask.sum() == count and not list(tmp_path.iterdir())
+    clear = 0
+    for place in range(len(texts)):
+        group = 6 * (place // 6)
+        highest = max((jaccard(texts[other], texts[place]) for other in range(group, place)), default=0.0)
+        if abs(highest - threshold) > 0.12:  # three standard errors of the estimate
+            assert mask[place] == (highest > threshold), (place, highest)
+            clear += 1
+    assert clear > 100
+    monkeypatch.setattr(duplicates, "RECORDS_IN_BUCKET", 20)
+    monkeypatch.setattr(duplicates, "PAIRS_AT_ONCE", 3)
+    again, _ = find_near(
+        signatures=in_parts(signatures, 50), skipped=nothing, num_documents=len(texts), threshold=threshold,
+        folder=tmp_path,
+    )  # fmt: skip
+    assert np.array_equal(again.bits, found.bits)
+
+
+def test_documents_that_are_dropped_anyway_are_not_compared(tmp_path: Path) -> None:
+    signatures = np.stack([make_signature(text) for text in ("a b c d e f", "a b c d e f", "other words")])
+    skipped = DocumentSet(3)
+    skipped.add(np.array([0]))
+    _, count = find_near(signatures=[signatures], skipped=skipped, num_documents=3, threshold=0.8, folder=tmp_path)
+    assert count == 0
+
+
+def test_signatures_estimate_the_similarity_and_never_change() -> None:
+    one, other = (
+        "the cat sat on the mat and the dog ran after it " * 3,
+        "the cat sat on the mat and the cow ran after it " * 3,
+    )
+    estimate = (make_signature(one) == make_signature(other)).mean()
+    assert abs(estimate - jaccard(one, other)) < 0.12
+    assert (
+        make_signature("The cat, sat ON the mat!")[:3].tolist()
+        == make_signature("the cat sat on the mat")[:3].tolist()
+    )
+    assert make_signature("the cat sat on the mat")[:3].tolist() == [322003956, 754308201, 721092940]
+
+
+def test_texts_with_few_spaces_are_compared_by_characters() -> None:
+    text = "你好世界今天天气很好我们去公园散步吧然后回家吃饭"
+    assert len(make_shingles(text)) == len(text) - 4
+    assert len(set(make_shingles(text)) & set(make_shingles(text + "再见"))) == len(text) - 4
+    assert len(make_shingles("one two three four five six")) == 2
+
+
+@pytest.mark.parametrize("text", ["!", "a", "a b", "...", "\u3000", "\x1c"])
+def test_the_shortest_texts_have_a_shingle(text: str) -> None:
+    assert len(make_shingles(text)) == 1 and make_signature(text).dtype == np.uint32
+
+
+def test_a_store_without_them(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    texts = variants(random)[:12]
+    texts = [texts[0], texts[0], *texts[1:], texts[3]]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tokenizer = train_bpe(documents=texts, vocab_size=280)
+    options: dict[str, Any] = {"tokenizer": tokenizer, "tokenizer_fingerprint": "t", "output_dir": tmp_path / "store"}
+    text = open_text(TextArguments(data=[str(tmp_path / "rows.jsonl")]))
+    store = prepare_store(text=text, near_duplicates=0.6, num_workers=0, **options)
+    assert store is not None
+    assert store.manifest["dropped"] == {"duplicates": 2, "near-duplicates": 8}
+    assert "dropped: duplicates 2, near-duplicates 8" in store.report(decode=tokenizer.decode)
+    kept = [tokenizer.decode(store.document_tokens(number)) for number in range(store.num_documents)]
+    assert kept == [texts[0], texts[6], texts[7], texts[12]]
+    plain = prepare_store(text=text, **options)
+    assert plain is not None and plain.num_documents == 12 and plain.fingerprint != store.fingerprint
+
+
+def test_the_library_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    duplicates.check_near_duplicates(0.0)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    duplicates.check_near_duplicates(0.0)
+    with pytest.raises(CorpusError, match=r'not installed\. Install it: pip install -e "\.\[dedup\]"') as caught:
+        duplicates.check_near_duplicates(0.8)
+    assert caught.value.exit_code == 2

@@ -1,0 +1,165 @@
+"""The table of words against the tokenizer itself, on every text that hypothesis thinks of."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers.pre_tokenizers import ByteLevel
+
+from corpus import encoding
+from corpus.encoding import GPT2_PATTERN, SentenceEncoder, token_dtype
+
+MODERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)  # Llama 3
+MARKS = r"'(?:[sdmt]|ll|ve|re)| ?[\p{L}\p{M}]+| ?\p{N}{1,3}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+CASED = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)  # GPT-4o
+TRAINING = [
+    "The cat's paw, and we'll say: 12345 times! Straße déjà-vu “quoted” — Привет, Ελλάδα. don't DON'T \r\n x" * 9
+]
+
+
+def make(pattern: str | None, normalizer: Any = None, added: tuple[str, ...] = ()) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    if pattern is not None:
+        split = pre_tokenizers.Split(Regex(pattern), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, ByteLevel(add_prefix_space=False, use_regex=False)])
+    from tokenizers.trainers import BpeTrainer
+
+    trainer = BpeTrainer(
+        vocab_size=400, special_tokens=["[MASK]"], initial_alphabet=ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(TRAINING, trainer)
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added])
+    return tokenizer
+
+
+TOKENIZERS = {
+    "gpt2": make(None),
+    "modern": make(MODERN),
+    "marks": make(MARKS),
+    "cased": make(CASED),
+    "nfc": make(MODERN, normalizers.NFC()),
+    "lowercase": make(
+        MODERN, normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()])
+    ),
+    "added": make(MODERN, added=("<tool>", "  ")),
+}
+ENCODERS = {
+    name: SentenceEncoder(tokenizer_json=tokenizer.to_str(), dtype=np.dtype(np.uint16))
+    for name, tokenizer in TOKENIZERS.items()
+}
+PIECES = (
+    "'s",
+    "'LL",
+    "don't",
+    " ",
+    "  ",
+    "\n",
+    "\r\n",
+    "\t",
+    "1234",
+    "é",
+    "e\u0301",
+    "“",
+    "—",
+    "ſ",
+    "\u00a0",
+    "\u2003",
+)
+PIECES += ("a", "B", "cat", "Привет", "[MASK]", "<tool>", "你好", "7", "²", "\x1c", "/")
+TEXTS = st.lists(st.text(max_size=20) | st.lists(st.sampled_from(PIECES)).map("".join), max_size=6)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=200, deadline=None)
+@given(texts=TEXTS)
+def test_it_gives_the_ids_of_the_tokenizer(name: str, texts: list[str]) -> None:
+    texts = [text.encode("utf-8", "ignore").decode() for text in texts]
+    encoder, tokenizer = ENCODERS[name], TOKENIZERS[name]
+    assert encoder.words is not None
+    tokenizer.encode_special_tokens = True
+    expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    for _ in range(2):  # new words, and known ones
+        tokens, lengths = encoder.encode(texts)
+        assert lengths.tolist() == list(map(len, expected))
+        assert tokens.tolist() == [id for ids in expected for id in ids]
+        assert tokens.dtype == np.uint16
+
+
+def test_all_kinds_of_word_are_found_in_a_book(shared_data: Any) -> None:
+    text = (shared_data / "novels" / "Cbronte_Villette_1853.txt").read_text(encoding="utf-8-sig")[:300_000]
+    lines = text.splitlines(keepends=True)
+    for name, encoder in ENCODERS.items():
+        backend = encoder._through_backend(lines)
+        for found, expected in zip(encoder.encode(lines), backend, strict=True):
+            assert np.array_equal(found, expected), name
+
+
+def test_the_table_stays_small_and_pauses_where_words_do_not_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MAX_WORDS", 50)
+    encoder = SentenceEncoder(tokenizer_json=TOKENIZERS["modern"].to_str(), dtype=np.dtype(np.uint16))
+    assert encoder.words is not None
+    random = np.random.default_rng(0)
+    words = ["".join(map(chr, random.integers(97, 123, size=9))) for _ in range(600)]
+    sentences = [" ".join(words[start : start + 3]) for start in range(0, 600, 3)]
+    for start in range(0, 200, 10):
+        found, expected = encoder.encode(sentences[start : start + 10]), encoder._through_backend(
+            sentences[start : start + 10]
+        )  # fmt: skip
+        assert found[0].tolist() == expected[0].tolist()
+        assert len(encoder.words) <= 50 + 30
+    assert encoder._pause > 0
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\d+|\D+", r"\p{Han}+|.", r"\w+|[^\w\s]+", r"[a-z&&[^b]]+|\s+", r"\p{N}{1,3}+|\P{N}+", r"^\s+|\S+|\s"]
+)
+def test_other_expressions_go_through_the_tokenizer(pattern: str) -> None:
+    assert encoding._python_pattern(pattern) is None
+    encoder = SentenceEncoder(tokenizer_json=make(pattern).to_str(), dtype=np.dtype(np.uint16))
+    assert encoder.words is None
+    expected = make(pattern).encode("Some text 12.").ids
+    assert encoder.encode(["Some text 12."])[0].tolist() == expected
+
+
+def test_other_tokenizers_are_left_alone() -> None:
+    def table(tokenizer: Tokenizer) -> Any:
+        return SentenceEncoder(tokenizer_json=tokenizer.to_str(), dtype=np.dtype(np.uint16)).words
+
+    assert table(make(GPT2_PATTERN)) is not None
+    assert table(make(None, normalizers.Replace("a", "b"))) is None
+    assert table(make(r"\p{L}+")) is None  # leaves something out
+    other = make(None)
+    other.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    assert table(other) is None
+    other.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(), ByteLevel(add_prefix_space=False)])
+    assert table(other) is None
+    words = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert table(words) is None
+
+
+def test_a_table_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a library's expressions mean in another version: the tokenizer has the last word."""
+    monkeypatch.setattr(encoding, "_VERDICTS", {})
+    monkeypatch.setattr(encoding, "_WHITE_SPACE", encoding._WHITE_SPACE.replace("\xa0", ""))
+    encoder = SentenceEncoder(tokenizer_json=TOKENIZERS["modern"].to_str(), dtype=np.dtype(np.uint16))
+    assert encoder.words is None
+
+
+@pytest.mark.parametrize(("size", "name"), [(1, "uint8"), (256, "uint8"), (257, "uint16"), (65536, "uint16"),
+                                            (65537, "uint32")])  # fmt: skip
+def test_the_smallest_type(size: int, name: str) -> None:
+    assert token_dtype(size).name == name
