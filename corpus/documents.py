@@ -111,8 +111,13 @@ def _piece(line: Line, path: Path, *, keep_end: bool = True) -> Iterator[Piece |
         text = decode(line, path)
         if not keep_end:
             text = text.rstrip("\r\n")
-        _refuse_nul(text, path=path, line=line.number, offset=line.offset)
-        yield Piece(normalize_lines(text), line.number, line.offset)
+        position = text.find("\0")
+        if position < 0:
+            yield Piece(normalize_lines(text), line.number, line.offset)
+        else:
+            number, offset = line.number + text.count("\n", 0, position), line.offset + len(text[:position].encode())
+            begin = max(text.rfind("\n", 0, position) + 1, position - 40)
+            yield bad_record(path, number=number, what=NUL, offset=offset, head=text[begin : begin + 80])
     except BadRecord as error:
         yield error
 
@@ -190,23 +195,13 @@ def text_of(record: Record, *, column: str) -> str:
     if size > MAX_DOCUMENT_BYTES:
         what = f"a document of {size:,} bytes, and a document may have {MAX_DOCUMENT_BYTES >> 20} MiB"
         raise bad(what=what, head=text, remedy="Split it.")
-    _refuse_nul(text, path=Path(record.path), line=record.line, offset=record.offset)
+    if "\0" in text:
+        raise bad(what=NUL, head=text[max(0, text.find("\0") - 40) :])
     return normalize_lines(text.removeprefix("\ufeff"))
 
 
-def _refuse_nul(text: str, *, path: Path, line: int, offset: int | None) -> None:
-    """No text holds the character NUL: a file of a machine that crashed does, and so do UTF-16 and binary files."""
-    position = text.find("\0")
-    if position < 0:
-        return
-    begin = max(text.rfind("\n", 0, position) + 1, position - 40)
-    raise bad_record(
-        path,
-        number=line + text.count("\n", 0, position) if offset is not None else line,
-        what="NUL characters, which no text holds (a broken copy, UTF-16 or a binary file?)",
-        offset=None if offset is None else offset + len(text[:position].encode()),
-        head=text[begin : begin + 80],
-    )
+# No text holds the character NUL: a file of a machine that crashed does, and so do UTF-16 and binary files.
+NUL = "NUL characters, which no text holds (a broken copy, UTF-16 or a binary file?)"
 
 
 def normalize_lines(text: str) -> str:
