@@ -15,7 +15,8 @@ WIDTH = 118
 
 LEGENDS = {
     "masks": "⟦cat→[MASK]⟧ hidden   ⟦cat≠tree⟧ replaced at random   ⟦cat=⟧ to be found though it stands there",
-    "next": "every token is to be found from those before it, but for ‹cat›, with which a piece begins",
+    "hybrid": "masked rows are read from both sides, and what is hidden is to be said at the position before it",
+    "next": "causal rows: every token is to be found from those before it, but for ‹cat›, with which a piece begins",
     "edges": "├─── another document: neither sees the other   … the document goes on in another row   ↵ line break",
     "pairs": "A and B see each other, and the label says what B is to A   ↵ line break",
     "denoising": "reads: the encoder, damaged   writes: the decoder, in full, or what each sentinel stands for",
@@ -52,7 +53,7 @@ class _Page:
             "mlm_nsp": ["masks", "pairs"],
             "mlm_sop": ["masks", "pairs"],
             "clm": ["next", "edges"],
-            "hybrid": ["masks", "next", "edges"],
+            "hybrid": ["hybrid", "masks", "next", "edges"],
             "denoising": ["denoising", "edges"],
         }
         return [LEGENDS[kind] for kind in kinds[self.objective.name]]
@@ -96,7 +97,7 @@ class _Page:
             lines += _wrapped(self._open(text, original), first="│ ", later="│ ")
         facts = [f"{size} tokens of {_counted(len(bounds) - 1, 'document')}, {len(ids) - size} of padding"]
         if self.objective.name == "hybrid":
-            facts.insert(0, "causal" if is_next else "masked, found one position before")
+            facts.insert(0, "causal" if is_next else "masked")
         return [*facts, self._count(labels, ids[:size])], lines
 
     def _denoising(self, example: dict[str, Any]) -> tuple[list[str], list[str]]:

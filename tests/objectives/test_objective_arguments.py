@@ -1,0 +1,76 @@
+"""Options that are lists of numbers, stages of length, and what cannot be."""
+
+import argparse
+import json
+from dataclasses import asdict
+
+import pytest
+from transformers import HfArgumentParser
+
+from objectives import Numbers, ObjectiveArguments, ObjectiveError
+
+
+def parsed(*words: str) -> ObjectiveArguments:
+    (arguments,) = HfArgumentParser(ObjectiveArguments).parse_args_into_dataclasses(list(words))
+    return arguments
+
+
+def test_numbers_are_read_from_a_text_with_commas() -> None:
+    assert Numbers("128,512") == (128, 512) and Numbers("0.30,0.15") == (0.3, 0.15)
+    assert Numbers(128) == Numbers("128") == Numbers([128]) == [128] and Numbers("128") != (128, 1)
+    assert str(Numbers("128,512")) == "128,512" and repr(Numbers("0.5")) == "Numbers('0.5')"
+    assert [type(number) for number in Numbers("1,1.0")] == [int, float]
+    for text in ("", "a", "1;2", "1,,2"):
+        with pytest.raises(argparse.ArgumentTypeError, match="expected a number"):
+            Numbers(text)
+
+
+def test_the_command_line_is_read() -> None:
+    found = parsed("--sequence_length", "128,512", "--sequence_length_at", "0,0.9", "--mask_probability", "0.30,0.15")
+    assert found.lengths == (128, 512) and found.sequence_length_at == (0, 0.9) and found.mask_rates == (0.3, 0.15)
+    assert parsed() == ObjectiveArguments() and parsed().lengths == (128,) and parsed().mask_rates == (0.3, 0.3)
+    assert parsed("--mask_probability", "0.2").mask_rates == (0.2, 0.2)
+
+
+def test_what_is_written_down_equals_what_was_given() -> None:
+    """A resumed run compares its options with those that its checkpoint holds as JSON."""
+    options = asdict(ObjectiveArguments(sequence_length=Numbers("128,512"), sequence_length_at=Numbers("0,0.9")))
+    assert json.loads(json.dumps(options)) == options
+
+
+def test_the_share_of_masks_depends_on_the_objective() -> None:
+    assert ObjectiveArguments(objective="denoising").mask_rates == (0.3, 0.3)
+    spans = ObjectiveArguments(objective="denoising", denoising="span_corruption")
+    assert spans.mask_rates == (0.15, 0.15)
+    assert ObjectiveArguments(denoising="span_corruption").mask_rates == (0.3, 0.3)  # for mlm_nsp without effect
+
+
+MISTAKES = [
+    ({"sequence_length": 2}, "--sequence_length must be at least 8.*got 2"),
+    ({"sequence_length": (128, 9.5), "sequence_length_at": (0, 0.5)}, "--sequence_length must be.*got 9.5"),
+    ({"sequence_length": (128, 512)}, "--sequence_length 128,512 has 2 stages and --sequence_length_at 0 has 1"),
+    ({"sequence_length": (8, 9), "sequence_length_at": (0.1, 0.5)}, "--sequence_length_at must begin with 0.*0.1,0.5"),
+    ({"sequence_length": (8, 9), "sequence_length_at": (0, 0)}, "--sequence_length_at must.*got 0,0"),
+    ({"sequence_length": (8, 9), "sequence_length_at": (0, 1)}, "--sequence_length_at must.*got 0,1"),
+    ({"sequence_length": (8, 9), "sequence_length_at": (0, float("nan"))}, "--sequence_length_at must"),
+    ({"mask_probability": 0.0}, "--mask_probability.*0.0"),
+    ({"mask_probability": 1.5}, "--mask_probability.*1.5"),
+    ({"mask_probability": (0.3, 0.2, 0.1)}, "--mask_probability must be one number or two, got 0.3,0.2,0.1"),
+    ({"mask_replace_prob": 1.1}, "--mask_replace_prob.*1.1"),
+    ({"random_replace_prob": -0.1}, "--random_replace_prob.*-0.1"),
+    ({"mask_replace_prob": 0.8, "random_replace_prob": 0.3}, "--mask_replace_prob 0.8 and --random_replace_prob 0.3"),
+    ({"short_sequence_probability": 2.0}, "--short_sequence_probability.*2.0"),
+    ({"hybrid_causal_share": 0.0}, "--hybrid_causal_share.*0.0.*--objective mlm or clm"),
+    ({"hybrid_causal_share": 1.0}, "--hybrid_causal_share.*1.0"),
+    ({"eval_fraction": 1.0}, "--eval_fraction.*1.0"),
+    ({"eval_fraction": -0.1}, "--eval_fraction.*-0.1"),
+    ({"max_eval_examples": -1}, "--max_eval_examples.*-1"),
+    ({"show_examples": -1}, "--show_examples.*-1"),
+]
+
+
+@pytest.mark.parametrize("options, message", MISTAKES)
+def test_options_that_cannot_be_are_refused_by_name(options, message) -> None:
+    with pytest.raises(ObjectiveError, match=message) as raised:
+        ObjectiveArguments(**options)
+    assert raised.value.exit_code == 2
