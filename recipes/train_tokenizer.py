@@ -2,55 +2,113 @@
 
     python recipes/train_tokenizer.py                                              # the built-in corpus, seconds
     python recipes/train_tokenizer.py --data my_texts/ --vocab_size 16384 --output_dir runs/tokenizer
+    python recipes/train_tokenizer.py --data my_code/ --text_column content --pattern code --vocab_size 16384
+    python recipes/train_tokenizer.py --data my_texts/ --extend runs/tokenizer --vocab_size 24576 --output_dir runs/2
 
-Writes the tokenizer (it loads with `AutoTokenizer.from_pretrained`) and tokenizer_report.json.
+Writes the tokenizer (it loads with `AutoTokenizer.from_pretrained`) and tokenizer_report.json: docs/tokenizer.md says
+what the figures mean and which option is for what.
 """
 
 import json
+import sys
 import time
 import warnings
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from corpus import builtin_documents, read_documents
-from tokenization import (
-    TokenizerArguments,
-    compression_report,
-    save_tokenizer,
-    tokenizer_fingerprint,
-    train_bpe,
-)
-from training import exit_cleanly, parse_arguments
+from tqdm import tqdm
+
+import tokenization
+from corpus import Text, TextArguments, open_text
+from tokenization import Sample, TokenizerArguments
+from training import ArgumentError, exit_cleanly, parse_arguments
+
+MEASURED_BYTES = 32_000_000  # of the text trained on, for the report: seconds
+BARS_FROM_BYTES = 20_000_000  # training on less takes about two seconds
+
+
+def read(text: Text) -> Iterator[str]:
+    """The texts of all documents, with a bar when it takes long."""
+    with tqdm(
+        total=text.total_bytes, desc="reading", unit="B", unit_scale=True, leave=False, delay=3, disable=None
+    ) as bar:
+        for document in text.texts():
+            yield document
+            bar.update(text.bytes_read - bar.n)
+
+
+def learn(arguments: TokenizerArguments, sample: Sample) -> Any:
+    """A new tokenizer, or the one of --extend with more tokens."""
+    options: dict[str, Any] = {
+        "documents": sample.training(),
+        "vocab_size": arguments.vocab_size,
+        "min_frequency": arguments.min_frequency,
+        "extra_special_tokens": arguments.extra_special_tokens,
+        "num_sentinels": arguments.num_sentinels,
+        "pad_to_multiple_of": arguments.pad_to_multiple_of,
+        "show_progress": sample.num_bytes > BARS_FROM_BYTES and sys.stderr.isatty(),
+    }
+    if arguments.extend is None:
+        return tokenization.train_bpe(normalizer=arguments.normalizer, pattern=arguments.pattern, **options)
+    return tokenization.extend_tokenizer(tokenizer=tokenization.load_tokenizer(arguments.extend), **options)
+
+
+def check(arguments: TokenizerArguments, text_arguments: TextArguments) -> None:
+    """Refuse options that would do nothing."""
+    if text_arguments.tokenizer:
+        raise ArgumentError("--tokenizer is for recipes that use one; --extend DIR adds tokens to one")
+    for name in ("normalizer", "pattern"):
+        if arguments.extend and getattr(arguments, name) != getattr(TokenizerArguments, name):
+            raise ArgumentError(f"--{name} cannot be chosen with --extend, which keeps that of the old tokenizer")
 
 
 def main() -> None:
-    (arguments,) = parse_arguments((TokenizerArguments,))
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
-
-    def documents():
-        if not arguments.data:
-            return builtin_documents()
-        return read_documents(paths=arguments.data, text_column=arguments.text_column)
+    """Parse, sample, learn, measure, save."""
+    arguments, text_arguments = parse_arguments((TokenizerArguments, TextArguments), description=__doc__)
+    check(arguments, text_arguments)
+    folder = tokenization.check_output_dir(arguments.output_dir)
+    said: list[str] = []
+    warnings.showwarning = lambda message, *_, **__: said.append(str(message))
 
     start = time.perf_counter()
-    tokenizer = train_bpe(
-        documents=documents(), vocab_size=arguments.vocab_size, min_frequency=arguments.min_frequency
+    text = open_text(text_arguments)
+    sample = tokenization.sample_documents(
+        documents=read(text), max_bytes=arguments.max_bytes, seed=arguments.seed, folder=folder
     )
-    seconds = time.perf_counter() - start
-    report = compression_report(tokenizer=tokenizer, documents=documents())
-    report |= {"training_seconds": round(seconds, 2), "fingerprint": tokenizer_fingerprint(tokenizer)}
+    sampled = time.perf_counter()
+    tokenizer = learn(arguments, sample)
+    learned = time.perf_counter()
 
+    measured = sample.training(every=1 + sample.num_bytes // MEASURED_BYTES)
+    report = tokenization.compression_report(tokenizer=tokenizer, documents=measured, show_progress=True)
+    report["held_out"] = None
+    if sample.num_held_out_bytes:
+        report["held_out"] = tokenization.compression_report(tokenizer=tokenizer, documents=sample.spared())
+    if torn := tokenization.torn_warning(report, held_out=report["held_out"]):
+        said.append(torn)
+    seconds = {"reading": sampled - start, "training": learned - sampled, "measuring": time.perf_counter() - learned}
+    report |= {
+        "gpt2": tokenization.GPT2_REFERENCE,
+        "sample": sample.describe(),
+        "seconds": {name: round(value, 2) for name, value in seconds.items()},
+        "options": asdict(arguments),
+        "data": text.names,
+        "warnings": said,
+        "fingerprint": tokenization.tokenizer_fingerprint(tokenizer),
+    }
     output_dir = Path(arguments.output_dir)
-    save_tokenizer(tokenizer=tokenizer, output_dir=output_dir)
-    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-    (output_dir / "tokenizer_report.json").write_text(text, encoding="utf-8")
-    source = ", ".join(arguments.data) or "the built-in corpus"
-    print(
-        f"trained on {report['documents']:,} documents, {report['bytes'] / 1e6:.2f} MB of {source} in {seconds:.1f} s"
-    )
-    print(f"vocabulary size   {report['vocab_size']:,} ({report['unused_tokens']:,} tokens unused in this text)")
-    print(f"bytes per token   {report['bytes_per_token']:.2f}")
-    print(f"tokens per word   {report['tokens_per_word']:.2f}")
+    tokenization.save_tokenizer(tokenizer=tokenizer, output_dir=output_dir)
+    content = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+    (output_dir / "tokenizer_report.json").write_text(content, encoding="utf-8")
+
+    print(sample)
+    print(tokenization.describe_report(report))
+    print("seconds               " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()))
     print(f"saved in {output_dir}")
+    for message in said:
+        print(f"warning: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,33 @@
 """Raw text -> a byte-level BPE tokenizer, and a report on how good it is."""
 
 from .arguments import TokenizerArguments
-from .bpe import (
-    SPECIAL_TOKENS,
-    adapt_tokenizer,
-    load_tokenizer,
-    save_tokenizer,
-    tokenizer_fingerprint,
-    train_bpe,
-)
-from .errors import TokenizerError
-from .report import compression_report
+from .bpe import train_bpe
+from .errors import TokenizerError, TokenizerStorageError
+from .extend import extend_tokenizer
+from .files import check_output_dir, load_tokenizer, save_tokenizer, tokenizer_fingerprint
+from .report import GPT2_REFERENCE, compression_report, describe_report, torn_warning
+from .sampling import Sample, sample_documents
+from .templates import SPECIAL_TOKENS, adapt_tokenizer
 from .vocabulary import token_byte_lengths, token_edges
 
 __all__ = [
+    "GPT2_REFERENCE",
     "SPECIAL_TOKENS",
+    "Sample",
     "TokenizerArguments",
     "TokenizerError",
+    "TokenizerStorageError",
     "adapt_tokenizer",
+    "check_output_dir",
     "compression_report",
+    "describe_report",
+    "extend_tokenizer",
     "load_tokenizer",
+    "sample_documents",
     "save_tokenizer",
     "token_byte_lengths",
     "token_edges",
     "tokenizer_fingerprint",
+    "torn_warning",
     "train_bpe",
 ]

@@ -1,24 +1,15 @@
 """What a person can say about a tokenizer on the command line."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass
 class TokenizerArguments:
-    """Options of `recipes/train_tokenizer.py`."""
+    """Options of `recipes/train_tokenizer.py`, beside those that say which text."""
 
     output_dir: str = field(
         default="runs/tokenizer", metadata={"help": "Folder that receives the tokenizer and its report."}
-    )
-    data: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "Files, folders or globs of text to learn from; nothing means the built-in corpus, "
-            "the documentation that ships inside the Python interpreter."
-        },
-    )
-    text_column: str = field(
-        default="text", metadata={"help": "Column that holds the text, in files that have columns (.jsonl, .csv ...)."}
     )
     vocab_size: int = field(
         default=8192,
@@ -26,4 +17,47 @@ class TokenizerArguments:
     )
     min_frequency: int = field(
         default=2, metadata={"help": "A pair of tokens seen fewer times than this is never merged into a new one."}
+    )
+    normalizer: Literal["none", "nfc", "nfkc", "lowercase", "strip_accents", "lowercase_strip_accents"] = field(
+        default="none",
+        metadata={
+            "help": "What is done to every text first. Only none gives back each text as it was; nfc makes equal what "
+            "looks equal, nfkc also full-width letters and ligatures."
+        },
+    )
+    pattern: Literal["modern", "gpt2", "code"] = field(
+        default="modern",
+        metadata={
+            "help": "How text is cut into words: modern keeps marks with their letters and digits in groups of three, "
+            "code also keeps indentation whole, gpt2 is that of GPT-2."
+        },
+    )
+    extra_special_tokens: list[str] = field(
+        default_factory=list, metadata={"help": "Further special tokens, such as <user> <assistant>."}
+    )
+    num_sentinels: int = field(
+        default=0,
+        metadata={"help": "Special tokens <extra_id_0>, <extra_id_1> ... for gaps; span corruption uses 100."},
+    )
+    pad_to_multiple_of: int = field(
+        default=64,
+        metadata={
+            "help": "The vocabulary's size becomes a multiple of this, which GPUs like: --vocab_size is rounded up "
+            "and learned. Where the text ends before, reserved tokens [unused0] ... fill up. 1 for none of it."
+        },
+    )
+    max_bytes: int = field(
+        default=1_000_000_000,
+        metadata={
+            "help": "Learn from a random sample of about this much text, where there is more. Text with very many "
+            "different words is sampled further, so that memory stays under 4 GiB."
+        },
+    )
+    seed: int = field(default=0, metadata={"help": "Chooses the sample, and what is held out for the report."})
+    extend: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder of a tokenizer to add tokens to, up to --vocab_size with the old ones; old ids stay as "
+            "they are, and so do normalizer and pattern."
+        },
     )

@@ -1,68 +1,58 @@
-"""Byte-level BPE: exact round trips, templates, files that any transformers reads."""
+"""Byte-level BPE: exact round trips, special tokens, vocabularies that can and cannot be reached."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from tokenization import (
-    SPECIAL_TOKENS,
-    TokenizerError,
-    adapt_tokenizer,
-    load_tokenizer,
-    save_tokenizer,
-    tokenizer_fingerprint,
-    train_bpe,
-)
-from tokenization.bpe import PIECE_CHARACTERS
+from tokenization import SPECIAL_TOKENS, TokenizerError, tokenizer_fingerprint, train_bpe
+from tokenization.patterns import NORMALIZERS, PATTERNS, PIECE_CHARACTERS
 
 TEXT = "The cat sat on the mat. The dog, too, sat there in 1984; it's the cat's mat , not the dog's ! " * 20
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return train_bpe(documents=[TEXT], vocab_size=290)
+AWKWARD = [
+    "a , b . isn 't",
+    "  two  spaces\t\n\r\n ",
+    "नमस्ते दुनिया",
+    "你好，世界。",
+    "👩‍👩‍👧 e\u0301",
+    "\x00\x1c\u2028\ufeff",
+    "\x1c \x1d\n\x1e\x1f \x85\xa0",
+    "\u0301\u0301 \u20e3",
+    "שלום עולם \u202eمرحبا\u202c",
+    "\U0010ffff",
+    "\n\n    \n\t\tx\r    y\r\n  ",
+]
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-@settings(max_examples=300, deadline=None)
-@given(text=st.text())
-def test_every_text_survives_a_round_trip(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+@pytest.fixture(scope="module", params=PATTERNS)
+def patterned(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
+    return train_bpe(documents=[TEXT + "\n    x = 1\n" * 9, *AWKWARD * 3], vocab_size=330, pattern=request.param)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text() | st.text(alphabet=" \t\n\r\x1c\u0301\u3000a1.é你'👍") | st.sampled_from(AWKWARD))
+@example("[CLS] [MASK]")
+def test_every_text_survives_a_round_trip(patterned: PreTrainedTokenizerFast, text: str) -> None:
     # Names of special tokens are special tokens, unless they are asked to be text; a mask takes the space before it.
-    as_text = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    assert tokenizer.decode(as_text) == text
+    as_text = patterned(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert patterned.decode(as_text) == text
     assert all(token_id > 4 for token_id in as_text)
     if "[MASK]" not in text:
-        assert tokenizer.decode(encode_text(tokenizer, text)) == text
+        assert patterned.decode(encode_text(patterned, text)) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a , b . isn 't",
-        "  two  spaces\t\n\r\n ",
-        "नमस्ते दुनिया",
-        "你好，世界。",
-        "👩‍👩‍👧 e\u0301",
-        "\x00\x1c\u2028\ufeff",
-        "\U0010ffff",
-    ],
-)
-def test_round_trip_of_awkward_texts(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
-    ids = encode_text(tokenizer, text)
-    assert tokenizer.decode(ids) == text
-    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
-    assert tokenizer.unk_token_id not in ids
+@pytest.mark.parametrize("text", AWKWARD)
+def test_round_trip_of_awkward_texts(patterned: PreTrainedTokenizerFast, text: str) -> None:
+    ids = encode_text(patterned, text)
+    assert patterned.decode(ids) == text
+    assert patterned.decode(patterned(text)["input_ids"], skip_special_tokens=True) == text
+    assert patterned.unk_token_id not in ids
 
 
 def test_special_tokens_have_the_agreed_ids(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -131,111 +121,72 @@ def test_an_error_of_the_source_keeps_its_class_and_message() -> None:
         train_bpe(documents=documents(), vocab_size=300)
 
 
-def test_encoder_templates(tokenizer: PreTrainedTokenizerFast) -> None:
-    a, b = encode_text(tokenizer, "the cat"), encode_text(tokenizer, "a dog")
-    with_segments = adapt_tokenizer(tokenizer=tokenizer, shape="encoder", segments=True, max_length=64)
-    pair = with_segments("the cat", "a dog")
-    assert pair["input_ids"] == [2, *a, 3, *b, 3]
-    assert pair["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
-    single = with_segments("the cat")
-    assert single["input_ids"] == [2, *a, 3]
-    assert single["token_type_ids"] == [0] * (len(a) + 2)
-    assert with_segments.model_max_length == 64
-
-    without = adapt_tokenizer(tokenizer=tokenizer, shape="encoder", segments=False, max_length=64)
-    assert set(without("the cat", "a dog")) == {"input_ids", "attention_mask"}
-    assert without("the cat", "a dog")["input_ids"] == pair["input_ids"]
-    assert set(without("the cat", "a dog", return_token_type_ids=True)["token_type_ids"]) == {0}
+def test_text_that_gives_no_pair_is_an_error() -> None:
+    with pytest.raises(TokenizerError, match="nothing to learn") as caught:
+        train_bpe(documents=["ab cd ef"], vocab_size=300)
+    assert caught.value.exit_code == 2
 
 
-def test_decoder_template_opens_and_does_not_close(tokenizer: PreTrainedTokenizerFast) -> None:
-    decoder = adapt_tokenizer(tokenizer=tokenizer, shape="decoder", segments=False, max_length=64)
-    a = encode_text(tokenizer, "the cat")
-    assert decoder("the cat")["input_ids"] == [2, *a]
-    batch = decoder(["the cat", ""], padding=True)
-    assert batch["input_ids"][1] == [0] * len(a) + [2]  # padded on the left
+def test_extra_special_tokens_come_after_the_five_and_sentinels_after_them() -> None:
+    made = train_bpe(documents=[TEXT], vocab_size=290, extra_special_tokens=["<user>", "<end>"], num_sentinels=3)
+    assert made.convert_ids_to_tokens(range(11)) == [
+        *SPECIAL_TOKENS, "<user>", "<end>", "<extra_id_0>", "<extra_id_1>", "<extra_id_2>", "!"
+    ]  # fmt: skip
+    assert len(made) == 290
+    assert set(made.all_special_ids) == set(range(10))
+    assert made("a<user>b", add_special_tokens=False)["input_ids"].count(5) == 1
+    ids = made("a<user>b", add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert 5 not in ids and made.decode(ids) == "a<user>b"
 
 
-def test_adapting_makes_a_copy_and_leaves_the_fingerprint(tokenizer: PreTrainedTokenizerFast) -> None:
-    before = tokenizer("the cat", "a dog")["input_ids"]
-    decoder = adapt_tokenizer(tokenizer=tokenizer, shape="decoder", segments=False, max_length=8)
-    assert tokenizer("the cat", "a dog")["input_ids"] == before
-    assert tokenizer_fingerprint(decoder) == tokenizer_fingerprint(tokenizer)
-    other = train_bpe(documents=[TEXT.upper()], vocab_size=285)
-    assert tokenizer_fingerprint(other) != tokenizer_fingerprint(tokenizer)
+@pytest.mark.parametrize("token", ["the", " <a>", "", "###", "[MASK]", "<extra_id_0>", "\n", "a"])
+def test_a_special_token_that_cannot_be_one_is_an_error(token: str) -> None:
+    with pytest.raises(TokenizerError, match="--extra_special_tokens"):
+        train_bpe(documents=[TEXT], vocab_size=300, extra_special_tokens=[token], num_sentinels=1)
 
 
-def test_an_unknown_shape_is_an_error(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(TokenizerError, match=r"'tree'.*encoder, decoder"):
-        adapt_tokenizer(tokenizer=tokenizer, shape="tree", segments=True, max_length=8)
+def test_a_vocabulary_is_padded_to_a_multiple_by_learning_more() -> None:
+    made = train_bpe(documents=[TEXT], vocab_size=270, pad_to_multiple_of=8)
+    plain = train_bpe(documents=[TEXT], vocab_size=272)
+    assert len(made) == 272 and made.get_vocab() == plain.get_vocab()
 
 
-def test_offsets_leave_out_the_space_before_a_word(tokenizer: PreTrainedTokenizerFast) -> None:
-    text = "the  cat sat"
-    encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
-    pieces = [text[start:end] for start, end in encoding["offset_mapping"]]
-    assert "".join(pieces) == "thecatsat"
-    assert (5, 8) in encoding["offset_mapping"]  # " cat" is one token; its offsets are those of "cat"
+def test_where_the_text_ends_reserved_tokens_fill_to_the_next_multiple() -> None:
+    with pytest.warns(UserWarning, match=r"not the 5000 of --vocab_size.*reserved"):
+        made = train_bpe(documents=["abab abab"], vocab_size=5000, pad_to_multiple_of=64)
+    assert len(made) == 320
+    last = made.convert_ids_to_tokens(319)
+    assert last.startswith("[unused") and made.decode([319], skip_special_tokens=True) == ""
 
 
-def test_save_and_load(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    folder = tmp_path / "deep" / "tokenizer"
-    save_tokenizer(tokenizer=tokenizer, output_dir=folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
-    assert [path.name for path in folder.parent.iterdir()] == ["tokenizer"]
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
-    assert config["clean_up_tokenization_spaces"] is False
-    assert "auto_map" not in config
-    for loaded in (load_tokenizer(folder), load_tokenizer(str(folder)), AutoTokenizer.from_pretrained(folder)):
-        assert loaded("the cat", "a dog") == tokenizer("the cat", "a dog")
-        assert tokenizer_fingerprint(loaded) == tokenizer_fingerprint(tokenizer)
-        assert loaded.decode(encode_text(loaded, "a , b .")) == "a , b ."
-    assert Tokenizer.from_file(str(folder / "tokenizer.json")).encode("the cat").ids == tokenizer("the cat").input_ids
+@pytest.mark.parametrize(
+    ("normalizer", "text", "expected"),
+    [
+        ("none", "Ｅ\u0301ﬁ", "Ｅ\u0301ﬁ"),
+        ("nfc", "E\u0301ﬁ", "Éﬁ"),
+        ("nfkc", "Ｅ\u0301ﬁ", "Éfi"),
+        ("lowercase", "ÉTÉ", "été"),
+        ("strip_accents", "Été Ångström Ёлка ή", "Ete Angstrom Елка η"),
+        ("strip_accents", "हिन्दी ภาษาไทยไม่ が 한국어 שָׁלוֹם", "हिन्दी ภาษาไทยไม่ が 한국어 שָׁלוֹם"),
+        ("lowercase_strip_accents", "ÉTÉ İ", "ete i"),
+    ],
+)
+def test_normalizers(normalizer: str, text: str, expected: str) -> None:
+    made = train_bpe(documents=[TEXT], vocab_size=290, normalizer=normalizer)
+    assert made.decode(encode_text(made, text)) == expected
 
 
-def test_save_into_a_folder_with_other_files(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    save_tokenizer(tokenizer=tokenizer, output_dir=folder)
-    decoder = adapt_tokenizer(tokenizer=tokenizer, shape="decoder", segments=False, max_length=8)
-    save_tokenizer(tokenizer=decoder, output_dir=folder)
-    assert (folder / "config.json").read_text() == "{}"
-    assert load_tokenizer(folder).padding_side == "left"
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_save_that_fails_leaves_nothing(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", fail)
-    with pytest.raises(TokenizerError, match="No space left") as caught:
-        save_tokenizer(tokenizer=tokenizer, output_dir=tmp_path / "tokenizer")
-    assert caught.value.exit_code == 5
-    assert not list(tmp_path.iterdir())
-
-
-def test_load_of_what_is_not_there_or_broken(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"no such folder.*train_tokenizer"):
-        load_tokenizer(tmp_path / "nothing")
-    with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
-        load_tokenizer(tmp_path)
-    (tmp_path / "tokenizer.json").write_text('{"model": ')
-    with pytest.raises(TokenizerError, match="does not hold a tokenizer"):
-        load_tokenizer(tmp_path)
-
-
-def test_a_fresh_process_reads_it_without_lacuna(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    save_tokenizer(tokenizer=tokenizer, output_dir=tmp_path / "tokenizer")
-    code = (
-        "import json; from transformers import AutoTokenizer\n"
-        "t = AutoTokenizer.from_pretrained('tokenizer')\n"
-        "print(json.dumps([t('the cat', 'a dog').data, type(t).__name__]))"
-    )
-    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    data, _ = json.loads(result.stdout)
-    assert data == tokenizer("the cat", "a dog").data
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"normalizer": "nfx"}, f"--normalizer 'nfx'.*{', '.join(NORMALIZERS)}"),
+        ({"pattern": "gpt5"}, "--pattern 'gpt5'.*gpt2, modern, code"),
+        ({"min_frequency": 0}, "--min_frequency 0"),
+        ({"num_sentinels": -1}, "--num_sentinels -1"),
+        ({"pad_to_multiple_of": 0}, "--pad_to_multiple_of 0"),
+        ({"num_sentinels": 100}, "361"),
+    ],
+)
+def test_an_option_that_cannot_be_is_an_error(options: dict[str, object], message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        train_bpe(documents=[TEXT], vocab_size=300, **options)  # type: ignore[arg-type]

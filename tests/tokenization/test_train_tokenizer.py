@@ -1,39 +1,110 @@
 """The recipe train_tokenizer, as a person starts it."""
 
 import json
+import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tokenization import load_tokenizer
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "train_tokenizer.py"
+WORDS = ["river", "stone", "cloud", "garden", "window", "evening", "music", "letter", "harbour", "winter"]
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(RECIPE), *arguments], cwd=cwd, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, str(RECIPE), *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def make_texts(folder: Path, *, count: int = 40, seed: int = 0) -> None:
+    folder.mkdir()
+    draw = random.Random(seed)
+    for number in range(count):
+        sentences = [" ".join(draw.choices(WORDS, k=8)) for _ in range(20)]
+        (folder / f"{number}.txt").write_text(f"Text {number}. " + ". ".join(sentences))
 
 
 def test_it_trains_on_a_folder_and_reports(tmp_path: Path) -> None:
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    for number in range(3):
-        (texts / f"{number}.txt").write_text("The quick brown fox jumps over the lazy dog. " * 20)
-    result = run("--data", "texts", "--vocab_size", "300", "--output_dir", "out", cwd=tmp_path)
+    make_texts(tmp_path / "texts")
+    result = run("--data", "texts", "--vocab_size", "300", "--output_dir", "out", "--num_sentinels", "2", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "vocabulary size   29" in result.stdout  # 294 or so: the text cannot fill 300
-    assert "bytes per token" in result.stdout
-    assert "warning: the vocabulary has 29" in result.stderr
+    for said in (
+        "read                  40 documents",
+        "(all of it)",
+        "bytes per token",
+        "held out",
+        "GPT-2, as published",
+    ):
+        assert said in result.stdout
+    assert result.stderr == ""
     report = json.loads((tmp_path / "out" / "tokenizer_report.json").read_text())
-    assert report["documents"] == 3
-    assert report["vocab_size"] == len(load_tokenizer(tmp_path / "out"))
+    assert report["sample"]["seen_documents"] == report["sample"]["documents"] == 40
+    assert report["vocab_size"] == len(load_tokenizer(tmp_path / "out")) == 320  # 300 rounded up
+    assert report["held_out"]["documents"] >= 1
+    assert report["held_out"]["documents"] + report["documents"] == 40
+    assert report["options"]["seed"] == report["sample"]["seed"] == 0
+    assert report["data"] == ["texts"] and report["warnings"] == []
+    assert {"reading", "training", "measuring"} == set(report["seconds"])
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "tokenizer.json", "tokenizer_config.json", "tokenizer_report.json"
+    ]  # fmt: skip
 
 
-def test_bad_input_is_one_message_exit_code_2_and_nothing_left(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"text": "fine"}\n{"text": "cut off\n')
-    result = run("--data", "rows.jsonl", "--output_dir", "out", cwd=tmp_path)
-    assert result.returncode == 2
-    assert "rows.jsonl:2: not valid JSON" in result.stderr
-    assert '{"text": "cut off' in result.stderr
+def test_a_small_text_of_another_script_is_sampled_and_warned_of(tmp_path: Path) -> None:
+    lines = [f"{number} " + "".join(chr(0x4E00 + number * 61 % 997 + i) for i in range(9)) for number in range(900)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines))
+    options = ["--document_boundary", "line", "--max_bytes", "9000", "--seed", "5", "--vocab_size", "400"]
+    result = run("--data", "lines.txt", *options, "--output_dir", "out", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "a sample for --max_bytes 9000, seed 5" in result.stdout
+    assert "text falls to bytes" in result.stderr
+    report = json.loads((tmp_path / "out" / "tokenizer_report.json").read_text())
+    assert report["sample"]["limited_by"] == "max_bytes" and 8000 < report["sample"]["bytes"] <= 9000
+    assert report["torn_share"] > 0.01 and len(report["warnings"]) == 1
+
+
+def test_it_extends_a_tokenizer(tmp_path: Path) -> None:
+    make_texts(tmp_path / "texts")
+    assert run("--data", "texts", "--vocab_size", "320", "--output_dir", "old", cwd=tmp_path).returncode == 0
+    (tmp_path / "new.txt").write_text("Der Fluss und der Stein, die Wolke und der Garten. " * 30)
+    options = ["--extend", "old", "--vocab_size", "340", "--pad_to_multiple_of", "1", "--output_dir", "new"]
+    result = run("--data", "new.txt", *options, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    old, new = (load_tokenizer(tmp_path / name).get_vocab() for name in ("old", "new"))
+    assert len(new) == 340 and {token: new[token] for token in old} == old
+    result = run("--data", "new.txt", *options, "--pattern", "code", cwd=tmp_path)
+    assert result.returncode == 2 and "--pattern cannot be chosen with --extend" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "said"),
+    [
+        ('{"text": "fine"}\n{"text": "cut off\n', [], ["rows.jsonl:2: not valid JSON", '{"text": "cut off']),
+        ('{"text": "the same"}\n' * 1000, [], ["all 1,000 documents are copies of one", "the same"]),
+        ('{"text": "ab cd"}\n{"text": "ef gh"}\n', [], ["nothing to learn", "--min_frequency"]),
+        ('{"text": "fine"}\n', ["--vocab_size", "100"], ["--vocab_size 100", "261"]),
+        ('{"text": "fine"}\n', ["--normalizer", "nfd"], ["--normalizer", "invalid choice: 'nfd'"]),
+        ('{"text": "fine"}\n', ["--tokenizer", "x"], ["--extend"]),
+        ('{"text": "fine"}\n', ["--extend", "x"], ["no such folder"]),
+        ('{"text": "fine"}\n', ["--max_bytes", "0"], ["--max_bytes 0"]),
+    ],
+)
+def test_bad_input_is_one_message_exit_code_2_and_nothing_left(
+    tmp_path: Path, content: str, arguments: list[str], said: list[str]
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(content)
+    result = run("--data", "rows.jsonl", "--output_dir", "out", *arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stdout
+    for words in said:
+        assert words in result.stderr
     assert "Traceback" not in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]

@@ -1,0 +1,102 @@
+"""A tokenizer on disk, and what identifies it."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerFast
+
+from .errors import TokenizerError, TokenizerStorageError
+
+
+def check_output_dir(output_dir: str | Path) -> Path:
+    """The nearest folder that exists at or above `output_dir`; nothing is written.
+
+    Raises:
+        TokenizerError: `output_dir` is a file, or (TokenizerStorageError) could not be written.
+    """
+    path = Path(output_dir)
+    nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not nearest.is_dir():
+        raise TokenizerError(f"{nearest} is a file, not a folder; choose another --output_dir.")
+    if not os.access(nearest, os.W_OK):
+        raise TokenizerStorageError(f"cannot write {path}: no permission in {nearest}. Choose another --output_dir.")
+    return nearest
+
+
+def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json, which transformers 4.57 reads as well as 5.
+
+    transformers 5 names its own class "TokenizersBackend", unknown to older versions: the older name is written.
+    Each file appears whole or not at all. Other files in `output_dir` are left alone.
+
+    Raises:
+        TokenizerError: `output_dir` is a file, or (TokenizerStorageError) cannot be written.
+    """
+    output_dir = Path(output_dir)
+    if output_dir.exists() and not output_dir.is_dir():
+        raise TokenizerError(f"{output_dir} is a file, not a folder; choose another --output_dir.")
+    try:
+        output_dir.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{output_dir.name}.saving-", dir=output_dir.parent))
+    except OSError as error:
+        raise TokenizerStorageError(f"cannot write {output_dir}: {error}. Choose another --output_dir.") from error
+    try:
+        tokenizer.save_pretrained(temporary)
+        config = json.loads((temporary / "tokenizer_config.json").read_text(encoding="utf-8"))
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        if config.get("extra_special_tokens"):  # the name that both versions read
+            config["additional_special_tokens"] = config.pop("extra_special_tokens")
+        for key in ("backend", "is_local", "local_files_only"):  # how it came here, not what it is
+            config.pop(key, None)
+        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+        (temporary / "tokenizer_config.json").write_text(text, encoding="utf-8")
+        os.chmod(temporary, 0o755)  # mkdtemp makes a folder for its owner alone
+        if not output_dir.exists():
+            os.rename(temporary, output_dir)
+            return
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            os.replace(temporary / name, output_dir / name)
+    except OSError as error:
+        raise TokenizerStorageError(f"cannot write {output_dir}: {error}. Choose another --output_dir.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
+    """Read a folder that holds tokenizer.json, from here or from any fast tokenizer of transformers.
+
+    Raises:
+        TokenizerError: the folder or its tokenizer.json is missing, or does not hold a tokenizer.
+    """
+    folder = Path(path)
+    if not (folder / "tokenizer.json").is_file():
+        what = "there is no tokenizer.json in it" if folder.is_dir() else "there is no such folder"
+        raise TokenizerError(
+            f"cannot load a tokenizer from {folder}: {what}. "
+            f"Train one: python recipes/train_tokenizer.py --output_dir {folder}"
+        )
+    try:
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+    except Exception as error:  # the Rust library raises bare Exception
+        raise TokenizerError(
+            f"{folder} does not hold a tokenizer that can be read ({type(error).__name__}: {str(error)[:200]}). "
+            "Train it again with recipes/train_tokenizer.py."
+        ) from error
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
+    """SHA-256 (hexadecimal) of what decides the ids of a text.
+
+    That is the normalizer, the pre-tokenizer, the model (vocabulary and merges) and the added tokens. Templates,
+    padding and maximum length do not count: the same text gets the same ids under `adapt_tokenizer`.
+    """
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    parts = {key: state[key] for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
+    merges = parts["model"].get("merges")
+    if merges:  # written "a b" by older versions of the library and ["a", "b"] by newer ones
+        parts["model"]["merges"] = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
