@@ -198,7 +198,9 @@ class TokenStore:
                 f"{_count(source['num_tokens'], 'token')} ({share:.1%}), {source['num_bytes'] / 1e6:.2f} MB"
             )
         dropped = self.manifest["dropped"]
-        lines.append(f"dropped: {', '.join(f'{reason} {number:,}' for reason, number in dropped.items()) or 'nothing'}")
+        lines.append(
+            f"dropped: {', '.join(f'{reason} {number:,}' for reason, number in dropped.items()) or 'nothing'}"
+        )
         lines += [f"  {_one_line(message, 200)}" for message in self.manifest["bad_records"]]
         count = min(num_examples, self.num_documents)
         chosen = np.random.default_rng(seed).choice(self.num_documents, size=count, replace=False)

@@ -12,6 +12,7 @@ from .hybrid import HybridLanguageModelling
 from .mlm import MaskedLanguageModelling
 from .mlm_nsp import MaskedLanguageModellingWithPairs
 from .mlm_sop import MaskedLanguageModellingWithOrder
+from .show import show_examples
 
 OBJECTIVES: dict[str, type[TokenPrediction]] = {
     objective.name: objective
@@ -40,5 +41,6 @@ __all__ = [
     "SpecialTokens",
     "TokenPrediction",
     "random_stream",
+    "show_examples",
     "split_documents",
 ]

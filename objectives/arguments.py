@@ -153,3 +153,13 @@ class ObjectiveArguments:
             return self.mask_probability[0], self.mask_probability[-1]
         default = 0.15 if (self.objective, self.denoising) == ("denoising", "span_corruption") else 0.3
         return default, default
+
+    @property
+    def num_sentinels(self) -> int:
+        """Sentinel tokens that a tokenizer for this objective needs; T5 has 100."""
+        return 100 if (self.objective, self.denoising) == ("denoising", "span_corruption") else 0
+
+    @property
+    def stages(self) -> list[tuple[float, int]]:
+        """From which share of the run rows have which length."""
+        return list(zip(self.sequence_length_at, self.lengths, strict=True))

@@ -4,11 +4,13 @@
     accelerate launch recipes/pretrain.py --data my_texts/ --output_dir runs/mine
     accelerate launch recipes/pretrain.py --data my_texts/ --objective clm --output_dir runs/my_decoder
     torchrun --nproc_per_node 2 recipes/pretrain.py --max_steps 20         # two processes on a CPU
+    python recipes/pretrain.py --data my_texts/ --show_examples 5          # what the model would see
 
 Without --tokenizer one is trained on the text first. The text is tokenized once and kept in ~/.cache/lacuna (or
 $LACUNA_CACHE), where later runs on the same text find it.
 """
 
+import hashlib
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -20,85 +22,76 @@ from filelock import FileLock
 import corpus
 import modeling
 import tokenization
-from objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
-from training import (
-    ArgumentError,
-    NewModelArguments,
-    TrainingArguments,
-    claim_output_dir,
-    exit_cleanly,
-    is_main_process,
-    load_pretrained,
-    load_pretrained_tokenizer,
-    parse_arguments,
-    processes,
-    train,
-)
+import training
+from objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction, show_examples
 
-DEFAULT_FAMILY = {"encoder": "modernbert", "decoder": "qwen3"}
+DEFAULT_FAMILY = {"encoder": "modernbert", "decoder": "qwen3", "encoder-decoder": "bart"}
 CACHE = Path(os.environ.get("LACUNA_CACHE", Path.home() / ".cache" / "lacuna"))
 
 
-def prepare_text(data: corpus.CorpusArguments, model: NewModelArguments) -> tuple[Any, corpus.TokenStore]:
+def prepare_text(
+    data: corpus.CorpusArguments, model: training.NewModelArguments, *, num_sentinels: int
+) -> tuple[Any, corpus.TokenStore]:
     """The tokenizer and the token store; built by whichever process comes first, found there by the others."""
     folder = data.tokenizer or model.model
     if data.corpus and (data.data or not folder):
-        raise ArgumentError("--corpus goes without --data, and with the --tokenizer that it was made with")
-    source: dict[str, Any] = {"paths": data.data, "text_column": data.text_column}
-
-    def documents() -> Any:
-        return corpus.read_documents(**source) if data.data else corpus.builtin_documents()
-
-    def fingerprint(of_tokenizer: str) -> str:
-        return corpus.corpus_fingerprint(**source, tokenizer_fingerprint=of_tokenizer)
-
+        raise training.ArgumentError("--corpus goes without --data, and with the --tokenizer that it was made with")
+    if data.corpus:
+        tokenizer, store = _load_tokenizer(folder, model), corpus.open_store(data.corpus)
+        if store.tokenizer_fingerprint != tokenization.tokenizer_fingerprint(tokenizer):
+            raise training.ArgumentError(f"--corpus {data.corpus} was made with another tokenizer than {folder}")
+        return tokenizer, store
+    text = corpus.open_text(data)
     CACHE.mkdir(parents=True, exist_ok=True)
     with FileLock(CACHE / "prepare.lock"):
         if not folder:
-            folder = str(CACHE / "tokenizers" / fingerprint(f"bpe {model.vocab_size}")[:16])
+            folder = str(CACHE / "tokenizers" / _key(text.fingerprint, f"bpe {model.vocab_size} {num_sentinels}"))
             if not Path(folder, "tokenizer.json").is_file():
-                tokenization.save_tokenizer(
-                    tokenizer=tokenization.train_bpe(documents=documents(), vocab_size=model.vocab_size),
-                    output_dir=Path(folder),
+                made = tokenization.train_bpe(
+                    documents=text.texts(), vocab_size=model.vocab_size, num_sentinels=num_sentinels
                 )
-        of_hub = folder == model.model and not Path(folder).is_dir()
-        tokenizer = load_pretrained_tokenizer(model) if of_hub else tokenization.load_tokenizer(folder)
+                tokenization.save_tokenizer(tokenizer=made, output_dir=Path(folder))
+        tokenizer = _load_tokenizer(folder, model)
         made_with = tokenization.tokenizer_fingerprint(tokenizer)
-        if data.corpus:
-            store = corpus.open_store(data.corpus)
-            if store.tokenizer_fingerprint != made_with:
-                raise ArgumentError(f"--corpus {data.corpus} was made with another tokenizer than {folder}")
-        else:
-            complete = fingerprint(made_with)
-            store = corpus.build_store(
-                documents=documents(),
-                tokenizer=tokenizer,
-                output_dir=CACHE / "corpora" / complete[:16],
-                fingerprint=complete,
-                tokenizer_fingerprint=made_with,
-            )
+        store = corpus.prepare_store(
+            text=text,
+            tokenizer=tokenizer,
+            tokenizer_fingerprint=made_with,
+            output_dir=CACHE / "corpora" / _key(text.fingerprint, made_with),
+        )
     return tokenizer, store
 
 
+def _key(*parts: str) -> str:
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
+
+
+def _load_tokenizer(folder: str | None, model: training.NewModelArguments) -> Any:
+    of_hub = folder == model.model and not Path(str(folder)).is_dir()
+    return training.load_pretrained_tokenizer(model) if of_hub else tokenization.load_tokenizer(str(folder))
+
+
 def build_model(
-    arguments: NewModelArguments, objective: TokenPrediction, tokenizer: Any, length: int, seed: int
+    arguments: training.NewModelArguments, objective: TokenPrediction, tokenizer: Any, length: int, seed: int
 ) -> Any:
     """A new model of the family and size asked for, or the one that --model names."""
     transformers.set_seed(seed)
     if arguments.model:
-        return load_pretrained(
+        return training.load_pretrained(
             arguments=arguments, auto_class=objective.head, num_ids=len(tokenizer), sequence_length=length
         )
+    family = arguments.family or DEFAULT_FAMILY[objective.shape]
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos", "cls", "sep")}
     config = modeling.LacunaConfig.from_family(
-        arguments.family or DEFAULT_FAMILY[objective.shape],
+        family,
         arguments.size,
+        hybrid=objective.name == "hybrid",
         vocab_size=-(-len(tokenizer) // 64) * 64,
         max_position_embeddings=max(length, 512),
         **ids,
     )
     if config.shape != objective.shape:
-        raise ArgumentError(
+        raise training.ArgumentError(
             f"--objective {objective.name} trains models of shape {objective.shape}, and --family "
             f"{arguments.family} has shape {config.shape}; use --family {DEFAULT_FAMILY[objective.shape]}"
         )
@@ -107,26 +100,31 @@ def build_model(
 
 def main() -> None:
     """Parse, build, train."""
-    model_arguments, data, goal, arguments = parse_arguments(
-        (NewModelArguments, corpus.CorpusArguments, ObjectiveArguments, TrainingArguments), description=__doc__
+    model_arguments, data, goal, arguments = training.parse_arguments(
+        (training.NewModelArguments, corpus.CorpusArguments, ObjectiveArguments, training.TrainingArguments),
+        description=__doc__,
     )
-    if is_main_process():
-        claim_output_dir(arguments)
-        print(processes().describe(), flush=True)
-    tokenizer, store = prepare_text(data, model_arguments)
-    objective = OBJECTIVES[goal.objective](
-        store=store,
-        tokens=SpecialTokens.of(tokenizer),
-        byte_lengths=tokenization.token_byte_lengths(tokenizer),
-        token_edges=tokenization.token_edges(tokenizer),
-        seed=arguments.seed,
-        sequence_length=goal.lengths[-1],
-        arguments=goal,
-    )
-    model = build_model(model_arguments, objective, tokenizer, goal.lengths[-1], arguments.seed)
+    if training.is_main_process() and not goal.show_examples:
+        training.claim_output_dir(arguments)
+        print(training.processes().describe(), flush=True)
+    tokenizer, store = prepare_text(data, model_arguments, num_sentinels=goal.num_sentinels)
+    parts = {
+        "store": store,
+        "tokens": SpecialTokens.of(tokenizer),
+        "byte_lengths": tokenization.token_byte_lengths(tokenizer),
+        "token_edges": tokenization.token_edges(tokenizer),
+        "seed": arguments.seed,
+        "arguments": goal,
+    }
+    works = [(at, OBJECTIVES[goal.objective](**parts, sequence_length=length)) for at, length in goal.stages]
+    objective = works[-1][1]
+    if goal.show_examples:
+        return print(show_examples(works[0][1], tokenizer, goal.show_examples))
+    model = build_model(model_arguments, objective, tokenizer, max(goal.lengths), arguments.seed)
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
-    if is_main_process():
+    if training.is_main_process():
         print(f"text: {store.summary()}\nmodel: {described}; objective: {objective.name}", flush=True)
+        print(objective.describe(), flush=True)
     if not model_arguments.model:
         tokenizer = tokenization.adapt_tokenizer(
             tokenizer=tokenizer,
@@ -134,17 +132,17 @@ def main() -> None:
             segments=model.config.type_vocab_size > 1,
             max_length=model.config.max_position_embeddings,
         )
-    results = train(
+    results = training.train(
         model=model,
-        work=objective,
+        work=works,
         tokenizer=tokenizer,
         arguments=arguments,
         run_info={"objective": objective.name, "text": store.summary(), **asdict(model_arguments), **asdict(data)},
         identity={"model": described, "corpus": store.fingerprint, **asdict(goal)},
     )
-    if is_main_process():
+    if training.is_main_process():
         print(f"done: {results['steps']:,} steps; the model is in {arguments.output_dir}")
 
 
 if __name__ == "__main__":
-    exit_cleanly(main)
+    training.exit_cleanly(main)
