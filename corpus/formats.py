@@ -2,12 +2,13 @@
 
 import csv
 import json
+import mmap
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO
 
 from .errors import BadRecord, CorpusError, StorageError
 from .streams import (
@@ -21,14 +22,13 @@ from .streams import (
     open_stream,
     read_lines,
     shown,
+    unreadable,
     visible,
 )
 
 BATCH_BYTES = 8 << 20  # of a parquet file, in memory at once
 MAX_JSON_BYTES = 256 << 20  # a .json file is read whole
 BAD_JSON = (json.JSONDecodeError, RecursionError, ValueError)  # ValueError: a number of more than 4,300 digits
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +236,8 @@ def _arrow_errors(path: Path, kind: str) -> Iterator[None]:
 
     try:
         yield
+    except (FileNotFoundError, PermissionError) as error:
+        raise unreadable(path, error) from error
     except (pyarrow.ArrowException, OSError) as error:
         raise CorpusError(f"{shown(path)} cannot be read as {kind}: {visible(str(error)[:200])}") from error
 
@@ -243,7 +245,8 @@ def _arrow_errors(path: Path, kind: str) -> Iterator[None]:
 def _read_parquet(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
     import pyarrow.parquet
 
-    with _on_disk(path) as whole, _arrow_errors(path, "parquet"):
+    # Files are opened here and not by Arrow, which takes no name that is not UTF-8.
+    with _arrow_errors(path, "parquet"), _on_disk(path) as whole:
         size = path.stat().st_size
         # Buffered and not fetched ahead: otherwise a whole row group, often a gigabyte, is in memory.
         with pyarrow.parquet.ParquetFile(whole, pre_buffer=False, buffer_size=1 << 20) as file:
@@ -263,18 +266,19 @@ def _read_arrow(path: Path, column: str | None, progress: Progress) -> Iterator[
     """One data file of a folder that `datasets` saved: Arrow's stream format, mapped into memory."""
     import pyarrow
 
-    with _arrow_errors(path, "a dataset saved by `datasets`"), pyarrow.memory_map(str(path)) as mapped:
+    with _arrow_errors(path, "a dataset saved by `datasets`"), path.open("rb") as opened:
+        # The map closes itself when the last batch that points into it is gone.
+        source = pyarrow.BufferReader(pyarrow.py_buffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)))
         number = 0
-        with pyarrow.ipc.open_stream(mapped) as file:
-            for batch in file:
-                if column in batch.schema.names:
-                    batch = batch.select([column])
-                step = max(1, BATCH_BYTES * batch.num_rows // max(1, batch.nbytes))
-                for start in range(0, batch.num_rows, step):
-                    part = batch.slice(start, step)
-                    yield from _batch_rows(part, path=path, number=number)
-                    number += part.num_rows
-                progress.current = mapped.tell()
+        for batch in pyarrow.ipc.open_stream(source):
+            if column in batch.schema.names:
+                batch = batch.select([column])
+            step = max(1, BATCH_BYTES * batch.num_rows // max(1, batch.nbytes))
+            for start in range(0, batch.num_rows, step):
+                part = batch.slice(start, step)
+                yield from _batch_rows(part, path=path, number=number)
+                number += part.num_rows
+            progress.current = source.tell()
 
 
 def _batch_rows(batch: Any, *, path: Path, number: int) -> Iterator[Record | BadRecord]:
@@ -293,22 +297,23 @@ def _batch_rows(batch: Any, *, path: Path, number: int) -> Iterator[Record | Bad
 
 
 @contextmanager
-def _on_disk(path: Path) -> Iterator[str | Path]:
+def _on_disk(path: Path) -> Iterator[BinaryIO]:
     """A file that can be read from any place in it: a compressed one is unpacked beside other temporary files."""
     if path.suffix.lower() not in COMPRESSIONS:
-        yield path
+        with path.open("rb") as file:
+            yield file
         return
-    with tempfile.NamedTemporaryFile(suffix=".parquet") as copy, open_stream(path) as stream:
-        try:
-            while chunk := stream.read(CHUNK_BYTES):
+    with tempfile.TemporaryFile() as copy, open_stream(path) as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            try:
                 copy.write(chunk)
-            copy.flush()
-        except OSError as error:
-            raise StorageError(
-                f"{shown(path)} cannot be unpacked in {tempfile.gettempdir()}: {error.strerror}. "
-                "Name another folder with the environment variable TMPDIR."
-            ) from error
-        yield copy.name
+            except OSError as error:
+                raise StorageError(
+                    f"{shown(path)} cannot be unpacked in {tempfile.gettempdir()}: {error.strerror}. "
+                    "Name another folder with the environment variable TMPDIR."
+                ) from error
+        copy.seek(0)
+        yield copy
 
 
 # To add a kind of file: a function from its path, the column wanted and the progress to its rows, and its line here.

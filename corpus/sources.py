@@ -118,7 +118,8 @@ def _glob_files(name: str, split: str | None) -> list[Path]:
 
 
 def _folder_files(folder: Path, split: str | None) -> list[Path]:
-    if (folder / SAVED_SPLITS).is_file() or (folder / SAVED_DATASET).is_file():
+    saved = (folder / SAVED_DATASET).is_file() and (folder / "dataset_info.json").is_file()
+    if saved or (folder / SAVED_SPLITS).is_file():
         return _saved_files(folder, split)
     inside = list(_walk(folder, set()))
     files = [file for file in inside if kind_of(file) in FOLDER_KINDS]
@@ -159,6 +160,8 @@ def _saved_files(folder: Path, split: str | None) -> list[Path]:
             splits = json.loads((folder / SAVED_SPLITS).read_text(encoding="utf-8"))["splits"]
             folder = folder / choose_split(splits, split, where=shown(folder))
         names = [entry["filename"] for entry in json.loads((folder / SAVED_DATASET).read_bytes())["_data_files"]]
+    except CorpusError:
+        raise
     except OSError as error:
         raise unreadable(folder, error) from error
     except (ValueError, KeyError, TypeError) as error:

@@ -1,13 +1,17 @@
 """Reading files: what comes out, and what each kind of bad file says."""
 
+import gzip
 import json
+import os
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+import zstandard
 
-from corpus import CorpusError, find_files, read_documents, read_records
+from corpus import CorpusError, find_files, open_text, read_documents, read_records
+from corpus.arguments import TextArguments
 
 ROWS = [{"text": "first text", "label": "a"}, {"text": 'second, "quoted"', "label": "b"}]
 
@@ -158,6 +162,121 @@ def test_rows_of_another_width(tmp_path: Path) -> None:
 def test_broken_csv_and_parquet(tmp_path: Path) -> None:
     assert "a.csv:2: not valid CSV" in failure(write(tmp_path / "a.csv", 'text,label\n"open,b\n'))
     assert "cannot be read as parquet" in failure(write(tmp_path / "a.parquet", b"PAR1 and no more"))
+
+
+def test_records_may_be_compressed(tmp_path: Path) -> None:
+    content = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+    for name, data in {"a.jsonl.gz": gzip.compress(content), "a.JSONL.ZST": zstandard.compress(content)}.items():
+        assert [record.fields for record in read_records(write(tmp_path / name, data))] == ROWS
+    with pytest.raises(CorpusError, match="broken gzip archive"):
+        list(read_records(write(tmp_path / "b.jsonl.gz", gzip.compress(content)[:-9])))
+    with pytest.raises(CorpusError, match="has the ending"):
+        list(read_records(write(tmp_path / "b.gz", gzip.compress(content))))
+
+
+def test_links_are_followed_once_and_must_lead_somewhere(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    write(tmp_path / "data" / "a.txt", "a")
+    write(tmp_path / "elsewhere" / "b.txt", "b")
+    (tmp_path / "data" / "up").symlink_to("..")
+    (tmp_path / "data" / "zz").symlink_to("../elsewhere")
+    assert sorted(documents(tmp_path / "data")) == ["a", "b"]
+    (tmp_path / "elsewhere" / "gone.md").symlink_to("nothing")
+    assert documents(tmp_path / "elsewhere") == ["b"]
+    (tmp_path / "elsewhere" / "gone.txt").symlink_to("nothing")
+    for path in (tmp_path / "elsewhere", tmp_path / "elsewhere" / "gone.txt"):
+        assert f"{tmp_path}/elsewhere/gone.txt is a link to nothing, which is not there" in failure(path)
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.txt")
+    assert "a.txt is a pipe or a device" in failure(tmp_path / "a.txt")
+    assert "holds nothing" in failure(tmp_path)
+    (tmp_path / "b.txt").mkdir()
+    write(tmp_path / "b.txt" / "c.txt", "c")
+    assert documents(tmp_path) == documents(tmp_path / "b.txt") == documents(tmp_path / "b*") == ["c"]
+
+
+def test_odd_names_are_shown_escaped(tmp_path: Path) -> None:
+    odd = os.fsdecode(os.fsencode(tmp_path / "new\nline ü") + b"\xff.txt")
+    assert documents(write(Path(odd), "x")) == ["x"]
+    message = failure(write(Path(odd), b"\xff"))
+    assert message.startswith(f"{tmp_path}/new\\nline ü\\udcff.txt:1: not valid UTF-8")
+    assert message.encode()  # prints anywhere
+    file = Path(odd).with_suffix(".parquet")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    (tmp_path / "a.parquet").rename(file)
+    assert documents(file) == [row["text"] for row in ROWS]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_files_that_may_not_be_read(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "a").chmod(0)
+    assert "a.txt may not be read by you (permission denied)" in failure(tmp_path)
+    (tmp_path / "b").mkdir(mode=0)
+    assert "b may not be read by you" in failure(tmp_path)
+
+
+def test_a_system_that_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path / "a.txt", "a")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert f"{tmp_path} may not be read by you" in failure(tmp_path)
+    monkeypatch.setattr(Path, "open", refuse)
+    assert f"{file} may not be read by you" in failure(file)
+
+
+def test_folders_saved_by_datasets(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    train = datasets.Dataset.from_dict({"id": list(range(5)), "text": ["a", "b", "c\r\nd", "e", "f"]})
+    train.save_to_disk(tmp_path / "one", num_shards=2)
+    assert documents(tmp_path / "one") == ["a", "b", "c\nd", "e", "f"]
+    parts = {"train": train.select([0]), "test": train.select([1])}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "several")
+
+    def texts(**options: str) -> list[str]:
+        return list(open_text(TextArguments(data=[str(tmp_path / "several")], **options)).texts())
+
+    assert texts() == ["a"] and texts(dataset_split="test") == ["b"]
+    with pytest.raises(CorpusError, match=r"several has no split 'dev'; name one with --dataset_split: train, test"):
+        texts(dataset_split="dev")
+    assert "there is no column 'body'" in failure(tmp_path / "one", text_column="body")
+    (tmp_path / "one").rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    assert documents(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")) == ["a", "b", "c\nd", "e", "f"]
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).rename(tmp_path / "one")
+    file = next((tmp_path / "one").glob("*.arrow"))
+    file.write_bytes(file.read_bytes()[:-200])
+    assert f"{file} cannot be read as a dataset saved by `datasets`" in failure(tmp_path / "one")
+    file.unlink()
+    assert f"{file} is missing" in failure(tmp_path / "one")
+    write(tmp_path / "one" / "state.json", "{")
+    assert "what describes it is broken" in failure(tmp_path / "one")
+
+
+def test_parquet_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"text": f"row {number}", "n": number} for number in range(100)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=30)
+    monkeypatch.setattr("corpus.formats.BATCH_BYTES", 100)  # a few rows
+    assert [(record.fields, record.line) for record in read_records(tmp_path / "a.parquet")] == [
+        (row, number) for number, row in enumerate(rows, start=1)
+    ]
+    text = open_text(TextArguments(data=[str(tmp_path / "a.parquet")]))
+    seen = [text.bytes_read for _ in text.documents()]
+    assert seen == sorted(seen) and seen[50] > 0 and text.bytes_read == text.total_bytes
+
+
+def test_parquet_strings_that_are_no_text(tmp_path: Path) -> None:
+    broken = pyarrow.Array.from_buffers(pyarrow.string(), 2, pyarrow.array([b"ok", b"\xff"]).buffers())
+    pyarrow.parquet.write_table(pyarrow.table({"text": broken}), tmp_path / "a.parquet")
+    assert "a.parquet:2: row 2 is not valid UTF-8 (0xff at its byte 0)" in failure(tmp_path / "a.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"text": [b"bytes"]}), tmp_path / "a.parquet")
+    assert "a.parquet:1: the column 'text' must hold text, not bytes" in failure(tmp_path / "a.parquet")
+    whole = (tmp_path / "a.parquet").read_bytes()
+    assert "cannot be read as parquet" in failure(write(tmp_path / "a.parquet", whole[:-9]))
 
 
 def test_sst2_has_all_its_rows(shared_data: Path) -> None:
