@@ -268,7 +268,8 @@ def _read_arrow(path: Path, column: str | None, progress: Progress) -> Iterator[
 
     with _arrow_errors(path, "a dataset saved by `datasets`"), path.open("rb") as opened:
         # The map closes itself when the last batch that points into it is gone.
-        source = pyarrow.BufferReader(pyarrow.py_buffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)))
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        source = pyarrow.BufferReader(pyarrow.py_buffer(mapped))
         number = 0
         for batch in pyarrow.ipc.open_stream(source):
             if column in batch.schema.names:
@@ -279,6 +280,8 @@ def _read_arrow(path: Path, column: str | None, progress: Progress) -> Iterator[
                 yield from _batch_rows(part, path=path, number=number)
                 number += part.num_rows
             progress.current = source.tell()
+            if hasattr(mmap, "MADV_DONTNEED"):  # what was read need not stay in memory
+                mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _batch_rows(batch: Any, *, path: Path, number: int) -> Iterator[Record | BadRecord]:

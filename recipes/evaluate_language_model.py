@@ -14,7 +14,7 @@ from importlib.metadata import version
 from itertools import islice
 
 import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
-from corpus import builtin_documents, find_files, read_documents, read_records
+from corpus import TextArguments, find_files, open_text, read_records
 from evaluation import (
     EvaluationArguments,
     EvaluationError,
@@ -32,14 +32,12 @@ from training import exit_cleanly, parse_arguments, use_all_cores
 
 def evaluate_bits_per_byte(language_model: LanguageModel, arguments: EvaluationArguments) -> dict[str, float]:
     """Bits per byte of --data, or of the built-in corpus."""
-    if arguments.data:
-        documents = read_documents(paths=arguments.data, text_column=arguments.text_column)
-    else:
-        documents = builtin_documents()
+    text = open_text(TextArguments(data=arguments.data, text_column=arguments.text_column))
+    if not arguments.data:
         print("text: the built-in corpus. A model that was trained on it has seen most of this text before.")
     return measure_bits_per_byte(
         language_model=language_model,
-        documents=list(islice(documents, arguments.max_examples)),
+        documents=list(islice(text.texts(), arguments.max_examples)),
         window=arguments.window,
         stride=arguments.stride,
         join_documents=arguments.join_documents,

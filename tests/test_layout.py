@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -145,6 +146,12 @@ def test_functions_of_the_model_fit_on_a_screen(path: Path) -> None:
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef):
             assert node.end_lineno - node.lineno + 1 <= 60, f"{node.name}, line {node.lineno}"
+
+
+def test_names_of_test_files_are_unique() -> None:
+    """pytest imports them by their base names, and one process that meets a name twice stops."""
+    names = Counter(path.name for path in (REPOSITORY / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @named([path for path in ROOM_FILES if path.parent.name != "modeling"])

@@ -11,13 +11,13 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 #
 # modern: that of GPT-2 with two changes. Digits come in groups of three at most, so that the vocabulary is not filled
 # with years and page numbers. Combining marks (\p{M}) stay with their letters: GPT-2 tears Hindi and Thai words apart.
-# code: as modern, but white space stays whole: the indentation of a line is one word, and so is a run of line ends,
-# where the others give the last space of the indentation to the first word of the line.
+# code: as modern, but white space with a line end in it stays whole: a line end and the indentation after it are one
+# word, and a line begins with the same token at every depth, where the others give it the last space of the
+# indentation. (Line end and indentation as two words took 8 % more tokens for Python.)
 PATTERNS = {
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "modern": r"'(?:[sdmt]|ll|ve|re)| ?[\p{L}\p{M}]+| ?\p{N}{1,3}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+",
-    "code": r"(?<=[\r\n])[^\S\r\n]+|[\r\n]+| ?[\p{L}\p{M}]+| ?\p{N}{1,3}| ?[^\s\p{L}\p{M}\p{N}]+"
-    r"|[^\S\r\n]+(?=[\r\n])|\s+(?!\S)|\s+",
+    "code": r"\s*[\r\n]\s*| ?[\p{L}\p{M}]+| ?\p{N}{1,3}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+",
 }
 
 

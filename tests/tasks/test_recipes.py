@@ -75,7 +75,8 @@ def test_classification_on_two_processes_gives_the_same_numbers(checkpoint, tmp_
         found[processes] = [results[name] for name in names]
         lines = check_predictions(output / "predictions.jsonl", 7, {"text", "label", "prediction", "probability"})
         assert [line["text"] for line in lines] == [row["text"] for row in LABELLED[32:39]]
-    assert found[2] == pytest.approx(found[1], rel=1e-4)
+    # Two steps of AdamW make 1e-4 of rounding in gradients near zero; an example that counts twice makes 1e-2.
+    assert found[2] == pytest.approx(found[1], rel=1e-3)
     model = AutoModelForSequenceClassification.from_pretrained(output)
     assert model.config.id2label == {0: "+", 1: "-"}
 

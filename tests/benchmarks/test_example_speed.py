@@ -1,0 +1,42 @@
+"""The benchmark of making examples, with tiny settings: not how fast, only that its figures hang together."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from objectives import OBJECTIVES
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / "example_speed.py"), *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+
+
+def test_it_measures_and_reports(tmp_path: Path) -> None:
+    options = {"rounds": 2, "seconds": 0.01, "length": 64, "tokens": 20_000}
+    done = run(
+        *(word for name, value in options.items() for word in (f"--{name}", str(value))), "--output_dir", str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("*-example_speed.json")
+    report = json.loads(path.read_text())
+    assert {name: report["settings"][name] for name in options} == options
+    assert {name.split(",")[0] for name in report["objectives"]} == set(OBJECTIVES)
+    for name, facts in report["objectives"].items():
+        speeds = report["tokens_per_second_by_round"][name]
+        assert len(speeds) == 2 and min(speeds) > 0 and facts["rows"] > 0
+        assert facts["tokens_per_second"] == statistics.median(speeds)
+        assert f"| {name} | {facts['tokens_per_second']:,.0f} |" in done.stdout
+    assert path.with_suffix(".md").read_text() in done.stdout
+
+
+def test_mistakes_are_named() -> None:
+    for words, message in ((["--corpus", "x"], "go together"), (["--rounds", "0"], "--rounds must be at least 1")):
+        done = run(*words)
+        assert done.returncode == 2 and message in done.stderr
