@@ -107,6 +107,27 @@ def test_samples_masks_and_loss_do_not_depend_on_how_a_step_is_divided(home, tmp
     assert model.config.shape == "encoder" and (tmp_path / "two" / "tokenizer.json").is_file()
 
 
+def test_stages_and_hybrid_rows_on_two_processes(home, tmp_path) -> None:
+    """Rows and batches that grow, and a process whose micro-batch holds one kind of row only."""
+    more = ["--objective", "hybrid", "--sequence_length", "16,32", "--sequence_length_at", "0,0.4"]
+    more += ["--batch_size", "4,8", "--batch_size_at", "0,0.6", "--mask_probability", "0.3,0.15", "--eval_fraction", 0]
+    for processes in (1, 2):
+        options = options_of(home, tmp_path / str(processes))
+        del options[options.index("--sequence_length") : options.index("--max_steps")]
+        micro = ["--micro_batch_size", 2 // processes]
+        done = run(home, OBSERVED, tmp_path, *options, *more, *micro, processes=processes)
+        assert done.returncode == 0, done.stderr
+        lines = [sorted(path.read_text().split()) for path in sorted(tmp_path.glob("0-*.txt"))]
+        (tmp_path / f"rows-{processes}").write_text("\n".join(sorted(sum(lines, []))))
+        for path in tmp_path.glob("0-*.txt"):
+            path.unlink()
+    rows = [(tmp_path / f"rows-{processes}").read_text().split() for processes in (1, 2)]
+    assert rows[0] == rows[1] and len(rows[0]) == 4 + 4 + 4 + 8 + 8
+    assert losses(tmp_path / "2") == pytest.approx(losses(tmp_path / "1"), rel=1e-5)
+    stages = json.loads((tmp_path / "2" / "run.json").read_text())["stages"]
+    assert [(stage["at"], stage["batch_size"]) for stage in stages] == [(0, 4), (0.4, 4), (0.6, 8)]
+
+
 @pytest.fixture
 def recipe(home, monkeypatch, capsys) -> Callable[..., tuple[int, str]]:
     """Runs the recipe in this process, as `python recipes/pretrain.py` would; returns exit code and what it said."""
