@@ -52,7 +52,9 @@ class NewModelArguments(ModelArguments):
         None, "A folder or Hub id to start from; without it a new model is made from --family and --size."
     )
     family: str | None = option(
-        None, "Architecture of a new model: bert, modernbert or qwen3. Default: what the objective needs."
+        None,
+        "Architecture of a new model: bert, modernbert (encoders), gpt2, llama, qwen3 (decoders), bart or vaswani "
+        "(encoder-decoders). Default: modernbert, qwen3 or bart, as the objective needs.",
     )
     size: str = option("tiny", "Size of a new model: tiny, mini, small, base or large.")
     vocab_size: int = option(8192, "Vocabulary of the tokenizer that is trained when no --tokenizer is given.")
