@@ -4,6 +4,7 @@
 (Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 3.1.4).
 """
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from .base import PackedPrediction
 from .clm import logit_rows, score_everywhere
-from .data import IGNORED, ObjectiveError, random_stream, spread, stack
+from .data import IGNORED, ObjectiveError, random_stream, rounded, spread, stack
 from .masking import masked_loss
 from .models import require_argument
 from .packing import Row
@@ -35,9 +36,9 @@ def fill_in(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Replace spans by one mask token each; their lengths are Poisson(3), those of length 0 only insert one.
 
-    Exactly `round(probability * length)` tokens go, at least one: the last span is cut to that. All spans and the
-    tokens between them are laid down in random order. Inserted masks never make the text longer than it was, so that
-    it still fits its row: in a short text some are left out.
+    `probability * length` tokens go, rounded up or down at random, at least one: the last span is cut to that. All
+    spans and the tokens between them are laid down in random order. Inserted masks never make the text longer than it
+    was, so that it still fits its row: in a short text some are left out.
 
     Args:
         text: int64 [length], not empty.
@@ -45,7 +46,7 @@ def fill_in(
     Returns:
         The damaged text, and the lengths of the spans in the order in which they stand.
     """
-    budget = max(1, round(probability * len(text)))
+    budget = min(max(1, rounded(probability * len(text), generator)), len(text))
     lengths = generator.poisson(MEAN_SPAN, size=budget + 8)
     sums = np.cumsum(lengths)
     lengths = lengths[: int(np.searchsorted(sums, budget)) + 1]
@@ -64,8 +65,9 @@ def corrupt_spans(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Replace spans by a sentinel each; the target is each sentinel with the span that it stands for.
 
-    `round(probability * length)` tokens go, in spans of 3 on average; as in T5's `random_spans_noise_mask` both these
-    and what stays are divided at random into equally many parts, which alternate. Text stands first, a span last.
+    `probability * length` tokens go, in spans of 3 on average; as in T5's `random_spans_noise_mask` both these and
+    what stays are divided at random into equally many parts, which alternate. Text stands first, a span last. Both
+    numbers are rounded up or down at random, where T5 takes the nearest.
 
     Args:
         text: int64 [length], not empty.
@@ -74,9 +76,9 @@ def corrupt_spans(
     Returns:
         The damaged text, and the target.
     """
-    noise = min(max(1, round(probability * len(text))), max(1, len(text) - 1))
+    noise = min(max(1, rounded(probability * len(text), generator)), max(1, len(text) - 1))
     kept = len(text) - noise
-    spans = max(1, min(round(noise / MEAN_SPAN), kept))
+    spans = max(1, min(rounded(noise / MEAN_SPAN, generator), kept))
     gone = _divided(noise, spans, generator)
     stays = _divided(kept, spans, generator) if kept else np.zeros(1, dtype=np.int64)
     is_gone = np.repeat(np.tile([False, True], spans), np.stack([stays, gone], axis=1).ravel())
@@ -115,7 +117,8 @@ class Denoising(PackedPrediction):
                 f"--mask_probability {highest} is too much for span_corruption: above {_HIGHEST_CORRUPTION} the spans "
                 "with their sentinels are longer than the text"
             )
-        needed, there = max(1, round(highest * self.sequence_length / MEAN_SPAN) + 1), len(self.tokens.sentinels)
+        needed = math.ceil(math.ceil(highest * self.sequence_length) / MEAN_SPAN)
+        there = len(self.tokens.sentinels)
         if there < needed:
             raise ObjectiveError(
                 f"--denoising span_corruption needs {needed} sentinels (<extra_id_0>, <extra_id_1>, ...) for rows of "

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .data import IGNORED, SpecialTokens
+from .data import IGNORED, SpecialTokens, rounded
 
 EVAL_MASK_PROBABILITY = 0.15
 """Held-out text is masked at BERT's rate whatever the training rate, so that losses can be compared."""
@@ -144,7 +144,7 @@ class Masking:
         generator: np.random.Generator,
         candidates: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Hide exactly `round(probability * candidates)` tokens, at least one; of words as many as fit into that.
+        """Hide `probability * candidates` tokens, rounded up or down at random, at least one; of words as many as fit.
 
         Args:
             ids: int64 [length].
@@ -161,10 +161,10 @@ class Masking:
         places = np.flatnonzero(allowed)
         if len(places) == 0:
             return masked, labels
-        count = max(1, round(probability * len(places)))
+        count = max(1, rounded(probability * len(places), generator))
         if self.how == "token":
             chosen = generator.permutation(places)[:count]
-            fate = generator.random(count)
+            fate = generator.random(len(chosen))
         else:
             words = find_words(ids, edges=self.edges, candidates=allowed)
             chosen, units = self._choose_words(words, places, count=count, generator=generator)

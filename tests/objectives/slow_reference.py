@@ -3,6 +3,7 @@
 The same random numbers are drawn in the same order as in the code; all that is done with them is written anew.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,12 @@ def fitted(lengths: list[int], *, capacity: int) -> list[int]:
 
 
 # Masks
+
+
+def either_side(number: float, generator: np.random.Generator) -> int:
+    """The whole number below or above, the one above as often as the fraction says."""
+    below = math.floor(number)
+    return below + (generator.random() >= 1 - (number - below))
 
 
 def continues(before: Any, after: Any) -> bool:
@@ -154,7 +161,7 @@ def masked(
     seen, labels = list(ids), [IGNORED] * len(ids)
     if not places:
         return seen, labels
-    budget = max(1, round(probability * len(places)))
+    budget = max(1, either_side(probability * len(places), generator))
     units: list[list[int]]  # what shares a fate
     if how == "token":
         units = [[place] for place in generator.permutation(places).tolist()[:budget]]
@@ -276,7 +283,7 @@ def ordered_pair(sentences: list[list[int]], *, room: int, generator: Any) -> tu
 
 def filled_in(text: list[int], *, mask: int, probability: float, generator: Any) -> list[int]:
     """BART's text infilling."""
-    budget = max(1, round(probability * len(text)))
+    budget = min(max(1, either_side(probability * len(text), generator)), len(text))
     lengths: list[int] = []
     for length in generator.poisson(3, size=budget + 8).tolist():
         if sum(lengths) < budget:
@@ -299,9 +306,9 @@ def filled_in(text: list[int], *, mask: int, probability: float, generator: Any)
 
 def corrupted(text: list[int], *, sentinels: list[int], probability: float, generator: Any) -> tuple[list, list]:
     """T5's span corruption: what is read, and what is written."""
-    noise = min(max(1, round(len(text) * probability)), max(1, len(text) - 1))
+    noise = min(max(1, either_side(len(text) * probability, generator)), max(1, len(text) - 1))
     kept = len(text) - noise
-    spans = max(1, min(round(noise / 3), kept))
+    spans = max(1, min(either_side(noise / 3, generator), kept))
 
     def divided(total: int) -> list[int]:
         marks = sorted(generator.permutation(total - 1)[: spans - 1].tolist())

@@ -35,7 +35,7 @@ def test_infilling_is_that_of_the_reference(length, probability, seed) -> None:
         text, mask=MASK, probability=probability, generator=random_stream(seed=seed, stream="t", index=0)
     )
     assert found.tolist() == expected
-    assert len(found) <= length and spans.sum() == max(1, round(probability * length))
+    assert len(found) <= length and abs(spans.sum() - max(1, probability * length)) < 1
     assert (found == MASK).sum() == len(spans)
     kept = [token for token in found.tolist() if token != MASK]
     assert kept == sorted(kept) and len(kept) == length - spans.sum()
@@ -77,6 +77,7 @@ def test_infilled_spans_are_poisson() -> None:
         generator = random_stream(seed=1, stream="test", index=index)
         again = random_stream(seed=1, stream="test", index=index)
         damaged, spans = fill_in(np.arange(100), mask=-1, probability=0.3, generator=generator)
+        again.random()  # rounds the number of tokens
         first.append(int(again.poisson(3)))
         gone.append(100 - int((damaged >= 0).sum()))
         assert first[-1] in spans or first[-1] > 30
