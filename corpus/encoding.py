@@ -3,8 +3,8 @@
 A byte-level BPE cuts a text into words with a regular expression and encodes each word by itself, so a word that was
 met before need not be encoded again. The `regex` library cuts with the tokenizer's own expression; what it might cut
 in another way (characters that are younger than either library, syntax that the two engines read differently) and
-tokenizers of another make go through `tokenizers` itself. With the table, a core made pieces of English novels 2.1 times
-as fast as without it (vocabulary 32,000, three turns each in one run: 2.0 to 2.4).
+tokenizers of another make go through `tokenizers` itself. With the table, a core made pieces of English novels 2.1
+times as fast as without it (vocabulary 32,000, three turns each in one run: 2.0 to 2.4).
 """
 
 import json

@@ -654,7 +654,7 @@ def test_a_fault_in_a_worker_arrives_with_its_trace(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build_module.Plan, "save", lambda self, path: path.write_text('{"text": 1}'))
-    with pytest.raises(WorkerError, match=r"(?s)00\.txt:1 on failed:.*Traceback.*TypeError"):
+    with pytest.raises(WorkerError, match=r"(?s)\d\d\.txt:\d+ on failed:.*Traceback.*TypeError"):
         prepare(lines_of(write_files(tmp_path / "text")), tokenizer, tmp_path / "store", num_workers=2)
 
 
