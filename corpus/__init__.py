@@ -1,15 +1,15 @@
 """Raw text -> documents, sentences and a token store on disk; and the corpus and tasks inside every interpreter."""
 
 from .arguments import CorpusArguments, StoreArguments, TextArguments
-from .build import build_store, prepare_store
+from .build import prepare_store
 from .builtin import builtin_documents
 from .builtin_tasks import builtin_classification, builtin_questions
 from .errors import BadRecord, CorpusError, HubError, StorageError, WorkerError
 from .formats import Record
 from .sentences import split_sentences
 from .sources import find_files, read_records
-from .store import TokenStore, corpus_fingerprint, open_store
-from .text import Document, Text, open_text, read_documents
+from .store import TokenStore, open_store
+from .text import Document, Text, open_text
 
 __all__ = [
     "BadRecord",
@@ -24,16 +24,13 @@ __all__ = [
     "TextArguments",
     "TokenStore",
     "WorkerError",
-    "build_store",
     "builtin_classification",
     "builtin_documents",
     "builtin_questions",
-    "corpus_fingerprint",
     "find_files",
     "open_store",
     "open_text",
     "prepare_store",
-    "read_documents",
     "read_records",
     "split_sentences",
 ]

@@ -22,9 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .builtin import builtin_fingerprint
 from .errors import CorpusError
-from .sources import find_files
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
@@ -301,19 +299,3 @@ def _count(number: int, noun: str) -> str:
 def _one_line(text: str, limit: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
-
-
-def corpus_fingerprint(*, paths: Sequence[str], text_column: str, tokenizer_fingerprint: str) -> str:
-    """SHA-256 (hexadecimal) of all that decides a store: the content of the files in order, the column, the tokenizer.
-
-    Names and dates of files do not count. No path means the built-in corpus, which the interpreter's version and the
-    sizes of its modules stand for.
-    """
-    digest = hashlib.sha256(f"{FORMAT_VERSION} {tokenizer_fingerprint} ".encode())
-    if not paths:
-        digest.update(builtin_fingerprint().encode())
-        return digest.hexdigest()
-    for path in find_files(paths=paths):
-        column = "" if path.suffix.lower() == ".txt" else text_column
-        digest.update(f"{path.suffix.lower()} {column} {sha256(path)} ".encode())
-    return digest.hexdigest()

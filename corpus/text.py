@@ -252,15 +252,6 @@ class Text:
         return self._files[ends[shard] : ends[shard + 1]]
 
 
-def read_documents(*, paths: Sequence[str], text_column: str = "text") -> Iterator[str]:
-    """Texts of all documents, with the defaults of all other options.
-
-    Raises:
-        CorpusError: a path or column is missing, a file is empty, or its content is broken; the message says where.
-    """
-    return open_text(TextArguments(data=list(paths), text_column=text_column)).texts()
-
-
 def open_text(arguments: TextArguments) -> Text:
     """Find all of --data; without it, the built-in corpus, which is a source like any other.
 

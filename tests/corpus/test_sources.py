@@ -10,14 +10,14 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from corpus import CorpusError, find_files, open_text, read_documents, read_records
+from corpus import CorpusError, find_files, open_text, read_records
 from corpus.arguments import TextArguments
 
 ROWS = [{"text": "first text", "label": "a"}, {"text": 'second, "quoted"', "label": "b"}]
 
 
 def documents(*paths: Path | str, **options: str) -> list[str]:
-    return list(read_documents(paths=[str(path) for path in paths], **options))
+    return list(open_text(TextArguments(data=[str(path) for path in paths], **options)).texts())  # type: ignore[arg-type]
 
 
 def failure(*paths: Path | str, **options: str) -> str:
