@@ -39,35 +39,40 @@ def read(text: Text) -> Iterator[str]:
             bar.update(text.bytes_read - bar.n)
 
 
-def learn(arguments: TokenizerArguments, sample: Sample) -> Any:
-    """A new tokenizer, or the one of --extend with more tokens."""
-    options: dict[str, Any] = {
-        "documents": sample.training(),
-        "vocab_size": arguments.vocab_size,
-        "min_frequency": arguments.min_frequency,
-        "extra_special_tokens": arguments.extra_special_tokens,
-        "num_sentinels": arguments.num_sentinels,
-        "pad_to_multiple_of": arguments.pad_to_multiple_of,
-        "show_progress": sample.num_bytes > BARS_FROM_BYTES and sys.stderr.isatty(),
-    }
-    if arguments.extend is None:
-        return tokenization.train_bpe(normalizer=arguments.normalizer, pattern=arguments.pattern, **options)
-    return tokenization.extend_tokenizer(tokenizer=tokenization.load_tokenizer(arguments.extend), **options)
-
-
-def check(arguments: TokenizerArguments, text_arguments: TextArguments) -> None:
-    """Refuse options that would do nothing."""
+def check(arguments: TokenizerArguments, text_arguments: TextArguments) -> dict[str, Any]:
+    """What the tokenizer is made with, checked before a text is read that may take hours."""
     if text_arguments.tokenizer:
         raise ArgumentError("--tokenizer is for recipes that use one; --extend DIR adds tokens to one")
     for name in ("normalizer", "pattern"):
         if arguments.extend and getattr(arguments, name) != getattr(TokenizerArguments, name):
             raise ArgumentError(f"--{name} cannot be chosen with --extend, which keeps that of the old tokenizer")
+    names = ["vocab_size", "min_frequency", "extra_special_tokens", "num_sentinels", "pad_to_multiple_of"]
+    options = {name: getattr(arguments, name) for name in names}
+    if arguments.extend:
+        options["tokenizer"] = tokenization.load_tokenizer(arguments.extend)
+        tokenization.check_extension(**options)
+    else:
+        options |= {"normalizer": arguments.normalizer, "pattern": arguments.pattern}
+        tokenization.check_options(**options)
+    return options
+
+
+def measure(*, tokenizer: Any, old: Any, sample: Sample) -> dict[str, Any]:
+    """The report: on text that was trained on, on held-out text, and what `old` makes of the latter."""
+    texts = sample.training(every=1 + sample.num_bytes // MEASURED_BYTES)
+    report = tokenization.compression_report(tokenizer=tokenizer, documents=texts, show_progress=True)
+    report |= {"held_out": None, "before_extending": None}
+    for name, each in (("held_out", tokenizer), ("before_extending", old)):
+        if each is not None and sample.num_held_out_bytes:
+            report[name] = tokenization.compression_report(tokenizer=each, documents=sample.spared())
+            del report[name]["longest_tokens"]  # of the vocabulary, not of the text
+    return report
 
 
 def main() -> None:
     """Parse, sample, learn, measure, save."""
     arguments, text_arguments = parse_arguments((TokenizerArguments, TextArguments), description=__doc__)
-    check(arguments, text_arguments)
+    options = check(arguments, text_arguments)
     folder = tokenization.check_output_dir(arguments.output_dir)
     said: list[str] = []
     warnings.showwarning = lambda message, *_, **__: said.append(str(message))
@@ -78,14 +83,12 @@ def main() -> None:
         documents=read(text), max_bytes=arguments.max_bytes, seed=arguments.seed, folder=folder
     )
     sampled = time.perf_counter()
-    tokenizer = learn(arguments, sample)
+    bars = sample.num_bytes > BARS_FROM_BYTES and sys.stderr.isatty()
+    make = tokenization.extend_tokenizer if arguments.extend else tokenization.train_bpe
+    tokenizer = make(documents=sample.training(), show_progress=bars, **options)
     learned = time.perf_counter()
 
-    measured = sample.training(every=1 + sample.num_bytes // MEASURED_BYTES)
-    report = tokenization.compression_report(tokenizer=tokenizer, documents=measured, show_progress=True)
-    report["held_out"] = None
-    if sample.num_held_out_bytes:
-        report["held_out"] = tokenization.compression_report(tokenizer=tokenizer, documents=sample.spared())
+    report = measure(tokenizer=tokenizer, old=options.get("tokenizer"), sample=sample)
     if torn := tokenization.torn_warning(report, held_out=report["held_out"]):
         said.append(torn)
     seconds = {"reading": sampled - start, "training": learned - sampled, "measuring": time.perf_counter() - learned}
@@ -93,6 +96,7 @@ def main() -> None:
         "gpt2": tokenization.GPT2_REFERENCE,
         "sample": sample.describe(),
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
+        "peak_memory_bytes": tokenization.peak_memory(),
         "options": asdict(arguments),
         "data": text.names,
         "warnings": said,
@@ -106,6 +110,8 @@ def main() -> None:
     print(sample)
     print(tokenization.describe_report(report))
     print("seconds               " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()))
+    if report["peak_memory_bytes"]:
+        print(f"memory at most        {report['peak_memory_bytes'] / 1e6:,.0f} MB")
     print(f"saved in {output_dir}")
     for message in said:
         print(f"warning: {message}", file=sys.stderr)

@@ -1,11 +1,11 @@
 """Raw text -> a byte-level BPE tokenizer, and a report on how good it is."""
 
 from .arguments import TokenizerArguments
-from .bpe import train_bpe
+from .bpe import check_options, train_bpe
 from .errors import TokenizerError, TokenizerStorageError
-from .extend import extend_tokenizer
+from .extend import check_extension, extend_tokenizer
 from .files import check_output_dir, load_tokenizer, save_tokenizer, tokenizer_fingerprint
-from .report import GPT2_REFERENCE, compression_report, describe_report, torn_warning
+from .report import GPT2_REFERENCE, compression_report, describe_report, peak_memory, torn_warning
 from .sampling import Sample, sample_documents
 from .templates import SPECIAL_TOKENS, adapt_tokenizer
 from .vocabulary import token_byte_lengths, token_edges
@@ -18,11 +18,14 @@ __all__ = [
     "TokenizerError",
     "TokenizerStorageError",
     "adapt_tokenizer",
+    "check_extension",
+    "check_options",
     "check_output_dir",
     "compression_report",
     "describe_report",
     "extend_tokenizer",
     "load_tokenizer",
+    "peak_memory",
     "sample_documents",
     "save_tokenizer",
     "token_byte_lengths",

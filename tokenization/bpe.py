@@ -55,15 +55,16 @@ def train_bpe(
         UserWarning: the text has too few repeated pairs to reach `vocab_size`.
     """
     special = check_options(
-        normalizer=normalizer, pattern=pattern, extra=extra_special_tokens, sentinels=num_sentinels
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        normalizer=normalizer,
+        pattern=pattern,
+        extra_special_tokens=extra_special_tokens,
+        num_sentinels=num_sentinels,
+        pad_to_multiple_of=pad_to_multiple_of,
     )
     goal = padded_size(vocab_size, pad_to_multiple_of)
     smallest = len(special) + len(ALPHABET)
-    if vocab_size < smallest:
-        raise TokenizerError(
-            f"--vocab_size {vocab_size} is too small: {len(special)} special tokens and {len(ALPHABET)} bytes "
-            f"need {smallest}. Ask for more; {USUAL_SIZES}."
-        )
     backend = untrained_backend(normalizer=normalizer, pattern=pattern)
     learn_merges(
         backend=backend,
@@ -88,26 +89,60 @@ def train_bpe(
     return adapt_tokenizer(tokenizer=tokenizer, shape="encoder", segments=True, max_length=NO_LIMIT)
 
 
-def check_options(*, normalizer: str, pattern: str, extra: Sequence[str], sentinels: int) -> list[str]:
-    """All special tokens by id.
+def check_options(
+    *,
+    vocab_size: int,
+    min_frequency: int = 2,
+    normalizer: str = "none",
+    pattern: str = "modern",
+    extra_special_tokens: Sequence[str] = (),
+    num_sentinels: int = 0,
+    pad_to_multiple_of: int = 1,
+) -> list[str]:
+    """Check what `train_bpe` is given, before hours go into reading a text.
+
+    Returns:
+        All special tokens by id.
 
     Raises:
-        TokenizerError: a name is unknown, or a special token is one that a text could hold by itself.
+        TokenizerError: a name is unknown, a number cannot be, or a special token is one that a text could hold.
     """
     for option, value, known in (("normalizer", normalizer, NORMALIZERS), ("pattern", pattern, PATTERNS)):
         if value not in known:
             raise TokenizerError(f"--{option} {value!r} is unknown; there are: {', '.join(known)}.")
-    if sentinels < 0:
-        raise TokenizerError(f"--num_sentinels {sentinels} makes no sense: it is a count, from 0 on.")
+    check_counts(min_frequency=min_frequency, num_sentinels=num_sentinels, pad_to_multiple_of=pad_to_multiple_of)
     words = untrained_backend(normalizer="none", pattern=pattern).pre_tokenizer
-    special = [*SPECIAL_TOKENS, *extra, *(f"<extra_id_{number}>" for number in range(sentinels))]
-    for token in extra:
+    special = [*SPECIAL_TOKENS, *extra_special_tokens, *sentinels(num_sentinels)]
+    for token in extra_special_tokens:
         if special.count(token) > 1:
             raise TokenizerError(
                 f"--extra_special_tokens: {token!r} is there twice, or is special anyway; name it once."
             )
         check_special_token(token, words)
+    smallest = len(special) + len(ALPHABET)
+    if vocab_size < smallest:
+        raise TokenizerError(
+            f"--vocab_size {vocab_size} is too small: {len(special)} special tokens and {len(ALPHABET)} bytes "
+            f"need {smallest}. Ask for more; {USUAL_SIZES}."
+        )
     return special
+
+
+def check_counts(*, min_frequency: int, num_sentinels: int, pad_to_multiple_of: int) -> None:
+    """Raises TokenizerError for a number that counts nothing."""
+    if min_frequency < 1:
+        raise TokenizerError(f"--min_frequency {min_frequency} makes no sense: it counts occurrences, from 1 on.")
+    if num_sentinels < 0:
+        raise TokenizerError(f"--num_sentinels {num_sentinels} makes no sense: it is a count, from 0 on.")
+    if pad_to_multiple_of < 1:
+        raise TokenizerError(
+            f"--pad_to_multiple_of {pad_to_multiple_of} makes no sense: 64 is usual, and 1 pads nothing."
+        )
+
+
+def sentinels(count: int) -> list[str]:
+    """Tokens for the gaps of a text, named as T5 does."""
+    return [f"<extra_id_{number}>" for number in range(count)]
 
 
 def check_special_token(token: str, words: Any) -> None:
@@ -120,13 +155,7 @@ def check_special_token(token: str, words: Any) -> None:
 
 
 def padded_size(vocab_size: int, multiple: int) -> int:
-    """`vocab_size` rounded up to a multiple.
-
-    Raises:
-        TokenizerError: the multiple is none.
-    """
-    if multiple < 1:
-        raise TokenizerError(f"--pad_to_multiple_of {multiple} makes no sense: 64 is usual, and 1 pads nothing.")
+    """`vocab_size` rounded up to a multiple."""
     return -(-vocab_size // multiple) * multiple
 
 
@@ -143,10 +172,8 @@ def learn_merges(
     """Train `backend` in place.
 
     Raises:
-        TokenizerError: there is no text, or `min_frequency` is below 1.
+        TokenizerError: there is no text.
     """
-    if min_frequency < 1:
-        raise TokenizerError(f"--min_frequency {min_frequency} makes no sense: it counts occurrences, from 1 on.")
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,

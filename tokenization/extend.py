@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from .bpe import check_special_token, fill_vocabulary, learn_merges, padded_size
+from .bpe import check_counts, check_special_token, fill_vocabulary, learn_merges, padded_size, sentinels
 from .errors import TokenizerError
 from .patterns import split_pieces
 from .vocabulary import token_bytes
@@ -56,23 +56,18 @@ def extend_tokenizer(
     Warns:
         UserWarning: the text has too few repeated pairs to reach `vocab_size`.
     """
+    special = check_extension(
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        extra_special_tokens=extra_special_tokens,
+        num_sentinels=num_sentinels,
+        pad_to_multiple_of=pad_to_multiple_of,
+    )
     old_size = len(tokenizer)
-    token_bytes(tokenizer)  # raises where it is not byte-level
     state = json.loads(tokenizer.backend_tokenizer.to_str())
-    if state["model"]["type"] != "BPE" or state["model"].get("dropout"):
-        raise TokenizerError(f"--extend needs a byte-level BPE, and this is a {state['model']['type']}.")
-    sentinels = [f"<extra_id_{number}>" for number in range(num_sentinels)]
-    known = {token["content"] for token in state["added_tokens"]}
-    special = [token for token in [*extra_special_tokens, *sentinels] if token not in known]
-    for token in extra_special_tokens:
-        check_special_token(token, tokenizer.backend_tokenizer.pre_tokenizer)
     goal = padded_size(vocab_size, pad_to_multiple_of)
     room = goal - old_size - len(special)
-    if room < 1 or vocab_size <= old_size:
-        raise TokenizerError(
-            f"--vocab_size {vocab_size} leaves no room: the tokenizer of --extend has {old_size} tokens"
-            f"{f' and {len(special)} special ones come to it' if special else ''}. Ask for more."
-        )
     first_new = 1 + max(max(tokenizer.get_vocab().values()), old_size - 1)
     _append_special(state, special, first_new)
     merges = _learn(
@@ -91,6 +86,47 @@ def extend_tokenizer(
     backend = Tokenizer.from_str(json.dumps(state))
     fill_vocabulary(backend=backend, goal=goal, multiple=pad_to_multiple_of, asked=vocab_size, frequency=min_frequency)
     return _like(tokenizer, backend, special)
+
+
+def check_extension(
+    *,
+    tokenizer: PreTrainedTokenizerFast,
+    vocab_size: int,
+    min_frequency: int = 2,
+    extra_special_tokens: Sequence[str] = (),
+    num_sentinels: int = 0,
+    pad_to_multiple_of: int = 1,
+) -> list[str]:
+    """Check what `extend_tokenizer` is given, before hours go into reading a text.
+
+    Returns:
+        The special tokens that are new, in the order of their ids.
+
+    Raises:
+        TokenizerError: the tokenizer cannot be extended or has `vocab_size` tokens already, or a number cannot be.
+    """
+    check_counts(min_frequency=min_frequency, num_sentinels=num_sentinels, pad_to_multiple_of=pad_to_multiple_of)
+    token_bytes(tokenizer)  # raises where it is not byte-level
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    if state["model"]["type"] != "BPE":
+        raise TokenizerError(f"--extend needs a byte-level BPE, and this is a {state['model']['type']}.")
+    if state["model"].get("dropout"):
+        raise TokenizerError(
+            "--extend: the tokenizer leaves out merges at random (BPE dropout), so that its tokens are not the same "
+            "each time. Set model.dropout to null in its tokenizer.json."
+        )
+    known = {token["content"] for token in state["added_tokens"]}
+    wanted = dict.fromkeys([*extra_special_tokens, *sentinels(num_sentinels)])
+    special = [token for token in wanted if token not in known]
+    for token in extra_special_tokens:
+        check_special_token(token, tokenizer.backend_tokenizer.pre_tokenizer)
+    room = padded_size(vocab_size, pad_to_multiple_of) - len(tokenizer) - len(special)
+    if room < 1 or vocab_size <= len(tokenizer):
+        raise TokenizerError(
+            f"--vocab_size {vocab_size} leaves no room: the tokenizer of --extend has {len(tokenizer)} tokens"
+            f"{f' and {len(special)} special ones come to it' if special else ''}. Ask for more."
+        )
+    return special
 
 
 def _like(tokenizer: PreTrainedTokenizerFast, backend: Tokenizer, special: list[str]) -> PreTrainedTokenizerFast:

@@ -1,5 +1,6 @@
 """How good a tokenizer is: how far text shrinks, and what of it falls to bytes."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,6 +22,8 @@ GPT2_REFERENCE: dict[str, Any] = {
     "source": "https://huggingface.co/nanochat-students/nanochat-tokenizer-2B, read 2026-11-21; "
     "English web text: 4,208,518 bytes of FineWeb-Edu in 900,364 tokens",
 }
+COLUMNS = [("held out", "held_out"), ("old tokenizer", "before_extending")]
+SHOWN_CHARACTERS = 30  # of one of the longest tokens
 MOST_TORN = 0.01  # of the text, before it is worth a warning
 
 
@@ -30,11 +33,11 @@ def compression_report(
     """Encode the documents and count.
 
     Returns:
-        vocab_size; documents, bytes, words (runs without white space) and tokens; bytes_per_token,
-        characters_per_token, tokens_per_word (fertility); single_byte_share (tokens of one byte over all tokens,
-        spaces and punctuation included); torn_share (bytes of characters that no token holds whole, over all bytes:
-        what falls to bytes); unused_tokens (ids never seen, special tokens aside); longest_tokens (ten that are not
-        white space alone, decoded).
+        vocab_size; texts (as they came: documents or passages), bytes, words (runs without white space) and tokens;
+        bytes_per_token, characters_per_token, tokens_per_word (fertility); single_byte_share (tokens of one byte over
+        all tokens, spaces and punctuation included); torn_share (bytes of characters that no token holds whole, over
+        all bytes: what falls to bytes); unused_tokens (ids never seen, special tokens aside); longest_tokens (ten
+        that are not white space alone, decoded).
 
     Raises:
         TokenizerError: there is no text, or the tokenizer is not byte-level.
@@ -46,12 +49,12 @@ def compression_report(
     backend.no_truncation()
     backend.encode_special_tokens = True  # "[SEP]" in a text is text
     counts = np.zeros(len(pieces), dtype=np.int64)
-    num_documents = num_bytes = num_characters = num_words = 0
+    num_texts = num_bytes = num_characters = num_words = 0
     hidden = None if show_progress else True  # None: hidden where standard error is no terminal
     with tqdm(desc="measuring", unit="B", unit_scale=True, leave=False, delay=SHOWN_SECONDS, disable=hidden) as bar:
         for batch in _batches(documents):
             size = sum(len(document.encode()) for document in batch)
-            num_documents += len(batch)
+            num_texts += len(batch)
             num_bytes += size
             num_characters += sum(map(len, batch))
             num_words += sum(len(document.split()) for document in batch)
@@ -66,7 +69,7 @@ def compression_report(
     longest = sorted(visible, key=lambda token_id: (-lengths[token_id], token_id))[:10]
     return {
         "vocab_size": len(tokenizer),
-        "documents": num_documents,
+        "texts": num_texts,
         "bytes": num_bytes,
         "words": num_words,
         "tokens": num_tokens,
@@ -78,6 +81,16 @@ def compression_report(
         "unused_tokens": int(((counts == 0) & (lengths > 0)).sum()),
         "longest_tokens": [tokenizer.decode([token_id]) for token_id in longest],
     }
+
+
+def peak_memory() -> int | None:
+    """Bytes of memory that this process has held at most; None where the system does not say (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def torn_warning(report: dict[str, Any], *, held_out: dict[str, Any] | None = None) -> str | None:
@@ -95,8 +108,10 @@ def torn_warning(report: dict[str, Any], *, held_out: dict[str, Any] | None = No
 
 
 def describe_report(report: dict[str, Any]) -> str:
-    """The lines that the recipe prints: the report's training column beside its `held_out`, and GPT-2's figures."""
-    held_out = report.get("held_out")
+    """The lines that the recipe prints: a column of the report itself, beside it those of its `held_out` and of
+    `before_extending` (the old tokenizer on the held-out text) where they are there, and GPT-2's figures."""
+    columns = [("trained on", report)]
+    columns += [(title, report[key]) for title, key in COLUMNS if report.get(key)]
     rows = [
         ("bytes per token", "bytes_per_token", "{:.2f}"),
         ("characters per token", "characters_per_token", "{:.2f}"),
@@ -106,15 +121,21 @@ def describe_report(report: dict[str, Any]) -> str:
     ]
     lines = [
         f"vocabulary size       {report['vocab_size']:,} ({report['unused_tokens']:,} unused in the text measured)",
-        f"{'':20}{'trained on':>12}" + (f"{'held out':>12}" if held_out else ""),
+        f"{'':20}" + "".join(f"{title:>14}" for title, _ in columns),
     ]
     for title, key, form in rows:
-        line = f"{title:20}{form.format(report[key]):>12}"
-        lines.append(line + (f"{form.format(held_out[key]):>12}" if held_out else ""))
+        lines.append(f"{title:20}" + "".join(f"{form.format(column[key]):>14}" for _, column in columns))
     figures = ", ".join(f"{value:.2f} ({name})" for name, value in GPT2_REFERENCE["bytes_per_token"].items())
-    lines.append(f"GPT-2, as published   {figures} bytes per token")
-    lines.append(f"longest tokens        {', '.join(map(repr, report['longest_tokens'][:5]))}")
+    lines.append(f"GPT-2, as published   {figures} bytes per token, {GPT2_REFERENCE['vocab_size']:,} tokens")
+    lines.append(f"longest tokens        {', '.join(map(_shown, report['longest_tokens'][:5]))}")
     return "\n".join(lines)
+
+
+def _shown(token: str) -> str:
+    """A token in quotes, the middle left out where it is long."""
+    if len(token) > SHOWN_CHARACTERS:
+        token = f"{token[: SHOWN_CHARACTERS - 8]}…{token[-4:]}"
+    return repr(token)
 
 
 def _whole_character_bytes(piece: bytes) -> int:

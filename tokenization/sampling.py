@@ -1,9 +1,9 @@
 """A sample of a corpus of any size to learn a tokenizer from: seedable, without copies, bounded in memory.
 
 Every passage (a document, or a piece of about 65,536 characters of a longer one) gets a priority, a hash of its text
-and the seed, and the sample is the passages of the lowest priorities that fit into two budgets: bytes of text, and
-bytes of different words. That makes it a function of the seed and the set of passages alone: not of their order, and
-with no leaning to the start of the corpus. Equal passages have equal priorities and count once.
+and the seed, and the sample is the passages of the lowest priorities that fit into three budgets: bytes of text, bytes
+of different words, and number of passages. That makes it a function of the seed and the set of passages alone: not of
+their order, and with no leaning to the start of the corpus. Equal passages have equal priorities and count once.
 
 One pass suffices, because a limit on the priorities only ever falls (bottom-k sampling, Cohen and Kaplan 2007,
 https://doi.org/10.1145/1281100.1281133). What is below it goes to a temporary file, so that the corpus is read once.
@@ -24,6 +24,7 @@ from .patterns import split_pieces
 # Training holds up to 150 bytes for each byte of a word that it has not seen before, measured on random words and on
 # Chinese without spaces; text that repeats its words costs nothing more. 28 million took 4.0 GiB at worst.
 MAX_WORD_BYTES = 20_000_000
+MAX_PASSAGES = 8_000_000  # about 150 bytes are kept for each: without this, a gigabyte of single words took 8 GB
 IN_MEMORY = 1 << 26  # bytes of a sample that needs no file
 SLACK = 1.25  # a budget may be passed by this factor before the limit falls, so that it falls seldom
 HELD_OUT = 0.01  # of the bytes, but no less than LEAST_ and no more than MOST_HELD_OUT_BYTES
@@ -42,11 +43,14 @@ class Sample:
         num_bytes: in the sample, passages held out included.
         num_held_out_bytes: in passages held out.
         held_out: "documents"; "passages" where no document is small enough to spare; "nothing" where no passage is.
-        limited_by: "max_bytes" or "words", the budget that kept text out; None where the sample is all of the text.
+        limited_by: "max_bytes", "words" or "passages", the budget that kept text out; None where all text is in.
     """
 
-    def __init__(self, *, max_bytes: int, seed: int, max_word_bytes: int, folder: Path | None) -> None:
+    def __init__(
+        self, *, max_bytes: int, seed: int, max_word_bytes: int, max_passages: int, folder: Path | None
+    ) -> None:
         self.max_bytes = max_bytes
+        self.max_passages = max_passages
         self.seed = seed
         self.seen_documents = self.seen_bytes = self.duplicates = self.num_bytes = self.num_held_out_bytes = 0
         self.held_out = "nothing"
@@ -73,6 +77,7 @@ class Sample:
             None: "all of it",
             "max_bytes": f"a sample for --max_bytes {self.max_bytes}, seed {self.seed}",
             "words": f"a sample of as many different words as memory allows, seed {self.seed}",
+            "passages": f"a sample of as many documents as memory allows, seed {self.seed}",
         }[self.limited_by]
         copies = f"; {self.duplicates:,} copies left out" if self.duplicates else ""
         held_out = {
@@ -132,17 +137,20 @@ class Sample:
         self._written += len(text)
         self.num_bytes += len(text)
         self._words.add(text, priority)
-        if self.num_bytes > SLACK * self.max_bytes or self._words.may_exceed():
+        full = self.num_bytes > SLACK * self.max_bytes or len(self._priorities) > SLACK * self.max_passages
+        if full or self._words.may_exceed():
             self._fit()
 
     def _fit(self) -> None:
-        """Lower the limit until both budgets hold, and forget what is not below it. One passage always stays."""
+        """Lower the limit until all budgets hold, and forget what is not below it. One passage always stays."""
         priorities, sizes = np.asarray(self._priorities), np.asarray(self._sizes)
         order = np.argsort(priorities)
         limit, reason = self._words.limit(self._limit), "words"
         beyond = order[np.cumsum(sizes[order]) > self.max_bytes]
         if len(beyond) and int(priorities[beyond[0]]) < limit:
             limit, reason = int(priorities[beyond[0]]), "max_bytes"
+        if len(order) > self.max_passages and int(priorities[order[self.max_passages]]) < limit:
+            limit, reason = int(priorities[order[self.max_passages]]), "passages"
         limit = max(limit, int(priorities[order[0]]) + 1)
         if limit >= self._limit:
             return
@@ -150,6 +158,7 @@ class Sample:
         keep = priorities < np.uint64(limit)
         for name in ("_priorities", "_documents", "_offsets", "_sizes"):
             setattr(self, name, array("Q", np.asarray(getattr(self, name))[keep].tobytes()))
+        self._known.clear()  # before another is made
         self._known = set(self._priorities)
         self.num_bytes = sum(self._sizes)
 
@@ -157,6 +166,7 @@ class Sample:
         self._words.flush()
         if self._priorities:
             self._fit()
+        self._known, self._words = set(), _WordBytes(0)  # they would only lie in memory while training needs it
         sizes = np.asarray(self._sizes, dtype=np.int64)
         # Another order than that of the priorities, or the lowest would be held out and the sample would lean.
         luck = np.asarray(self._priorities, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -170,7 +180,6 @@ class Sample:
         if not self._spared.any():
             self.held_out = "nothing"
         self.num_held_out_bytes = int(sizes[self._spared].sum())
-        self._known, self._words = set(), _WordBytes(0)  # they would only lie in memory while training needs it
 
 
 class Passages:
@@ -193,6 +202,7 @@ def sample_documents(
     max_bytes: int,
     seed: int = 0,
     max_word_bytes: int = MAX_WORD_BYTES,
+    max_passages: int = MAX_PASSAGES,
     folder: Path | None = None,
 ) -> Sample:
     """Choose what a tokenizer is learned from, in one pass; see the head of this file.
@@ -202,6 +212,7 @@ def sample_documents(
         max_bytes: bytes of UTF-8 in the sample, at most.
         seed: chooses among the samples there could be, and what is held out.
         max_word_bytes: bytes of different words in the sample, at most, by a close estimate.
+        max_passages: documents, or passages of long ones, in the sample, at most.
         folder: where a temporary file may lie while the sample is in use; it needs `max_bytes` times 1 plus the
             natural logarithm of how many times larger the corpus is. Default: that of the system.
 
@@ -212,7 +223,9 @@ def sample_documents(
         raise TokenizerError(f"--max_bytes {max_bytes} leaves nothing to learn from; 100000000 is plenty for most.")
     if not 0 <= seed < 1 << 128:
         raise TokenizerError(f"--seed {seed} must be a whole number from 0 on.")
-    sample = Sample(max_bytes=max_bytes, seed=seed, max_word_bytes=max_word_bytes, folder=folder)
+    sample = Sample(
+        max_bytes=max_bytes, seed=seed, max_word_bytes=max_word_bytes, max_passages=max_passages, folder=folder
+    )
     try:
         for document in documents:
             sample.seen_documents += 1

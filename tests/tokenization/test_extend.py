@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken, ByteLevelBPETokenizer, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerFast
 
 from tokenization import TokenizerError, adapt_tokenizer, load_tokenizer, save_tokenizer, token_edges, train_bpe
 from tokenization.extend import extend_tokenizer
@@ -121,6 +121,23 @@ def test_tokenizers_from_elsewhere() -> None:
         assert not any("Katze" in token for token, number in new.get_vocab().items() if number > 281)
 
 
+def test_gpt2_saved_by_transformers_is_extended_and_stays_itself(tmp_path: Path) -> None:
+    learner = ByteLevelBPETokenizer()
+    learner.train_from_iterator([ENGLISH], vocab_size=290, special_tokens=["<|endoftext|>"], show_progress=False)
+    learner.save_model(str(tmp_path))
+    files = {"vocab": str(tmp_path / "vocab.json"), "merges": str(tmp_path / "merges.txt")}
+    GPT2TokenizerFast(**files, model_max_length=1024).save_pretrained(tmp_path / "old")
+    old = load_tokenizer(tmp_path / "old")
+    new = extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=320)
+    save_tokenizer(tokenizer=new, output_dir=tmp_path / "new")
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "new")
+    assert {token: loaded.get_vocab()[token] for token in old.get_vocab()} == old.get_vocab()
+    assert len(loaded) == 320 and loaded.model_max_length == 1024
+    assert loaded.bos_token == loaded.eos_token == "<|endoftext|>" and loaded.bos_token_id == old.bos_token_id
+    assert loaded.tokenize("the cat") == old.tokenize("the cat") and loaded("the cat") == old("the cat")
+    assert "ĠKatze" in loaded.tokenize("die Katze") and loaded.decode(loaded(GERMAN)["input_ids"]) == GERMAN
+
+
 def test_what_cannot_be_extended_is_an_error(old: PreTrainedTokenizerFast) -> None:
     with pytest.raises(TokenizerError, match=r"--vocab_size 290 leaves no room: .* 290 tokens"):
         extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=290)
@@ -132,6 +149,9 @@ def test_what_cannot_be_extended_is_an_error(old: PreTrainedTokenizerFast) -> No
         extend_tokenizer(tokenizer=old, documents=[" "], vocab_size=300)
     with pytest.raises(TokenizerError, match="'the' could be a word"):
         extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=330, extra_special_tokens=["the"])
+    for option in ("min_frequency", "pad_to_multiple_of"):
+        with pytest.raises(TokenizerError, match=f"--{option} 0"):
+            extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=330, **{option: 0})
     words = Tokenizer(models.WordLevel({"[UNK]": 0, "c": 1}, unk_token="[UNK]"))
     words.decoder = decoders.ByteLevel()
     with pytest.raises(TokenizerError, match="WordLevel"):

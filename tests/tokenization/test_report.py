@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from tokenization import TokenizerError, compression_report, describe_report, torn_warning, train_bpe
+from tokenization import TokenizerError, compression_report, describe_report, peak_memory, torn_warning, train_bpe
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def test_report_of_a_case_counted_by_hand(trained: PreTrainedTokenizerFast) -> N
     plain = Tokenizer.from_str(trained.backend_tokenizer.to_str())
     plain.encode_special_tokens = True
     ids = [token_id for text in documents for token_id in plain.encode(text, add_special_tokens=False).ids]
-    assert report["documents"] == 2
+    assert report["texts"] == 2
     assert report["bytes"] == 7 + 8
     assert report["words"] == 4
     assert report["tokens"] == len(ids)
@@ -56,6 +56,19 @@ def test_description_has_both_columns_and_the_published_figures(trained: PreTrai
     both = describe_report({**report, "held_out": {**report, "bytes_per_token": 9.87}})
     assert "held out" in both and "9.87" in both and "4.67 (English web text)" in both
     assert all(len(line) < 160 for line in both.splitlines())
+    extended = describe_report({**report, "held_out": report, "before_extending": {**report, "bytes_per_token": 1.23}})
+    assert "old tokenizer" in extended and "1.23" in extended
+
+
+def test_long_tokens_are_shortened_for_people(trained: PreTrainedTokenizerFast) -> None:
+    report = compression_report(tokenizer=trained, documents=["the cat"])
+    said = describe_report({**report, "longest_tokens": [" " + "=" * 99] * 10})
+    assert "…" in said and all(len(line) < 220 for line in said.splitlines())
+
+
+def test_peak_memory_is_in_bytes() -> None:
+    peak = peak_memory()
+    assert peak is None or 20_000_000 < peak < 100_000_000_000
 
 
 def test_no_text_is_an_error(trained: PreTrainedTokenizerFast) -> None:

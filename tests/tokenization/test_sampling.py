@@ -1,6 +1,9 @@
 """A sample of a corpus: what is in it, what is not, and that it leans nowhere."""
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +115,65 @@ def test_text_of_many_different_words_is_sampled_further() -> None:
     )
 
 
+def test_very_many_small_documents_are_sampled_further() -> None:
+    documents = [f"{number} ab" for number in range(5000)]
+    sample = sample_of(documents, max_passages=1000)
+    assert sample.limited_by == "passages" and sample.num_documents == 1000
+    assert everything(sample_of(documents, max_passages=1000, seed=1)) != everything(sample)
+    assert "as many documents as memory allows" in str(sample)
+
+
+STREAM = """
+import sys
+import numpy as np
+from tokenization import peak_memory, sample_documents, train_bpe
+
+kind, megabytes = sys.argv[1], int(sys.argv[2])
+draw = np.random.default_rng(0)
+letters = str.maketrans("0123456789", "ghijklmnop")
+
+def documents():
+    written = 0
+    while written < megabytes * 1_000_000:
+        if kind == "words":
+            numbers = draw.integers(0, 1 << 40, size=20_000).tolist()
+            text = " ".join(f"{number:010x}" for number in numbers).translate(letters)
+            yield text
+            written += len(text)
+        else:
+            numbers = draw.integers(0, 1 << 40, size=20_000).tolist()
+            yield from map(hex, numbers)
+            written += 12 * len(numbers)
+
+before = peak_memory()
+budgets = {"max_bytes": 4_000_000, "max_word_bytes": 1_000_000, "max_passages": 20_000}
+sample = sample_documents(documents=documents(), **budgets)
+train_bpe(documents=sample.training(), vocab_size=2000)
+print(sample.limited_by, sample.seen_bytes, peak_memory() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the peak of memory is not known there")
+@pytest.mark.parametrize(("kind", "reason"), [("words", "words"), ("documents", "passages")])
+def test_memory_does_not_grow_with_the_text(kind: str, reason: str, tmp_path: Path) -> None:
+    repository = Path(__file__).resolve().parents[2]
+    peaks = []
+    for megabytes in (4, 16):
+        done = subprocess.run(
+            [sys.executable, "-c", STREAM, kind, str(megabytes)],
+            cwd=repository,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        limited_by, seen, peak = done.stdout.split()
+        assert limited_by == reason and int(seen) > 0.8e6 * megabytes
+        peaks.append(int(peak))
+    # The table of words has 128 MB, and training takes 150 bytes for each of the 1,000,000 bytes of words.
+    assert peaks[1] < peaks[0] + 40e6 and peaks[1] < 450e6, peaks
+
+
 def test_words_are_found_as_runs_of_letters_or_of_punctuation() -> None:
     text = "It's 12 naïve-words...  “don’t”\n你好，世界。the the end"
     data = np.frombuffer(text.encode() + b"  ", dtype=np.uint8)
@@ -139,7 +201,7 @@ def test_a_full_disk_is_told_from_an_error_of_the_text(tmp_path: Path, monkeypat
 
     with pytest.raises(FileNotFoundError):
         sample_of(unreadable())
-    sample = Sample(max_bytes=10, seed=0, max_word_bytes=10, folder=tmp_path)
+    sample = Sample(max_bytes=10, seed=0, max_word_bytes=10, max_passages=10, folder=tmp_path)
 
     class Full:
         def write(self, _: bytes) -> None:

@@ -49,11 +49,13 @@ def test_it_trains_on_a_folder_and_reports(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out" / "tokenizer_report.json").read_text())
     assert report["sample"]["seen_documents"] == report["sample"]["documents"] == 40
     assert report["vocab_size"] == len(load_tokenizer(tmp_path / "out")) == 320  # 300 rounded up
-    assert report["held_out"]["documents"] >= 1
-    assert report["held_out"]["documents"] + report["documents"] == 40
+    assert report["held_out"]["texts"] >= 1
+    assert report["held_out"]["texts"] + report["texts"] == 40
     assert report["options"]["seed"] == report["sample"]["seed"] == 0
     assert report["data"] == ["texts"] and report["warnings"] == []
     assert {"reading", "training", "measuring"} == set(report["seconds"])
+    assert report["peak_memory_bytes"] is None or report["peak_memory_bytes"] > 20_000_000
+    assert "longest_tokens" in report and "longest_tokens" not in report["held_out"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "tokenizer.json", "tokenizer_config.json", "tokenizer_report.json"
     ]  # fmt: skip
@@ -79,6 +81,8 @@ def test_it_extends_a_tokenizer(tmp_path: Path) -> None:
     options = ["--extend", "old", "--vocab_size", "340", "--pad_to_multiple_of", "1", "--output_dir", "new"]
     result = run("--data", "new.txt", *options, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
+    report = json.loads((tmp_path / "new" / "tokenizer_report.json").read_text())
+    assert report["before_extending"] is None and report["held_out"] is None  # one small document
     old, new = (load_tokenizer(tmp_path / name).get_vocab() for name in ("old", "new"))
     assert len(new) == 340 and {token: new[token] for token in old} == old
     result = run("--data", "new.txt", *options, "--pattern", "code", cwd=tmp_path)
@@ -96,6 +100,13 @@ def test_it_extends_a_tokenizer(tmp_path: Path) -> None:
         ('{"text": "fine"}\n', ["--tokenizer", "x"], ["--extend"]),
         ('{"text": "fine"}\n', ["--extend", "x"], ["no such folder"]),
         ('{"text": "fine"}\n', ["--max_bytes", "0"], ["--max_bytes 0"]),
+        ('{"text": ""}\n', [], ["rows.jsonl"]),
+        # What is wrong with the options is said before a text is read that may take hours.
+        ("broken", ["--vocab_size", "100"], ["--vocab_size 100 is too small"]),
+        ("broken", ["--min_frequency", "0"], ["--min_frequency 0"]),
+        ("broken", ["--extra_special_tokens", "river"], ["'river' could be a word"]),
+        ("broken", ["--extend", "x"], ["cannot load a tokenizer from x: there is no such folder"]),
+        ("broken", ["--extend", "."], ["there is no tokenizer.json in it"]),
     ],
 )
 def test_bad_input_is_one_message_exit_code_2_and_nothing_left(
