@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from .data import ObjectiveError
+from .data import ObjectiveError, random_stream, spread
 from .pairs import PairPrediction
 
 _CANDIDATES = 8
 """Places that are tried for a random B; the one whose sentences come nearest to the wanted length is taken."""
+
+_COUNTED_PAIRS = 2000
+"""Pairs from which the share of what a random B stands for is worked out: about a tenth of a second."""
 
 IS_NEXT, IS_RANDOM = 0, 1
 """Labels of the pair, in BERT's order."""
@@ -27,8 +30,8 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
     pairs were shorter than its random ones, a tiny model was right for 88 % within 100 steps; with equal lengths the
     same model was near chance there.
 
-    BERT goes on after A when B is random; here the row is chunk and number of the chunk, and what would have followed
-    is seen in other epochs, when the same chunk is cut elsewhere or makes a real pair.
+    BERT goes on after A when B is random; here a row is a chunk, whatever the label, and what would have followed is
+    seen in other epochs, when the same chunk is cut elsewhere or makes a real pair. docs/objectives.md has the shares.
     """
 
     name = "mlm_nsp"
@@ -112,6 +115,19 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
                 IS_RANDOM,
             )
         return *truncate_pair(before, after, room=self.room, generator=generator), label
+
+    def _describe_left_out(self) -> str:
+        """What follows A where B is random, of some chunks of the training part."""
+        shown, left_out = 0, 0
+        for row in spread(self.num_examples, _COUNTED_PAIRS).tolist():
+            chunk = self.chunks[row]
+            generator = random_stream(seed=self.seed, stream="describe", index=row)
+            before, _, label = self._pair(chunk, held_out=False, generator=generator)
+            offsets = self.store.sentence_offsets[chunk[2] : chunk[3] + 1]
+            size = int(offsets[-1] - offsets[0])
+            shown += size
+            left_out += (min(size, self.room) - len(before)) * (label == IS_RANDOM)
+        return f", and about {left_out / max(shown, 1):.0%} makes room for a random B"
 
 
 def truncate_pair(

@@ -186,6 +186,10 @@ class PairPrediction(TokenPrediction):
         """For the pairs a coin."""
         return {"pair_nats": math.log(2), "pair_right": 0.5}
 
+    def _describe_left_out(self) -> str:
+        """What else of the text is not shown, after a sentence about what is cropped."""
+        return ""
+
     def describe(self) -> str:
         """Rows, how full they are, what is cropped, and what is predicted."""
         lengths = []
@@ -199,8 +203,8 @@ class PairPrediction(TokenPrediction):
         filled = (kept + 3).sum() / max(len(kept) * self.sequence_length, 1)
         return (
             f"{self.num_examples:,} pairs of up to {self.sequence_length:,} tokens from {len(self.documents):,} "
-            f"documents: rows are {filled:.1%} full, padded to the longest of a batch; {cropped:.2%} of the text "
-            "is cropped where a last sentence does not fit, at another end each time it is drawn; "
+            f"documents: rows are {filled:.1%} full, padded to the longest of a batch; {cropped:.2%} of the text is "
+            f"cropped where a last sentence does not fit{self._describe_left_out()}, another part each time; "
             f"{self.num_eval_examples:,} of {len(self.eval_chunks):,} held-out pairs are evaluated\n"
             f"{describe_masking(self.arguments)}; half of the pairs are {self.answers[0]} and half {self.answers[1]}"
         )

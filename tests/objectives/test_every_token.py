@@ -1,0 +1,164 @@
+"""No token is lost silently: over an epoch each is shown or asked for once, or counted as cropped and reported."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import corpus
+import tokenization
+from objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
+
+MASK, SENTINELS = 4, 30
+PACKED = [
+    ("mlm", {}),
+    ("mlm", {"masking": "span"}),
+    ("clm", {}),
+    ("hybrid", {"masking": "whole_word"}),
+    ("denoising", {"denoising": "infilling"}),
+    ("denoising", {"denoising": "span_corruption", "sentinels": SENTINELS}),
+]
+NOVELS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "novels"
+
+
+@pytest.fixture(scope="module")
+def store(numbered):
+    """Documents of a token, of a sentence, shorter and much longer than a row of 32; no id occurs twice."""
+    generator = np.random.default_rng(4)
+    sizes = [generator.integers(1, 25, size=generator.integers(1, 20)).tolist() for _ in range(60)]
+    return numbered([[1], [2, 1], [90], [29], [30], [31], [32], *sizes])
+
+
+def text_of(work: TokenPrediction) -> list[int]:
+    """The tokens of the training part."""
+    offsets = work.store.sentence_offsets
+    return [
+        int(token) for first, last in work.documents for token in work.store.tokens[offsets[first] : offsets[last]]
+    ]
+
+
+def shown(work: TokenPrediction, row: int) -> list[int]:
+    """The text below an example, with what was hidden; without a token that an earlier row has asked for."""
+    example = work.example(row, row)
+    highest = work.tokens.sentinels[0] if len(work.tokens.sentinels) else work.tokens.vocab_size
+    ids, labels = example["input_ids"], example["labels"]
+    if work.arguments.denoising == "span_corruption" and "decoder_input_ids" in example:
+        ids = np.concatenate([ids, labels])
+    elif "decoder_input_ids" in example:
+        ids = labels
+    else:
+        ids = np.where(labels != IGNORED, labels, ids)
+        if work.name in ("clm", "hybrid"):  # a piece begins with what the one before ended with
+            positions = example.get("position_ids", np.arange(len(ids)))
+            ids = ids[positions > 0]
+    return ids[(ids > MASK) & (ids < highest)].tolist()
+
+
+@pytest.mark.parametrize("packing", ["concatenate", "best_fit", "none"])
+@pytest.mark.parametrize("name, options", PACKED)
+def test_packed_rows_hold_every_token_once(store, parts, name, options, packing) -> None:
+    work = OBJECTIVES[name](**parts(store, objective=name, packing=packing, **options))
+    found = [token for row in range(work.num_examples) for token in shown(work, row)]
+    assert sorted(found) == sorted(text_of(work))
+    assert ", no token cropped; " in work.describe()
+
+
+@pytest.mark.parametrize("packing", ["concatenate", "best_fit", "none"])
+@pytest.mark.parametrize("name, options", PACKED)
+def test_the_share_of_padding_is_the_one_reported(store, parts, name, options, packing) -> None:
+    work = OBJECTIVES[name](**parts(store, objective=name, packing=packing, **options))
+    if name == "denoising":  # the rows before the damage, which leave a place for an end
+        used, places = sum(len(work.rows[row].ids) for row in range(work.num_examples)), 31 * work.num_examples
+    else:
+        examples = [work.example(row, row) for row in range(work.num_examples)]
+        used = sum(int((example["input_ids"] != work.tokens.pad).sum()) for example in examples)
+        places = 32 * work.num_examples
+    assert f"{1 - used / places:.2%}" in work.describe().splitlines()[0]
+
+
+@pytest.mark.parametrize("short", [0.0, 0.3])
+@pytest.mark.parametrize("name", ["mlm_nsp", "mlm_sop"])
+def test_what_pairs_do_not_show_is_counted(store, parts, name, short) -> None:
+    """Every sentence lies in one chunk; of a chunk that is too long for its row the excess is missing, and no more."""
+    work = OBJECTIVES[name](**parts(store, objective=name, short_sequence_probability=short))
+    offsets = store.sentence_offsets
+    chunks = [work.chunks[row] for row in range(work.num_examples)]
+    assert [place for *_, first, last in chunks for place in range(first, last)] == [
+        place for first, last in work.documents for place in range(first, last)
+    ]
+    cropped, way = 0, 0
+    for row, (*_, first, last) in enumerate(chunks):
+        text = store.tokens[offsets[first] : offsets[last]].tolist()
+        example = work.example(row, row)
+        ids = np.where(example["labels"] != IGNORED, example["labels"], example["input_ids"])
+        own = [token for token in ids.tolist() if token > MASK and token in set(text)]
+        assert len(set(own)) == len(own)
+        cropped += max(0, len(text) - 29)
+        if name == "mlm_nsp" and example["next_sentence_label"]:
+            way += min(len(text), 29) - len(own)
+        else:
+            assert len(own) == min(len(text), 29)
+    total = len(text_of(work))
+    said = work.describe()
+    assert f"{cropped / total:.2%} of the text is cropped" in said
+    found = re.search(r"about (\d+)% makes room for a random B", said)
+    assert (found is not None) == (name == "mlm_nsp")
+    if found:  # other random numbers than those of the examples above
+        assert abs(int(found[1]) / 100 - way / total) < 0.06
+
+
+def test_what_is_cropped_is_another_part_each_time(store, parts) -> None:
+    """After some epochs hardly a token was never shown."""
+    for name in ("mlm_nsp", "mlm_sop"):
+        work = OBJECTIVES[name](**parts(store, objective=name))
+        missing = []
+        seen: set[int] = set()
+        for epoch in range(16):
+            for row in range(work.num_examples):
+                example = work.example(row, epoch * work.num_examples + row)
+                seen |= set(np.where(example["labels"] != IGNORED, example["labels"], example["input_ids"]).tolist())
+            missing.append(1 - len(seen & set(text_of(work))) / len(text_of(work)))
+        assert missing[0] > 0.1 and missing[-1] < 0.05
+
+
+@pytest.fixture(scope="module")
+def novels(tmp_path_factory) -> Any:
+    """Five novels, each paragraph a document and each novel a document, as tokens of a small vocabulary."""
+    if not NOVELS.is_dir():
+        pytest.skip("the data is not there")
+    files = [str(path) for path in sorted(NOVELS.glob("*.txt"))[:5]]
+    made = None
+    stores = {}
+    for boundary in ("blank_line", "file"):
+        text = corpus.open_text(corpus.TextArguments(data=files, unwrap=True, document_boundary=boundary))
+        if made is None:
+            made = tokenization.train_bpe(documents=text.texts(), vocab_size=2048)
+        stores[boundary] = corpus.prepare_store(
+            text=text,
+            tokenizer=made,
+            tokenizer_fingerprint=tokenization.tokenizer_fingerprint(made),
+            output_dir=tmp_path_factory.mktemp(boundary) / "store",
+            num_workers=0,
+        )
+    return made, stores
+
+
+@pytest.mark.parametrize("boundary", ["blank_line", "file"])
+@pytest.mark.parametrize("name", ["mlm", "clm", "denoising"])
+def test_best_fit_pads_less_than_two_percent_of_novels_at_512(novels, name, boundary) -> None:
+    """Counted in the rows themselves, not taken from the report."""
+    tokenizer, stores = novels
+    work = OBJECTIVES[name](
+        store=stores[boundary],
+        tokens=SpecialTokens.of(tokenizer),
+        byte_lengths=tokenization.token_byte_lengths(tokenizer),
+        token_edges=tokenization.token_edges(tokenizer),
+        seed=0,
+        sequence_length=512,
+        arguments=ObjectiveArguments(objective=name, packing="best_fit"),
+    )
+    assert work.num_examples > 500
+    used = [len(work.rows[row].ids) for row in range(work.num_examples)]
+    assert 1 - sum(used) / (512 * work.num_examples) < 0.02
