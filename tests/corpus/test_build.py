@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import time
@@ -272,35 +271,6 @@ def driver(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Driver:
 
 def pieces_in(folder: Path, name: str = "store") -> int:
     return len(list(folder.glob(f".{name}.building-*/*/*.piece")))
-
-
-def test_ten_kills_leave_the_bytes_of_an_undisturbed_build(driver: Driver, tmp_path: Path) -> None:
-    """SIGKILL to the building process alone: its workers notice by themselves."""
-    write_files(tmp_path / "text", count=40)
-    assert driver.start("text", "expected", 500, 2).wait() == 0
-    expected = contents(tmp_path / "expected")
-    random = np.random.default_rng(4)
-    complete = 0
-    for _ in range(10):
-        ready = pieces_in(tmp_path)
-        process = driver.start("text", "store", 500, 2)
-        # Until a piece comes out there is only the interpreter's start, which a kill does not disturb.
-        while pieces_in(tmp_path) <= ready and process.poll() is None:
-            time.sleep(0.002)
-        time.sleep(random.uniform(0, 0.03))
-        process.kill()
-        process.wait()
-        if (tmp_path / "store").exists():
-            assert contents(tmp_path / "store") == expected
-            shutil.rmtree(tmp_path / "store")
-            complete += 1
-    assert complete <= 3  # else there was not enough to do, and too little was killed
-    process = driver.start("text", "store", 500, 2)
-    _, message = process.communicate()
-    assert process.returncode == 0, message
-    assert contents(tmp_path / "store") == expected
-    open_store(tmp_path / "store", verify=True)
-    assert not list(tmp_path.glob(".store*"))
 
 
 @pytest.mark.usefixtures("small_pieces")

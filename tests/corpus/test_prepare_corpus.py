@@ -1,6 +1,5 @@
 """The recipe prepare_corpus, as a person starts it."""
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -8,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from corpus import open_store
@@ -33,11 +31,6 @@ def command(*arguments: str, small: bool = False) -> list[str]:
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True)
-
-
-def contents(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.fixture
@@ -104,29 +97,3 @@ def test_ctrl_c_ends_promptly_and_what_is_ready_is_kept(folder: Path) -> None:
     output, message = process.communicate()
     assert process.returncode == 0 and "480 documents" in output
     assert f"{ready} of " in message and "pieces were ready and are kept" in message
-
-
-@pytest.mark.slow
-def test_ten_kills_of_the_recipe_leave_the_bytes_of_an_undisturbed_run(folder: Path) -> None:
-    """Anywhere in the run, the start of the interpreter and the last step included."""
-    arguments = ["--data", "text", "--document_boundary", "line", "--tokenizer", "tokenizer", "--num_workers", "2"]
-
-    def start(name: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            command(*arguments, "--output_dir", name, small=True), cwd=folder, stdout=subprocess.DEVNULL
-        )
-
-    began = time.monotonic()
-    assert start("expected").wait() == 0
-    seconds = time.monotonic() - began
-    random = np.random.default_rng(11)
-    for _ in range(10):
-        process = start("store")
-        time.sleep(random.uniform(0, seconds))
-        process.kill()
-        process.wait()
-        if (folder / "store").exists():
-            assert contents(folder / "store") == contents(folder / "expected")
-    assert start("store").wait() == 0
-    assert contents(folder / "store") == contents(folder / "expected")
-    assert not list(folder.glob(".store*"))
