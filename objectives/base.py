@@ -247,8 +247,9 @@ class PackedPrediction(TokenPrediction):
         if arguments.packing == "none":
             lengths = f"{self.num_examples:,} rows of up to {self.sequence_length:,} tokens"
             padding = f"{self.rows.padding:.2%} padding if all were filled up (they are, to the longest of a batch)"
+        documents = "document" if len(self.documents) == 1 else "documents"
         return (
-            f"{lengths} from {len(self.documents):,} documents, --packing {arguments.packing}: {padding}, no token "
+            f"{lengths} from {len(self.documents):,} {documents}, --packing {arguments.packing}: {padding}, no token "
             f"cropped; {self.num_eval_examples:,} of {len(self.eval_rows):,} held-out rows are evaluated"
         )
 

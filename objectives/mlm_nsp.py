@@ -42,9 +42,9 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
         super().__init__(**parts)
         if len(self.documents) < 2:
             raise ObjectiveError(
-                "next sentence prediction needs pairs from different documents, and the text has "
-                f"{len(self.documents)} to train on; use --objective mlm, or give documents as separate files or "
-                "lines of .jsonl"
+                "--objective mlm_nsp needs pairs from different documents, and the text has "
+                f"{len(self.documents)} to train on and {len(self.held_out)} held out; give more documents (separate "
+                "files, lines of .jsonl, or --document_boundary line or blank_line), or use --objective mlm"
             )
         self._elsewhere = {
             source: np.concatenate([part for number, part in enumerate(self.by_source) if number != source])

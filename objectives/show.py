@@ -1,6 +1,8 @@
 """Training examples as a person reads them: what is hidden, what belongs together, and who sees whom."""
 
-import textwrap
+import re
+import shutil
+import unicodedata
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -11,52 +13,58 @@ from .data import IGNORED
 from .pairs import PairPrediction
 
 WIDTH = 118
-"""Columns of the text that is printed."""
+"""Columns of the text that is printed, where the terminal is not narrower."""
+
+_NARROWEST = 40
 
 LEGENDS = {
     "masks": "⟦cat→[MASK]⟧ hidden   ⟦cat≠tree⟧ replaced at random   ⟦cat=⟧ to be found though it stands there",
     "hybrid": "masked rows are read from both sides, and what is hidden is to be said at the position before it",
     "next": "causal rows: every token is to be found from those before it, but for ‹cat›, with which a piece begins",
-    "edges": "├─── another document: neither sees the other   … the document goes on in another row   ↵ line break",
+    "edges": "├─── another document: neither sees the other",
+    "rests": "… the document goes on in another row   ↵ line break",
     "pairs": "A and B see each other, and the label says what B is to A   ↵ line break",
     "denoising": "reads: the encoder, damaged   writes: the decoder, in full, or what each sentinel stands for",
 }
 
 
-def show_examples(objective: TokenPrediction, tokenizer: Any, count: int) -> str:
+def show_examples(objective: TokenPrediction, tokenizer: Any, count: int, *, width: int | None = None) -> str:
     """Training examples in words: rows spread evenly, as the samples 0, 1, 2 ... of a run would damage them.
 
     Args:
         objective: as a run would train it.
         tokenizer: with `decode`, for the ids of the objective.
         count: number of examples; as many as there are if that is less.
+        width: columns, of which a Chinese character takes two; by default those of the terminal, 118 at most.
     """
-    page = _Page(objective, tokenizer)
+    page = _Page(objective, tokenizer, width or min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
     count = min(count, objective.num_examples)
     rows = [(2 * number + 1) * objective.num_examples // (2 * count) for number in range(count)]
     examples = [page.example(number, row) for number, row in enumerate(rows)]
-    facts = [part for line in objective.describe().splitlines() for part in textwrap.wrap(line, WIDTH)]
-    return "\n".join([objective.name, *facts, "", *page.legend(), *examples])
+    facts = [*objective.describe().splitlines(), "", *page.legend()]
+    lines = [part for line in facts for part in wrap(line, width=page.width, first="", later="")]
+    return "\n".join([objective.name, *lines, *examples])
 
 
 class _Page:
     """Writes examples of one objective."""
 
-    def __init__(self, objective: TokenPrediction, tokenizer: Any) -> None:
-        self.objective, self.tokenizer = objective, tokenizer
+    def __init__(self, objective: TokenPrediction, tokenizer: Any, width: int) -> None:
+        self.objective, self.tokenizer, self.width = objective, tokenizer, max(width, _NARROWEST)
         self.tokens = objective.tokens
 
     def legend(self) -> list[str]:
         """What the signs mean, of those that this objective uses."""
         kinds = {
-            "mlm": ["masks", "edges"],
+            "mlm": ["masks", "edges", "rests"],
             "mlm_nsp": ["masks", "pairs"],
             "mlm_sop": ["masks", "pairs"],
-            "clm": ["next", "edges"],
-            "hybrid": ["hybrid", "masks", "next", "edges"],
-            "denoising": ["denoising", "edges"],
+            "clm": ["next", "edges", "rests"],
+            "hybrid": ["hybrid", "masks", "next", "edges", "rests"],
+            "denoising": ["denoising", "edges", "rests"],
         }
-        return [LEGENDS[kind] for kind in kinds[self.objective.name]]
+        hidden = ["edges"] if self.objective.arguments.packing == "none" else []
+        return [LEGENDS[kind] for kind in kinds[self.objective.name] if kind not in hidden]
 
     def example(self, number: int, row: int) -> str:
         """One example under a line that says what it is."""
@@ -70,7 +78,15 @@ class _Page:
             assert isinstance(self.objective, PackedPrediction)
             more, lines = self._packed(example, self.objective.rows[row].bounds)
         head = " · ".join([*facts, *more])
-        return "\n".join(["", f"── {head} {'─' * max(2, WIDTH - len(head) - 4)}", *lines])
+        return "\n".join(["", self._head(head), *lines])
+
+    def _head(self, text: str) -> str:
+        first, *others = self._wrapped(text, first="── ", later="   ")
+        left = self.width - _columns(first) - 1
+        return "\n".join([f"{first} {'─' * left}" if left > 0 else first, *others])
+
+    def _wrapped(self, text: str, *, first: str, later: str) -> list[str]:
+        return wrap(text, width=self.width, first=first, later=later)
 
     def _pair(self, example: dict[str, Any]) -> tuple[list[str], list[str]]:
         assert isinstance(self.objective, PairPrediction)
@@ -78,8 +94,8 @@ class _Page:
         lines = []
         for name, part in (("A", ~second), ("B", second)):
             text = self._marked(example["input_ids"][part], example["labels"][part])
-            lines += _wrapped(text, first=f"{name}  ", later="   ")
-        sizes = f"{len(second)} tokens: A {int((~second).sum()) - 2}, B {int(second.sum()) - 1}, 3 of the frame"
+            lines += self._wrapped(text, first=f"{name}  ", later="   ")
+        sizes = f"{len(second)} tokens: A {int((~second).sum()) - 2}, B {int(second.sum()) - 1}"
         answer = self.objective.answers[example["next_sentence_label"]]
         return [answer, sizes, self._count(example["labels"], example["input_ids"])], lines
 
@@ -90,11 +106,11 @@ class _Page:
         lines = []
         for place, (left, right) in enumerate(pairwise(bounds.tolist())):
             if place:
-                lines.append("├" + "─" * 40)
+                lines.append("├" + "─" * 39)
             here = slice(left, right)
             text = self._given(ids[here]) if is_next else self._marked(ids[here], labels[here])
             original = np.where(labels[here] == IGNORED, ids[here], labels[here])
-            lines += _wrapped(self._open(text, original), first="│ ", later="│ ")
+            lines += self._wrapped(self._open(text, original), first="│ ", later="│ ")
         facts = [f"{size} tokens of {_counted(len(bounds) - 1, 'document')}, {len(ids) - size} of padding"]
         if self.objective.name == "hybrid":
             facts.insert(0, "causal" if is_next else "masked")
@@ -109,10 +125,10 @@ class _Page:
         lines = []
         for place, (source, target) in enumerate(zip(*sides, strict=True)):
             if place:
-                lines.append("├" + "─" * 40)
+                lines.append("├" + "─" * 39)
             begins = "" if source[0] == self.tokens.start else "…"
-            lines += _wrapped(begins + self._text(source), first="│ reads   ", later="│         ")
-            lines += _wrapped(self._text(target[target != IGNORED]), first="│ writes  ", later="│         ")
+            lines += self._wrapped(begins + self._text(source), first="│ reads   ", later="│         ")
+            lines += self._wrapped(self._text(target[target != IGNORED]), first="│ writes  ", later="│         ")
         sizes = f"{len(example['input_ids'])} tokens to read, {len(example['labels'])} to write"
         return [sizes, _counted(len(sides[0]), "document")], lines
 
@@ -134,7 +150,8 @@ class _Page:
             if not fate:
                 parts.append(shown)
                 continue
-            original = self._text(labels[here])
+            shown = shown.replace("\n", "")
+            original = self._text(labels[here]).replace("\n", "")
             space = " " if original.startswith(" ") and original.strip() else ""
             original = original.removeprefix(space)
             if fate == "→":
@@ -150,7 +167,9 @@ class _Page:
         return "→" if shown == self.tokens.mask else "=" if shown == label else "≠"
 
     def _given(self, ids: np.ndarray) -> str:
-        return f"‹{self._text(ids[:1])}›{self._text(ids[1:])}"
+        first = self._text(ids[:1])
+        given = first.removesuffix("\n")
+        return f"‹{given}›{first[len(given) :]}{self._text(ids[1:])}"
 
     def _open(self, text: str, ids: np.ndarray) -> str:
         """Dots where the document goes on outside of the row."""
@@ -158,15 +177,57 @@ class _Page:
         return begins + text + ("" if ids[-1] == self.tokens.end else "…")
 
     def _text(self, ids: np.ndarray) -> str:
-        """Decoded, in one line."""
+        """Decoded; lines end where they do in the text, with a sign for it."""
         text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text.replace("\r", "").replace("\n", "↵").replace("\t", "⇥")
+        return re.sub("(\n+)", lambda ends: "↵" * len(ends[1]) + "\n", text.replace("\r", "")).replace("\t", "⇥")
 
 
 def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}" + ("" if number == 1 else "s")
 
 
-def _wrapped(text: str, *, first: str, later: str) -> list[str]:
-    lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
-    return lines or [first]
+def _columns(text: str) -> int:
+    """How wide a text is in a terminal: Chinese characters take two columns, accents that are put on none."""
+    return sum(
+        0
+        if unicodedata.category(character) in ("Mn", "Me", "Cf")
+        else 1 + (unicodedata.east_asian_width(character) in "WF")
+        for character in text
+    )
+
+
+def wrap(text: str, *, width: int, first: str, later: str) -> list[str]:
+    """Lines of at most `width` columns, broken at spaces, beside wide characters, and where the text has lines.
+
+    Args:
+        first: what the first line begins with.
+        later: what all others begin with.
+    """
+    lines: list[str] = []
+    room = width - max(len(first), len(later))
+    for paragraph in text.removesuffix("\n").split("\n"):
+        line, spaces = "", ""
+        for piece in _pieces(paragraph, room):
+            if piece.isspace():
+                spaces = piece
+            elif _columns(line + spaces + piece) <= room:
+                line, spaces = line + spaces + piece, ""
+            else:
+                lines, line, spaces = [*lines, line], piece, ""
+        lines.append(line)
+    return [(later if number else first) + line for number, line in enumerate(lines)]
+
+
+def _pieces(text: str, longest: int) -> list[str]:
+    """Spaces, words, and single wide characters; what is longer than a line is cut."""
+    pieces: list[str] = []
+    for piece in re.findall(r" +|[^ ]+", text):
+        start = 0
+        for place, character in enumerate(piece):
+            if place > start and (
+                _columns(character) == 2 or _columns(piece[place - 1]) == 2 or place - start == longest
+            ):
+                pieces.append(piece[start:place])
+                start = place
+        pieces.append(piece[start:])
+    return pieces

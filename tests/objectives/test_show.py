@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from objectives import IGNORED, OBJECTIVES, SpecialTokens
-from objectives.show import LEGENDS, WIDTH, show_examples
+from objectives.show import LEGENDS, WIDTH, show_examples, wrap
 
 TEXT = """The cat sat on the mat and looked at the moon. It was a cold night,
 and nobody came. The dog slept in the barn. A wind rose from the north, and the old house sang all night long."""
@@ -116,7 +118,7 @@ def test_edges_of_documents_are_seen(make, tokenizer) -> None:
     assert row < work.num_examples
     page = show_examples(work, tokenizer, work.num_examples)
     pieces = [len(work.rows[row].bounds) - 1 for row in range(work.num_examples)]
-    assert page.count("├" + "─" * 40) == sum(pieces) - len(pieces)
+    assert page.count("├" + "─" * 39) == sum(pieces) - len(pieces)
     assert page.count("‹") - 1 == sum(pieces)  # one in the legend
     assert len(re.findall("── example ", page)) == work.num_examples
 
@@ -133,3 +135,31 @@ def test_descriptions_say_what_the_rows_hold(make, name, options) -> None:
     said = work.describe()
     assert f"{work.num_examples:,} " in said and "%" in said and len(said.splitlines()) == 2
     assert ("cropped" in said) and f"{len(work.documents)} documents" in said
+
+
+@pytest.mark.parametrize("width", [40, 73])
+@pytest.mark.parametrize("name, options", VARIANTS)
+def test_pages_are_as_narrow_as_asked(make, tokenizer, name, options, width, monkeypatch) -> None:
+    work = make(name, sequence_length=64, **options)
+    page = show_examples(work, tokenizer, 3, width=width)
+    assert max(map(len, page.splitlines())) <= width
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert show_examples(work, tokenizer, 3) == page
+    assert ("├───" in page.split("── example")[0]) == (
+        name not in ("mlm_nsp", "mlm_sop") and options.get("packing") != "none"
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text("ab 的漢カ\u0301\n⟦", max_size=80), width=st.integers(6, 30))
+def test_lines_are_broken_by_columns_and_lose_nothing(text, width) -> None:
+    lines = wrap(text, width=width, first="1 ", later="2 ")
+    assert [line[0] for line in lines] == ["1", *"2" * (len(lines) - 1)]
+    for line in lines:
+        assert sum(2 if mark in "的漢カ" else 0 if mark == "\u0301" else 1 for mark in line.rstrip()) <= width
+    assert re.sub(r"\s", "", "".join(line[2:] for line in lines)) == re.sub(r"\s", "", text)
+
+
+def test_lines_of_the_text_and_their_indents_stay() -> None:
+    text = "def f():↵\n    return 1↵↵\n中文字中文字"
+    assert wrap(text, width=14, first="│ ", later="│ ") == ["│ def f():↵", "│     return", "│ 1↵↵", "│ 中文字中文字"]
