@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +12,12 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
-from tqdm import tqdm
 
 from .duplicates import DocumentSet, find_equal, find_near
 from .encoding import token_dtype
 from .errors import CorpusError
 from .pieces import Piece, Plan
+from .progress import progress_bar
 from .store import FILES, FORMAT_VERSION, MANIFEST, sha256
 
 BLOCK_BYTES = 1 << 22
@@ -79,7 +78,7 @@ def assemble(
     total = sum(piece.tokens_bytes for piece in pieces)
     by_source = [Counts() for _ in sources]
     empty = 0
-    bar = tqdm(total=total, unit="B", unit_scale=True, desc="joining", disable=not sys.stderr.isatty(), leave=False)
+    bar = progress_bar(total=total, doing="joining")
     with bar, _ShardWriter(store, dtype=token_dtype(plan.vocab_size), limit=shard_bytes) as writer:
         first = 0
         for piece in pieces:

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from tqdm import tqdm
 
 from .assembly import Reading, assemble, sync_folder, write_manifest
 from .duplicates import check_near_duplicates
 from .encoding import token_dtype
 from .errors import CorpusError, StorageError
 from .pieces import PIECE_BYTES, SUFFIX, Piece, Plan, TextPiece, write_whole
+from .progress import progress_bar
 from .store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
 from .text import Document, Text
 from .workers import PLAN, TOKENIZER, Workers, default_workers
@@ -192,9 +192,7 @@ class _Builder:
         total = text.shard_bytes(shard=shard, num_shards=self.plan.num_shards)
         self._check_space(total)
         count = made = 0
-        bar = tqdm(
-            total=total, unit="B", unit_scale=True, desc="tokenizing", disable=not sys.stderr.isatty(), leave=False
-        )
+        bar = progress_bar(total=total, doing="tokenizing")
         try:
             with bar, Workers(folder=self.folder, count=num_workers) as workers:
                 for piece in _cut_pieces(text.documents(shard=shard, num_shards=self.plan.num_shards)):

@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from .progress import progress_bar
 from .streams import unreadable
 
 MIN_BYTES = 64 << 10  # smaller files are hashed as fast as they are looked up
@@ -22,7 +21,7 @@ PROGRESS_SECONDS = 3
 
 
 def hash_files(paths: Sequence[Path]) -> list[str]:
-    """SHA-256 (hexadecimal) of each file, about 1 GB/s, with a progress bar on a terminal when that takes long.
+    """SHA-256 (hexadecimal) of each file, about 1 GB/s, with a progress bar when that takes long.
 
     Files of 64 KiB and more that have not changed since an earlier call (path, size, inode and times) are not read
     again: the hashes are kept in hashes.json in $LACUNA_CACHE or ~/.cache/lacuna.
@@ -35,15 +34,7 @@ def hash_files(paths: Sequence[Path]) -> list[str]:
     digests = []
     try:
         sizes = [path.stat().st_size for path in paths]
-        bar = tqdm(
-            total=sum(sizes),
-            unit="B",
-            unit_scale=True,
-            desc="hashing",
-            delay=PROGRESS_SECONDS,
-            disable=None,
-            leave=False,
-        )
+        bar = progress_bar(total=sum(sizes), doing="hashing", delay=PROGRESS_SECONDS)
         with bar:
             for path in paths:
                 stat = path.stat()

@@ -28,7 +28,8 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 FILES = ("tokens.bin", "sentence_offsets.npy", "document_offsets.npy")
 REMEDY = "Build it again: python recipes/prepare_corpus.py"
-SHOWN_CHARACTERS = 100  # of an example, in the report
+SHOWN_SOURCES = 20
+SHOWN_CHARACTERS = 150  # of an example, in the report
 
 
 class JoinedArray:
@@ -172,43 +173,49 @@ class TokenStore:
         """One line for people."""
         return (
             f"{_count(self.num_documents, 'document')}, {_count(self.num_sentences, 'sentence')}, "
-            f"{_count(self.num_tokens, 'token')}, {self.num_bytes / 1e6:.2f} MB of text, "
+            f"{_count(self.num_tokens, 'token')}, {_size(self.num_bytes)} of text, "
             f"{self.num_bytes / self.num_tokens:.2f} bytes per token"
         )
 
     def report(self, *, decode: Callable[[list[int]], str], num_examples: int = 10, seed: int = 0) -> str:
-        """Several lines for people: each source, what was dropped and why, and the beginnings of random documents.
+        """Several lines for people: each source, what was dropped and why, and what stands at random places.
 
         Args:
             decode: token ids to text, of the tokenizer that the store was made with.
-            num_examples: documents shown, on one line each; fewer where there are fewer.
-            seed: of the choice of examples.
+            num_examples: documents shown, on one line each from a random sentence on; fewer where there are fewer.
+            seed: of the choice of documents and sentences.
         """
         lines = []
         sources = self.manifest["sources"]
         if len(sources) > 1:
             lines.append("sources:")
-        for source in sources if len(sources) > 1 else []:
+        for source in sources[:SHOWN_SOURCES] if len(sources) > 1 else []:
             weight = "" if source["weight"] is None else f"weight {source['weight']:.3g}, "
             share = source["num_tokens"] / self.num_tokens
             lines.append(
                 f"  {source['name']}: {weight}{_count(source['num_documents'], 'document')}, "
-                f"{_count(source['num_tokens'], 'token')} ({share:.1%}), {source['num_bytes'] / 1e6:.2f} MB"
+                f"{_count(source['num_tokens'], 'token')} ({share:.1%}), {_size(source['num_bytes'])}"
             )
+        if len(sources) > SHOWN_SOURCES:
+            lines.append(f"  and {len(sources) - SHOWN_SOURCES:,} more; all are in {self.path / MANIFEST}")
         dropped = self.manifest["dropped"]
         lines.append(
             f"dropped: {', '.join(f'{reason} {number:,}' for reason, number in dropped.items()) or 'nothing'}"
         )
         lines += [f"  {_one_line(message, 200)}" for message in self.manifest["bad_records"]]
         count = min(num_examples, self.num_documents)
-        chosen = np.random.default_rng(seed).choice(self.num_documents, size=count, replace=False)
+        random = np.random.default_rng(seed)
+        chosen = np.sort(random.choice(self.num_documents, size=count, replace=False))
         if count:
-            lines.append(
-                f"{count} random documents, how they begin:" if count > 1 else "a random document, how it begins:"
-            )
-        for document in np.sort(chosen):
-            tokens = self.document_tokens(int(document))[: 2 * SHOWN_CHARACTERS]
-            lines.append(f"  {document}: {_one_line(decode(tokens.tolist()), SHOWN_CHARACTERS)}")
+            lines.append(f"{_count(count, 'random document')}, each from a random sentence on (⏎ is a line end):")
+        for document in chosen.tolist():
+            first, last = self.document_offsets[document : document + 2]
+            sentence = int(random.integers(first, last))
+            begin, end = self.sentence_offsets[[sentence, last]]
+            text = decode(self.tokens[begin : min(end, begin + 2 * SHOWN_CHARACTERS)].tolist())
+            text = text.strip().replace("\n", " ⏎ ")
+            place = f"{document}, sentence {sentence - first}" if sentence > first else f"{document}"
+            lines.append(f"  {place}: {_one_line(text, SHOWN_CHARACTERS)}")
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -294,6 +301,10 @@ def sha256(path: Path) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e6:.2f} MB" if number >= 100_000 else f"{number / 1e3:.1f} kB"
 
 
 def _one_line(text: str, limit: int) -> str:

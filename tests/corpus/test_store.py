@@ -196,7 +196,7 @@ def test_the_report_names_sources_and_what_was_dropped(tokenizer: PreTrainedToke
     assert store.summary().startswith("3 documents, ")
     report = store.report(decode=tokenizer.decode)
     assert "a.jsonl: weight 0.25, 2 documents, " in report and "dropped: empty 1" in report
-    assert report.splitlines()[-3:] == ["  0: The cat sat.", "  1: The dog ran!", "  2: A new one. The cat sat."]
+    assert report.splitlines()[-3:] == ["  0: The cat sat.", "  1: The dog ran!", "  2: A new one. ⏎ ⏎ The cat ⏎ sat."]
     assert len(store.report(decode=tokenizer.decode, num_examples=1, seed=3).splitlines()) == 6
     # Other weights are another manifest, not another store.
     before = (tmp_path / "store" / "00000").stat().st_ino
