@@ -33,6 +33,9 @@ def test_decoder_template_opens_and_does_not_close(tokenizer: PreTrainedTokenize
     assert decoder("the cat")["input_ids"] == [2, *a]
     batch = decoder(["the cat", ""], padding=True)
     assert batch["input_ids"][1] == [0] * len(a) + [2]  # padded on the left
+    # The end is there for who writes documents, and between the two of a pair.
+    assert (decoder.bos_token_id, decoder.eos_token_id) == (2, 3)
+    assert decoder("the cat", "a dog")["input_ids"] == [2, *a, 3, *encode_text(tokenizer, "a dog")]
 
 
 def test_encoder_decoder_template_closes_and_pads_right(tokenizer: PreTrainedTokenizerFast) -> None:
