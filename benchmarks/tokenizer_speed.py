@@ -391,7 +391,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--vocab_size", type=positive, default=32000, help="tokens to learn (32000, at most 65536)")
     parser.add_argument("--rounds", type=positive, default=5, help="times that each takes its turn (5)")
     parser.add_argument(
-        "--sentencepiece_bytes", type=positive, default=1_000_000_000, help="text that sentencepiece learns from (1 GB)"
+        "--sentencepiece_bytes", type=positive, default=1_000_000_000, help="of the text, for sentencepiece (1 GB)"
     )
     parser.add_argument("--max_files", type=positive, help="only the first so many files")
     parser.add_argument("--work_dir", help="where models and stores are made and removed (the temporary folder)")
