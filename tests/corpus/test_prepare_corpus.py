@@ -61,7 +61,7 @@ def test_it_builds_a_store_says_what_is_in_it_and_keeps_it(folder: Path) -> None
         "dropped: duplicates 1",
         "2 random documents, each from a random sentence on (⏎ is a line end):",
         "  0, sentence 1: The dog ran.",
-        "  1: A  new ⏎ one.",
+        "  1: A new ⏎ one.",
     ]
     store = open_store(folder / "store", verify=True)
     assert store.tokenizer_fingerprint == tokenizer_fingerprint(train_bpe(documents=TEXT, vocab_size=270))
