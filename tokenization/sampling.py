@@ -145,6 +145,11 @@ class Sample:
         """Lower the limit until all budgets hold, and forget what is not below it. One passage always stays."""
         priorities, sizes = np.asarray(self._priorities), np.asarray(self._sizes)
         order = np.argsort(priorities)
+        if self._words.must_see_all(self._limit):
+            self._words.see_all()
+            for priority, passage in zip(self._priorities, self._read(np.arange(len(priorities))), strict=True):
+                self._words.add(passage.encode(), priority)
+            self._file.seek(self._written)
         limit, reason = self._words.limit(self._limit), "words"
         beyond = order[np.cumsum(sizes[order]) > self.max_bytes]
         if len(beyond) and int(priorities[beyond[0]]) < limit:
@@ -270,17 +275,25 @@ class _WordBytes:
 
     A word here is a run of letters and digits, or of punctuation: close to what the patterns cut. The table holds for
     each hash the lowest priority of a passage that has the word, upside down: 0 is none, and memory that was never
-    written takes no room. Words that share a hash count once, which makes the
-    estimate low by a fifth at the default budget for words of four bytes, and by less for longer ones.
+    written takes no room. Words that share a hash count once, which makes the estimate low by a fifth at the default
+    budget for words of four bytes, and by less for longer ones.
+
+    Most text has far fewer words than the budget allows. So one passage in SHARE is looked at, by the lower bits of
+    its priority, until SHARE times the bytes of their words are half the budget.
     """
 
     BITS = 24
     BATCH_BYTES = 1 << 18  # short passages are looked at together
     CHECKED_EVERY = 1 << 24  # bytes of text
+    SHARE = 8
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        slots = 1 << self.BITS if budget else 0
+        self.every = self.SHARE
+        self._clear()
+
+    def _clear(self) -> None:
+        slots = 1 << self.BITS if self.budget else 0
         self._urgency = np.zeros(slots, dtype=np.uint32)  # 2^32 - 1 - upper half of the priority
         self._lengths = np.zeros(slots, dtype=np.uint32)
         self._waiting: list[tuple[int, bytes]] = []
@@ -289,9 +302,11 @@ class _WordBytes:
     def add(self, text: bytes, priority: int) -> None:
         """Count the words of a passage."""
         self._bytes += len(text)
+        self._since_check += len(text)
+        if priority % self.every:
+            return
         self._waiting.append((0xFFFFFFFF - (priority >> 32), text))
         self._waiting_bytes += len(text)
-        self._since_check += len(text)
         if self._waiting_bytes >= self.BATCH_BYTES:
             self.flush()
 
@@ -319,12 +334,28 @@ class _WordBytes:
         self._since_check = 0
         return True
 
+    def must_see_all(self, highest: int) -> bool:
+        """Whether the words of one passage in SHARE, of those below a priority, are too many to stop at that."""
+        if self.every == 1 or self._bytes <= self.budget:
+            return False
+        self.flush()
+        present = self._present(highest)
+        return 2 * self.SHARE * int(self._lengths[present].sum(dtype=np.int64)) > self.budget
+
+    def see_all(self) -> None:
+        """Begin again, and look at every passage."""
+        self.every = 1
+        self._clear()
+
+    def _present(self, highest: int) -> np.ndarray:
+        return np.flatnonzero(self._urgency > max(0xFFFFFFFF - (highest >> 32), 0))
+
     def limit(self, highest: int) -> int:
         """The priority below which the passages' words fit into the budget, at most `highest`."""
-        if self._bytes <= self.budget:
+        if self._bytes <= self.budget or self.every > 1:
             return highest
         self.flush()
-        present = np.flatnonzero(self._urgency > max(0xFFFFFFFF - (highest >> 32), 0))
+        present = self._present(highest)
         if int(self._lengths[present].sum(dtype=np.int64)) <= self.budget:
             return highest
         order = present[np.argsort(self._urgency[present], kind="stable")[::-1]]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import regex
 
-from tokenization import Sample, TokenizerError, TokenizerStorageError, sample_documents
+from tokenization import Sample, TokenizerError, TokenizerStorageError, sample_documents, sampling
 from tokenization.sampling import LARGEST_HELD_OUT, _find_words
 
 
@@ -113,6 +113,23 @@ def test_text_of_many_different_words_is_sampled_further() -> None:
         sample_of(documents[:50] + [f"{i} {documents[0]}" for i in range(400)], max_word_bytes=500_000).limited_by
         is None
     )
+
+
+def test_words_are_looked_at_one_by_one_only_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    find = sampling._find_words
+    monkeypatch.setattr(sampling, "_find_words", lambda data: looked_at.append(len(data)) or find(data))
+    few = make_documents(3000)  # 1,000 words, and their numbers
+    total = sum(map(len, few))
+    assert sample_of(few, max_word_bytes=300_000).limited_by is None
+    assert total > 300_000 and 0 < sum(looked_at) < total / 4
+    # When they turn out to be many, the sample is the same as if all had been looked at from the beginning.
+    draw = random.Random(0)
+    many = [" ".join(f"{draw.getrandbits(40):010x}" for _ in range(500)) for _ in range(200)]
+    chosen = everything(sample_of(few + many, max_word_bytes=300_000))
+    assert set(chosen) == set(everything(sample_of(many + few, max_word_bytes=300_000)))
+    monkeypatch.setattr(sampling._WordBytes, "SHARE", 1)
+    assert chosen == everything(sample_of(few + many, max_word_bytes=300_000))
 
 
 def test_very_many_small_documents_are_sampled_further() -> None:
