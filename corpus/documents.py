@@ -1,6 +1,7 @@
 """Where a document begins and ends in a file, and what may stand in it."""
 
 import difflib
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -153,6 +154,16 @@ def _some_lines(pieces: Iterator[Piece | BadRecord]) -> Iterator[Piece | BadReco
             return
 
 
+KINDS = {
+    type(None): "null",
+    bool: "a truth value",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
+
+
 def read_texts(rows: Iterable[Record | BadRecord], *, column: str) -> Iterator[Piece | BadRecord]:
     """The texts of rows."""
     for row in rows:
@@ -160,6 +171,10 @@ def read_texts(rows: Iterable[Record | BadRecord], *, column: str) -> Iterator[P
             yield row if isinstance(row, BadRecord) else Piece(text_of(row, column=column), row.line, row.offset)
         except BadRecord as error:
             yield error
+
+
+def _as_json(record: Record) -> str:
+    return json.dumps(record.fields, ensure_ascii=False, default=repr)
 
 
 def text_of(record: Record, *, column: str) -> str:
@@ -175,14 +190,14 @@ def text_of(record: Record, *, column: str) -> str:
         names = ", ".join(map(repr, record.fields))
         raise bad(
             what=f"there is no column {column!r}; there are: {names[:400]}",
-            head=str(record.fields),
+            head=_as_json(record),
             remedy=f"Name the one that holds the text with --text_column.{hint}",
         )
     text = record.fields[column]
     if not isinstance(text, str):
-        kind = "null" if text is None else type(text).__name__
+        kind = KINDS.get(type(text), type(text).__name__)
         what = f"the column {column!r} must hold text, not {kind}"
-        raise bad(what=what, head=str(record.fields))
+        raise bad(what=what, head=_as_json(record))
     if not text.isascii():
         try:
             size = len(text.encode())
