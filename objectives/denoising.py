@@ -122,8 +122,8 @@ class Denoising(PackedPrediction):
         if there < needed:
             raise ObjectiveError(
                 f"--denoising span_corruption needs {needed} sentinels (<extra_id_0>, <extra_id_1>, ...) for rows of "
-                f"{self.sequence_length} tokens, and the tokenizer has {there}; make one with recipes/train_tokenizer.py --num_sentinels "
-                f"{-(-needed // 100) * 100}, or use --denoising infilling"
+                f"{self.sequence_length} tokens, and the tokenizer has {there}; make one with "
+                f"recipes/train_tokenizer.py --num_sentinels {-(-needed // 100) * 100}, or use --denoising infilling"
             )
 
     def _damaged(

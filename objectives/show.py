@@ -111,7 +111,9 @@ class _Page:
             text = self._given(ids[here]) if is_next else self._marked(ids[here], labels[here])
             original = np.where(labels[here] == IGNORED, ids[here], labels[here])
             lines += self._wrapped(self._open(text, original), first="│ ", later="│ ")
-        facts = [f"{size} tokens of {_counted(len(bounds) - 1, 'document')}, {len(ids) - size} of padding"]
+        facts = [f"{size} tokens of {_counted(len(bounds) - 1, 'document')}"]
+        if len(ids) > size:
+            facts[0] += f", {len(ids) - size} of padding"
         if self.objective.name == "hybrid":
             facts.insert(0, "causal" if is_next else "masked")
         return [*facts, self._count(labels, ids[:size])], lines
