@@ -262,7 +262,7 @@ def test_models_of_the_library_read_unpacked_rows_only(store_of, parts) -> None:
 
 def test_what_cannot_be_had_is_refused_by_name(numbered, parts) -> None:
     store = numbered([[30]] * 4)
-    with pytest.raises(ObjectiveError, match=r"needs 5 sentinels.*tokenizer has 3.*recipes/train_tokenizer.py --num_sentinels 100"):
+    with pytest.raises(ObjectiveError, match=r"needs 5 sentinels.*has 3.*train_tokenizer.py --num_sentinels 100"):
         Denoising(**parts(store, denoising="span_corruption", sentinels=3, mask_probability=0.4))
     with pytest.raises(ObjectiveError, match=r"--mask_probability 0.9 is too much for span_corruption"):
         Denoising(**parts(store, denoising="span_corruption", sentinels=50, mask_probability=0.9))
