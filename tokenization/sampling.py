@@ -1,6 +1,6 @@
 """A sample of a corpus of any size to learn a tokenizer from: seedable, without copies, bounded in memory.
 
-Every passage (a document, or a piece of about 65,536 characters of a longer one) gets a priority, a hash of its text
+Every passage (a document, or a piece of about 16,384 characters of a longer one) gets a priority, a hash of its text
 and the seed, and the sample is the passages of the lowest priorities that fit into three budgets: bytes of text, bytes
 of different words, and number of passages. That makes it a function of the seed and the set of passages alone: not of
 their order, and with no leaning to the start of the corpus. Equal passages have equal priorities and count once.
