@@ -221,9 +221,9 @@ def wrap(text: str, *, width: int, first: str, later: str) -> list[str]:
 
 
 def _pieces(text: str, longest: int) -> list[str]:
-    """Spaces, words, and single wide characters; what is longer than a line is cut."""
+    """Spaces, words, parts of words in brackets, and single wide characters; what is longer than a line is cut."""
     pieces: list[str] = []
-    for piece in re.findall(r" +|[^ ]+", text):
+    for piece in re.findall(r" +|⟦[^ ⟦⟧]*⟧?|[^ ⟦⟧]+⟧?|⟧", text):
         start = 0
         for place, character in enumerate(piece):
             if place > start and (
