@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, trainers
 from transformers import PreTrainedTokenizerFast
 
 from .errors import TokenizerError
-from .patterns import NORMALIZERS, PATTERNS, split_pieces, untrained_backend
+from .patterns import NORMALIZERS, PATTERNS, cut_runs, split_pieces, untrained_backend
 from .templates import NO_LIMIT, SPECIAL_TOKENS, adapt_tokenizer, wrap
 from .vocabulary import ALPHABET
 
@@ -227,7 +227,8 @@ class _Pieces:
         try:
             for document in self.documents:
                 self.visible = self.visible or bool(document and not document.isspace())
-                yield from split_pieces(document)
+                for piece in split_pieces(document):
+                    yield from cut_runs(piece)
         except Exception as error:
             self.error = error
             raise

@@ -41,6 +41,8 @@ NORMALIZERS: dict[str, Callable[[], list[Any]]] = {
 # library's own lists small: 16,384 take 12 % less processor time than that for training, 15 % less for encoding.
 PIECE_CHARACTERS = 16384
 PIECE_EDGE = re.compile(r"(?<=\S)(?=[^\S\x1c-\x1f])")  # Python alone takes \x1c to \x1f for white space
+RUN = re.compile(r"\S+")
+RUN_CHARACTERS = 1024  # 1 MB of DNA without a space took 8.3 s of processor time, and takes 1.3 s so cut
 LATEST_EDGE = 4096  # characters behind PIECE_CHARACTERS: what has no white space for so long is cut anywhere
 
 
@@ -74,3 +76,17 @@ def split_pieces(document: str) -> Iterator[str]:
         yield document[start:end]
         start = end
     yield document[start:]
+
+
+def cut_runs(piece: str) -> Iterator[str]:
+    """Cut what has no white space for more than RUN_CHARACTERS (DNA, base64), where most of a piece is such.
+
+    A merge goes through the whole of each word that it changes, and a cut in so long a run costs one pair.
+    """
+    start = 0
+    if piece.count(" ") + piece.count("\n") < len(piece) // 16:  # ordinary text has more, and is not looked at
+        for run in RUN.finditer(piece):
+            for end in range(run.start() + RUN_CHARACTERS, run.end(), RUN_CHARACTERS):
+                yield piece[start:end]
+                start = end
+    yield piece[start:]

@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenization import train_bpe
-from tokenization.patterns import LATEST_EDGE, PATTERNS, PIECE_CHARACTERS, split_pieces, untrained_backend
+from tokenization.patterns import (
+    LATEST_EDGE,
+    PATTERNS,
+    PIECE_CHARACTERS,
+    RUN_CHARACTERS,
+    cut_runs,
+    split_pieces,
+    untrained_backend,
+)
 from tokenization.vocabulary import BYTE_OF
 
 # Characters that are assigned in the oldest tables here: the libraries are of different years.
@@ -73,3 +81,13 @@ def test_pieces_end_before_white_space() -> None:
     pieces = list(split_pieces("one two\x1c three\n" * PIECE_CHARACTERS))
     assert len(pieces) > 10
     assert all(piece[0] in " \n" for piece in pieces[1:])
+
+
+def test_long_runs_without_white_space_are_cut_and_ordinary_text_is_not() -> None:
+    dna = "ACGT" * 2000
+    for text in (dna, f"id 1\n{dna}\nid 2\n{dna[:500]}", "x" * RUN_CHARACTERS, " ", ""):
+        pieces = list(cut_runs(text))
+        assert "".join(pieces) == text
+        assert max(len(word) for piece in pieces for word in [*piece.split(), ""]) <= RUN_CHARACTERS
+    assert list(cut_runs("some words " * 999)) == ["some words " * 999]
+    assert list(cut_runs("你好，世界。" * 100)) == ["你好，世界。" * 100]
