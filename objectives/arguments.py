@@ -82,7 +82,8 @@ class ObjectiveArguments:
     packing: Literal["concatenate", "best_fit", "none"] = _option(
         "concatenate",
         "How documents fill rows: end to end, cut at row ends; as whole as possible, where they fit best; or each in "
-        "rows of its own, with padding. Attention never crosses from one document to another.",
+        "rows of its own, with padding. Attention never crosses from one document to another. Pairs (mlm_nsp, "
+        "mlm_sop) have a row each, whatever is asked.",
     )
     short_sequence_probability: float = _option(
         0.0, "Share of the pairs of mlm_nsp and mlm_sop that are made shorter, of a random length (BERT: 0.1)."
