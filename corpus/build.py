@@ -131,7 +131,8 @@ class _Builder:
                     return self._assemble(text)
         numbers = ", ".join(map(str, missing))
         verb = "are" if len(missing) > 1 else "is"
-        print(f"shard {shard} of {self.plan.num_shards} is done; {numbers} {verb} missing", file=sys.stderr)
+        # One call, so that the lines of shards that share a terminal stay whole.
+        sys.stderr.write(f"shard {shard} of {self.plan.num_shards} is done; {numbers} {verb} missing\n")
         return None
 
     def _existing(self, text: Text) -> TokenStore | None:
