@@ -250,7 +250,7 @@ class PackedPrediction(TokenPrediction):
         documents = "document" if len(self.documents) == 1 else "documents"
         return (
             f"{lengths} from {len(self.documents):,} {documents}, --packing {arguments.packing}: {padding}, no token "
-            f"cropped; {self.num_eval_examples:,} of {len(self.eval_rows):,} held-out rows are evaluated"
+            f"cropped; {len(self._evaluated):,} of {len(self.eval_rows):,} held-out rows are evaluated"
         )
 
     def _describe_targets(self) -> str:

@@ -119,12 +119,12 @@ def main() -> None:
     works = [(at, OBJECTIVES[goal.objective](**parts, sequence_length=length)) for at, length in goal.stages]
     objective = works[-1][1]
     if goal.show_examples:
-        return print(show_examples(works[0][1], tokenizer, goal.show_examples))
+        return print(*(show_examples(work, tokenizer, goal.show_examples) for _, work in works), sep="\n\n\n")
     model = build_model(model_arguments, objective, tokenizer, max(goal.lengths), arguments.seed)
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
     if training.is_main_process():
         print(f"text: {store.summary()}\nmodel: {described}; objective: {objective.name}", flush=True)
-        print(objective.describe(), flush=True)
+        print(*(work.describe() for _, work in works), sep="\n", flush=True)
     if not model_arguments.model:
         tokenizer = tokenization.adapt_tokenizer(
             tokenizer=tokenizer,
