@@ -45,10 +45,11 @@ def prepare_text(
     CACHE.mkdir(parents=True, exist_ok=True)
     with FileLock(CACHE / "prepare.lock"):
         if not folder:
-            folder = str(CACHE / "tokenizers" / _key(text.fingerprint, f"bpe {model.vocab_size} {num_sentinels}"))
+            folder = str(CACHE / "tokenizers" / _key(text.fingerprint, f"sampled bpe {model.vocab_size} {num_sentinels}"))
             if not Path(folder, "tokenizer.json").is_file():
+                sample = tokenization.sample_documents(documents=text.texts(), max_bytes=10**9)
                 made = tokenization.train_bpe(
-                    documents=text.texts(), vocab_size=model.vocab_size, num_sentinels=num_sentinels
+                    documents=sample.training(), vocab_size=model.vocab_size, num_sentinels=num_sentinels
                 )
                 tokenization.save_tokenizer(tokenizer=made, output_dir=Path(folder))
         tokenizer = _load_tokenizer(folder, model)
