@@ -45,7 +45,7 @@ def prepare_text(
     CACHE.mkdir(parents=True, exist_ok=True)
     with FileLock(CACHE / "prepare.lock"):
         if not folder:
-            folder = str(CACHE / "tokenizers" / _key(text.fingerprint, f"sampled bpe {model.vocab_size} {num_sentinels}"))
+            folder = str(CACHE / "tokenizers" / _key(text.fingerprint, f"sample {model.vocab_size} {num_sentinels}"))
             if not Path(folder, "tokenizer.json").is_file():
                 sample = tokenization.sample_documents(documents=text.texts(), max_bytes=10**9)
                 made = tokenization.train_bpe(
