@@ -362,6 +362,7 @@ def _hash(*values: Any) -> str:
 def _locked(output_dir: Path, name: str) -> Iterator[None]:
     """One builder at a time; the lock file goes with its last holder."""
     lock = FileLock(output_dir.with_name(f".{output_dir.name}.{name}"))
+    Path(lock.lock_file).touch()  # filelock would wait for ever in a folder that takes no files
     try:
         lock.acquire(timeout=SILENT_WAIT_SECONDS)
     except Timeout:

@@ -398,6 +398,14 @@ def test_a_folder_that_is_no_store_is_not_touched(tokenizer: PreTrainedTokenizer
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder that takes no files, whoever asks")
+def test_a_folder_that_takes_no_files_is_an_error_and_no_endless_wait(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    with pytest.raises(StorageError, match=r"cannot write /proc/store: .*choose another --output_dir"):
+        prepare(write_rows(tmp_path / "rows.jsonl", DOCUMENTS), tokenizer, Path("/proc/store"))
+
+
 def test_builders_at_once_build_once(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     documents = [f"Document {number}. It has text." for number in range(200)]
     write_rows(tmp_path / "rows.jsonl", documents)
