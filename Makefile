@@ -25,7 +25,7 @@ demo: install ## From raw text to fine-tuned models, about five minutes on two c
 
 test: install ## Run the fast tests, a process for each core
 	@echo "== test: pytest"
-	@$(BIN)/python -m pytest --numprocesses logical --dist loadfile -m "not slow"
+	@$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: install ## Run the slow tests too
 	@echo "== test-slow: pytest, with the slow ones"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -121,13 +121,14 @@ class Workers:
     def _start(self) -> None:
         home = str(Path(__file__).resolve().parents[1])
         paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-        process = subprocess.Popen(
-            # -P: a folder of text that is called like a module is none.
-            [sys.executable, "-P", "-c", "from corpus.workers import main; main()", str(self.folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false"},
-        )
+        with _without_interrupts():
+            process = subprocess.Popen(
+                # -P: a folder of text that is called like a module is none.
+                [sys.executable, "-P", "-c", "from corpus.workers import main; main()", str(self.folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false"},
+            )
         self._processes.append(process)
         thread = threading.Thread(target=self._serve, args=(process,), daemon=True)
         self._threads.append(thread)
@@ -154,6 +155,19 @@ class Workers:
         except BaseException as error:
             if self._failure is None:
                 self._failure = error
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """What is started in here never hears Ctrl-C, not while it imports either; this process hears it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _send(pipe: IO[bytes], text: TextPiece, path: Path) -> None:

@@ -1,6 +1,9 @@
 """Fixtures shared by all rooms."""
 
 import os
+import runpy
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,3 +25,31 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder} (set LACUNA_DATA to point elsewhere)")
     return folder
+
+
+@pytest.fixture
+def run_recipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Runs a recipe in this process as `python recipes/NAME.py` would; returns its exit code and what it said.
+
+    A process of its own takes five seconds to import what it needs; one test of each recipe is enough for that.
+    """
+
+    def run(name: str, *words: object) -> tuple[int, str]:
+        path = str(REPOSITORY / "recipes" / f"{name}.py")
+        monkeypatch.setattr(sys, "argv", [path, *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            runpy.run_path(path, run_name="__main__")
+        return int(left.value.code or 0), capsys.readouterr().err
+
+    return run
+
+
+# A process of xdist takes a whole file at a time, in the order in which they come here: those that take long go first,
+# or one process would still be at them when the others are done. (Seconds that files took, above 20.)
+LONG = ["test_readme", "test_pretrain", "test_global_batches", "test_recipes", "test_remote_code", "test_onnx"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long first; all else stays."""
+    ranks = {name: rank for rank, name in enumerate(LONG)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(LONG)))

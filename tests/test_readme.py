@@ -55,7 +55,11 @@ def test_a_command_of_the_readme_runs(command: str, workplace: Path) -> None:
     launcher, *words = shlex.split(command)
     words = words[1:] if launcher == "accelerate" else words
     trains = "pretrain.py" in command or "finetune" in command
-    options = ["--max_steps", "2"] if trains and "--max_steps" not in command else []
+    options = ["--max_steps", "2"] if trains and "--max_steps" not in words else []
+    if "--max_steps" in words:
+        words[words.index("--max_steps") + 1] = "2"
+    if "pretrain.py" in command:
+        options += ["--max_eval_examples", "16"]
     if trains and "--output_dir" not in command:  # its default is the folder of another command here
         options += ["--output_dir", "runs/without_arguments"]
     environment = {**os.environ, "LACUNA_CACHE": str(workplace / "cache")}

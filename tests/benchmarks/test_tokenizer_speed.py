@@ -21,6 +21,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
 
 
+@pytest.mark.slow
 def test_it_measures_and_reports(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     draw = random.Random(0)

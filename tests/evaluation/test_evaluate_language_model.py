@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,10 @@ def test_the_built_in_corpus(folder: Path) -> None:
     assert "built-in corpus" in done.stdout and "masked_bits_per_byte" in done.stdout
 
 
-def test_mistakes_are_one_message_and_leave_nothing(folder: Path) -> None:
+def test_mistakes_are_one_message_and_leave_nothing(
+    folder: Path, run_recipe: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
     (folder / "pairs" / "two.jsonl").write_text('{"sentence_good": "a", "sentence_bad": "b"}\n{"text": "x"}\n')
     before = sorted(folder.rglob("*"))
     cases = [
@@ -78,7 +82,7 @@ def test_mistakes_are_one_message_and_leave_nothing(folder: Path) -> None:
         (["--model", "decoder", "--suite", "minimal_pairs", "--data", "pairs"], "two.jsonl:2: no sentence"),
     ]
     for options, message in cases:
-        done = run(*options, cwd=folder)
-        assert done.returncode == 2, done.stderr
-        assert message in done.stderr and "Traceback" not in done.stderr
+        code, said = run_recipe("evaluate_language_model", *options)
+        assert code == 2, said
+        assert message in said and "Traceback" not in said
     assert sorted(folder.rglob("*")) == before

@@ -62,6 +62,11 @@ def body(page: str) -> str:
     return re.sub(r"\s+", "", "".join(kept))
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("mlm", {}),
     ("mlm", {"masking": "whole_word", "packing": "best_fit"}),

@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -118,12 +118,12 @@ def _hash(rows: Iterator[bytes]) -> str:
 def check(work: Any) -> None:
     expected = batches(work, start=0)
     assert len(expected) == STEPS == len(set(expected))  # no batch is like another
-    for processes, micro in ((1, 4), (1, 1), (2, 4), (2, 2), (4, 2), (4, 1)):
+    for processes, micro in ((1, 1), (2, 4), (4, 1)):
         assert batches(work, start=0, processes=processes, micro=micro) == expected
-        for start in STARTS:
-            assert batches(work, start=start, processes=processes, micro=micro) == expected[start:]
+    for start, (processes, micro) in product(STARTS, ((1, 4), (2, 2), (4, 2))):
+        assert batches(work, start=start, processes=processes, micro=micro) == expected[start:]
     assert batches(work, start=0, processes=4, micro=1, workers=2) == expected
-    for start in STARTS:
+    for start in STARTS[1:]:
         assert batches(work, start=start, processes=2, micro=2, workers=2) == expected[start:]
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -129,18 +128,11 @@ def test_stages_and_hybrid_rows_on_two_processes(home, tmp_path) -> None:
 
 
 @pytest.fixture
-def recipe(home, monkeypatch, capsys) -> Callable[..., tuple[int, str]]:
-    """Runs the recipe in this process, as `python recipes/pretrain.py` would; returns exit code and what it said."""
+def recipe(home, monkeypatch, run_recipe) -> Callable[..., tuple[int, str]]:
+    """Runs the recipe in this process with a cache and few threads."""
     for name, value in environment(home).items():
         monkeypatch.setenv(name, value)
-
-    def start(*words: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", [str(RECIPE), *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            runpy.run_path(str(RECIPE), run_name="__main__")
-        return int(left.value.code or 0), capsys.readouterr().err
-
-    return start
+    return lambda *words: run_recipe("pretrain", *words)
 
 
 def contents(folder: Path) -> set[Path]:
