@@ -20,23 +20,20 @@ so that a slower minute of the machine slows all three.
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from datetime import UTC, datetime
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import psutil
+from reports import REPOSITORY, RESULTS, describe_machine, positive, write_report
 from tqdm import tqdm
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 OURS = "lacuna"
 CONTENDERS = (OURS, "datasets_1", "datasets_2")
 SAMPLED_EVERY = 0.05  # seconds, for the memory of all processes together
@@ -185,36 +182,9 @@ def summarize(found: dict[str, list[dict[str, Any]]], size: int) -> dict[str, fl
     return summary
 
 
-def describe_machine() -> dict[str, Any]:
-    """Hardware, versions, commit, and how busy the machine was."""
-    processor = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}.get(
-            "model name", processor
-        )
-    return {
-        "processor": processor,
-        "cores": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("tokenizers", "transformers", "datasets", "sentencex", "numpy")},
-        "commit": describe_commit(),
-    }
-
-
-def describe_commit() -> str:
-    """The commit, with a mark when files differ from it; "unknown" outside a git checkout."""
-    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def to_markdown(report: dict[str, Any]) -> str:
+def to_markdown(report: dict[str, Any]) -> list[str]:
     """The report for people."""
-    settings, machine, summary = report["settings"], report["machine"], report["summary"]
+    settings, summary = report["settings"], report["summary"]
     lines = [
         f"# Preparing a corpus, {report['date']}",
         "",
@@ -237,26 +207,12 @@ def to_markdown(report: dict[str, Any]) -> str:
             f"| {summary[f'peak_memory_{name}'] / 1e6:,.0f} |"
         )
     rows = summary["disk_ratio_to_rows_of_datasets_1"]
-    facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items())
     lines += [
         "",
         f"On disk is all that is left when it is done; of the rows of `datasets_1` alone (without the text and the "
         f"tokens of lines that its cache keeps) Lacuna takes {rows:.1%}.",
-        "",
-        f"Machine: {facts}.",
-        "",
-        f"Command: `{report['command']}`",
     ]
-    if (machine["load_before"] or 0) > 1:
-        lines += ["", "Other programs kept the machine busy: do not publish these figures, measure again."]
-    return "\n".join(lines) + "\n"
-
-
-def positive(text: str) -> int:
-    """A whole number above 0."""
-    if (value := int(text)) < 1:
-        raise ValueError(text)
-    return value
+    return lines
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -268,9 +224,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--length", type=positive, default=512, help="tokens in a row of datasets (512)")
     parser.add_argument("--max_files", type=positive, help="only the first so many files")
     parser.add_argument("--work_dir", help="where caches and stores are made and removed (the temporary folder)")
-    parser.add_argument(
-        "--output_dir", default=str(REPOSITORY / "benchmarks" / "results"), help="folder of the report"
-    )
+    parser.add_argument("--output_dir", default=str(RESULTS), help="folder of the report")
     return parser.parse_args(arguments)
 
 
@@ -298,13 +252,9 @@ def main() -> None:
     from tokenization import load_tokenizer
 
     vocab_size = len(load_tokenizer(options.tokenizer))
-    machine = describe_machine()
+    machine = describe_machine("tokenizers", "transformers", "datasets", "sentencex", "numpy")
     found = measure(options, files)
-    now = datetime.now(UTC)
-    report = {
-        "date": f"{now:%Y-%m-%d}",
-        "time": f"{now:%H:%M:%S} UTC",
-        "command": " ".join(["python", "benchmarks/corpus_speed.py", *sys.argv[1:]]),
+    body = {
         "settings": {
             "files": len(files),
             "bytes": size,
@@ -316,12 +266,7 @@ def main() -> None:
         "summary": summarize(found, size),
         "rounds": found,
     }
-    path = Path(options.output_dir, f"{report['date']}-corpus_speed")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(to_markdown(report), encoding="utf-8")
-    print(to_markdown(report))
-    print(f"written to {path}.json and .md")
+    write_report(name="corpus_speed", output_dir=options.output_dir, body=body, to_markdown=to_markdown)
 
 
 if __name__ == "__main__":

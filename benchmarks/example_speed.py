@@ -11,27 +11,20 @@ timed apart. Speed is the median over rounds, in which the objectives take turns
 """
 
 import argparse
-import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from reports import RESULTS, describe_machine, write_report
 
 import corpus
 import tokenization
 from objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 GOAL = 200_000
 SPECIAL, SENTINELS, VOCAB = 5, 100, 8192
 SPACE, LETTER = 1, 3  # classes of `tokenization.token_edges`
@@ -152,30 +145,9 @@ def measure(work: TokenPrediction, *, seconds: float, first: int) -> tuple[float
     return tokens / passed, index
 
 
-def describe_machine() -> dict[str, Any]:
-    """Hardware, versions, commit, and how busy the machine was."""
-    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = "unknown"
-    processor = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        processor = names[0].partition(":")[2].strip() if names else processor
-    return {
-        "processor": processor,
-        "cores": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-        "python": platform.python_version(),
-        "numpy": version("numpy"),
-        "commit": commit,
-    }
-
-
-def to_markdown(report: dict[str, Any]) -> str:
+def to_markdown(report: dict[str, Any]) -> list[str]:
     """The report for people."""
-    settings, machine = report["settings"], report["machine"]
+    settings = report["settings"]
     lines = [
         f"# Speed of making examples, {report['date']}",
         "",
@@ -191,11 +163,7 @@ def to_markdown(report: dict[str, Any]) -> str:
             f"| {name} | {middle:,.0f} | {low:,.0f}..{high:,.0f} | {middle / GOAL:.1f} | {facts['rows']:,} | "
             f"{facts['setup_seconds']:.2f} s |"
         )
-    facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items())
-    lines += ["", f"Machine: {facts}.", "", f"Command: `{report['command']}`"]
-    if (machine["load_before"] or 0) > 1:
-        lines += ["", "Other programs kept the machine busy: do not publish these figures, measure again."]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -207,9 +175,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=10_000_000, help="tokens of the random text (10,000,000)")
     parser.add_argument("--corpus", help="a folder of recipes/prepare_corpus.py, instead of a random text")
     parser.add_argument("--tokenizer", help="the tokenizer that it was made with")
-    parser.add_argument(
-        "--output_dir", default=str(REPOSITORY / "benchmarks" / "results"), help="folder of the report"
-    )
+    parser.add_argument("--output_dir", default=str(RESULTS), help="folder of the report")
     options = parser.parse_args(arguments)
     if bool(options.corpus) != bool(options.tokenizer):
         parser.error("--corpus and --tokenizer go together")
@@ -222,7 +188,7 @@ def main() -> None:
     """Parse, build, measure, report."""
     options = parse()
     torch.set_num_threads(1)
-    machine = describe_machine()
+    machine = describe_machine("numpy")
     text = prepared_text(options.corpus, options.tokenizer) if options.corpus else random_text(options.tokens)
     made = make_objectives(text, length=options.length)
     speeds: dict[str, list[float]] = {name: [] for name in made}
@@ -233,11 +199,7 @@ def main() -> None:
             if number:
                 speeds[name].append(speed)
                 print(f"round {number}: {name}: {speed:,.0f} tokens/s", file=sys.stderr, flush=True)
-    now = datetime.now(UTC)
-    report = {
-        "date": f"{now:%Y-%m-%d}",
-        "time": f"{now:%H:%M:%S} UTC",
-        "command": " ".join(["python", "benchmarks/example_speed.py", *sys.argv[1:]]),
+    body = {
         "settings": {name: value for name, value in vars(options).items() if name != "output_dir"},
         "machine": machine,
         "text": text.name,
@@ -253,12 +215,7 @@ def main() -> None:
         },
         "tokens_per_second_by_round": speeds,
     }
-    path = Path(options.output_dir, f"{report['date']}-example_speed")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(to_markdown(report), encoding="utf-8")
-    print(to_markdown(report))
-    print(f"written to {path}.json and .md")
+    write_report(name="example_speed", output_dir=options.output_dir, body=body, to_markdown=to_markdown)
 
 
 if __name__ == "__main__":

@@ -38,14 +38,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from corpus_speed import REPOSITORY, describe_machine, positive
+from reports import REPOSITORY, RESULTS, describe_machine, positive, write_report
 from tqdm import tqdm
 
 OURS = "lacuna"
@@ -347,7 +345,7 @@ def summarize(found: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, di
     return summary
 
 
-def to_markdown(report: dict[str, Any]) -> str:
+def to_markdown(report: dict[str, Any]) -> list[str]:
     """The report for people."""
     settings, machine = report["settings"], report["machine"]
     share = report["rounds"]["training"]["sentencepiece"][0]["bytes"]
@@ -377,11 +375,7 @@ def to_markdown(report: dict[str, Any]) -> str:
                 f"| `{name}` | {facts['seconds']:.1f} | {facts['megabytes_per_second']:.2f} | {ratio} "
                 f"| {facts['busy_cores']:.2f} of {machine['cores']} | {count} |"
             )
-    facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items())
-    lines += ["", f"Machine: {facts}.", "", f"Command: `{report['command']}`"]
-    if (machine["load_before"] or 0) > 1:
-        lines += ["", "Other programs kept the machine busy: do not publish these figures, measure again."]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -395,9 +389,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--max_files", type=positive, help="only the first so many files")
     parser.add_argument("--work_dir", help="where models and stores are made and removed (the temporary folder)")
-    parser.add_argument(
-        "--output_dir", default=str(REPOSITORY / "benchmarks" / "results"), help="folder of the report"
-    )
+    parser.add_argument("--output_dir", default=str(RESULTS), help="folder of the report")
     options = parser.parse_args(arguments)
     if options.vocab_size > 65536:
         parser.error("--vocab_size must be at most 65536: the ids of all contenders are kept in 16 bits")
@@ -414,7 +406,7 @@ def main() -> None:
     if not files:
         raise SystemExit(f"there is no .txt file in {options.data}")
     size = sum(len(Path(file).read_bytes()) for file in files)  # and the files are in memory for all contenders
-    machine = {**describe_machine(), "sentencepiece": version("sentencepiece")}
+    machine = describe_machine("tokenizers", "transformers", "sentencepiece", "sentencex", "numpy")
     found = measure(
         options,
         {
@@ -424,11 +416,7 @@ def main() -> None:
             "sentencepiece_bytes": options.sentencepiece_bytes,
         },
     )
-    now = datetime.now(UTC)
-    report = {
-        "date": f"{now:%Y-%m-%d}",
-        "time": f"{now:%H:%M:%S} UTC",
-        "command": " ".join(["python", "benchmarks/tokenizer_speed.py", *sys.argv[1:]]),
+    body = {
         "settings": {
             "files": len(files),
             "bytes": size,
@@ -440,12 +428,7 @@ def main() -> None:
         "summary": summarize(found),
         "rounds": found,
     }
-    path = Path(options.output_dir, f"{report['date']}-tokenizer_speed")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(to_markdown(report), encoding="utf-8")
-    print(to_markdown(report))
-    print(f"written to {path}.json and .md")
+    write_report(name="tokenizer_speed", output_dir=options.output_dir, body=body, to_markdown=to_markdown)
 
 
 if __name__ == "__main__":

@@ -17,22 +17,15 @@ taken within rounds, so that a slower minute of the machine slows all three.
 """
 
 import argparse
-import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
+from reports import RESULTS, describe_machine, positive, write_report
 from torch import Tensor
 from tqdm import tqdm
 from transformers import BertConfig, BertForMaskedLM, set_seed
@@ -40,7 +33,6 @@ from transformers import BertConfig, BertForMaskedLM, set_seed
 import modeling
 from training.environment import bf16_is_fast, use_all_cores
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 MASK_PROBABILITY = 0.15
 OURS = "lacuna"
 SPECIAL_TOKENS, MASK_TOKEN = 5, 4  # ids 0 to 4 in our tokenizers
@@ -173,39 +165,9 @@ def summarize(speeds: dict[str, list[float]]) -> dict[str, float]:
     return summary
 
 
-def describe_machine(device: torch.device) -> dict[str, Any]:
-    """Hardware, versions, commit, and how busy the machine was."""
-    processor = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-        flags = sorted(set(fields.get("flags", "").split()) & {"amx_bf16", "avx512_bf16", "avx512f", "avx2"})
-        processor = f"{fields.get('model name', processor)} ({', '.join(flags)})"
-    return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "processor": processor,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load_before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "transformers": version("transformers"),
-        "commit": describe_commit(),
-    }
-
-
-def describe_commit() -> str:
-    """The commit, with a mark when files differ from it; "unknown" outside a git checkout."""
-    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def to_markdown(report: dict[str, Any]) -> str:
+def to_markdown(report: dict[str, Any]) -> list[str]:
     """The report for people."""
-    settings, machine, summary = report["settings"], report["machine"], report["summary"]
+    settings, summary = report["settings"], report["summary"]
     lines = [
         f"# Training speed, {report['date']}",
         "",
@@ -225,18 +187,7 @@ def to_markdown(report: dict[str, Any]) -> str:
         lines.append(
             f"| {facts['model']} | {facts['precision']} | {facts['parameters'] / 1e6:.2f} M | {speed:,.0f} | {ratio} |"
         )
-    facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items())
-    lines += ["", f"Machine: {facts}.", "", f"Command: `{report['command']}`"]
-    if machine["device"] == "cpu" and (machine["load_before"] or 0) > 1:
-        lines += ["", "Other programs kept the machine busy: do not publish these figures, measure again."]
-    return "\n".join(lines) + "\n"
-
-
-def positive(text: str) -> int:
-    """A whole number above 0."""
-    if (value := int(text)) < 1:
-        raise ValueError(text)
-    return value
+    return lines
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -255,9 +206,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--precision", choices=["auto", "bf16", "float32"], default="auto", help="of lacuna, modernbert"
     )
     parser.add_argument("--threads", type=positive, help="CPU threads (default: all cores)")
-    parser.add_argument(
-        "--output_dir", default=str(REPOSITORY / "benchmarks" / "results"), help="folder of the report"
-    )
+    parser.add_argument("--output_dir", default=str(RESULTS), help="folder of the report")
     return parser.parse_args(arguments)
 
 
@@ -273,7 +222,12 @@ def main() -> None:
     if precision == "auto":
         precision = "bf16" if bf16_is_fast() else "float32"
     sizes = {"vocab_size": options.vocab_size, "length": options.length, "device": device}
-    machine = describe_machine(device)
+    machine = describe_machine(
+        "torch",
+        "transformers",
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+    )
     contenders = build_contenders(precision=precision, **sizes)
     batches = make_batches(batch_size=options.batch_size, **sizes)
     check_same_work(contenders, batches[0])
@@ -284,23 +238,14 @@ def main() -> None:
         steps=options.steps,
         warmup=options.warmup,
     )
-    now = datetime.now(UTC)
-    report = {
-        "date": f"{now:%Y-%m-%d}",
-        "time": f"{now:%H:%M:%S} UTC",
-        "command": " ".join(["python", "benchmarks/training_speed.py", *sys.argv[1:]]),
+    body = {
         "settings": {name: value for name, value in vars(options).items() if name != "output_dir"},
         "machine": machine,
         "contenders": {contender.name: contender.describe() for contender in contenders},
         "summary": summarize(speeds),
         "tokens_per_second_by_round": speeds,
     }
-    path = Path(options.output_dir, f"{report['date']}-training_speed")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(to_markdown(report), encoding="utf-8")
-    print(to_markdown(report))
-    print(f"written to {path}.json and .md")
+    write_report(name="training_speed", output_dir=options.output_dir, body=body, to_markdown=to_markdown)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ def test_it_measures_and_reports(tmp_path: Path) -> None:
     assert path.with_suffix(".md").read_text() in done.stdout
 
 
-def test_mistakes_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARK.parent))
     parse = runpy.run_path(str(BENCHMARK), run_name="example_speed")["parse"]
     for words, message in ((["--corpus", "x"], "go together"), (["--rounds", "0"], "--rounds must be at least 1")):
         with pytest.raises(SystemExit, match="2"):
