@@ -231,9 +231,12 @@ def sample_documents(
     sample = Sample(
         max_bytes=max_bytes, seed=seed, max_word_bytes=max_word_bytes, max_passages=max_passages, folder=folder
     )
+    first, differ = "", False
     try:
         for document in documents:
             sample.seen_documents += 1
+            first = first or document
+            differ = differ or bool(document and document != first)
             for passage in split_pieces(document):
                 sample.seen_bytes += len(passage.encode())
                 if passage and not passage.isspace():
@@ -248,10 +251,10 @@ def sample_documents(
         ) from error
     if not sample.num_bytes:
         raise TokenizerError("there is no text to train a tokenizer on: every document is empty. Check --data.")
-    copies = sample.duplicates and sample.limited_by is None
-    if copies and sample.num_documents == 1:
-        begin = next(iter(sample._read(np.array([0]))))[:80]
-        raise TokenizerError(f"all {sample.seen_documents:,} documents are copies of one: {begin!r}. Check --data.")
+    if sample.seen_documents > 1 and sample.duplicates and not differ:
+        raise TokenizerError(
+            f"all {sample.seen_documents:,} documents are copies of one: {first[:80]!r}. Check --data."
+        )
     return sample
 
 

@@ -84,6 +84,13 @@ def test_copies_count_once_and_one_text_alone_is_an_error() -> None:
     assert everything(sample_of(["only one"])) == ["only one"]
 
 
+def test_one_document_that_repeats_its_passages_is_no_copy() -> None:
+    passage = "the same words again and again, as in a log\n" * 1000
+    sample = sample_of([passage * 3])
+    assert sample.duplicates and sample.num_documents == 1
+    sample_of([passage * 3, passage * 2])
+
+
 @pytest.mark.parametrize("documents", [[], [""], ["", "  \n"]])
 def test_no_text_is_an_error(documents: list[str]) -> None:
     with pytest.raises(TokenizerError, match="no text"):
