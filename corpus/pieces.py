@@ -26,7 +26,7 @@ import numpy as np
 from .duplicates import NUM_PERMUTATIONS, make_signature
 from .encoding import SentenceEncoder, token_dtype
 from .errors import StorageError
-from .sentences import split_sentences
+from .sentences import is_space, split_sentences
 
 MAGIC = b"LACUNA2\n"
 PIECE_BYTES = 2 << 20  # of text: a second of work for one process
@@ -207,7 +207,8 @@ def encoder_of(*, tokenizer_json: str, plan: Plan) -> SentenceEncoder:
 def cut_sections(data: bytes) -> Iterator[str]:
     """A document in parts of about SECTION_BYTES, cut where a sentence ends anyway: before a blank line.
 
-    Where there is none within another SECTION_BYTES the cut is before a line end, a space or any character.
+    Where there is none within another SECTION_BYTES the cut is before a line end, a space or any character. It is
+    never inside white space, which is one word for the tokenizer.
     """
     start = 0
     while len(data) - start > 2 * SECTION_BYTES:
@@ -216,8 +217,13 @@ def cut_sections(data: bytes) -> Iterator[str]:
         end = next((place for place in places if place >= 0), last)
         while data[end] & 0xC0 == 0x80:  # inside a character
             end -= 1
-        yield data[start:end].decode()
-        start = end
+        text = data[start:end].decode()
+        last = len(text)
+        while last and is_space(text[last - 1]):
+            last -= 1
+        text = text[:last] or text  # a megabyte of white space is cut all the same
+        yield text
+        start += len(text.encode())
     yield data[start:].decode()
 
 

@@ -59,7 +59,7 @@ def _ends(text: str, language: str) -> Iterator[int]:
             continue  # of the same run of blank lines
         yield from _unit_ends(text, start, edge.start(), language)
         end = edge.start()
-        while end > start and _is_space(text[end - 1]):
+        while end > start and is_space(text[end - 1]):
             end -= 1
         yield end
         start, spaces_end = end, _SPACES.match(text, edge.end()).end()  # type: ignore[union-attr]  # always matches
@@ -93,15 +93,15 @@ def _cut(text: str, begin: int) -> int:
     """Where to cut for a sentence that the library lets begin at `begin`: before the white space in front of it and
     of the marks that open it; 0 for not here."""
     end = spaces = begin
-    while end and (text[end - 1] in _OPENING or _is_space(text[end - 1])):
+    while end and (text[end - 1] in _OPENING or is_space(text[end - 1])):
         before = end
         while end and text[end - 1] in _OPENING:
             end -= 1
-        if end and not _is_space(text[end - 1]):  # these marks close what stands before them
+        if end and not is_space(text[end - 1]):  # these marks close what stands before them
             end = before
             break
         spaces = end
-        while end and _is_space(text[end - 1]):
+        while end and is_space(text[end - 1]):
             end -= 1
     if end < spaces:
         following = text[spaces : begin + 8].lstrip(_OPENING)[:1]
@@ -109,7 +109,8 @@ def _cut(text: str, begin: int) -> int:
     return begin if text[begin : begin + 1].isalnum() and _UNSPACED_END.search(text, max(0, begin - 4), begin) else 0
 
 
-def _is_space(character: str) -> bool:
+def is_space(character: str) -> bool:
+    """Whether a character is white space as Unicode, and so a tokenizer, has it."""
     return character.isspace() and not "\x1c" <= character <= "\x1f"
 
 
