@@ -9,6 +9,20 @@ from typing import Any, Literal
 
 from .data import ObjectiveError
 
+MEAN_SPAN = 3
+"""Mean tokens in a span of denoising, in BART and T5."""
+
+EVAL_CORRUPTION = 0.15
+"""Share of held-out tokens that span corruption takes, as T5 did in training."""
+
+LONGEST = 1 << 20
+"""Tokens in a row: more than any model reads."""
+
+
+def sentinels_needed(*, length: int, probability: float) -> int:
+    """Spans that span corruption takes out of a row, at most."""
+    return math.ceil(math.ceil(probability * length) / MEAN_SPAN)
+
 
 class Numbers(tuple[float, ...]):
     """One number, or several with commas between: `128`, `128,512`, `0.30,0.15`. Whole numbers are of type int."""
@@ -127,8 +141,8 @@ class ObjectiveArguments:
 
     def _check_stages(self) -> None:
         for length in self.sequence_length:
-            if length < 8 or length != int(length):
-                raise ObjectiveError(f"--sequence_length must be at least 8, and whole, got {length}")
+            if not 8 <= length <= LONGEST or length != int(length):
+                raise ObjectiveError(f"--sequence_length must be a whole number from 8 to {LONGEST}, got {length}")
         starts = self.sequence_length_at
         if len(starts) != len(self.sequence_length):
             raise ObjectiveError(
@@ -157,8 +171,11 @@ class ObjectiveArguments:
 
     @property
     def num_sentinels(self) -> int:
-        """Sentinel tokens that a tokenizer for this objective needs; T5 has 100."""
-        return 100 if (self.objective, self.denoising) == ("denoising", "span_corruption") else 0
+        """Sentinel tokens that a tokenizer for this objective needs: hundreds, as T5 has 100."""
+        if (self.objective, self.denoising) != ("denoising", "span_corruption"):
+            return 0
+        highest = max(*self.mask_rates, EVAL_CORRUPTION)
+        return -(-sentinels_needed(length=max(self.lengths), probability=highest) // 100) * 100
 
     @property
     def stages(self) -> list[tuple[float, int]]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .arguments import ObjectiveArguments
 from .data import IGNORED, SpecialTokens, Store, split_sources, spread, spread_by_weight, stack
 from .masking import Masking
+from .models import require_documents_apart
 from .packing import PACKINGS, Row, SourceRows
 
 _COUNTED = 50_000_000
@@ -107,6 +108,13 @@ class TokenPrediction:
     def collate(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Examples as tensors [batch, length], padded to the longest."""
         return stack(examples, padding={"input_ids": self.tokens.pad, "labels": IGNORED})
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuse, before training, a model that cannot learn this.
+
+        Raises:
+            ObjectiveError: says why, and what to do.
+        """
 
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
@@ -220,6 +228,12 @@ class PackedPrediction(TokenPrediction):
         )
         self._evaluated = self._evaluated_rows(self.eval_rows.sizes, self.arguments.max_eval_examples)
         self.num_examples, self.num_eval_examples = len(self.rows), len(self._evaluated)
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuse a model that reads across the documents of a row, where rows hold several."""
+        if self.arguments.packing != "none":
+            token, other = self.tokens.ordinary[[0, -1]].tolist()
+            require_documents_apart(model, token=token, other=other)
 
     def _row_counts(self) -> list[int]:
         return self.rows.sizes

@@ -4,13 +4,13 @@
 (Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 3.1.4).
 """
 
-import math
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
+from .arguments import EVAL_CORRUPTION, MEAN_SPAN, sentinels_needed
 from .base import PackedPrediction
 from .clm import logit_rows, score_everywhere
 from .data import IGNORED, ObjectiveError, random_stream, rounded, spread, stack
@@ -18,10 +18,7 @@ from .masking import masked_loss
 from .models import require_argument
 from .packing import Row
 
-MEAN_SPAN = 3
-"""Mean tokens in a span, in BART and T5."""
-
-EVAL_PROBABILITY = {"infilling": 0.3, "span_corruption": 0.15}
+EVAL_PROBABILITY = {"infilling": 0.3, "span_corruption": EVAL_CORRUPTION}
 """Held-out text is damaged as in the papers, whatever the training rate."""
 
 _HIGHEST_CORRUPTION = 0.75
@@ -117,7 +114,7 @@ class Denoising(PackedPrediction):
                 f"--mask_probability {highest} is too much for span_corruption: above {_HIGHEST_CORRUPTION} the spans "
                 "with their sentinels are longer than the text"
             )
-        needed = math.ceil(math.ceil(highest * self.sequence_length) / MEAN_SPAN)
+        needed = sentinels_needed(length=self.sequence_length, probability=highest)
         there = len(self.tokens.sentinels)
         if there < needed:
             raise ObjectiveError(
@@ -176,20 +173,23 @@ class Denoising(PackedPrediction):
         pad = self.tokens.pad
         return stack(examples, padding={"input_ids": pad, "decoder_input_ids": pad, "labels": IGNORED})
 
-    def _inputs(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Any]:
-        if "position_ids" in batch:
+    def check_model(self, model: nn.Module) -> None:
+        """Refuse a model that cannot be told which document of the decoder sees which of the encoder."""
+        if self.arguments.packing != "none":
             require_argument(
                 model,
                 "decoder_position_ids",
                 reason="it cannot keep the documents of a row apart; use --packing none",
             )
+
+    def _inputs(self, batch: dict[str, Tensor]) -> dict[str, Any]:
         return {**{name: value for name, value in batch.items() if name != "labels"}, "use_cache": False}
 
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy of each token of the target given those before it and the damaged text."""
-        logits = model(**self._inputs(model, batch)).logits
+        logits = model(**self._inputs(batch)).logits
         return masked_loss(logits, batch["labels"], num_targets["tokens"]), {}
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
@@ -199,7 +199,7 @@ class Denoising(PackedPrediction):
         records: list[dict[str, Any]] = []
         for start in range(0, len(batch["labels"]), step):
             part = {name: value[start : start + step] for name, value in batch.items()}
-            logits = model(**self._inputs(model, part)).logits.float()
+            logits = model(**self._inputs(part)).logits.float()
             records += score_everywhere(logits, part["labels"], byte_lengths)
         return records
 

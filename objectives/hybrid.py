@@ -6,6 +6,7 @@ token hidden at a position is predicted one position before it, so that both kin
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -13,17 +14,26 @@ from torch import Tensor, nn
 
 from .base import PackedPrediction, describe_masking
 from .clm import next_token_labels, score_next_tokens
-from .data import IGNORED, random_stream
+from .data import IGNORED, ObjectiveError, random_stream
 from .masking import EVAL_MASK_PROBABILITY, Masking
 from .models import require_argument, several_processes
 from .packing import Row
+
+_BLOCK = 64
+"""Samples that hold the stated share of causal rows."""
+
+
+@lru_cache(maxsize=64)
+def _order(seed: int, block: int) -> list[int]:
+    return random_stream(seed=seed, stream="kinds", index=block).permutation(_BLOCK).tolist()
 
 
 class HybridLanguageModelling(PackedPrediction):
     """A share of the rows is causal, as in `clm`; in the others tokens are hidden, as in `mlm`.
 
-    Which is which depends on the number of the sample alone: of any consecutive samples, those of a process or a
-    micro-batch too, the share is causal up to one. Every target counts alike, so that a causal row, all of whose
+    Which is which depends on the seed and the number of the sample alone: of each 64 samples the share is causal, up
+    to one, in random order, so that sources which take turns each get it too. Every target counts alike, so that a
+    causal row, all of whose
     tokens are targets, has more weight than a masked one. In both kinds the first token of a piece is no target:
     there is nothing before it that could predict it.
     """
@@ -39,13 +49,15 @@ class HybridLanguageModelling(PackedPrediction):
         self.tokens.required_mask()
         self.share = Fraction(str(self.arguments.hybrid_causal_share))
         # Each held-out row is evaluated twice.
-        rows = max(1, self.arguments.max_eval_examples // 2) if self.arguments.max_eval_examples else 0
+        rows = self.arguments.max_eval_examples // 2
         self._evaluated = self._evaluated_rows(self.eval_rows.sizes, rows)
         self.num_eval_examples = 2 * len(self._evaluated)
 
     def is_causal(self, index: int) -> bool:
-        """Whether sample number `index` is a causal row: evenly spaced, as Bresenham draws a line."""
-        return math.floor((index + 1) * self.share) > math.floor(index * self.share)
+        """Whether sample number `index` is a causal row."""
+        block, place = divmod(index, _BLOCK)
+        number = block * _BLOCK + _order(self.seed, block)[place]
+        return math.floor((number + 1) * self.share) > math.floor(number * self.share)
 
     def _masked(self, row: Row, *, masking: Masking, probability: float, stream: str, index: int) -> dict[str, Any]:
         generator = random_stream(seed=self.seed, stream=stream, index=index)
@@ -110,21 +122,24 @@ class HybridLanguageModelling(PackedPrediction):
         Of several processes each runs it for both kinds, also where its batch holds one: DDP shares out buffers in
         each forward pass (and FSDP weights), and a process that ran once more than the others would wait for ever.
         """
-        self._check(model)
         losses: dict[bool, Tensor] = {}
+        counts: dict[bool, Tensor] = {}
         for is_causal, _, part in self._by_kind(batch, both=several_processes()):
             output = model(**part, is_causal=is_causal, num_items_in_batch=num_targets["tokens"], use_cache=False)
             losses[is_causal] = output.loss
+            counts[is_causal] = (part["labels"] != IGNORED).sum()
         zero = torch.zeros((), device=batch["labels"].device)
+        # Nats and targets: a step may hold no row of one kind.
         parts = {
-            name: losses.get(is_causal, zero).detach() * num_targets["tokens"] / num_targets[kind]
-            for name, kind, is_causal in (("mlm_loss", "masked", False), ("clm_loss", "causal", True))
+            name: torch.stack(
+                [losses.get(is_causal, zero).detach() * num_targets["tokens"], counts.get(is_causal, zero)]
+            )
+            for name, is_causal in (("mlm_loss", False), ("clm_loss", True))
         }
         return torch.stack(list(losses.values())).sum(), parts
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the targets of each row, and which kind it is."""
-        self._check(model)
         records: list[dict[str, Any]] = [{}] * len(batch["labels"])
         for is_causal, rows, part in self._by_kind(batch, both=False):
             scores = score_next_tokens(model, part, self.byte_lengths, is_causal=is_causal)
@@ -132,13 +147,19 @@ class HybridLanguageModelling(PackedPrediction):
                 records[row] = {**score, "is_causal": int(is_causal)}
         return records
 
-    @staticmethod
-    def _check(model: nn.Module) -> None:
+    def check_model(self, model: nn.Module) -> None:
+        """Refuse a decoder that reads forwards only."""
         require_argument(
             model,
             "is_causal",
             reason="it cannot read a row from both sides; train a model of Lacuna, or use --objective clm",
         )
+        if not getattr(model.config, "hybrid", False):
+            raise ObjectiveError(
+                "--objective hybrid cannot go on with --model: that decoder reads forwards only. Begin a new model "
+                "without --model, or use --objective clm"
+            )
+        super().check_model(model)
 
     def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
         """Scores of hidden tokens as `mlm_...`, of next tokens as `clm_...`; bits per byte are those of next tokens.

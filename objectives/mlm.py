@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .base import PackedPrediction, describe_masking
-from .data import random_stream
+from .data import ObjectiveError, random_stream
 from .masking import EVAL_MASK_PROBABILITY, masked_loss, score_masked
 
 
@@ -41,6 +41,12 @@ class MaskedLanguageModelling(PackedPrediction):
         return self._finished(
             packed, *self.eval_masking(packed.ids, probability=EVAL_MASK_PROBABILITY, generator=generator)
         )
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuse a hybrid decoder, which says a hidden token one position before it."""
+        if getattr(model.config, "hybrid", False):
+            raise ObjectiveError("--objective mlm cannot go on with --model: that is a hybrid; use --objective hybrid")
+        super().check_model(model)
 
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]

@@ -2,6 +2,7 @@
 
 import inspect
 
+import torch
 from torch import distributed, nn
 
 from .data import ObjectiveError
@@ -19,6 +20,31 @@ def require_argument(model: nn.Module, name: str, *, reason: str) -> None:
     bare = getattr(model, "module", model)  # DDP takes anything
     if name not in inspect.signature(bare.forward).parameters:
         raise ObjectiveError(f"{type(bare).__name__} takes no {name}: {reason}")
+
+
+def require_documents_apart(model: nn.Module, *, token: int, other: int) -> None:
+    """Refuse a model that reads across the documents of a packed row. It is tried: one token of the first document is
+    another one, and nothing may change in the second.
+
+    Args:
+        token, other: two ids of the text.
+
+    Raises:
+        ObjectiveError: something changes, or the model takes no positions.
+    """
+    require_argument(model, "position_ids", reason="it cannot keep the documents of a row apart; use --packing none")
+    rows = torch.full((2, 8), token)
+    rows[1, 1] = other
+    positions = torch.arange(4).repeat(2, 2)
+    device, training = next(model.parameters()).device, model.training
+    model.eval()
+    with torch.no_grad():
+        logits = model(input_ids=rows.to(device), position_ids=positions.to(device)).logits.float()
+    model.train(training)
+    if not torch.allclose(logits[0, 4:], logits[1, 4:], rtol=0, atol=1e-5):
+        raise ObjectiveError(
+            f"{type(model).__name__} reads across the documents of a packed row; use --packing none with this model"
+        )
 
 
 def several_processes() -> bool:

@@ -28,19 +28,22 @@ LEGENDS = {
 }
 
 
-def show_examples(objective: TokenPrediction, tokenizer: Any, count: int, *, width: int | None = None) -> str:
+def show_examples(
+    objective: TokenPrediction, tokenizer: Any, count: int, progress: float = 0.0, *, width: int | None = None
+) -> str:
     """Training examples in words: rows spread evenly, as the samples 0, 1, 2 ... of a run would damage them.
 
     Args:
         objective: as a run would train it.
         tokenizer: with `decode`, for the ids of the objective.
         count: number of examples; as many as there are if that is less.
+        progress: the share of the run that is done, for the rate of masks.
         width: columns, of which a Chinese character takes two; by default those of the terminal, 118 at most.
     """
     page = _Page(objective, tokenizer, width or min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
     count = min(count, objective.num_examples)
     rows = [(2 * number + 1) * objective.num_examples // (2 * count) for number in range(count)]
-    examples = [page.example(number, row) for number, row in enumerate(rows)]
+    examples = [page.example(number, row, progress) for number, row in enumerate(rows)]
     facts = [*objective.describe().splitlines(), "", *page.legend()]
     lines = [part for line in facts for part in wrap(line, width=page.width, first="", later="")]
     return "\n".join([objective.name, *lines, *examples])
@@ -66,9 +69,9 @@ class _Page:
         hidden = ["edges"] if self.objective.arguments.packing == "none" else []
         return [LEGENDS[kind] for kind in kinds[self.objective.name] if kind not in hidden]
 
-    def example(self, number: int, row: int) -> str:
+    def example(self, number: int, row: int, progress: float) -> str:
         """One example under a line that says what it is."""
-        example = self.objective.example(row, number)
+        example = self.objective.example(row, number, progress)
         facts = [f"example {number + 1}", f"row {row:,}"]
         if "decoder_input_ids" in example:
             more, lines = self._denoising(example)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from filelock import FileLock
 
 import corpus
 import modeling
@@ -42,24 +41,19 @@ def prepare_text(
             raise training.ArgumentError(f"--corpus {data.corpus} was made with another tokenizer than {folder}")
         return tokenizer, store
     text = corpus.open_text(data)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with FileLock(CACHE / "prepare.lock"):
-        if not folder:
-            folder = str(CACHE / "tokenizers" / _key(text.fingerprint, f"sample {model.vocab_size} {num_sentinels}"))
-            if not Path(folder, "tokenizer.json").is_file():
-                sample = tokenization.sample_documents(documents=text.texts(), max_bytes=10**9)
-                made = tokenization.train_bpe(
-                    documents=sample.training(), vocab_size=model.vocab_size, num_sentinels=num_sentinels
-                )
-                tokenization.save_tokenizer(tokenizer=made, output_dir=Path(folder))
-        tokenizer = _load_tokenizer(folder, model)
-        made_with = tokenization.tokenizer_fingerprint(tokenizer)
-        store = corpus.prepare_store(
-            text=text,
-            tokenizer=tokenizer,
-            tokenizer_fingerprint=made_with,
-            output_dir=CACHE / "corpora" / _key(text.fingerprint, made_with),
+    if not folder:
+        folder = str(CACHE / "tokenizers" / _key(text.fingerprint, f"sample {model.vocab_size} {num_sentinels}"))
+        tokenization.train_once(
+            documents=text.texts(), output_dir=Path(folder), vocab_size=model.vocab_size, num_sentinels=num_sentinels
         )
+    tokenizer = _load_tokenizer(folder, model)
+    made_with = tokenization.tokenizer_fingerprint(tokenizer)
+    store = corpus.prepare_store(
+        text=text,
+        tokenizer=tokenizer,
+        tokenizer_fingerprint=made_with,
+        output_dir=CACHE / "corpora" / _key(text.fingerprint, made_with),
+    )
     return tokenizer, store
 
 
@@ -120,12 +114,14 @@ def main() -> None:
     works = [(at, OBJECTIVES[goal.objective](**parts, sequence_length=length)) for at, length in goal.stages]
     objective = works[-1][1]
     if goal.show_examples:
-        return print(*(show_examples(work, tokenizer, goal.show_examples) for _, work in works), sep="\n\n\n")
+        return print("\n\n".join(show_examples(work, tokenizer, goal.show_examples, at) for at, work in works))
     model = build_model(model_arguments, objective, tokenizer, max(goal.lengths), arguments.seed)
+    objective.check_model(model)
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
+    facts = {"objective": objective.name, "text": store.summary(), "rows": [work.describe() for _, work in works]}
     if training.is_main_process():
-        print(f"text: {store.summary()}\nmodel: {described}; objective: {objective.name}", flush=True)
-        print(*(work.describe() for _, work in works), sep="\n", flush=True)
+        print(f"text: {facts['text']}\nmodel: {described}; objective: {objective.name}")
+        print(*facts["rows"], sep="\n", flush=True)
     if not model_arguments.model:
         tokenizer = tokenization.adapt_tokenizer(
             tokenizer=tokenizer,
@@ -138,7 +134,7 @@ def main() -> None:
         work=works,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={"objective": objective.name, "text": store.summary(), **asdict(model_arguments), **asdict(data)},
+        run_info={**facts, **asdict(model_arguments), **asdict(data)},
         identity={"model": described, "corpus": store.fingerprint, **asdict(goal)},
     )
     if training.is_main_process():

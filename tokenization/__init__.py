@@ -5,6 +5,7 @@ from .bpe import check_options, train_bpe
 from .errors import TokenizerError, TokenizerStorageError
 from .extend import check_extension, extend_tokenizer
 from .files import check_output_dir, load_tokenizer, save_tokenizer, tokenizer_fingerprint
+from .once import train_once
 from .report import GPT2_REFERENCE, compression_report, describe_report, peak_memory, torn_warning
 from .sampling import Sample, sample_documents
 from .templates import SPECIAL_TOKENS, adapt_tokenizer
@@ -33,4 +34,5 @@ __all__ = [
     "tokenizer_fingerprint",
     "torn_warning",
     "train_bpe",
+    "train_once",
 ]

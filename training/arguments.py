@@ -1,5 +1,6 @@
 """The options of a training run."""
 
+import argparse
 import dataclasses
 import math
 from collections.abc import Iterable
@@ -21,13 +22,14 @@ class Numbers(tuple[float, ...]):
         """Parse text; numbers and sequences of numbers are taken as they are.
 
         Raises:
-            ArgumentError: a part is no number.
+            argparse.ArgumentTypeError: a part is no number.
         """
         parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Iterable) else [value]
         try:
             numbers = [float(part) for part in parts]
         except (TypeError, ValueError):
-            raise ArgumentError(f"{value} is neither a number nor several, parted by commas") from None
+            message = f"expected a number, or several with commas between, got {value!r}"
+            raise argparse.ArgumentTypeError(message) from None
         return super().__new__(cls, (int(number) if number.is_integer() else number for number in numbers))
 
     def __str__(self) -> str:

@@ -28,7 +28,7 @@ from .optimizers import OPTIMIZERS
 from .order import MicroBatchSampler, TrainingExamples, dropout_seed
 from .run_log import RunLog, describe_run
 from .schedules import learning_rate
-from .stages import Stage, epochs_per_step, plan_stages
+from .stages import Stage, epochs_per_step, plan_stages, skipped
 from .work import Work, to_device
 
 
@@ -154,9 +154,13 @@ def _open_run(
     model, *optimizers = accelerator.prepare(model, *OPTIMIZERS[plan.optimizer](model, plan))
 
     progress = Progress(identity=_identity(plan, identity))
-    notices: list[str] = []
+    notices = [
+        f"warning: of {plan.max_steps} steps none is in the stage that begins at {stage.at} of the run"
+        for stage in (skipped(stages, plan.max_steps) if plan.max_steps and not plan.max_minutes else [])
+    ]
     if plan.resume:
-        checkpoint, notices = newest_checkpoint(output_dir)
+        checkpoint, passed_over = newest_checkpoint(output_dir)
+        notices += passed_over
         if checkpoint is None and (output_dir / "config.json").exists():
             raise ArgumentError(f"--resume: the run in {output_dir} is finished, with no checkpoint to continue from")
         if checkpoint is None:
@@ -308,7 +312,9 @@ def _log_window(run: _Run, window: dict[str, Tensor], opened: Progress, **last: 
     """One line of metrics.jsonl: means over the steps since the last one, over all processes."""
     steps = run.progress.step - opened.step
     seconds = max(run.progress.seconds - opened.seconds, 1e-9)
-    means = {name: run.accelerator.reduce(value, "sum").item() / steps for name, value in window.items()}
+    sums = {name: run.accelerator.reduce(value, "sum").tolist() for name, value in window.items()}
+    means = {name: value / steps for name, value in sums.items() if not isinstance(value, list)}
+    means |= {name: value[0] / value[1] for name, value in sums.items() if isinstance(value, list) and value[1]}
     run.log.record(
         {
             "step": run.progress.step,

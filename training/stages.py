@@ -1,5 +1,6 @@
 """Stages of a run: from which share of it on which work is learned, in batches of which size."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,12 @@ def _micro_batch_size(batch_size: int, asked: int | None, num_processes: int) ->
             f"(--batch_size {batch_size} over {num_processes} processes)"
         )
     return micro
+
+
+def skipped(stages: Sequence[Stage], max_steps: int) -> list[Stage]:
+    """Stages that a run of so many steps is too short for."""
+    firsts = [math.ceil(stage.at * max_steps - 1e-9) for stage in stages] + [max_steps]
+    return [stage for stage, first, end in zip(stages, firsts, firsts[1:], strict=False) if first >= end]
 
 
 def epochs_per_step(stages: Sequence[Stage]) -> float:

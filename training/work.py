@@ -45,7 +45,8 @@ class Work(Protocol):
         """The batch's share of the step's loss, and further metrics in the same form.
 
         Both are sums over the batch divided by the step's global counts (`num_targets`), so that adding them over
-        micro-batches and processes gives the means over the step.
+        micro-batches and processes gives the means over the step. A metric of what a step may lack is a tensor of two
+        numbers instead, sum and count, and its mean is taken over all steps that are logged together.
         """
         ...
 

@@ -46,7 +46,9 @@ def test_the_share_of_masks_depends_on_the_objective() -> None:
 
 
 MISTAKES = [
-    ({"sequence_length": 2}, "--sequence_length must be at least 8.*got 2"),
+    ({"sequence_length": 2}, "--sequence_length must be a whole number from 8 to 1048576, got 2"),
+    ({"sequence_length": "inf"}, "--sequence_length must be .* got inf"),
+    ({"sequence_length": "nan"}, "--sequence_length must be .* got nan"),
     ({"sequence_length": (128, 9.5), "sequence_length_at": (0, 0.5)}, "--sequence_length must be.*got 9.5"),
     ({"sequence_length": (128, 512)}, "--sequence_length 128,512 has 2 stages and --sequence_length_at 0 has 1"),
     ({"sequence_length": (8, 9), "sequence_length_at": (0.1, 0.5)}, "--sequence_length_at must begin with 0.*0.1,0.5"),

@@ -114,9 +114,9 @@ GOLDEN: dict[str, tuple[str, dict[str, Any]]] = {
     "clm": ("f17c7da72f856584", {}),
     "clm best_fit": ("8dfa96b29877d2f8", {"packing": "best_fit"}),
     "clm none": ("e404ae748dfcf4fc", {"packing": "none"}),
-    "hybrid": ("ff14d90f0efbb871", {}),
+    "hybrid": ("733bc20eaf6b8b49", {}),
     "hybrid best_fit": (
-        "4b12fa1387efa429",
+        "72f95987755ede52",
         {"packing": "best_fit", "masking": "whole_word", "hybrid_causal_share": 0.25},
     ),
     "denoising": ("1313d80d34b0da5c", {}),
@@ -288,7 +288,8 @@ def test_losses_of_parts_add_up_to_the_loss_of_the_whole(make, name) -> None:
         pieces = [work.loss(model, work.collate(examples[cut]), targets) for cut in cuts]
     assert sum(float(piece) for piece, _ in pieces) == pytest.approx(float(loss), rel=1e-5)
     for key, value in metrics.items():
-        assert sum(float(part[key]) for _, part in pieces) == pytest.approx(float(value), rel=1e-5)
+        parts = sum(part[key] for _, part in pieces)
+        assert parts.tolist() == pytest.approx(value.tolist(), rel=1e-5)
 
 
 @pytest.mark.parametrize("name, head", [("mlm", BertForMaskedLM), ("mlm_nsp", BertForPreTraining)])

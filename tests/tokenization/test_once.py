@@ -1,0 +1,32 @@
+"""A tokenizer that several runs share is learned by the first of them."""
+
+import threading
+from collections.abc import Iterator
+
+from filelock import FileLock
+
+from tokenization import load_tokenizer, train_once
+
+SENTENCE = (
+    "The quick brown cat of house {} jumped over every lazy dog and sang about mountains, rivers and old towns. "
+)
+TEXTS = [SENTENCE.format(number) * 30 for number in range(8)]
+
+
+def unread() -> Iterator[str]:
+    raise AssertionError("the text is read again")
+    yield ""
+
+
+def test_the_first_learns_and_the_others_find_it(tmp_path, capsys, monkeypatch) -> None:
+    train_once(documents=iter(TEXTS), output_dir=tmp_path / "tokenizers" / "one", vocab_size=300, num_sentinels=2)
+    assert len(load_tokenizer(str(tmp_path / "tokenizers" / "one"))) == 300
+    train_once(documents=unread(), output_dir=tmp_path / "tokenizers" / "one", vocab_size=300, num_sentinels=2)
+    assert not capsys.readouterr().err
+    # Another process is at it: who waits says so, and takes what it finds.
+    monkeypatch.setattr("tokenization.once.SILENT_WAIT_SECONDS", 0.05)
+    held = FileLock(tmp_path / "tokenizers" / ".one.lock", thread_local=False)
+    held.acquire()
+    threading.Timer(0.3, held.release).start()
+    train_once(documents=unread(), output_dir=tmp_path / "tokenizers" / "one", vocab_size=300, num_sentinels=2)
+    assert "another process is learning the tokenizer" in capsys.readouterr().err

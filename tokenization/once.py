@@ -1,0 +1,41 @@
+"""A tokenizer that several processes and runs share: whoever comes first learns it."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from .bpe import train_bpe
+from .files import save_tokenizer
+from .sampling import sample_documents
+
+MAX_BYTES = 1_000_000_000
+SILENT_WAIT_SECONDS = 5
+
+
+def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, num_sentinels: int = 0) -> None:
+    """Learn a tokenizer from a sample of a text and save it, unless it is there.
+
+    Args:
+        documents: the texts of the corpus; read only if there is something to learn.
+        output_dir: the place of this tokenizer alone, named by what decides it.
+
+    Raises:
+        TokenizerError: there is nothing to learn; OSError: the folder cannot be written.
+    """
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(output_dir.with_name(f".{output_dir.name}.lock"))
+    try:
+        lock.acquire(timeout=SILENT_WAIT_SECONDS)
+    except Timeout:
+        print(f"another process is learning the tokenizer {output_dir}; waiting for it", file=sys.stderr)
+        lock.acquire()
+    try:
+        if (output_dir / "tokenizer.json").is_file():
+            return
+        sample = sample_documents(documents=documents, max_bytes=MAX_BYTES)
+        made = train_bpe(documents=sample.training(), vocab_size=vocab_size, num_sentinels=num_sentinels)
+        save_tokenizer(tokenizer=made, output_dir=output_dir)
+    finally:
+        lock.release()
