@@ -1,11 +1,12 @@
 """A tokenizer that several runs share is learned by the first of them."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 from filelock import FileLock
 
-from tokenization import load_tokenizer, train_once
+from tokenization import train_once
 
 SENTENCE = (
     "The quick brown cat of house {} jumped over every lazy dog and sang about mountains, rivers and old towns. "
@@ -25,8 +26,16 @@ def test_the_first_learns_and_the_others_find_it(tmp_path, capsys, monkeypatch) 
     assert not capsys.readouterr().err
     # Another process is at it: who waits says so, and takes what it finds.
     monkeypatch.setattr("tokenization.once.SILENT_WAIT_SECONDS", 0.05)
-    held = FileLock(tmp_path / "tokenizers" / ".one.lock", thread_local=False)
-    held.acquire()
-    threading.Timer(0.3, held.release).start()
+    taken = threading.Event()
+
+    def hold() -> None:
+        with FileLock(tmp_path / "tokenizers" / ".one.lock"):
+            taken.set()
+            time.sleep(0.3)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert taken.wait(5)
     train_once(documents=unread(), output_dir=tmp_path / "tokenizers" / "one", vocab_size=300, num_sentinels=2)
     assert "another process is learning the tokenizer" in capsys.readouterr().err
+    holder.join()
