@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from filelock import FileLock
 
-from tokenization import train_once
+from tokenization import load_tokenizer, train_once
 
 SENTENCE = (
     "The quick brown cat of house {} jumped over every lazy dog and sang about mountains, rivers and old towns. "
