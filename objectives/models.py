@@ -36,10 +36,11 @@ def require_documents_apart(model: nn.Module, *, token: int, other: int) -> None
     rows = torch.full((2, 8), token)
     rows[1, 1] = other
     positions = torch.arange(4).repeat(2, 2)
+    options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     device, training = next(model.parameters()).device, model.training
     model.eval()
     with torch.no_grad():
-        logits = model(input_ids=rows.to(device), position_ids=positions.to(device)).logits.float()
+        logits = model(input_ids=rows.to(device), position_ids=positions.to(device), **options).logits.float()
     model.train(training)
     if not torch.allclose(logits[0, 4:], logits[1, 4:], rtol=0, atol=1e-5):
         raise ObjectiveError(

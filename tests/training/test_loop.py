@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM
 
 from training import ArgumentError, NumericsError, claim_output_dir, train
 from training.order import row_of
-from training.stages import epochs_per_step, plan_stages
+from training.stages import Stage, epochs_per_step, plan_stages, skipped
 
 
 @pytest.fixture
@@ -340,3 +340,12 @@ def test_stages_that_make_no_sense_are_refused(options, sizes, starts) -> None:
 def test_numbers_that_cannot_be_are_refused_by_name(options, option, value) -> None:
     with pytest.raises(ArgumentError, match=f"--{option} "):
         replace(options(), **{option: value})
+
+
+def test_stages_without_a_step_are_found(new_work) -> None:
+    def stages(*starts: float) -> list[Stage]:
+        return [Stage(at=at, work=new_work(), batch_size=1, micro_batch_size=1) for at in starts]
+
+    assert [stage.at for stage in skipped(stages(0, 0.9), 4)] == [0.9]
+    assert skipped(stages(0, 0.9), 10) == []
+    assert [stage.at for stage in skipped(stages(0, 0.5, 0.6), 2)] == [0.6]
