@@ -15,13 +15,16 @@ import numpy as np
 
 from .duplicates import DocumentSet, find_equal, find_near
 from .encoding import token_dtype
-from .errors import CorpusError
+from .errors import CorpusError, StorageError
 from .pieces import Piece, Plan
 from .progress import progress_bar
 from .store import FILES, FORMAT_VERSION, MANIFEST, sha256
+from .streams import shown
 
 BLOCK_BYTES = 1 << 22
 NPY_HEADER_BYTES = 128
+EMPTY_SHARD_BYTES = 2 * (NPY_HEADER_BYTES + 8)
+MAX_SHARDS = 256  # whoever reads a store keeps three files of each open, and many systems allow a process 1024
 
 
 @dataclass
@@ -67,7 +70,7 @@ def assemble(
 
     Raises:
         CorpusError: no document is left, or none of a source that has a weight.
-        StorageError: a piece was damaged on the disk.
+        StorageError: a piece was damaged on the disk, or there would be more than MAX_SHARDS shards.
     """
     work = folder / "work"
     store = folder / "store"
@@ -79,7 +82,11 @@ def assemble(
     by_source = [Counts() for _ in sources]
     empty = 0
     bar = progress_bar(total=total, doing="joining")
-    with bar, _ShardWriter(store, dtype=token_dtype(plan.vocab_size), limit=shard_bytes) as writer:
+    # Two shards that follow each other have more than the limit together, beside the headers of their files.
+    size = total + sum(8 * (piece.num_sentences + piece.num_documents) for piece in pieces)
+    enough = size // (MAX_SHARDS // 2) + 1 + EMPTY_SHARD_BYTES
+    dtype = token_dtype(plan.vocab_size)
+    with bar, _ShardWriter(store, dtype=dtype, limit=shard_bytes, enough=enough) as writer:
         first = 0
         for piece in pieces:
             piece.verify()
@@ -91,13 +98,10 @@ def assemble(
             bar.update(piece.tokens_bytes)
     shards = writer.shards
     whole = Counts()
-    for source, count in zip(sources, by_source, strict=True):
+    for count in by_source:
         whole.add(count)
-        if source["weight"] and not count.documents:
-            raise CorpusError(
-                f"--data: no document of {source['name']} is left: all of them stand in earlier sources too. "
-                "Leave it out, or leave out the weights."
-            )
+    described = [source | count.as_manifest() for source, count in zip(sources, by_source, strict=True)]
+    check_weighted(described)
     if not whole.documents:
         raise CorpusError("there is no text to tokenize: every document is empty. Check --data.")
     shutil.rmtree(work)
@@ -112,15 +116,34 @@ def assemble(
         "max_shard_bytes": shard_bytes,
         "dropped": reasons,
         "bad_records": reading.bad_records,
-        "sources": [source | count.as_manifest() for source, count in zip(sources, by_source, strict=True)],
+        "sources": described,
         "shards": shards,
     }
+
+
+def too_many_shards(limit: int, enough: int) -> str:
+    """What to say of a --max_shard_bytes that is too small, and which is not."""
+    return (
+        f"--max_shard_bytes {limit} makes more than {MAX_SHARDS} shards, and those who read a store keep all their "
+        f"files open. Run it again with --max_shard_bytes {enough} or more."
+    )
+
+
+def check_weighted(sources: list[dict[str, Any]]) -> None:
+    """Raises CorpusError if a source of a manifest has a weight and no document."""
+    for source in sources:
+        if source["weight"] and not source["num_documents"]:
+            raise CorpusError(
+                f"--data: no document of {shown(source['name'])} is left: all of them stand in earlier sources too. "
+                "Leave it out, or leave out the weights."
+            )
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write manifest.json so that it is there whole, or as it was before."""
     temporary = folder / f".{MANIFEST}.{os.getpid()}"
-    with temporary.open("w", encoding="utf-8") as file:
+    # A file name that is not UTF-8 has halves of surrogate pairs, whose escapes here are those of JSON.
+    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -161,10 +184,11 @@ def _find_duplicates(pieces: list[Piece], plan: Plan, folder: Path) -> tuple[Doc
 class _ShardWriter:
     """Writes documents into shards; a new one begins where the next document would make the last too large."""
 
-    def __init__(self, folder: Path, *, dtype: np.dtype, limit: int) -> None:
+    def __init__(self, folder: Path, *, dtype: np.dtype, limit: int, enough: int) -> None:
         self.folder = folder
         self.dtype = dtype
         self.limit = limit
+        self.enough = enough  # a limit under which there are not too many shards
         self.shards: list[dict[str, Any]] = []
         self.open: _Shard | None = None
 
@@ -214,6 +238,8 @@ class _ShardWriter:
         start = 0
         while start < len(chosen):
             if self.open is None:
+                if len(self.shards) == MAX_SHARDS:
+                    raise StorageError(too_many_shards(self.limit, self.enough) + " What is ready is kept.")
                 self.open = _Shard(self.folder / f"{len(self.shards):05}", self.dtype)
             sums = np.cumsum(cost[start:])
             fit = int(np.searchsorted(sums, self.limit - self.open.size, side="right"))
@@ -239,7 +265,7 @@ class _Shard:
         folder.mkdir()
         self.folder = folder
         self.counts = Counts()
-        self.size = 2 * (NPY_HEADER_BYTES + 8)  # of its files
+        self.size = EMPTY_SHARD_BYTES  # of its files
         self.digest = hashlib.sha256()
         self.stack = contextlib.ExitStack()
         self.tokens = self.stack.enter_context((folder / FILES[0]).open("wb"))

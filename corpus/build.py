@@ -25,7 +25,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .assembly import Reading, assemble, sync_folder, write_manifest
+from .assembly import MAX_SHARDS, Reading, assemble, check_weighted, sync_folder, too_many_shards, write_manifest
 from .duplicates import check_near_duplicates
 from .encoding import token_dtype
 from .errors import CorpusError, StorageError
@@ -37,6 +37,7 @@ from .workers import PLAN, TOKENIZER, Workers, default_workers
 
 MAX_SHARD_BYTES = 4 << 30
 DOCUMENT_OVERHEAD = 64  # bytes that a document counts beside its text, so that many tiny ones make no giant piece
+LARGE_DOCUMENT_BYTES = 1 << 16  # of tokens; documents are seldom larger, and a shard holds one at least
 SILENT_WAIT_SECONDS = 5  # for another builder, before saying so
 BYTES_PER_TOKEN = 4  # of text, about, for the check of free space
 
@@ -104,6 +105,7 @@ class _Builder:
         store = self._existing(text)
         if store is not None:
             return store
+        self._check_shards(text)
         with _storage_errors(self.output_dir, self.folder):
             self.output_dir.parent.mkdir(parents=True, exist_ok=True)
             if self.plan.num_shards == 1:
@@ -146,12 +148,15 @@ class _Builder:
             raise CorpusError(f"{place} is there and is not a token store; choose another --output_dir.")
         try:
             store = open_store(place)
+        except StorageError:
+            raise  # it may be whole
         except CorpusError:
             return None  # damaged, or of an older version: it is built again
         if store.fingerprint != self.fingerprint or store.manifest["max_shard_bytes"] != self.max_shard_bytes:
             return None
         if store.source_names != text.names or store.source_weights != text.weights:
             sources = [old | new for old, new in zip(store.manifest["sources"], _sources(text), strict=True)]
+            check_weighted(sources)
             with _storage_errors(place, self.folder):
                 write_manifest(place, store.manifest | {"sources": sources})
             store = open_store(place)
@@ -273,6 +278,12 @@ class _Builder:
                 reading.dropped[reason] = reading.dropped.get(reason, 0) + number
             reading.bad_records += done["bad_records"]
         return reading
+
+    def _check_shards(self, text: Text) -> None:
+        """Raises CorpusError if there would be far too many shards; `assemble` counts them."""
+        size = (text.total_bytes or 0) * token_dtype(self.plan.vocab_size).itemsize // BYTES_PER_TOKEN
+        if size > 4 * MAX_SHARDS * max(self.max_shard_bytes, LARGE_DOCUMENT_BYTES):
+            raise CorpusError(too_many_shards(self.max_shard_bytes, 4 * size // MAX_SHARDS))
 
     def _check_space(self, total_bytes: int | None) -> None:
         """Pieces and store together take about twice the tokens.

@@ -10,6 +10,7 @@ A shard holds whole documents; a store of many shards is read as one. `build.py`
 beside its place and renames it when it is whole: what has its name is complete.
 """
 
+import errno
 import hashlib
 import json
 import operator
@@ -22,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import CorpusError
+from .errors import CorpusError, StorageError
+from .streams import shown, visible
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
@@ -193,11 +195,11 @@ class TokenStore:
             weight = "" if source["weight"] is None else f"weight {source['weight']:.3g}, "
             share = source["num_tokens"] / self.num_tokens
             lines.append(
-                f"  {source['name']}: {weight}{_count(source['num_documents'], 'document')}, "
+                f"  {visible(source['name'])}: {weight}{_count(source['num_documents'], 'document')}, "
                 f"{_count(source['num_tokens'], 'token')} ({share:.1%}), {_size(source['num_bytes'])}"
             )
         if len(sources) > SHOWN_SOURCES:
-            lines.append(f"  and {len(sources) - SHOWN_SOURCES:,} more; all are in {self.path / MANIFEST}")
+            lines.append(f"  and {len(sources) - SHOWN_SOURCES:,} more; all are in {shown(self.path / MANIFEST)}")
         dropped = self.manifest["dropped"]
         lines.append(
             f"dropped: {', '.join(f'{reason} {number:,}' for reason, number in dropped.items()) or 'nothing'}"
@@ -219,8 +221,9 @@ class TokenStore:
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A worker process that does not fork gets the path, not a copy of the corpus.
-        return _open_the_same, (self.path, self.fingerprint)
+        # A worker process that does not fork gets the path, not a copy of the corpus; and the weights, which another
+        # run may change on the disk.
+        return _open_the_same, (self.path, self.fingerprint, self.source_weights)
 
 
 def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
@@ -243,6 +246,7 @@ def _open(path: Path, *, verify: bool) -> TokenStore:
     if not (path / MANIFEST).is_file():
         what = f"there is no {MANIFEST} in it" if path.is_dir() else "there is no such folder"
         raise CorpusError(f"{path} is not a token store: {what}. {REMEDY} --output_dir {path}")
+    manifest: dict[str, Any] = {"shards": []}
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         version = manifest["format_version"]
@@ -259,13 +263,20 @@ def _open(path: Path, *, verify: bool) -> TokenStore:
     except CorpusError:
         raise
     except (ValueError, KeyError, TypeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise StorageError(
+                f"{shown(path)} cannot be opened: {error.strerror}. It has {len(manifest['shards']):,} shards with "
+                f"{len(FILES)} files each, which stay open. Allow more (ulimit -n), or build it with a larger "
+                "--max_shard_bytes."
+            ) from error
         raise CorpusError(f"{path} cannot be read ({type(error).__name__}: {str(error)[:120]}). {REMEDY}") from error
 
 
-def _open_the_same(path: Path, fingerprint: str) -> TokenStore:
+def _open_the_same(path: Path, fingerprint: str, weights: list[float] | None) -> TokenStore:
     store = open_store(path)
     if store.fingerprint != fingerprint:
         raise CorpusError(f"{path} was replaced by another store while it was used. Start again.")
+    store.source_weights = weights
     return store
 
 
@@ -308,5 +319,5 @@ def _size(number: int) -> str:
 
 
 def _one_line(text: str, limit: int) -> str:
-    line = " ".join(text.split())
+    line = visible(" ".join(text.split()))
     return line if len(line) <= limit else f"{line[: limit - 1]}…"

@@ -11,6 +11,7 @@ stopped. Pretraining takes the store with --corpus.
 import time
 
 from corpus import StoreArguments, open_text, prepare_store
+from corpus.streams import shown
 from tokenization import load_tokenizer, tokenizer_fingerprint
 from training import exit_cleanly, parse_arguments
 
@@ -34,7 +35,7 @@ def main() -> None:
     )
     seconds = time.perf_counter() - start
     if store is not None:
-        print(f"{store.path}: {store.summary()}, {seconds:.1f} s, {store.num_bytes / 1e6 / seconds:.1f} MB/s")
+        print(f"{shown(store.path)}: {store.summary()}, {seconds:.1f} s, {store.num_bytes / 1e6 / seconds:.1f} MB/s")
         print(store.report(decode=tokenizer.decode))
 
 

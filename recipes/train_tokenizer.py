@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 import tokenization
 from corpus import Text, TextArguments, open_text
+from corpus.streams import shown
 from tokenization import Sample, TokenizerArguments
 from training import ArgumentError, exit_cleanly, parse_arguments
 
@@ -105,14 +106,15 @@ def main() -> None:
     output_dir = Path(arguments.output_dir)
     tokenization.save_tokenizer(tokenizer=tokenizer, output_dir=output_dir)
     content = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-    (output_dir / "tokenizer_report.json").write_text(content, encoding="utf-8")
+    # A file name that is not UTF-8 has halves of surrogate pairs, whose escapes here are those of JSON.
+    (output_dir / "tokenizer_report.json").write_text(content, encoding="utf-8", errors="backslashreplace")
 
     print(sample)
     print(tokenization.describe_report(report))
     print("seconds               " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()))
     if report["peak_memory_bytes"]:
         print(f"memory at most        {report['peak_memory_bytes'] / 1e6:,.0f} MB")
-    print(f"saved in {output_dir}")
+    print(f"saved in {shown(output_dir)}")
     for message in said:
         print(f"warning: {message}", file=sys.stderr)
 

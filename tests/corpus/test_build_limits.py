@@ -1,12 +1,15 @@
 """What a build refuses or takes in the odd cases of places, names, weights and shards."""
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from corpus import TextArguments, TokenStore, open_text, prepare_store
+from corpus import CorpusError, StorageError, TextArguments, TokenStore, open_store, open_text, prepare_store
+from corpus import build as build_module
 from corpus import pieces as pieces_module
 from tokenization import train_bpe
 
@@ -40,3 +43,64 @@ def test_sections_are_not_cut_inside_white_space(
     assert store is not None
     assert store.document_tokens(0).tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
     assert "".join(pieces_module.cut_sections(b" " * 500)) == " " * 500
+
+
+def test_a_build_of_too_many_shards_says_which_limit_will_do_and_keeps_its_pieces(
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(f"The cat sat. A new one, {number}." for number in range(300)))
+    data, options = [f"{tmp_path}/a.txt"], {"document_boundary": "line"}
+    with pytest.raises(StorageError, match="makes more than 256 shards") as caught:
+        prepare(data, tokenizer, tmp_path / "store", max_shard_bytes=1, **options)
+    assert caught.value.exit_code == 5
+    enough = int(str(caught.value).split("--max_shard_bytes ")[-1].split()[0])
+    store = prepare(data, tokenizer, tmp_path / "store", max_shard_bytes=enough, **options)
+    assert store is not None and store.num_documents == 300 and len(store.manifest["shards"]) <= 256
+    assert "were ready and are kept" in capsys.readouterr().err
+    monkeypatch.setattr(build_module, "LARGE_DOCUMENT_BYTES", 16)
+    (tmp_path / "b.txt").write_text("The cat sat. " * 10_000)
+    with pytest.raises(CorpusError, match="makes more than 256 shards") as early:
+        prepare([f"{tmp_path}/b.txt"], tokenizer, tmp_path / "other", max_shard_bytes=1)
+    assert early.value.exit_code == 2 and sorted(os.listdir(tmp_path)) == ["a.txt", "b.txt", "store"]
+
+
+def test_no_more_open_files_does_not_mean_damaged(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("The cat sat.")
+    data = [f"{tmp_path}/a.txt"]
+    prepare(data, tokenizer, tmp_path / "store")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("corpus.store._map_file", full)
+    with pytest.raises(StorageError, match=r"Too many open files\. It has 1 shards.*ulimit -n") as caught:
+        prepare(data, tokenizer, tmp_path / "store")
+    assert caught.value.exit_code == 5
+
+
+def test_weights_of_a_store_that_is_there_are_checked_too(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("The cat sat.")
+    data = [f"{tmp_path}/a.txt", f"{tmp_path}/b.txt"]
+    assert prepare(data, tokenizer, tmp_path / "store") is not None
+    with pytest.raises(CorpusError, match=r"no document of .*b\.txt is left"):
+        prepare([f"{name}:1" for name in data], tokenizer, tmp_path / "store")
+    assert open_store(tmp_path / "store").source_weights is None
+
+
+@pytest.mark.skipif(os.name == "nt" or os.uname().sysname == "Darwin", reason="file names are Unicode there")
+def test_names_that_are_not_utf8_and_control_characters(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    names = [os.fsdecode(bytes(tmp_path) + b"/\xff\x1b.txt"), f"{tmp_path}/b.txt"]
+    Path(names[0]).write_text("The cat \x1b[31msat\x07.")
+    Path(names[1]).write_text("The dog ran!")
+    store = prepare(names, tokenizer, tmp_path / os.fsdecode(b"\xfe"))
+    assert store is not None and open_store(store.path).source_names == names
+    assert json.loads((store.path / "manifest.json").read_text())["sources"][0]["name"] == names[0]
+    report = store.report(decode=tokenizer.decode)
+    assert r"/\udcff\x1b.txt: " in report and r"0: The cat \x1b[31msat\x07." in report
+    assert report.encode() and "\x1b" not in report
