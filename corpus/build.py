@@ -32,7 +32,7 @@ from .errors import CorpusError, StorageError
 from .pieces import PIECE_BYTES, SUFFIX, Piece, Plan, TextPiece, write_whole
 from .progress import progress_bar
 from .store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
-from .text import Document, Text
+from .text import BAD_RECORD, Document, Text, stop_if_many_are_bad
 from .workers import PLAN, TOKENIZER, Workers, default_workers
 
 MAX_SHARD_BYTES = 4 << 30
@@ -87,7 +87,7 @@ def prepare_store(
     )
     in_order = replace(plan, num_shards=1) if _parts_are_runs(text, num_shards) else plan
     fingerprint = _hash(FORMAT_VERSION, *vars(in_order).values())
-    builder = _Builder(Path(output_dir), plan, fingerprint, max_shard_bytes)
+    builder = _Builder(_place(output_dir), plan, fingerprint, max_shard_bytes)
     return builder.build(text, tokenizer, default_workers() if num_workers is None else num_workers, shard or 0)
 
 
@@ -221,14 +221,15 @@ class _Builder:
         sync_folder(part)
         if made < count:
             print(f"{count - made} of {count} pieces were ready and are kept", file=sys.stderr)
-        done = {"pieces": count, "dropped": text.dropped, "bad_records": text.bad_records}
+        done = {"pieces": count, "records": text.records, "dropped": text.dropped, "bad_records": text.bad_records}
         write_whole(part.with_suffix(".json"), json.dumps(done).encode())
 
     def _pieces(self, shard: int) -> list[Piece] | None:
         """All pieces of a part; None if it is not whole."""
         part = self._part(shard)
         try:
-            count = json.loads(part.with_suffix(".json").read_bytes())["pieces"]
+            done = json.loads(part.with_suffix(".json").read_bytes())
+            count, _ = done["pieces"], done["records"]
         except (OSError, ValueError, KeyError):
             return None
         pieces = [Piece.open(part / f"{number:08}{SUFFIX}") for number in range(count)]
@@ -269,14 +270,16 @@ class _Builder:
         return open_store(self.output_dir)
 
     def _reading(self, text: Text) -> Reading:
-        """What the readers of all parts left out."""
-        reading = Reading()
+        """What the readers of all parts left out; CorpusError if that is too much for all of them together."""
+        reading, records = Reading(), 0
         # Parts that take turns read all of the text, each of them.
         for shard in range(self.plan.num_shards if _parts_are_runs(text, self.plan.num_shards) else 1):
             done = json.loads(self._part(shard).with_suffix(".json").read_bytes())
             for reason, number in done["dropped"].items():
                 reading.dropped[reason] = reading.dropped.get(reason, 0) + number
             reading.bad_records += done["bad_records"]
+            records += done["records"]
+        stop_if_many_are_bad(reading.dropped.get(BAD_RECORD, 0), records, reading.bad_records)
         return reading
 
     def _check_shards(self, text: Text) -> None:
@@ -353,6 +356,14 @@ def _check_options(num_workers: int | None, max_shard_bytes: int, num_shards: in
         )
     if shard is not None and not 0 <= shard < num_shards:
         raise CorpusError(f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}")
+
+
+def _place(output_dir: Path | str) -> Path:
+    """Where the store goes: what a link points to, for a folder cannot be renamed into the place of a link."""
+    place = Path(output_dir)
+    if not str(output_dir) or place.name in ("", ".."):
+        raise CorpusError(f"--output_dir {str(output_dir)!r} has no name of its own; name a folder: runs/corpus")
+    return place.resolve() if place.is_symlink() else place
 
 
 def _difference(there: Plan, here: Plan) -> str:

@@ -53,12 +53,12 @@ def parse_sources(data: Sequence[str]) -> tuple[list[str], list[float] | None]:
 
 def _parse_source(value: str) -> Source:
     name, colon, tail = value.rpartition(":")
-    if not colon or not name or "/" in tail or "\\" in tail or os.path.lexists(Path(value).expanduser()):
+    if not colon or not name or "/" in tail or "\\" in tail or os.path.lexists(_expand(value)):
         return Source(value, None)
     try:
         weight = float(tail)
     except ValueError:
-        if not os.path.lexists(Path(name).expanduser()) and not any(sign in name for sign in GLOB_SIGNS):
+        if not os.path.lexists(_expand(name)) and not any(sign in name for sign in GLOB_SIGNS):
             return Source(value, None)  # the message on a missing file shows the whole
         raise CorpusError(f"--data {shown(value)}: the weight {tail!r} is not a number.") from None
     if not (0 < weight < math.inf):
@@ -86,7 +86,7 @@ def find_files(*, paths: Sequence[str], split: str | None = None) -> list[Path]:
 
 
 def _files_of(name: str, split: str | None) -> list[Path]:
-    path = Path(name).expanduser()
+    path = _expand(name)
     try:
         if path.is_dir():
             return _folder_files(path, split)
@@ -108,7 +108,7 @@ def _files_of(name: str, split: str | None) -> list[Path]:
 
 
 def _glob_files(name: str, split: str | None) -> list[Path]:
-    matches = sorted(Path(match) for match in glob.glob(str(Path(name).expanduser()), recursive=True))
+    matches = sorted(Path(match) for match in glob.glob(str(_expand(name)), recursive=True))
     files = [match for match in matches if kind_of(match) in KINDS and match.is_file()]
     if not files:  # as the shell would, had it seen the pattern
         files = [file for match in matches if match.is_dir() for file in _folder_files(match, split)]
@@ -198,7 +198,7 @@ def read_records(path: Path | str) -> Iterator[Record]:
     Raises:
         CorpusError: the file is missing, empty or broken, or of another kind; the message says where.
     """
-    path = Path(path).expanduser()
+    path = _expand(path)
     if path.is_dir():
         raise CorpusError(f"{shown(path)} is a folder; name one file: {', '.join(RECORD_KINDS)}.")
     if not path.exists():
@@ -216,6 +216,15 @@ def read_records(path: Path | str) -> Iterator[Record]:
         yield row
     if not count:
         raise CorpusError(f"{shown(path)} is empty: it has no row.")
+
+
+def _expand(name: Path | str) -> Path:
+    if not str(name):
+        raise CorpusError("--data has an empty name; name a file or folder, or leave --data out.")
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise CorpusError(f"{shown(name)}: there is no such user as its ~ names.") from error
 
 
 def near_names(path: Path) -> str:

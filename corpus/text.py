@@ -20,6 +20,7 @@ from .streams import Progress, shown, unreadable
 
 VERSION = 1  # rises when other documents are made of the same files
 BUILTIN = "built-in corpus"
+BAD_RECORD = "bad record"  # in `dropped`
 MAX_BAD_SHARE = 0.001  # of the records, with --on_bad_record skip
 CHECKED_EVERY = 1000  # records
 SHOWN_BAD_RECORDS = 20
@@ -107,6 +108,11 @@ class Text:
         """How far on disk the present iteration of `documents` is, for progress bars."""
         return self._progress.finished + self._progress.current
 
+    @property
+    def records(self) -> int:
+        """Records that the present iteration of `documents` has read, bad ones included."""
+        return self._records
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of all that decides the documents: content of the files in order, options, version.
@@ -167,7 +173,7 @@ class Text:
         for number, document in enumerate(self._read(files)):
             if not alternate or number % num_shards == shard:
                 yield document
-        self._stop_if_many_are_bad()
+        stop_if_many_are_bad(self._bad, self._records, self.bad_records)
         if number < 0 and (alternate or num_shards == 1):
             first = f" The first bad record: {self.bad_records[0]}" if self.bad_records else ""
             raise CorpusError(f"--data {' '.join(map(shown, self.names))}: there is no text in it.{first}")
@@ -197,7 +203,7 @@ class Text:
                     place = place or shown(file.path if isinstance(file, _File) else file.dataset.place(file.part))
                     yield Document(piece.text, file.source, f"{place}:{piece.line}")
                 if self._records % CHECKED_EVERY == 0:
-                    self._stop_if_many_are_bad()
+                    stop_if_many_are_bad(self._bad, self._records, self.bad_records)
         if not anything and isinstance(file, _File) and self._bad == bad_before:
             self._records += 1
             is_text = kind_of(file.path) == ".txt"
@@ -223,18 +229,9 @@ class Text:
         if self._arguments.on_bad_record != "skip":
             raise error
         self._bad += 1
-        self.dropped["bad record"] = self._bad
+        self.dropped[BAD_RECORD] = self._bad
         if len(self.bad_records) < SHOWN_BAD_RECORDS:
             self.bad_records.append(str(error).partition("\n")[0])
-
-    def _stop_if_many_are_bad(self) -> None:
-        """With --on_bad_record skip, one record may be bad, and then one in a thousand."""
-        if self._bad > max(1, MAX_BAD_SHARE * self._records):
-            first = "\n".join(self.bad_records[:5])
-            raise CorpusError(
-                f"{self._bad:,} of {self._records:,} records are bad so far, and --on_bad_record skip passes over one "
-                f"in a thousand. The first ones:\n{first}"
-            )
 
     def _shard_files(self, shard: int, num_shards: int) -> list[_File | _HubFile]:
         """A run of files, at least one; the end of each shard is where its share of the bytes is nearest."""
@@ -250,6 +247,16 @@ class Text:
             ends.append(position)
         ends.append(len(self._files))
         return self._files[ends[shard] : ends[shard + 1]]
+
+
+def stop_if_many_are_bad(bad: int, records: int, messages: list[str]) -> None:
+    """With --on_bad_record skip, one record may be bad, and then one in a thousand."""
+    if bad > max(1, MAX_BAD_SHARE * records):
+        first = "\n".join(messages[:5])
+        raise CorpusError(
+            f"{bad:,} of {records:,} records are bad so far, and --on_bad_record skip passes over one in a thousand. "
+            f"The first ones:\n{first}"
+        )
 
 
 def open_text(arguments: TextArguments) -> Text:

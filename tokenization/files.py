@@ -18,6 +18,8 @@ def check_output_dir(output_dir: str | Path) -> Path:
     Raises:
         TokenizerError: `output_dir` is a file, or (TokenizerStorageError) could not be written.
     """
+    if not str(output_dir):
+        raise TokenizerError("--output_dir is empty; name a folder: runs/tokenizer")
     path = Path(output_dir)
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir():
@@ -37,6 +39,8 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
         TokenizerError: `output_dir` is a file, or (TokenizerStorageError) cannot be written.
     """
     output_dir = Path(output_dir)
+    if output_dir.is_symlink():
+        output_dir = output_dir.resolve()  # the temporary folder must be on its disk
     if output_dir.exists() and not output_dir.is_dir():
         raise TokenizerError(f"{output_dir} is a file, not a folder; choose another --output_dir.")
     try:

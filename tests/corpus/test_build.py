@@ -440,7 +440,8 @@ def test_four_processes_prepare_four_shards_at_once(driver: Driver, tmp_path: Pa
     processes = [driver.start("text", "store", 500, 0, 4, shard) for shard in range(4)]
     messages = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, messages
-    assert sum("missing" not in message for message in messages) == 1
+    # More than one where two parts became whole before either looked: the second finds the store.
+    assert any("missing" not in message for message in messages)
     assert contents(tmp_path / "store") == contents(tmp_path / "expected")
     assert not list(tmp_path.glob(".store*"))
 
@@ -652,6 +653,7 @@ class Fast:
 
 class Endless:
     names, weights, language, dropped, bad_records, bytes_read = ["x"], None, "en", {{}}, [], 0
+    records = 0
     fingerprint, total_bytes = "f", None
     def shard_bytes(self, **_):
         return None

@@ -104,3 +104,31 @@ def test_names_that_are_not_utf8_and_control_characters(tokenizer: PreTrainedTok
     report = store.report(decode=tokenizer.decode)
     assert r"/\udcff\x1b.txt: " in report and r"0: The cat \x1b[31msat\x07." in report
     assert report.encode() and "\x1b" not in report
+
+
+def test_a_place_that_is_a_link_and_names_that_are_none(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The cat sat.")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    for text in ("The cat sat.", "The dog ran!"):
+        (tmp_path / "a.txt").write_text(text)
+        assert prepare([f"{tmp_path}/a.txt"], tokenizer, tmp_path / "link") is not None
+        assert (tmp_path / "link").is_symlink() and open_store(tmp_path / "target").num_documents == 1
+    for place in ("", ".", "..", "/"):
+        with pytest.raises(CorpusError, match="has no name of its own"):
+            prepare([f"{tmp_path}/a.txt"], tokenizer, place)
+    with pytest.raises(CorpusError, match="empty name"):
+        open_text(TextArguments(data=[""]))
+    with pytest.raises(CorpusError, match="no such user"):
+        open_text(TextArguments(data=["~nobody-of-this-name/x"]))
+
+
+def test_the_allowance_of_bad_records_is_for_all_parts_together(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "The cat sat on {name}."}}\nbroken\n')
+    data = [f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl"]
+    options = {"on_bad_record": "skip", "num_shards": 2}
+    assert prepare(data, tokenizer, tmp_path / "store", shard=0, **options) is None
+    with pytest.raises(CorpusError, match=r"2 of 4 records are bad.*one in a thousand"):
+        prepare(data, tokenizer, tmp_path / "store", shard=1, **options)
