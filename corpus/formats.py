@@ -225,6 +225,8 @@ def _header(cells: list[str], *, path: Path) -> list[str]:
 def _row(columns: list[str], cells: list[str], *, path: Path, first: Line) -> Record | BadRecord:
     if len(cells) != len(columns):
         what = f"{len(cells)} values where the first line names {len(columns)} columns ({', '.join(columns)[:80]})"
+        if kind_of(path) == ".tsv":
+            what += "; .tsv has no quoting, so tabs and line ends always end a value"
         head = " | ".join(cells)
         return bad_record(path, number=first.number, offset=first.offset, what=what, head=head)
     return Record(dict(zip(columns, cells, strict=True)), str(path), first.number, first.offset)

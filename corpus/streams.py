@@ -63,6 +63,11 @@ class Stream:
         except OSError as error:
             if self.compression is None:
                 raise unreadable(self.path, error) from error
+            if self.compression == "zstd" and "memory" in str(error):
+                raise CorpusError(
+                    f"{shown(self.path)} was compressed with too large a window ({error}). Compress it again: "
+                    f"zstd -d --long=31 -c {shown(self.path.name)} | zstd -o NEW{''.join(self.path.suffixes[-2:])}"
+                ) from error
             raise CorpusError(
                 f"{shown(self.path)} is a broken {self.compression} archive: {error}, near byte {self.raw.tell():,} "
                 f"of {self.size_on_disk:,} on disk, after {self.position:,} bytes of text. "
