@@ -25,7 +25,9 @@ _UNSPACED_END = re.compile(r"[。！？][」』”’）]*\Z")
 _OPENING = "\"'“‘«„‹([{*_`¡¿"
 # The library cuts nothing between quotation marks or brackets, and takes an apostrophe for one: of the novels it would
 # miss a quarter of the ends. It is shown spaces in their place; an apostrophe within a word stays.
-_QUOTES = str.maketrans(dict.fromkeys('"“”„‟«»‹›()[]{}', " "))
+# Nor is it shown spaces of several bytes: sentencex 1.0 panics where one stands between an initial and a full stop.
+_WIDE_SPACES = "".join(map(chr, (0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)))
+_QUOTES = str.maketrans(dict.fromkeys('"“”„‟«»‹›()[]{}' + _WIDE_SPACES, " "))
 _APOSTROPHE = re.compile(r"(?<!\w)['‘’]|['‘’](?!\w)")
 
 

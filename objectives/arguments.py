@@ -18,6 +18,18 @@ EVAL_CORRUPTION = 0.15
 LONGEST = 1 << 20
 """Tokens in a row: more than any model reads."""
 
+MASKED = ("mlm", "mlm_nsp", "mlm_sop", "hybrid")
+USED_BY = {
+    "mask_probability": (*MASKED, "denoising"),
+    "masking": MASKED,
+    "mask_replace_prob": MASKED,
+    "random_replace_prob": MASKED,
+    "short_sequence_probability": ("mlm_nsp", "mlm_sop"),
+    "hybrid_causal_share": ("hybrid",),
+    "denoising": ("denoising",),
+}
+"""Options that only some objectives have a use for."""
+
 
 def sentinels_needed(*, length: int, probability: float) -> int:
     """Spans that span corruption takes out of a row, at most."""
@@ -155,6 +167,20 @@ class ObjectiveArguments:
             raise ObjectiveError(
                 f"--sequence_length_at must begin with 0, rise from stage to stage and stay below 1, got {starts}"
             )
+
+    def check_used(self) -> None:
+        """Refuse options that were given and that this objective has no use for.
+
+        Raises:
+            ObjectiveError: names the first of them.
+        """
+        for name, objectives in USED_BY.items():
+            default = type(self).__dataclass_fields__[name].default
+            if self.objective not in objectives and getattr(self, name) != default:
+                raise ObjectiveError(
+                    f"--{name} {getattr(self, name)} means nothing to --objective {self.objective}, only to "
+                    f"{', '.join(objectives)}; leave it out"
+                )
 
     @property
     def lengths(self) -> tuple[int, ...]:

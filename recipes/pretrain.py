@@ -99,6 +99,7 @@ def main() -> None:
         (training.NewModelArguments, corpus.CorpusArguments, ObjectiveArguments, training.TrainingArguments),
         description=__doc__,
     )
+    goal.check_used()
     if training.is_main_process() and not goal.show_examples:
         training.claim_output_dir(arguments)
         print(training.processes().describe(), flush=True)

@@ -217,8 +217,9 @@ def _leave_group(run: _Run) -> None:
     thread of gloo waits: 3 of 20 runs on two processes never returned (torch 2.13).
     """
     run.model = run.bare
-    run.accelerator.free_memory()
-    gc.collect()
+    if run.accelerator.num_processes > 1:
+        run.accelerator.free_memory()
+        gc.collect()
     run.accelerator.end_training()
 
 

@@ -3,21 +3,14 @@
 import json
 import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import run
 
 from tokenization import save_tokenizer, train_bpe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(REPOSITORY / "benchmarks" / "corpus_speed.py"), *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
 
 
 @pytest.mark.slow
@@ -30,7 +23,7 @@ def test_it_measures_and_reports(tmp_path: Path) -> None:
     save_tokenizer(tokenizer=tokenizer, output_dir=tmp_path / "tokenizer")
     options = {"data": "text", "tokenizer": "tokenizer", "output_dir": "results", "work_dir": ""}
     places = [word for name, value in options.items() for word in (f"--{name}", str(tmp_path / value))]
-    done = run(*places, "--rounds", "1", "--length", "32", "--max_files", "2")
+    done = run("benchmarks/corpus_speed.py", *places, "--rounds", "1", "--length", "32", "--max_files", "2")
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "results").glob("*-corpus_speed.json")
     report = json.loads(path.read_text())
@@ -48,7 +41,7 @@ def test_it_measures_and_reports(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
-    done = run("--data", str(tmp_path), "--tokenizer", "t")
+    done = run("benchmarks/corpus_speed.py", "--data", str(tmp_path), "--tokenizer", "t")
     assert done.returncode and f"there is no .txt file in {tmp_path}" in done.stderr
-    done = run("--data", str(tmp_path), "--tokenizer", "t", "--rounds", "0")
+    done = run("benchmarks/corpus_speed.py", "--data", str(tmp_path), "--tokenizer", "t", "--rounds", "0")
     assert done.returncode == 2 and "--rounds" in done.stderr

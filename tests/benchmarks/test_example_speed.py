@@ -1,30 +1,25 @@
 """The benchmark of making examples, with tiny settings: not how fast, only that its figures hang together."""
 
 import json
-import os
 import runpy
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import run
 
 from objectives import OBJECTIVES
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "example_speed.py"
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCHMARK), *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
-
-
 def test_it_measures_and_reports(tmp_path: Path) -> None:
     options = {"rounds": 2, "seconds": 0.01, "length": 64, "tokens": 20_000}
     done = run(
-        *(word for name, value in options.items() for word in (f"--{name}", str(value))), "--output_dir", str(tmp_path)
+        "benchmarks/example_speed.py",
+        *(word for name, value in options.items() for word in (f"--{name}", str(value))),
+        "--output_dir",
+        str(tmp_path),
     )
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("*-example_speed.json")

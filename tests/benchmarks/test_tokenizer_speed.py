@@ -4,21 +4,14 @@ import json
 import os
 import random
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import run
 
 pytest.importorskip("sentencepiece")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(REPOSITORY / "benchmarks" / "tokenizer_speed.py"), *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
 
 
 @pytest.mark.slow
@@ -29,7 +22,7 @@ def test_it_measures_and_reports(tmp_path: Path) -> None:
     for number in range(3):
         lines = [" ".join(draw.choices(words, k=10)) + "." for _ in range(200)]
         (tmp_path / "texts" / f"{number}.txt").write_text("\n".join(lines))
-    done = run(
+    done = run("benchmarks/tokenizer_speed.py",
         "--data", str(tmp_path / "texts"), "--rounds", "1", "--vocab_size", "400", "--sentencepiece_bytes", "20000",
         "--output_dir", str(tmp_path / "out"),
     )  # fmt: skip
@@ -59,5 +52,5 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         (["--data", "x", "--rounds", "0"], "--rounds"),
         (["--data", "x", "--vocab_size", "70000"], "at most 65536"),
     ):
-        done = run(*words)
+        done = run("benchmarks/tokenizer_speed.py", *words)
         assert done.returncode and message in done.stderr

@@ -1,27 +1,16 @@
 """The benchmark of training speed, with tiny settings; its figures are not looked at, only that they hang together."""
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from processes import run
 
 
 def test_it_measures_and_reports(tmp_path: Path) -> None:
     options = {"rounds": 3, "steps": 1, "warmup": 1, "batch_size": 2, "length": 16, "vocab_size": 320, "threads": 1}
-    command = [sys.executable, str(REPOSITORY / "benchmarks" / "training_speed.py"), "--output_dir", str(tmp_path)]
-    command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    done = run("benchmarks/training_speed.py", "--output_dir", tmp_path, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("*-training_speed.json")
     report = json.loads(path.read_text())

@@ -1,36 +1,22 @@
 """The recipe prepare_corpus, as a person starts it."""
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import processes
 import pytest
 
 from corpus import open_store
 from tokenization import save_tokenizer, tokenizer_fingerprint, train_bpe
 
-RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "prepare_corpus.py"
 TEXT = ["The cat sat. The dog ran. " * 20]
-# The recipe with small pieces: what is done to gigabytes happens to kilobytes.
-SMALL = f"""
-import runpy, sys
-sys.path.insert(0, {str(RECIPE.parents[1])!r})
-from corpus import build
-build.PIECE_BYTES = 400
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def command(*arguments: str, small: bool = False) -> list[str]:
-    return [sys.executable, *(["-c", SMALL] if small else []), str(RECIPE), *arguments]
+SMALL = ("tests/corpus/small_pieces.py", 400)
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True)
+    return processes.run("recipes/prepare_corpus.py", *arguments, cwd=cwd)
 
 
 @pytest.fixture
@@ -45,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     (tmp_path / "text").mkdir()
     for number in range(40):
-        lines = [f"Line {line} of {number}. {'The cat sat. ' * (line % 5)}It ran." for line in range(12)]
+        lines = [f"Line {line} of {number}. {'The cat sat. ' * (line % 5)}It ran." for line in range(100)]
         (tmp_path / "text" / f"{number:02}.txt").write_text("\n".join(lines))
     return tmp_path
 
@@ -82,18 +68,16 @@ def test_bad_input_is_one_message_exit_code_2_and_nothing_left(folder: Path) -> 
 
 def test_ctrl_c_ends_promptly_and_what_is_ready_is_kept(folder: Path) -> None:
     arguments = ("--data", "text", "--document_boundary", "line", "--tokenizer", "tokenizer", "--output_dir", "store")
-    start = {"cwd": folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command(*arguments, "--num_workers", "2", small=True), start_new_session=True, **start)  # type: ignore[call-overload]
-    while not list(folder.glob(".store.building-*/*/*.piece")) and process.poll() is None:
+    running = processes.start(*SMALL, *arguments, "--num_workers", 2, cwd=folder)
+    while not list(folder.glob(".store.building-*/*/*.piece")) and running.alive():
         time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes at once
+    running.kill(signal.SIGINT)  # as a terminal does: to all processes at once
     began = time.monotonic()
-    _, message = process.communicate(timeout=20)
-    assert process.returncode == 130 and message.strip().endswith("interrupted") and "Traceback" not in message
+    done = running.wait(timeout=20)
+    assert done.returncode == 130 and done.stderr.strip().endswith("interrupted") and "Traceback" not in done.stderr
     assert time.monotonic() - began < 5
     ready = len(list(folder.glob(".store.building-*/*/*.piece")))
     assert ready and not (folder / "store").exists()
-    process = subprocess.Popen(command(*arguments, small=True), **start)  # type: ignore[call-overload]
-    output, message = process.communicate()
-    assert process.returncode == 0 and "480 documents" in output
-    assert f"{ready} of " in message and "pieces were ready and are kept" in message
+    done = processes.run(*SMALL, *arguments, cwd=folder)
+    assert done.returncode == 0 and "4,000 documents" in done.stdout
+    assert f"{ready} of " in done.stderr and "pieces were ready and are kept" in done.stderr

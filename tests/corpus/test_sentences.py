@@ -18,6 +18,7 @@ PROSE = st.text(alphabet=st.sampled_from('ABCabc019.!?…"”’)]\n\t -*•。�
 @example(text="")
 @example(text=" \n")
 @example(text="A. B.\n\n")
+@example(text='A\xa0.-?"CA你]')  # sentencex 1.0.32 panics at an initial, a space of two bytes and a full stop
 def test_pieces_join_to_the_text(text: str) -> None:
     pieces = split_sentences(text)
     assert "".join(pieces) == text

@@ -1,12 +1,11 @@
 """The recipe, run as people run it, on a Lacuna decoder and a native encoder of 32 hidden units."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 
@@ -17,14 +16,7 @@ PAIRS = [("The cats sit.", "The cats sits."), ("She runs.", "She run.")]
 
 
 def run(*options: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(REPOSITORY / "recipes" / "evaluate_language_model.py"), *map(str, options)],
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return processes.run("recipes/evaluate_language_model.py", *options, cwd=cwd)
 
 
 @pytest.fixture

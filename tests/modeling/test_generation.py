@@ -112,7 +112,7 @@ def test_text_read_in_pieces_equals_text_read_at_once(
 # ---------------------------------------------------------------------------------------------------------- generation
 
 
-@examples(25)
+@examples(12)
 @given(config=configurations(WRITERS, pad_token_id=0), implementation=IMPLEMENTATIONS, seed=SEEDS)
 def test_every_cache_writes_what_no_cache_writes(config: LacunaConfig, implementation: str, seed: int) -> None:
     model = make_model(config, seed=seed, implementation=implementation)
@@ -126,7 +126,7 @@ def test_every_cache_writes_what_no_cache_writes(config: LacunaConfig, implement
             assert_same_text(generate(model, prompt, **arguments), plain, row=row, expected_row=row)
 
 
-@examples(25)
+@examples(12)
 @given(
     config=configurations(WRITERS, pad_token_id=0),
     seed=SEEDS,

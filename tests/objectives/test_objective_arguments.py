@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 from transformers import HfArgumentParser
 
-from objectives import Numbers, ObjectiveArguments, ObjectiveError
+from objectives import OBJECTIVES, Numbers, ObjectiveArguments, ObjectiveError
 
 
 def parsed(*words: str) -> ObjectiveArguments:
@@ -76,3 +76,37 @@ def test_options_that_cannot_be_are_refused_by_name(options, message) -> None:
     with pytest.raises(ObjectiveError, match=message) as raised:
         ObjectiveArguments(**options)
     assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_options_without_a_use_are_refused(objective: str) -> None:
+    """By every objective other than those whose options they are."""
+    others = {
+        "mask_probability": Numbers(0.2),
+        "masking": "span",
+        "mask_replace_prob": 0.5,
+        "random_replace_prob": 0.05,
+        "short_sequence_probability": 0.1,
+        "hybrid_causal_share": 0.2,
+        "denoising": "span_corruption",
+    }
+    ObjectiveArguments(objective=objective).check_used()  # type: ignore[arg-type]
+    refused = set()
+    for name, value in others.items():
+        try:
+            ObjectiveArguments(objective=objective, **{name: value}).check_used()  # type: ignore[arg-type]
+        except ObjectiveError as error:
+            assert str(error).startswith(f"--{name} {value} means nothing to --objective {objective}, only to ")
+            refused.add(name)
+    masks = {"masking", "mask_replace_prob", "random_replace_prob"}
+    assert (
+        refused
+        == {
+            "mlm": {"short_sequence_probability", "hybrid_causal_share", "denoising"},
+            "mlm_nsp": {"hybrid_causal_share", "denoising"},
+            "mlm_sop": {"hybrid_causal_share", "denoising"},
+            "clm": set(others),
+            "hybrid": {"short_sequence_probability", "denoising"},
+            "denoising": {*masks, "short_sequence_probability", "hybrid_causal_share"},
+        }[objective]
+    )

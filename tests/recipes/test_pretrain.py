@@ -4,10 +4,10 @@ import json
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 from transformers import AutoModelForPreTraining
@@ -40,16 +40,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    return {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "LACUNA_CACHE": str(home / "cache")}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "LACUNA_CACHE": str(home / "cache")}
 
 
-def run(home: Path, *words: object, processes: int = 1) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable]
-    if processes > 1:
-        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    command = [*launcher, *map(str, words)]
-    return subprocess.run(command, cwd=REPOSITORY, env=environment(home), capture_output=True, text=True, timeout=280)
+def run(home: Path, *words: object, num_processes: int = 1) -> subprocess.CompletedProcess[str]:
+    return processes.run(*words, env=environment(home), num_processes=num_processes)
 
 
 def options_of(home: Path, output: Path, *more: object) -> list[object]:
@@ -65,10 +60,10 @@ def losses(output: Path) -> list[float]:
     return [line["loss"] for line in lines if "loss" in line]
 
 
-def rows_by_step(folder: Path, number: int, processes: int = 1) -> list[list[str]]:
+def rows_by_step(folder: Path, number: int, num_processes: int = 1) -> list[list[str]]:
     """For each of the five steps the hashes of its eight rows, those of the first process first."""
-    ranks = [(folder / f"{number}-{rank}.txt").read_text().split() for rank in range(processes)]
-    share = 8 // processes
+    ranks = [(folder / f"{number}-{rank}.txt").read_text().split() for rank in range(num_processes)]
+    share = 8 // num_processes
     return [[line for rank in ranks for line in rank[step * share : (step + 1) * share]] for step in range(5)]
 
 
@@ -87,7 +82,7 @@ def test_samples_masks_and_loss_do_not_depend_on_how_a_step_is_divided(home, tmp
     assert one.returncode == 0, one.stderr
     assert "running on 1 process\n" in one.stdout
     more = ["--objective", "mlm_nsp", "--micro_batch_size", 4]
-    two = run(home, OBSERVED, both, *options_of(home, tmp_path / "two", *more), processes=2)
+    two = run(home, OBSERVED, both, *options_of(home, tmp_path / "two", *more), num_processes=2)
     assert two.returncode == 0, two.stderr
     assert two.stdout.count("running on 2 processes\n") == 1
 
@@ -96,7 +91,7 @@ def test_samples_masks_and_loss_do_not_depend_on_how_a_step_is_divided(home, tmp
         assert whole == halves and all(len(step) == 8 for step in whole)
         assert len({line for step in whole for line in step}) == 40  # fresh rows or fresh masks in every step
         assert losses(tmp_path / f"{kind}-4") == pytest.approx(losses(tmp_path / f"{kind}-8"), rel=1e-5)
-    assert rows_by_step(both, 0, processes=2) == rows_by_step(alone, 0)
+    assert rows_by_step(both, 0, num_processes=2) == rows_by_step(alone, 0)
     assert len(losses(tmp_path / "two")) == 5
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "mlm_nsp-8"), rel=1e-5)
     results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("two", "mlm_nsp-8")]
@@ -110,17 +105,17 @@ def test_stages_and_hybrid_rows_on_two_processes(home, tmp_path) -> None:
     """Rows and batches that grow, and a process whose micro-batch holds one kind of row only."""
     more = ["--objective", "hybrid", "--sequence_length", "16,32", "--sequence_length_at", "0,0.4"]
     more += ["--batch_size", "4,8", "--batch_size_at", "0,0.6", "--mask_probability", "0.3,0.15", "--eval_fraction", 0]
-    for processes in (1, 2):
-        options = options_of(home, tmp_path / str(processes))
+    for number in (1, 2):
+        options = options_of(home, tmp_path / str(number))
         del options[options.index("--sequence_length") : options.index("--max_steps")]
-        micro = ["--micro_batch_size", 2 // processes]
-        done = run(home, OBSERVED, tmp_path, *options, *more, *micro, processes=processes)
+        micro = ["--micro_batch_size", 2 // number]
+        done = run(home, OBSERVED, tmp_path, *options, *more, *micro, num_processes=number)
         assert done.returncode == 0, done.stderr
         lines = sorted(line for path in tmp_path.glob("0-*.txt") for line in path.read_text().split())
-        (tmp_path / f"rows-{processes}").write_text("\n".join(lines))
+        (tmp_path / f"rows-{number}").write_text("\n".join(lines))
         for path in tmp_path.glob("0-*.txt"):
             path.unlink()
-    rows = [(tmp_path / f"rows-{processes}").read_text().split() for processes in (1, 2)]
+    rows = [(tmp_path / f"rows-{number}").read_text().split() for number in (1, 2)]
     assert rows[0] == rows[1] and len(rows[0]) == 4 + 4 + 4 + 8 + 8
     assert losses(tmp_path / "2") == pytest.approx(losses(tmp_path / "1"), rel=1e-5)
     stages = json.loads((tmp_path / "2" / "run.json").read_text())["stages"]

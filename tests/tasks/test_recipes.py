@@ -1,15 +1,12 @@
 """The two fine-tuning recipes, run as people run them, for two steps on a model of 32 hidden units."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import run
 from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
 
@@ -19,20 +16,6 @@ def checkpoint(tmp_path_factory, tokenizer) -> Path:
     BertForMaskedLM(BertConfig(vocab_size=320, max_position_embeddings=128, **SMALL)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def run(recipe: str, *options: object, processes: int = 1) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable]
-    if processes > 1:
-        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    return subprocess.run(
-        [*launcher, f"recipes/finetune_{recipe}.py", *map(str, options)],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
 
 
 def write_rows(path: Path, rows: list[dict]) -> Path:
@@ -63,16 +46,16 @@ def test_classification_on_two_processes_gives_the_same_numbers(checkpoint, tmp_
         write_rows(tmp_path / "e.jsonl", LABELLED[32:39]),
     )
     found = {}
-    for processes in (1, 2):
-        output = tmp_path / f"out{processes}"
+    for number in (1, 2):
+        output = tmp_path / f"out{number}"
         options = ["--train_file", train, "--eval_file", held_out, "--output_dir", output, "--max_steps", 2]
         options += ["--batch_size", 8, "--eval_batch_size", 2, "--mixed_precision", "no"]
-        done = run("classification", "--model", checkpoint, *options, processes=processes)
+        done = run("recipes/finetune_classification.py", "--model", checkpoint, *options, num_processes=number)
         assert done.returncode == 0, done.stderr
         assert "label from column 'label' (guessed" in done.stdout
         results = json.loads((output / "results.json").read_text())
         names = ("eval_loss", "eval_accuracy", "eval_f1_macro", "baseline_accuracy")
-        found[processes] = [results[name] for name in names]
+        found[number] = [results[name] for name in names]
         lines = check_predictions(output / "predictions.jsonl", 7, {"text", "label", "prediction", "probability"})
         assert [line["text"] for line in lines] == [row["text"] for row in LABELLED[32:39]]
     # Two steps of AdamW make 1e-4 of rounding in gradients near zero; an example that counts twice makes 1e-2.
@@ -84,7 +67,7 @@ def test_classification_on_two_processes_gives_the_same_numbers(checkpoint, tmp_
 def test_question_answering(checkpoint, tmp_path):
     train, output = write_rows(tmp_path / "train.jsonl", QUESTIONS), tmp_path / "out"
     options = ["--train_file", train, "--output_dir", output, "--max_steps", 2, "--max_length", 64, "--stride", 16]
-    done = run("question_answering", "--model", checkpoint, *options)
+    done = run("recipes/finetune_question_answering.py", "--model", checkpoint, *options)
     assert done.returncode == 0, done.stderr
     results = json.loads((output / "results.json").read_text())
     assert results["baseline_exact_match"] == 100.0 and 0 <= results["eval_f1"] <= 100

@@ -1,28 +1,20 @@
 """The recipe train_tokenizer, as a person starts it."""
 
 import json
-import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from tokenization import load_tokenizer
 
-RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "train_tokenizer.py"
 WORDS = ["river", "stone", "cloud", "garden", "window", "evening", "music", "letter", "harbour", "winter"]
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(RECIPE), *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    return processes.run("recipes/train_tokenizer.py", *arguments, cwd=cwd)
 
 
 def make_texts(folder: Path, *, count: int = 40, seed: int = 0) -> None:

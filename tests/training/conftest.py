@@ -118,6 +118,13 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.loop.use_all_cores", lambda: torch.set_num_threads(1))
 
 
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The loop draws no pictures, unless a test is marked `curves`: that takes a second a run."""
+    if "curves" not in request.keywords:
+        monkeypatch.setattr("training.run_log.draw_curves", lambda **_: None)
+
+
 @pytest.fixture
 def new_work() -> type[ToyWork]:
     return ToyWork

@@ -174,6 +174,7 @@ def test_the_clock_ends_a_run_with_its_schedule_complete(run, tmp_path, log_of) 
     )
 
 
+@pytest.mark.curves
 def test_what_a_run_writes(run, new_work, tmp_path, log_of) -> None:
     results, model, work = run(
         max_steps=None, max_epochs=2, eval_steps=0.5, save_steps=0.5, eval_batch_size=3, logging_steps=2
@@ -215,6 +216,7 @@ def test_evaluation_sees_each_row_once_and_equals_a_loop(run, new_work, tmp_path
     assert results["eval_loss"] == pytest.approx(work.summarize(records)["loss"], rel=1e-5)
 
 
+@pytest.mark.curves
 def test_a_work_without_held_out_examples(run, new_work, tmp_path) -> None:
     results, _, _ = run(work=new_work(num_eval_examples=0), max_steps=2, eval_steps=1)
     assert "eval_loss" not in results

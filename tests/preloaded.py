@@ -1,0 +1,22 @@
+"""What recipes import, for the server of `processes`: all that starts no threads and reads no environment."""
+
+from importlib import import_module
+from pathlib import Path
+
+ROOMS = ("corpus", "evaluation", "modeling", "objectives", "tasks", "tokenization", "training")
+REPOSITORY = Path(__file__).resolve().parent.parent
+LIBRARIES = (
+    *("accelerate.utils", "datasets", "evaluate", "matplotlib.pyplot", "safetensors.torch", "sentencex", "tokenizers"),
+    *("torch.distributed.fsdp", "torch.nn.parallel", "torch.utils.data", "transformers.modeling_utils"),
+    *("transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto"),
+    *(
+        "transformers.models.bert.modeling_bert",
+        "transformers.tokenization_utils_tokenizers",
+        "transformers.pipelines",
+    ),
+)
+
+for library in LIBRARIES:
+    import_module(library)
+for path in (path for room in ROOMS for path in (REPOSITORY / room).glob("[a-z]*.py")):
+    import_module(f"{path.parent.name}.{path.stem}")
