@@ -193,8 +193,7 @@ class _Builder:
             return
         part = self._part(shard)
         part.mkdir(exist_ok=True)
-        for left in part.glob("*.tmp"):
-            left.unlink(missing_ok=True)
+        _remove_halves(part)
         total = text.shard_bytes(shard=shard, num_shards=self.plan.num_shards)
         self._check_space(total)
         count = made = 0
@@ -215,6 +214,8 @@ class _Builder:
                 # Text that cannot be used: when it is mended it is another text, and other pieces.
                 shutil.rmtree(part if self.plan.num_shards > 1 else self.folder, ignore_errors=True)
             raise
+        finally:
+            _remove_halves(part)  # of workers that were stopped while they wrote
         for path in part.glob(f"*{SUFFIX}"):
             if int(path.name.removesuffix(SUFFIX)) >= count:
                 path.unlink()
@@ -309,6 +310,11 @@ class _Builder:
         if free < needed // 4:  # columns beside the text can make the estimate too large, but hardly four times
             raise StorageError(f"{message}. Make room or choose another --output_dir.")
         print(f"warning: {message}", file=sys.stderr)
+
+
+def _remove_halves(folder: Path) -> None:
+    for half in folder.glob("*.tmp"):
+        half.unlink(missing_ok=True)
 
 
 def _cut_pieces(documents: Iterable[Document]) -> Iterator[TextPiece]:

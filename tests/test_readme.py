@@ -58,7 +58,7 @@ def test_a_command_of_the_readme_runs(command: str, workplace: Path) -> None:
         words[words.index("--max_steps") + 1] = "2"
     if "pretrain.py" in command:
         options += ["--max_eval_examples", "16"]
-        options += ["--batch_size", "8"] if len(words) > 1 and "--batch_size" not in words else []
+        options += ["--batch_size", "8"] if "--batch_size" not in words else []
     if trains and "--output_dir" not in command:  # its default is the folder of another command here
         options += ["--output_dir", "runs/without_arguments"]
     environment = {**os.environ, "LACUNA_CACHE": str(workplace / "cache")}
