@@ -23,11 +23,19 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from .errors import ArgumentError
 
 _ASKED, _WHOLE_BETWEEN = "ACCELERATE_USE_FSDP", "FSDP_RESHARD_AFTER_FORWARD"
+_ELSEWHERE = {
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",  # its engine steps within `backward`, before gradients can be looked at
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config",
+}
 _REFUSED = {
     "FSDP_OFFLOAD_PARAMS": "fsdp_offload_params",
     "FSDP_ACTIVATION_CHECKPOINTING": "fsdp_activation_checkpointing",
 }
-"""Settings of accelerate that this module does not carry out, each with its name in the configuration file."""
+"""Settings of accelerate that are not carried out here, by variable, each with its name in the configuration file."""
+
+OPTIMIZERS_ON_SHARDS = ("adamw", "muon", "lion", "ademamix")
+"""Those that do the same on shards as on whole weights; tests/training/test_sharding.py compares them."""
 
 
 def _is_on(variable: str, default: str = "false") -> bool:
@@ -41,8 +49,14 @@ def asked_for() -> bool:
     they are set by hand: ACCELERATE_USE_FSDP=true FSDP_VERSION=2.
 
     Raises:
-        ArgumentError: it asks for FSDP1, or for something that is not done here.
+        ArgumentError: it asks for FSDP1, for DeepSpeed, or for something else that is not done here.
     """
+    for variable, name in _ELSEWHERE.items():
+        if _is_on(variable):
+            raise ArgumentError(
+                f"{name} is not supported. What ZeRO-2 and ZeRO-3 save, FSDP2 saves too: start with "
+                "`accelerate launch --config_file recipes/accelerate/fsdp2.yaml`"
+            )
     if not _is_on(_ASKED):
         return False
     if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
@@ -51,6 +65,19 @@ def asked_for() -> bool:
         if _is_on(variable):
             raise ArgumentError(f"{name} is not supported: set it to false in the file that --config_file names")
     return True
+
+
+def check_optimizer(name: str) -> None:
+    """Refuse an optimizer that is wrong on shards, or not known to be right.
+
+    Raises:
+        ArgumentError: it is not among `OPTIMIZERS_ON_SHARDS`.
+    """
+    if name not in OPTIMIZERS_ON_SHARDS:
+        raise ArgumentError(
+            f"--optimizer {name} does not work on weights that are sharded; "
+            f"use {', '.join(OPTIMIZERS_ON_SHARDS)}, or start without sharding (recipes/accelerate/ddp.yaml)"
+        )
 
 
 @contextmanager

@@ -8,6 +8,7 @@ optimizers to FOLDER/NAME.safetensors, and with `export` a model folder to FOLDE
 
 import json
 import math
+import os
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -19,9 +20,11 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForPreTraining
-from training import sharding
+from training import TrainingArguments, sharding
+from training.optimizers import OPTIMIZERS
 
 VOCAB, ROWS, LENGTH = 67, 8, 12  # an odd vocabulary: halves of the embedding have different sizes
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
@@ -31,6 +34,7 @@ CLASSES = {
     "decoder": ("qwen3", LacunaForCausalLM),
     "seq2seq": ("bart", LacunaForConditionalGeneration),
     "hybrid": ("qwen3", LacunaForCausalLM),
+    "native": ("llama", None),
 }
 
 
@@ -50,11 +54,15 @@ class Job:
     poison: int = -1
     """Rank whose loss is inf in the last step."""
     export: bool = False
+    keep_whole: bool = False
+    """What fsdp_reshard_after_forward: false asks for."""
 
 
 def new_model(kind: str) -> Any:
     family, head = CLASSES[kind]
     torch.manual_seed(0)
+    if head is None:
+        return LlamaForCausalLM(LlamaConfig(**SIZES, vocab_size=VOCAB, pad_token_id=0, tie_word_embeddings=True))
     more = {"vocab_size": VOCAB, "max_position_embeddings": 32, "hybrid": kind == "hybrid"}
     return head(LacunaConfig.from_family(family, **SIZES, **NO_DROPOUT, **more))
 
@@ -85,56 +93,13 @@ def loss_of(model: nn.Module, kind: str, batch: dict[str, Tensor], targets: int)
 
 
 def targets_in(batch: dict[str, Tensor], kind: str) -> int:
-    labels = batch["labels"][:, 1:] if kind == "decoder" else batch["labels"]
+    labels = batch["labels"][:, 1:] if kind in ("decoder", "native") else batch["labels"]
     return int((labels != -100).sum())
-
-
-class WholeMuon(torch.optim.Muon):
-    """torch's Muon on shards: only what needs whole matrices is computed on whole ones."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
-
-        for group in self.param_groups:
-            given = [weight for weight in group["params"] if weight.grad is not None]
-            for shape in sorted({tuple(weight.shape) for weight in given}):
-                weights = [weight for weight in given if tuple(weight.shape) == shape]
-                for weight in weights:
-                    self.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight.grad))
-                momenta = [self.state[weight]["momentum_buffer"] for weight in weights]
-                for weight, momentum in zip(weights, momenta, strict=True):
-                    momentum.lerp_(weight.grad, 1 - group["momentum"])
-                updates = [
-                    weight.grad.lerp(momentum, group["momentum"])
-                    for weight, momentum in zip(weights, momenta, strict=True)
-                ]
-                settings = (group["ns_coefficients"], group["ns_steps"], group["eps"])
-                turned = sharding.on_whole_matrices(
-                    lambda stack, settings=settings: torch.stack(
-                        [_zeropower_via_newtonschulz(matrix, *settings) for matrix in stack]
-                    ),
-                    updates,
-                )
-                for weight, update in zip(weights, turned, strict=True):
-                    weight.mul_(1 - group["lr"] * group["weight_decay"])
-                    weight.add_(update, alpha=-_adjust_lr(group["lr"], group["adjust_lr_fn"], weight.shape))
-
-
-def new_optimizers(model: nn.Module, name: str) -> list[torch.optim.Optimizer]:
-    matrices = [weight for weight in model.parameters() if weight.ndim == 2 and len(weight) != VOCAB]
-    if name == "adamw":
-        return [torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1, fused=True)]
-    rest = [weight for weight in model.parameters() if not any(weight is matrix for matrix in matrices)]
-    muon = {"muon": WholeMuon, "torch_muon": torch.optim.Muon}[name]
-    return [
-        torch.optim.AdamW(rest, lr=3e-3, fused=True),
-        muon(matrices, lr=3e-3, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-    ]
 
 
 def train(job: Job, folder: Path) -> None:
     AcceleratorState._reset_state()
+    os.environ["FSDP_RESHARD_AFTER_FORWARD"] = str(not job.keep_whole).lower()
     with sharding.hidden_from_accelerate():
         accelerator = Accelerator(mixed_precision=job.precision, cpu=True)
     rank, count = accelerator.process_index, accelerator.num_processes
@@ -145,7 +110,8 @@ def train(job: Job, folder: Path) -> None:
     model = accelerator.prepare_model(model, evaluation_mode=job.sharded)
     bare = accelerator.unwrap_model(model)
     assert sharding.is_sharded(bare) == job.sharded
-    optimizers = new_optimizers(bare, job.optimizer)
+    options = TrainingArguments(learning_rate=3e-3, weight_decay=0.1, max_steps=4)
+    optimizers = OPTIMIZERS[job.optimizer](bare, options)
     if job.load:
         state = load_file(folder / f"{job.load}.safetensors")
         parts = [

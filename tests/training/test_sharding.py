@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from modeling import LacunaForPreTraining
+from training import ArgumentError, sharding
+from training.optimizers import OPTIMIZERS
 
 SCRIPT = "tests/training/sharded_run.py"
 KINDS = ("encoder", "decoder", "seq2seq", "hybrid")
+IS_INSTALLED = find_spec("pytorch_optimizer") is not None
+OTHERS = [name for name in sharding.OPTIMIZERS_ON_SHARDS if name == "muon" or (name != "adamw" and IS_INSTALLED)]
 
 
 def run(folder: Path, jobs: list[dict[str, Any]], *, num_processes: int, **env: str) -> None:
@@ -54,11 +59,16 @@ def jobs_of_two() -> list[dict[str, Any]]:
         jobs += [{**half, "name": f"{kind} taken by two", "last": 2}, {**half, "name": f"{kind} third", "last": 3}]
     whole = {"kind": "encoder", "sharded": True}
     jobs += [
+        {"kind": kind, "name": f"{kind} kept whole", "micro_batches": 2, "sharded": True, "keep_whole": True}
+        for kind in ("seq2seq", "hybrid")
+    ]
+    jobs += [{"kind": "decoder", "name": f"{name} sharded", "sharded": True, "optimizer": name} for name in OTHERS]
+    jobs += [
         {**whole, "name": "sharded half", "last": 2},
         {**whole, "name": "sharded rest", "first": 2, "load": "sharded half", "export": True},
         {**whole, "name": "poisoned sharded", "last": 2, "poison": 1},
         {"kind": "encoder", "name": "poisoned DDP", "last": 2, "poison": 1},
-        {"kind": "decoder", "name": "muon sharded", "sharded": True, "optimizer": "muon"},
+        {"kind": "native", "name": "native sharded", "sharded": True, "micro_batches": 2},
         {"kind": "decoder", "name": "bf16 sharded", "sharded": True, "precision": "bf16"},
         {"kind": "decoder", "name": "bf16 DDP", "precision": "bf16"},
     ]
@@ -71,15 +81,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     first = [{"name": f"{kind} alone", "kind": kind} for kind in KINDS]
     first += [{"name": f"{kind} half", "kind": kind, "last": 2} for kind in KINDS]
-    first += [{"name": f"{name} alone", "kind": "decoder", "optimizer": name} for name in ("muon", "torch_muon")]
+    first += [{"name": f"{name} alone", "kind": "decoder", "optimizer": name} for name in OTHERS]
+    first += [{"name": "native alone", "kind": "native", "micro_batches": 2}]
     run(folder, first, num_processes=1)
     run(folder, jobs_of_two(), num_processes=2)
     jobs = [{"load": f"{kind} third", "kind": kind, "first": 3} for kind in KINDS]
     again = [{**job, "name": f"{job['kind']} taken by one", "last": 3} for job in jobs]
     again += [{**job, "name": f"{job['kind']} end"} for job in jobs]
-    again += [
-        {"name": "muon end", "kind": "decoder", "optimizer": "muon", "load": "muon sharded", "first": 4, "last": 4}
-    ]
+    taken = {"kind": "decoder", "first": 4, "last": 4}
+    again += [{**taken, "name": f"{name} end", "optimizer": name, "load": f"{name} sharded"} for name in OTHERS]
     run(folder, again, num_processes=1)
     return folder
 
@@ -104,8 +114,9 @@ def test_a_run_moves_from_one_process_to_two_and_back(runs, kind) -> None:
     assert_equal(state(runs, f"{kind} third"), state(runs, f"{kind} taken by one"))
     moved = [loss for name in ("half", "third", "end") for loss in facts(runs, f"{kind} {name}")["loss"]]
     assert moved == pytest.approx(facts(runs, f"{kind} alone")["loss"], rel=1e-5)
-    for name, tensor in state(runs, f"{kind} alone").items():
-        torch.testing.assert_close(state(runs, f"{kind} end")[name], tensor, rtol=1e-3, atol=1e-5)
+    alone, end = state(runs, f"{kind} alone"), state(runs, f"{kind} end")
+    for name, tensor in alone.items():
+        torch.testing.assert_close(end[name], tensor, rtol=1e-3, atol=1e-5)
 
 
 def test_a_sharded_run_that_was_stopped_ends_in_the_same_bits(runs) -> None:
@@ -135,11 +146,67 @@ def test_a_loss_that_is_not_finite_on_one_process_is_seen_by_all(runs, way) -> N
     assert not math.isfinite(norms[0][1]) and not math.isfinite(norms[1][1])
 
 
-def test_muon_on_shards_does_what_it_does_on_whole_matrices(runs) -> None:
-    library, alone, two = (facts(runs, name) for name in ("torch_muon alone", "muon alone", "muon sharded"))
-    assert two["loss"] == pytest.approx(alone["loss"], rel=1e-4)
-    assert library["loss"] == alone["loss"]
-    assert_equal(state(runs, "muon sharded"), state(runs, "muon end"))
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_optimizer_does_on_shards_what_it_does_on_whole_weights(runs, name) -> None:
+    alone, two = facts(runs, f"{name} alone"), facts(runs, f"{name} sharded")
+    assert two["loss"] == pytest.approx(alone["loss"], rel=1e-5)
+    assert_equal(state(runs, f"{name} sharded"), state(runs, f"{name} end"))
+
+
+def test_an_optimizer_that_is_wrong_on_shards_is_refused() -> None:
+    assert set(sharding.OPTIMIZERS_ON_SHARDS) <= set(OPTIMIZERS)
+    sharding.check_optimizer("muon")
+    with pytest.raises(ArgumentError, match="--optimizer stable_adamw does not work on weights that are sharded"):
+        sharding.check_optimizer("stable_adamw")
+
+
+ASKED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+REFUSED = {
+    "version 1": ({"FSDP_VERSION": "1"}, "FSDP_VERSION is 1: set fsdp_version: 2"),
+    "no version": ({"FSDP_VERSION": None}, "FSDP_VERSION is 1"),
+    "offloading": ({"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params is not supported"),
+    "DeepSpeed": ({"ACCELERATE_USE_FSDP": None, "ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed is not supported"),
+}
+
+
+def test_sharding_is_asked_for_by_the_launcher(monkeypatch) -> None:
+    monkeypatch.delenv("ACCELERATE_USE_FSDP", raising=False)
+    assert not sharding.asked_for()
+    for name, value in ASKED.items():
+        monkeypatch.setenv(name, value)
+    assert sharding.asked_for()
+    with sharding.hidden_from_accelerate():
+        assert not sharding.asked_for()
+    assert sharding.asked_for()
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_not_done_here_is_refused(monkeypatch, reason) -> None:
+    values, message = REFUSED[reason]
+    for name, value in {**ASKED, **values}.items():
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    with pytest.raises(ArgumentError, match=message):
+        sharding.asked_for()
+
+
+def test_one_process_does_not_pass_for_a_sharded_run() -> None:
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ArgumentError, match="sharding was asked for, and there is one process"):
+        sharding.shard(model, device=torch.device("cpu"))
+    assert not sharding.is_sharded(model)
+
+
+@pytest.mark.parametrize("kind", ["seq2seq", "hybrid"])
+def test_weights_and_gradients_that_stay_whole_within_a_step(runs, kind) -> None:
+    one, two = facts(runs, f"{kind} alone"), facts(runs, f"{kind} kept whole")
+    for name in ("loss", "held_out"):
+        assert two[name] == pytest.approx(one[name], rel=1e-5)
+
+
+def test_a_native_model_is_sharded_too(runs) -> None:
+    one, two = facts(runs, "native alone"), facts(runs, "native sharded")
+    assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+    assert two["local"] / one["local"] < 0.51
 
 
 def test_bf16_on_shards_is_near_to_bf16_under_ddp(runs) -> None:
