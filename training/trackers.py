@@ -106,12 +106,13 @@ class Trackers:
             action()
         except (Exception, SystemExit) as error:
             self._running.pop(name, None)
-            missing = isinstance(error, ImportError)
-            cause = "it is not installed" if missing else "it failed to " + what
+            cause, remedy = f"it failed to {what}", f' (its extra is ".[{name}]")' if name in TRACKERS else ""
+            if isinstance(error, ImportError):
+                cause, remedy = "it is not installed", f' (pip install -e ".[{name}]")' if name in TRACKERS else ""
+                while isinstance(error.__context__, ImportError):
+                    error = error.__context__  # what was looked for first
             detail = " ".join(_cleaned(f"{type(error).__name__}: {error}").split())
-            # Not only where it is missing: a version that is too old fails in its own ways.
-            remedy = f'; pip install "lacuna[{name}]"' if name in TRACKERS and what != "finish" else ""
-            self._warn(f"warning: --report_to {name} is left out, {cause} ({detail[:300]}){remedy}; training goes on")
+            self._warn(f"warning: --report_to {name} is left out, {cause}{remedy}: {detail[:300]}; training goes on")
 
 
 def presentable(config: dict[str, Any]) -> dict[str, bool | int | float | str]:
