@@ -6,7 +6,7 @@
 The weights are those of new models, the gradients random numbers that stay the same. Forward and backward passes are
 timed beside them, on one batch of random tokens in the precision that training takes: an optimizer that takes as long
 as 4,000 tokens costs half of the time at a batch of 4,000 tokens, and a tenth at one of 36,000. "muon (torch)" is
-`torch.optim.Muon`, matrix by matrix, in place of Lacuna's banks. Times are medians over rounds, in which all take
+`torch.optim.Muon`, matrix by matrix, in place of Lacuna's banks; "ema" is what `--average ema` adds to any. Times are medians over rounds, in which all take
 turns: other programs then disturb all alike.
 """
 
@@ -16,7 +16,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
 from reports import RESULTS, describe_machine, positive, write_report
@@ -24,17 +26,18 @@ from torch import nn
 
 from modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
 from training import ArgumentError, TrainingArguments
+from training.averaging import make_average
 from training.environment import bf16_is_fast, use_all_cores
 from training.optimizers import OPTIMIZERS, BankedMuon
 
 MODELS = {"modernbert": LacunaForMaskedLM, "qwen3": LacunaForCausalLM}
 LENGTH = 128  # tokens in a row
 PASSES = "forward and backward"
-TORCH = "muon (torch)"
+TORCH, AVERAGE = "muon (torch)", "ema"
 
 
 def make_steps(model: nn.Module) -> dict[str, Callable[[], None]]:
-    """One step of each optimizer that is installed."""
+    """One step of each optimizer that is installed, and of an average."""
     arguments = TrainingArguments(learning_rate=1e-6, max_steps=1000)
     made: dict[str, list[torch.optim.Optimizer]] = {}
     for name, build in OPTIMIZERS.items():
@@ -51,7 +54,10 @@ def make_steps(model: nn.Module) -> dict[str, Callable[[], None]]:
 
         return step
 
-    return {name: stepper(optimizers) for name, optimizers in made.items()}
+    average = make_average(cast(Any, SimpleNamespace(average="ema", ema_decay=0.999)), model)
+    assert average is not None
+    steps = {name: stepper(optimizers) for name, optimizers in made.items()}
+    return {**steps, AVERAGE: partial(average.update, model, done=0.5)}
 
 
 def make_passes(model: nn.Module, *, tokens: int, vocab_size: int) -> Callable[[], None]:
