@@ -86,6 +86,11 @@ class RunLog:
                 f"{short(values['tokens_per_second'])} tokens/s"
             )
 
+    def mark(self, event: str, step: int, **facts: Any) -> None:
+        """Record an event."""
+        if self.enabled:
+            self.record({"step": step, "event": event, **facts})
+
     def evaluation(self, values: dict[str, Any]) -> None:
         """Record an evaluation, print it and redraw the curves."""
         self.record(values)
