@@ -225,6 +225,10 @@ class Saver:
         self.failures = 0
         return path
 
+    def close(self) -> None:
+        """Let a checkpoint that was begun become whole, whatever ended the run."""
+        self._pool.shutdown(wait=True)
+
     def write(self, snapshot: Snapshot) -> Path:
         """Write `step-XXXXXXXX` into a temporary folder, list every file with size and SHA-256, rename, mark as whole;
         then remove what is older than the newest `keep` and not the best.
@@ -349,7 +353,7 @@ def verify_checkpoint(folder: Path) -> None:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         sizes = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in manifest.items()}
-        whole = (folder / MARKER).read_text(encoding="utf-8").strip() == _digest(folder / MANIFEST)
+        whole = (folder / MARKER).read_text(encoding="utf-8") == _digest(folder / MANIFEST) + "\n"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptCheckpointError(f"checkpoint {folder}: manifest.json is missing or broken") from error
     if not whole:

@@ -26,7 +26,9 @@ def identity_of(*, arguments: TrainingArguments, config: Any, facts: dict[str, A
         config: of the model; None where it has none.
         facts: what the recipe knows: fingerprints of data and tokenizer, the objective.
     """
-    options = {name: str(getattr(arguments, name)) for name in IDENTITY}
+    options = {
+        name: str(value) if isinstance(value := getattr(arguments, name), tuple) else value for name in IDENTITY
+    }
     if hasattr(config, "to_diff_dict"):
         content = {name: value for name, value in config.to_diff_dict().items() if name != "transformers_version"}
         text = json.dumps(content, sort_keys=True, default=str)

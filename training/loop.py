@@ -80,9 +80,10 @@ def train(
             metrics = _train(run)
             results = _finish(run, metrics)
     finally:
+        run.saver.close()
         run.log.close()
+        release()
     close_run(run)
-    release()
     return results
 
 
@@ -232,7 +233,8 @@ def _steps(run: Run) -> Iterator[dict[str, bool]]:
             _mark_samples(run, "skipped", stage, reason="--skip_steps")
             progress.step, progress.samples, loader = progress.step + 1, progress.samples + stage.batch_size, None
             continue
-        loader = loader or iter(_loader(run, stage))
+        if loader is None:
+            loader = iter(_loader(run, stage))
         micro_batches = stage.batch_size // (run.accelerator.num_processes * stage.micro_batch_size)
         rate = learning_rate(plan, step=progress.step, progress=before)
         for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):

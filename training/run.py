@@ -111,7 +111,8 @@ def open_run(
     if accelerator.is_main_process:
         hold(Path(arguments.output_dir))
     stages = plan_stages(arguments=arguments, works=works, num_processes=accelerator.num_processes)
-    plan = arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens_per_step(stages))
+    tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
+    plan = arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
     model, *optimizers = accelerator.prepare(model, *OPTIMIZERS[plan.optimizer](model, plan))
     bare = accelerator.unwrap_model(model)
     average = make_average(plan, bare)

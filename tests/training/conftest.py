@@ -115,7 +115,7 @@ class PlainTokenizer:
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices of 16 columns gain nothing from more, and lose much on a busy machine."""
-    monkeypatch.setattr("training.loop.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setattr("training.run.use_all_cores", lambda: torch.set_num_threads(1))
 
 
 @pytest.fixture(autouse=True)
