@@ -55,6 +55,8 @@ class Progress:
     """Those of the last steps, from which a spike stands out."""
     metric: float | None = None
     """What evaluation at this very step said of the model; None where there was none."""
+    evaluation_due: bool = False
+    """Whether evaluation at this step was given up for a request to stop."""
     identity: dict[str, Any] = field(default_factory=dict)
     """What must not change when the run is resumed: model, data, tokenizer, seed, batch size."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -195,7 +197,9 @@ def save_model(
 class Saver:
     """Writes the checkpoints of a run, one after the other, while training goes on."""
 
-    def __init__(self, *, output_dir: Path, model: nn.Module, tokenizer: Any, keep: int, greater_is_better: bool):
+    def __init__(
+        self, *, output_dir: Path, model: nn.Module, tokenizer: Any, keep: int, greater_is_better: bool
+    ) -> None:
         self.folder = output_dir / "checkpoints"
         self.model, self.tokenizer, self.keep = model, tokenizer, keep
         self.greater_is_better = greater_is_better

@@ -42,6 +42,6 @@ def evaluate(
             break
         batch = work.collate([work.eval_example(row) for row in rows[start : start + batch_size]])
         records += work.evaluate(bare, to_device(batch, accelerator.device))
-    if not all(gather_object([whole])):
+    if not all(gather_object([whole and go_on()])):
         return None
     return {f"eval_{name}": value for name, value in work.summarize(gather_object(records)).items()}

@@ -32,7 +32,7 @@ def identity_of(*, arguments: TrainingArguments, config: Any, facts: dict[str, A
     if hasattr(config, "to_diff_dict"):
         content = {name: value for name, value in config.to_diff_dict().items() if name != "transformers_version"}
         text = json.dumps(content, sort_keys=True, default=str)
-        options["config"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        options["model_config"] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return json.loads(json.dumps({**options, **facts}, default=str))
 
 

@@ -91,6 +91,9 @@ def _train(run: Run) -> dict[str, float]:
     """All steps with what is due after them; the last metrics."""
     metrics: dict[str, float] = {}
     evaluated_at = -1
+    if run.progress.evaluation_due:
+        metrics, evaluated_at = _evaluate_and_log(run), run.progress.step
+        _stop_if_asked(run)
     for due in _steps(run):
         run.progress.metric = None
         if due["evaluate"]:
@@ -148,6 +151,7 @@ def _evaluate_and_log(run: Run) -> dict[str, float]:
         metrics = evaluate(
             run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=partial(_go_on, run)
         )
+    run.progress.evaluation_due = metrics is None
     if metrics is None:
         run.stopping = True
         return {}
