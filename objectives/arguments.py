@@ -118,6 +118,7 @@ class ObjectiveArguments:
     denoising: Literal["infilling", "span_corruption"] = _option(
         "infilling", "BART's text infilling (one [MASK] for a span; write all) or T5's span corruption (write spans)."
     )
+    z_loss: float = _option(0.0, "Weight of the z-loss, which keeps logits small; PaLM: 0.0001.")
     eval_fraction: float = _option(0.05, "Share of the text, in whole documents, held out for evaluation; 0: none.")
     max_eval_examples: int = _option(512, "At most this many held-out examples are evaluated.")
     show_examples: int = _option(0, "Print this many training examples, made readable, and stop.")
@@ -147,6 +148,8 @@ class ObjectiveArguments:
             )
         if not 0 <= self.eval_fraction < 1:
             raise ObjectiveError(f"--eval_fraction must be at least 0 and below 1, got {self.eval_fraction}")
+        if not (self.z_loss >= 0 and math.isfinite(self.z_loss)):
+            raise ObjectiveError(f"--z_loss must not be negative, got {self.z_loss}")
         for name in ("max_eval_examples", "show_examples"):
             if getattr(self, name) < 0:
                 raise ObjectiveError(f"--{name} must not be negative, got {getattr(self, name)}")

@@ -13,6 +13,7 @@ from .data import IGNORED, SpecialTokens, Store, split_sources, spread, spread_b
 from .masking import Masking
 from .models import require_documents_apart
 from .packing import PACKINGS, Row, SourceRows
+from .z_loss import summed_z_loss
 
 _COUNTED = 50_000_000
 """Tokens counted for the unigram baseline; the frequencies of more would not differ in the digits shown."""
@@ -121,6 +122,20 @@ class TokenPrediction:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The batch's share of the step's loss, and its parts."""
         raise NotImplementedError
+
+    def _with_z_loss(
+        self, loss: Tensor, parts: dict[str, Tensor], num_targets: dict[str, Tensor], *scored: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Add the z-loss, times its weight, to a loss and to its parts; without a weight nothing is computed.
+
+        Args:
+            scored: pairs of logits and labels, see `summed_z_loss`.
+        """
+        if not self.arguments.z_loss:
+            return loss, parts
+        summed = torch.stack([summed_z_loss(logits, labels) for logits, labels in scored]).sum()
+        z_loss = self.arguments.z_loss * summed / num_targets["tokens"]
+        return loss + z_loss, {**parts, "z_loss": z_loss.detach()}
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """For each example: nats, bytes, targets and hits."""

@@ -88,7 +88,8 @@ class CausalLanguageModelling(PackedPrediction):
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy of each token given those before it."""
-        return model(**batch, num_items_in_batch=num_targets["tokens"], use_cache=False).loss, {}
+        output = model(**batch, num_items_in_batch=num_targets["tokens"], use_cache=False)
+        return self._with_z_loss(output.loss, {}, num_targets, (output.logits[:, :-1], batch["labels"][:, 1:]))
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the tokens of each row."""

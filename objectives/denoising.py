@@ -190,7 +190,8 @@ class Denoising(PackedPrediction):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy of each token of the target given those before it and the damaged text."""
         logits = model(**self._inputs(batch)).logits
-        return masked_loss(logits, batch["labels"], num_targets["tokens"]), {}
+        loss = masked_loss(logits, batch["labels"], num_targets["tokens"])
+        return self._with_z_loss(loss, {}, num_targets, (logits, batch["labels"]))
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the targets of each row; a few rows at a time, so that logits stay small."""

@@ -124,10 +124,12 @@ class HybridLanguageModelling(PackedPrediction):
         """
         losses: dict[bool, Tensor] = {}
         counts: dict[bool, Tensor] = {}
+        scored: list[tuple[Tensor, Tensor]] = []
         for is_causal, _, part in self._by_kind(batch, both=several_processes()):
             output = model(**part, is_causal=is_causal, num_items_in_batch=num_targets["tokens"], use_cache=False)
             losses[is_causal] = output.loss
             counts[is_causal] = (part["labels"] != IGNORED).sum()
+            scored.append((output.logits[:, :-1], part["labels"][:, 1:]))
         zero = torch.zeros((), device=batch["labels"].device)
         # Nats and targets: a step may hold no row of one kind.
         parts = {
@@ -136,7 +138,7 @@ class HybridLanguageModelling(PackedPrediction):
             )
             for name, is_causal in (("mlm_loss", False), ("clm_loss", True))
         }
-        return torch.stack(list(losses.values())).sum(), parts
+        return self._with_z_loss(torch.stack(list(losses.values())).sum(), parts, num_targets, *scored)
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the targets of each row, and which kind it is."""

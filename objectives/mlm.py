@@ -53,9 +53,10 @@ class MaskedLanguageModelling(PackedPrediction):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy at the masked positions."""
         output = model(**batch, num_items_in_batch=num_targets["tokens"])
-        if output.logits.ndim == 3:  # not of Lacuna, whose logits stand at the masked positions only
-            return masked_loss(output.logits, batch["labels"], num_targets["tokens"]), {}
-        return output.loss, {}
+        loss, logits, labels = output.loss, output.logits, batch["labels"]
+        if logits.ndim == 3:  # not of Lacuna, whose logits stand at the masked positions only
+            loss = masked_loss(logits, labels, num_targets["tokens"])
+        return self._with_z_loss(loss, {}, num_targets, (logits, labels))
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the masked positions of each row."""

@@ -147,7 +147,8 @@ class PairPrediction(TokenPrediction):
             f"{self.pair_name}_loss": pair_loss.detach(),
             f"{self.pair_name}_accuracy": (pairs.argmax(dim=-1) == answers).sum() / num_targets["pairs"],
         }
-        return mlm_loss + pair_loss, parts
+        scored = (output.prediction_logits, batch["labels"])
+        return self._with_z_loss(mlm_loss + pair_loss, parts, num_targets, scored)
 
     @staticmethod
     def _share_found(logits: Tensor, labels: Tensor, num_targets: Tensor) -> Tensor:

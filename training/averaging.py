@@ -1,9 +1,138 @@
-"""stand-in until the helper's file comes"""
+"""Averages of the weights over the course of a run, which often judge better than the last weights do.
 
-from typing import Any
+`ema`: an exponential moving average; of the weights w_1 ... w_t after each step, sum of decay^(t-i) w_i divided by the
+sum of decay^(t-i). Divided by what the weights sum to, as Adam does (Kingma and Ba, 2015,
+https://arxiv.org/abs/1412.6980), it has no share of the first weights that it would have to forget.
 
-Average = Any
+`tail`: the plain mean over the last `tail_share` of the run (Izmailov et al., 2018, https://arxiv.org/abs/1803.05407;
+Sanyal et al., 2023, https://arxiv.org/abs/2306.03241, for language models).
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from .arguments import TrainingArguments
+from .errors import CorruptCheckpointError
+
+_UPDATES = "num_updates"
+"""Where `Average.state` counts, beside the names of weights."""
 
 
-def make_average(arguments: Any, model: Any) -> Any:
-    return None
+class Average:
+    """An average of the trained weights, in float32, on the device of the model.
+
+    It is the same in every process, because the weights are; of a model that FSDP shards each process keeps the shards
+    that it has of the weights.
+    """
+
+    def __init__(self, share: Callable[[int, float], float], model: nn.Module) -> None:
+        """
+        Args:
+            share: number of this update (from 1) and share of the run that is done -> the share that the present
+                weights have in the average; 0 leaves the average as it is, and the first share above 0 must be 1.
+            model: the bare model, on its device and sharded if it is to be.
+        """
+        self._share, self._like = share, _trained(model)
+        self._updates = 0
+        self._weights: dict[str, Tensor] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to average yet."""
+        return self._updates > 0
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, *, done: float) -> None:
+        """Take in the weights as an optimizer step has left them.
+
+        Args:
+            model: the bare model, without the wrapper of DDP.
+            done: share of the run that is done, this step included.
+        """
+        share = self._share(self._updates + 1, done)
+        if share <= 0:
+            return
+        self._updates += 1
+        weights = _trained(model)
+        if self._updates == 1:
+            self._weights = {name: weight.detach().float().clone() for name, weight in weights.items()}
+            return
+        present = [weight.detach().float() for weight in weights.values()]
+        torch._foreach_lerp_([self._weights[name] for name in weights], present, share)
+
+    def state(self) -> dict[str, Tensor]:
+        """The average by parameter name, whole and on the CPU, and how many updates it holds, as `num_updates`.
+
+        With a sharded model all processes must call it.
+        """
+        weights = {name: _whole(weight).to("cpu", copy=True) for name, weight in self._weights.items()}
+        return {**weights, _UPDATES: torch.tensor(self._updates)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from what `state` returned; the average goes where the weights are, and is sharded as they are.
+
+        Raises:
+            CorruptCheckpointError: the state is of other weights than the model's.
+        """
+        updates = int(state[_UPDATES]) if _UPDATES in state else -1
+        shapes = {name: weight.shape for name, weight in self._like.items()} if updates else {}
+        if updates < 0 or {name: value.shape for name, value in state.items() if name != _UPDATES} != shapes:
+            raise CorruptCheckpointError("the averaged weights of the checkpoint are not those of this model")
+        self._updates = updates
+        self._weights = {name: _placed(state[name], like=self._like[name]) for name in shapes}
+
+    @contextlib.contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """Within this context the model has the averaged weights; afterwards its own again, to the bit.
+
+        Before the first update it has its own throughout.
+        """
+        live = {name: weight for name, weight in _trained(model).items() if name in self._weights}
+        kept = [weight.detach().clone() for weight in live.values()]
+        with torch.no_grad():
+            for name, weight in live.items():
+                weight.copy_(self._weights[name])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for weight, value in zip(live.values(), kept, strict=True):
+                    weight.copy_(value)
+
+
+def _trained(model: nn.Module) -> dict[str, Tensor]:
+    """Weights that training moves, by name; tied ones once."""
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def _whole(weight: Tensor) -> Tensor:
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
+
+
+def _placed(value: Tensor, *, like: Tensor) -> Tensor:
+    """A tensor in float32 on the device of another, or in the shards of another."""
+    value = value.to(device=like.device, dtype=torch.float32, copy=True)
+    return distribute_tensor(value, like.device_mesh, like.placements) if isinstance(like, DTensor) else value
+
+
+def ema(arguments: TrainingArguments) -> Callable[[int, float], float]:
+    """Exponential moving average with the decay `ema_decay`."""
+    decay = arguments.ema_decay
+    return lambda number, done: (1.0 - decay) / (1.0 - decay**number)
+
+
+def tail(arguments: TrainingArguments) -> Callable[[int, float], float]:
+    """Mean over the last `tail_share` of the run."""
+    begin = 1.0 - arguments.tail_share + 1e-9  # rounding must not let the step in that ends where the tail begins
+    return lambda number, done: 1.0 / number if done > begin else 0.0
+
+
+AVERAGES: dict[str, Callable[[TrainingArguments], Callable[[int, float], float]]] = {"ema": ema, "tail": tail}
+
+
+def make_average(arguments: TrainingArguments, model: nn.Module) -> Average | None:
+    """The average of a bare model's weights that `average` asks for; None for "none"."""
+    return None if arguments.average == "none" else Average(AVERAGES[arguments.average](arguments), model)

@@ -2,7 +2,7 @@
 
 step-00000100/                   a model folder that `from_pretrained` loads
     training_state/
-        optimizer.safetensors    tensors by parameter name; optimizer.json holds the numbers
+        optimizer.safetensors    what the optimizer remembers, by parameter name
         average.safetensors      the weights of --average, where there are any
         progress.json            where the run stands
         manifest.json            size and SHA-256 of every file
@@ -13,14 +13,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from .arguments import TrainingArguments
@@ -68,7 +67,7 @@ class Snapshot:
     """A run at the end of a step, in memory of its own, so that training may go on while it is written."""
 
     weights: dict[str, Tensor]
-    optimizer: dict[str, Any]
+    optimizer: dict[str, Tensor]
     average: dict[str, Tensor]
     progress: Progress
     card: str
@@ -77,25 +76,11 @@ class Snapshot:
     def num_bytes(self) -> int:
         """Of all tensors together."""
         tensors = [*self.weights.values(), *self.optimizer.values(), *self.average.values()]
-        return sum(value.numel() * value.element_size() for value in tensors if isinstance(value, Tensor))
+        return sum(value.numel() * value.element_size() for value in tensors)
 
     def is_finite(self) -> bool:
         """Whether every weight is a number."""
         return all(bool(torch.isfinite(value).all()) for value in self.weights.values() if value.is_floating_point())
-
-
-def copied(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies in memory of the CPU; tensors that were one stay one."""
-    copies: dict[tuple[int, torch.Size], Tensor] = {}
-    result: dict[str, Any] = {}
-    for name, value in tensors.items():
-        if isinstance(value, Tensor):
-            place = (value.data_ptr(), value.shape)
-            if place not in copies or not value.numel():
-                copies[place] = value.detach().to("cpu", copy=True).contiguous()
-            value = copies[place]
-        result[name] = value
-    return result
 
 
 def claim_output_dir(arguments: TrainingArguments) -> None:
@@ -278,12 +263,9 @@ class Saver:
             folder=folder,
             weights=dict(snapshot.weights),
         )
-        tensors = {name: value for name, value in snapshot.optimizer.items() if isinstance(value, Tensor)}
-        numbers = {name: value for name, value in snapshot.optimizer.items() if not isinstance(value, Tensor)}
-        save_file(tensors, folder / STATE / "optimizer.safetensors")
+        save_file(snapshot.optimizer, folder / STATE / "optimizer.safetensors")
         if snapshot.average:
             save_file(snapshot.average, folder / STATE / "average.safetensors")
-        (folder / STATE / "optimizer.json").write_text(json.dumps(numbers), encoding="utf-8")
         progress = json.dumps(asdict(snapshot.progress), indent=2)
         (folder / STATE / "progress.json").write_text(progress, encoding="utf-8")
 
@@ -326,6 +308,20 @@ def read_progress(folder: Path) -> Progress:
         return Progress(**json.loads((folder / STATE / "progress.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise CorruptCheckpointError(f"checkpoint {folder}: {STATE}/progress.json cannot be read: {error}") from error
+
+
+def load_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights of a verified checkpoint; never by the names that an index has."""
+    weights: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        weights |= load_file(path)
+    return weights
+
+
+def load_average(folder: Path) -> dict[str, Tensor]:
+    """The averaged weights of a verified checkpoint; empty where there are none."""
+    path = folder / STATE / "average.safetensors"
+    return load_file(path) if path.is_file() else {}
 
 
 def _remove(folder: Path) -> None:

@@ -17,6 +17,7 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from . import sharding
 from .arguments import TrainingArguments
 from .checkpoints import PATIENCE, Progress, save_model
 from .errors import NumericsError, StoppedError, StorageError
@@ -118,10 +119,11 @@ def _finish(run: Run, metrics: dict[str, float]) -> dict[str, float]:
         "train_seconds": round(progress.seconds, 2),
         "train_tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
     }
+    with run.average.applied(run.bare) if run.average is not None else contextlib.nullcontext():
+        weights = sharding.full_model_state(run.bare)
     if run.accelerator.is_main_process:
         _await_checkpoint(run)
-        with run.average.applied(run.bare) if run.average else contextlib.nullcontext():
-            _save_final(run, card=run.card(metrics))
+        _save_final(run, card=run.card(metrics), weights=weights)
     run.log.finish(results)
     run.accelerator.wait_for_everyone()
     return results
@@ -147,7 +149,8 @@ def _evaluate_and_log(run: Run) -> dict[str, float]:
     """Metrics over the held-out examples; empty where there are none, or where the run is to stop first."""
     if not run.work.num_eval_examples:
         return {}
-    with run.average.applied(run.bare) if run.average else contextlib.nullcontext():
+    average = run.average.applied(run.bare) if run.average is not None else contextlib.nullcontext()
+    with average, sharding.whole(run.bare), run.computing():
         metrics = evaluate(
             run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=partial(_go_on, run)
         )
@@ -175,10 +178,10 @@ def _save_resumable(run: Run) -> bool:
     Raises:
         StorageError: it is the third in a row that fails.
     """
+    snapshot = run.snapshot()
     if not run.accelerator.is_main_process:
         return False
     _await_checkpoint(run)
-    snapshot = run.snapshot()
     if not snapshot.is_finite():
         run.log.say(f"warning: weights are not finite after step {run.progress.step:,}: no checkpoint is written")
         return False
@@ -254,7 +257,7 @@ def _steps(run: Run) -> Iterator[dict[str, bool]]:
             run.stopping = run.signals.received is not None
         if run.average is not None:
             run.average.update(run.bare, done=run.done)
-        run.log.advance(run.done)
+        run.log.advance(run.done, step=progress.step)
         if window.steps and (progress.step % plan.logging_steps == 0 or run.done >= 1.0):
             _log_window(run, window, learning_rate=rate, grad_norm=grad_norm)
             window = _Window(replace(progress))
@@ -317,12 +320,13 @@ def _step(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tuple[dic
             dropout_seed(seed=run.plan.seed, step=step, micro_step=micro_step, rank=accelerator.process_index)
         )
         last = micro_step == len(batches) - 1
-        with contextlib.nullcontext() if last else accelerator.no_sync(model):
-            loss, metrics = stage.work.loss(model, to_device(batch, accelerator.device), num_targets)
+        with contextlib.nullcontext() if last else sharding.no_sync(model):
+            with run.computing():
+                loss, metrics = stage.work.loss(model, to_device(batch, accelerator.device), num_targets)
             accelerator.backward(_poisoned(loss) * accelerator.num_processes)
         for name, value in {"loss": loss.detach(), **metrics}.items():
             parts[name] = parts[name] + value if name in parts else value
-    grad_norm = float(accelerator.clip_grad_norm_(model.parameters(), run.plan.max_grad_norm or math.inf))
+    grad_norm = sharding.clip_gradients(model, run.plan.max_grad_norm)
     if math.isfinite(grad_norm):
         for optimizer in run.optimizers:
             optimizer.step()
@@ -434,14 +438,14 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
     )
 
 
-def _save_final(run: Run, *, card: str) -> None:
+def _save_final(run: Run, *, card: str, weights: dict[str, Tensor]) -> None:
     """Put the model's files into the output folder itself, each of them whole."""
     output_dir = Path(run.plan.output_dir)
     temporary = output_dir / ".final.tmp"
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        save_model(model=run.bare, tokenizer=run.tokenizer, card=card, folder=temporary)
+        save_model(model=run.bare, tokenizer=run.tokenizer, card=card, folder=temporary, weights=weights)
         for path in sorted(temporary.iterdir()):
             path.replace(output_dir / path.name)
         temporary.rmdir()

@@ -1,18 +1,27 @@
 """Optimizers by name. To add one, write a function here and put it into `OPTIMIZERS` and the option's choices.
 
-A function returns a list, because some methods treat matrices and the rest of the weights with two optimizers.
+A function returns a list, because some methods treat matrices and the rest of the weights with two optimizers. What an
+optimizer keeps must be tensors and numbers, by which a checkpoint needs no pickle.
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .arguments import TrainingArguments
+from .errors import ArgumentError
+from .sharding import on_whole_matrices
 
 _SMALLEST_MATRIX = 32
 """Rows and columns below which a matrix (a classifier of few labels) is left to AdamW by Muon."""
+
+_BANK_NUMBERS = 2**26
+"""Numbers that one bank of `BankedMuon` holds at most: 128 MiB in bfloat16, of which about four exist at a time."""
 
 
 def split_parameters(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
@@ -27,13 +36,17 @@ def split_parameters(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     return matrices, [parameter for parameter in trained if id(parameter) not in chosen]
 
 
-def _adamw(matrices: list[Tensor], rest: list[Tensor], arguments: TrainingArguments) -> torch.optim.Optimizer:
+def _groups(matrices: list[Tensor], rest: list[Tensor], arguments: TrainingArguments) -> list[dict[str, Any]]:
     groups: list[dict[str, Any]] = [
         {"params": matrices, "weight_decay": arguments.weight_decay},
         {"params": rest, "weight_decay": 0.0},
     ]
+    return [group for group in groups if group["params"]]
+
+
+def _adamw(matrices: list[Tensor], rest: list[Tensor], arguments: TrainingArguments) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        _groups(matrices, rest, arguments),
         lr=arguments.learning_rate,
         betas=(0.9, arguments.adam_beta2),
         fused=True,
@@ -43,6 +56,70 @@ def _adamw(matrices: list[Tensor], rest: list[Tensor], arguments: TrainingArgume
 def adamw(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Optimizer]:
     """AdamW (Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101) in torch's fused form."""
     return [_adamw(*split_parameters(model), arguments)]
+
+
+class BankedMuon(torch.optim.Muon):
+    """`torch.optim.Muon` with updates of AdamW's size, which treats matrices of one shape together.
+
+    Stacked into a bank, they take 15 products for each bank in place of 15 for each matrix, in each step. Updates
+    differ from torch's by the rounding of bfloat16, in which both work. The state is torch's own. Of matrices that are
+    sharded among processes each process treats its share of the bank.
+    """
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, adjust_lr_fn="match_rms_adamw", **options)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; a weight without a gradient stays as it is."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            banks: dict[Any, list[Tensor]] = defaultdict(list)
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    banks[matrix.shape, matrix.dtype, matrix.device].append(matrix)
+            for bank in banks.values():
+                size = max(1, _BANK_NUMBERS // bank[0].numel())
+                for start in range(0, len(bank), size):
+                    self._step_bank(bank[start : start + size], group)
+        return loss
+
+    def _step_bank(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
+        gradients = [matrix.grad for matrix in matrices]
+        for matrix in matrices:
+            if "momentum_buffer" not in self.state[matrix]:
+                self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
+        averages = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
+        torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
+        updates = torch._foreach_lerp(gradients, averages, group["momentum"]) if group["nesterov"] else averages
+        options = {"coefficients": group["ns_coefficients"], "steps": group["ns_steps"], "eps": group["eps"]}
+        updates = on_whole_matrices(partial(orthogonalized, **options), updates)
+        rate = group["lr"] * 0.2 * math.sqrt(max(matrices[0].shape))
+        torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(matrices, updates, alpha=-rate)
+
+
+def orthogonalized(
+    bank: Tensor, *, coefficients: tuple[float, float, float], steps: int = 5, eps: float = 1e-7
+) -> Tensor:
+    """Matrices [N, A, B] with singular values near 1, by Newton-Schulz iterations in bfloat16; of the dtype of `bank`.
+
+    Args:
+        coefficients: a, b, c of the odd polynomial ax + bx^3 + cx^5 that is applied to the singular values
+            (https://kellerjordan.github.io/posts/muon/).
+    """
+    a, b, c = coefficients
+    is_tall = bank.shape[1] > bank.shape[2]
+    found = bank.bfloat16()
+    found = found.mT if is_tall else found
+    found = found / torch.linalg.matrix_norm(found, keepdim=True).clamp(min=eps)  # the largest is then at most 1
+    for _ in range(steps):
+        squares = torch.bmm(found, found.mT)
+        found = torch.baddbmm(found, torch.baddbmm(squares, squares, squares, beta=b, alpha=c), found, beta=a)
+    return (found.mT if is_tall else found).to(bank.dtype)
 
 
 def muon(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Optimizer]:
@@ -63,18 +140,90 @@ def muon(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Opt
     others = [matrix for matrix in matrices if id(matrix) not in chosen]
     optimizers = [_adamw(others, rest, arguments)] if others or rest else []
     if hidden:
-        optimizers.append(
-            torch.optim.Muon(
-                hidden,
-                lr=arguments.learning_rate,
-                weight_decay=arguments.weight_decay,
-                adjust_lr_fn="match_rms_adamw",
-            )
-        )
+        optimizers.append(BankedMuon(hidden, lr=arguments.learning_rate, weight_decay=arguments.weight_decay))
     return optimizers
+
+
+def _from_library(
+    name: str, class_name: str, model: nn.Module, arguments: TrainingArguments, **options: Any
+) -> list[torch.optim.Optimizer]:
+    """An optimizer of `pytorch_optimizer`, which takes 1.7 s to import and is therefore imported here.
+
+    Raises:
+        ArgumentError: it is not installed.
+    """
+    try:
+        import pytorch_optimizer
+    except ImportError as error:
+        raise ArgumentError(
+            f'--optimizer {name} needs the package pytorch_optimizer: pip install "lacuna[optimizers]"'
+        ) from error
+    build = getattr(pytorch_optimizer, class_name)
+    groups = _groups(*split_parameters(model), arguments)
+    optimizer = build(groups, lr=arguments.learning_rate, weight_decouple=True, **options)
+    optimizer.register_step_post_hook(_keep_whole)
+    optimizer.register_load_state_dict_post_hook(_count_on)
+    return [optimizer]
+
+
+def _keep_whole(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Put all that a checkpoint must hold into the state of the weights, as tensors.
+
+    The library counts steps in its groups, where options stand, and says None for what it does not need.
+    """
+    for group in optimizer.param_groups:
+        for state in (optimizer.state[weight] for weight in group["params"] if weight in optimizer.state):
+            for key in [key for key, value in state.items() if value is None]:
+                del state[key]
+            state["step"] = torch.tensor(float(group["step"]))
+
+
+def _count_on(optimizer: torch.optim.Optimizer) -> None:
+    """Give the groups the number of steps of their weights, after loading."""
+    for group in optimizer.param_groups:
+        steps = [int(optimizer.state[weight]["step"]) for weight in group["params"] if weight in optimizer.state]
+        if steps:
+            group["step"] = max(steps)
+
+
+def stable_adamw(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Optimizer]:
+    """AdamW whose step shrinks where a gradient is larger than its history says.
+
+    Wortsman et al., 2023, https://arxiv.org/abs/2304.13013: the clipping of updates of Adafactor, in AdamW.
+    """
+    betas = (0.9, arguments.adam_beta2)
+    return _from_library("stable_adamw", "StableAdamW", model, arguments, betas=betas, kahan_sum=False)
+
+
+def lion(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Optimizer]:
+    """The sign of a mean of gradients (Chen et al., 2023, https://arxiv.org/abs/2302.06675), with one state, not two.
+
+    It wants 3 to 10 times less learning rate than AdamW and as many times more weight decay.
+    """
+    return _from_library("lion", "Lion", model, arguments, betas=(0.9, 0.99))
+
+
+def ademamix(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Optimizer]:
+    """AdamW with a second, slow mean of gradients (Pagliardini et al., 2024, https://arxiv.org/abs/2409.03137).
+
+    The slow mean comes in over all the steps of the run, as in the paper.
+
+    Raises:
+        ArgumentError: the number of steps is not known, because only the clock ends the run.
+    """
+    if arguments.max_steps is None:
+        raise ArgumentError(
+            "--optimizer ademamix changes over the steps of the run and must know their number: "
+            "give --max_steps or --max_epochs"
+        )
+    options = {"betas": (0.9, arguments.adam_beta2, 0.9999), "alpha": 5.0, "t_alpha_beta3": arguments.max_steps}
+    return _from_library("ademamix", "AdEMAMix", model, arguments, **options)
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingArguments], list[torch.optim.Optimizer]]] = {
     "adamw": adamw,
     "muon": muon,
+    "stable_adamw": stable_adamw,
+    "lion": lion,
+    "ademamix": ademamix,
 }

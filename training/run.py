@@ -1,22 +1,34 @@
 """A run: its parts, how it is opened or taken up again, and how it ends."""
 
+import contextlib
 import gc
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from safetensors.torch import load_file
 from torch import nn
 
+from . import sharding
 from .arguments import TrainingArguments
 from .averaging import Average, make_average
-from .checkpoints import Progress, Saver, Snapshot, newest_checkpoint, read_progress, write_atomically
+from .checkpoints import (
+    STATE,
+    Progress,
+    Saver,
+    Snapshot,
+    load_average,
+    load_weights,
+    newest_checkpoint,
+    read_progress,
+    write_atomically,
+)
 from .environment import bf16_is_fast, processes, use_all_cores
-from .errors import ArgumentError
+from .errors import ArgumentError, CorruptCheckpointError
 from .identity import changes, check_identity, identity_of, schedule_of, skipped_steps
 from .lock import hold
 from .model_card import model_card
@@ -24,7 +36,7 @@ from .optimizers import OPTIMIZERS
 from .run_log import RunLog, describe_run
 from .signals import StopSignals, Watchdog
 from .stages import Stage, epochs_per_step, plan_stages, skipped, tokens_per_step
-from .states import load_average, load_model, load_optimizer, model_state, optimizer_state
+from .trackers import Trackers
 from .work import Work
 
 
@@ -34,7 +46,7 @@ class Run:
 
     accelerator: Accelerator
     model: nn.Module
-    optimizers: list[Any]
+    optimizers: list[torch.optim.Optimizer]
     stages: list[Stage]
     tokenizer: Any
     plan: TrainingArguments
@@ -73,12 +85,16 @@ class Run:
             metrics=metrics,
         )
 
+    def computing(self) -> contextlib.AbstractContextManager[Any]:
+        """Around each forward pass: bf16 where the model was not wrapped by accelerate, which has it inside."""
+        return self.accelerator.autocast() if sharding.is_sharded(self.model) else contextlib.nullcontext()
+
     def snapshot(self) -> Snapshot:
-        """The run as it stands, in memory of its own."""
+        """The run as it stands, in memory of its own. All processes must call it; only rank 0 gets the tensors."""
         return Snapshot(
-            weights=model_state(self.bare),
-            optimizer=optimizer_state(self.bare, bare_optimizers(self.optimizers)),
-            average=self.average.state() if self.average else {},
+            weights=sharding.full_model_state(self.bare),
+            optimizer=sharding.full_optimizer_state(self.bare, self.optimizers),
+            average=self.average.state() if self.average is not None else {},
             progress=Progress(**json.loads(json.dumps(vars(self.progress)))),
             card=self.card({}),
         )
@@ -89,11 +105,6 @@ def share_done(plan: TrainingArguments, progress: Progress) -> float:
     by_steps = progress.step / plan.max_steps if plan.max_steps else 0.0
     by_clock = progress.seconds / (60.0 * plan.max_minutes) if plan.max_minutes else 0.0
     return max(by_steps, by_clock)
-
-
-def bare_optimizers(optimizers: Sequence[Any]) -> list[torch.optim.Optimizer]:
-    """The optimizers without the wrapper of accelerate."""
-    return [optimizer.optimizer for optimizer in optimizers]
 
 
 def open_run(
@@ -113,8 +124,9 @@ def open_run(
     stages = plan_stages(arguments=arguments, works=works, num_processes=accelerator.num_processes)
     tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
     plan = arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
-    model, *optimizers = accelerator.prepare(model, *OPTIMIZERS[plan.optimizer](model, plan))
+    model = _place(accelerator, model, plan)
     bare = accelerator.unwrap_model(model)
+    optimizers = OPTIMIZERS[plan.optimizer](bare, plan)
     average = make_average(plan, bare)
     progress = Progress(
         identity=identity_of(arguments=plan, config=getattr(bare, "config", None), facts=identity),
@@ -129,11 +141,14 @@ def open_run(
         progress, changed, resumed = _restore(plan, bare, optimizers, average, progress)
         notices += resumed
     output_dir = Path(plan.output_dir)
+    is_main = accelerator.is_main_process
     log = RunLog(
         output_dir=output_dir,
-        enabled=accelerator.is_main_process,
+        enabled=is_main,
         first_step=progress.step,
         done=share_done(plan, progress),
+        title=", ".join(filter(None, [type(bare).__name__, info.get("objective")])),
+        trackers=_trackers(plan, progress.step) if is_main else None,
     )
     run = Run(
         accelerator=accelerator,
@@ -171,11 +186,38 @@ def _join(arguments: TrainingArguments) -> Accelerator:
         torch.backends.cudnn.benchmark = False
     # Without `cpu`, accelerate 1.15 makes each process of `torchrun` a run of its own on a machine without a GPU.
     on_cpu = not torch.accelerator.is_available() and processes().count > 1
-    return Accelerator(mixed_precision=precision, cpu=on_cpu)
+    with sharding.hidden_from_accelerate() if sharding.asked_for() else contextlib.nullcontext():
+        return Accelerator(mixed_precision=precision, cpu=on_cpu)
+
+
+def _place(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> nn.Module:
+    """The model on its device: divided among the processes where that was asked for, else whole in each of them."""
+    if not sharding.asked_for():
+        return accelerator.prepare(model)
+    sharding.check_optimizer(plan.optimizer)
+    dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
+    sharding.shard(model, device=accelerator.device, dtype=dtype)
+    return model
+
+
+def _trackers(plan: TrainingArguments, first_step: int) -> Trackers | None:
+    if not plan.report_to:
+        return None
+    return Trackers(
+        names=plan.report_to,
+        project="lacuna",
+        config=asdict(plan),
+        output_dir=Path(plan.output_dir),
+        first_step=first_step,
+    )
 
 
 def _restore(
-    plan: TrainingArguments, model: nn.Module, optimizers: list[Any], average: Average | None, fresh: Progress
+    plan: TrainingArguments,
+    model: nn.Module,
+    optimizers: list[torch.optim.Optimizer],
+    average: Average | None,
+    fresh: Progress,
 ) -> tuple[Progress, list[dict[str, Any]], list[str]]:
     """Where the newest checkpoint stands, what has changed since, and what people are told."""
     output_dir = Path(plan.output_dir)
@@ -189,8 +231,11 @@ def _restore(
         ours=fresh.identity, theirs=progress.identity, allowed=plan.allow_change, checkpoint=checkpoint
     )
     changed += changes(progress.options, fresh.options)
-    load_model(model=model, folder=checkpoint)
-    load_optimizer(model=model, optimizers=bare_optimizers(optimizers), folder=checkpoint)
+    try:
+        sharding.load_model_state(model, load_weights(checkpoint))
+    except (KeyError, ValueError) as error:
+        raise CorruptCheckpointError(f"checkpoint {checkpoint}: {error.args[0]}, as this model has it") from error
+    sharding.load_optimizer_state(model, optimizers, load_file(checkpoint / STATE / "optimizer.safetensors"))
     if average is not None:
         average.load(load_average(checkpoint))
     notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
@@ -212,6 +257,7 @@ def _describe(run: Run, changed: list[dict[str, Any]]) -> None:
             resumed = []
     if run.progress.step:
         resumed = [*resumed, {"at_step": run.progress.step, "changes": changed}]
+        run.log.mark("resume", run.progress.step, changes=changed)
     facts = describe_run(
         arguments=run.plan,
         launched=processes(),

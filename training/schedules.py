@@ -1,6 +1,7 @@
 """Learning-rate schedules: the share of the peak rate at a point of the run, `progress` from 0 to 1.
 
-They follow progress rather than steps, so that a run limited by the clock ends with its schedule complete too.
+They follow progress rather than steps, so that a run limited by tokens or by the clock ends with its schedule complete
+too. Whatever the schedule, the rate rises in a line over the warm-up, reaches the peak, and never exceeds it.
 """
 
 import math
@@ -8,8 +9,11 @@ from collections.abc import Callable
 
 from .arguments import TrainingArguments
 
+_STEP = 0.001
+"""Share of a run taken for a step where no number of steps says what it is, so that no step is made at rate zero."""
 
-def wsd(progress: float, *, decay_share: float) -> float:
+
+def wsd(progress: float, *, warmup_share: float, decay_share: float) -> float:
     """Stable, then down to zero by 1 - sqrt over the last `decay_share` of the run.
 
     Hägele et al., 2024, https://arxiv.org/abs/2405.18392, where this form of decay did best.
@@ -18,17 +22,18 @@ def wsd(progress: float, *, decay_share: float) -> float:
     return 1.0 if into_decay <= 0 else 1.0 - math.sqrt(min(into_decay / decay_share, 1.0))
 
 
-def linear(progress: float, *, decay_share: float) -> float:
-    """Straight down to zero."""
-    return 1.0 - progress
+def linear(progress: float, *, warmup_share: float, decay_share: float) -> float:
+    """Straight down to zero from the end of the warm-up on."""
+    return 1.0 - _after_warmup(progress, warmup_share)
 
 
-def cosine(progress: float, *, decay_share: float) -> float:
-    """Half a cosine wave down to zero (Loshchilov and Hutter, 2017, https://arxiv.org/abs/1608.03983)."""
-    return 0.5 * (1.0 + math.cos(math.pi * progress))
+def cosine(progress: float, *, warmup_share: float, decay_share: float) -> float:
+    """Half a cosine wave down to zero from the end of the warm-up on (Loshchilov and Hutter, 2017,
+    https://arxiv.org/abs/1608.03983)."""
+    return 0.5 * (1.0 + math.cos(math.pi * _after_warmup(progress, warmup_share)))
 
 
-def constant(progress: float, *, decay_share: float) -> float:
+def constant(progress: float, *, warmup_share: float, decay_share: float) -> float:
     """The peak rate throughout."""
     return 1.0
 
@@ -36,17 +41,25 @@ def constant(progress: float, *, decay_share: float) -> float:
 SCHEDULES: dict[str, Callable[..., float]] = {"wsd": wsd, "linear": linear, "cosine": cosine, "constant": constant}
 
 
+def _after_warmup(progress: float, warmup_share: float) -> float:
+    """Share that is done of what follows the warm-up."""
+    return max(0.0, progress - warmup_share) / (1.0 - warmup_share) if warmup_share < 1 else 0.0
+
+
 def learning_rate(arguments: TrainingArguments, *, step: int, progress: float) -> float:
     """The learning rate of optimizer step `step` (from 0), at which `progress` (0 to 1) of the run is done.
 
-    Warm-up is linear and never starts at zero: a step at rate zero would be a step wasted.
+    A warm-up of a number of steps counts steps, this one included. One that is a share of the run follows progress,
+    whatever limits the run, so that it is over in time where the clock or the tokens leave steps undone.
+
+    Returns:
+        A number from 0 to `learning_rate`.
     """
-    if arguments.warmup_steps >= 1 or arguments.max_steps is not None:
-        warmup = arguments.warmup_steps
-        if warmup < 1 and arguments.max_steps is not None:
-            warmup *= arguments.max_steps
-        warmed = (step + 1) / warmup if warmup >= 1 else 1.0
-    else:  # only the clock limits the run
-        warmed = max(progress, 0.001) / arguments.warmup_steps if arguments.warmup_steps > 0 else 1.0
-    scale = SCHEDULES[arguments.schedule](min(progress, 1.0), decay_share=arguments.decay_share)
+    progress = min(max(progress, 0.0), 1.0)
+    asked, steps = arguments.warmup_steps, arguments.max_steps
+    if asked >= 1:
+        warmed, share = (step + 1) / asked, asked / steps if steps else 0.0
+    else:
+        warmed, share = (progress + (1.0 / steps if steps else _STEP)) / asked if asked else 1.0, asked
+    scale = SCHEDULES[arguments.schedule](progress, warmup_share=share, decay_share=arguments.decay_share)
     return arguments.learning_rate * min(warmed, 1.0) * scale

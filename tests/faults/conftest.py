@@ -77,7 +77,6 @@ class Toy:
             "model": tensors(self.output_dir / "model.safetensors"),
             "checkpoint": checkpoint.name,
             "optimizer": tensors(checkpoint / "training_state" / "optimizer.safetensors"),
-            "numbers": (checkpoint / "training_state" / "optimizer.json").read_text(),
             "counters": {name: value for name, value in progress.items() if name != "seconds"},
             "losses": losses,
             "evaluations": [(line["step"], line["eval_loss"]) for line in self.log() if "eval_loss" in line],

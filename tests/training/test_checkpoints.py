@@ -12,6 +12,7 @@ from training.checkpoints import (
     Progress,
     Saver,
     Snapshot,
+    load_weights,
     newest_checkpoint,
     read_progress,
     verify_checkpoint,
@@ -19,7 +20,7 @@ from training.checkpoints import (
 )
 from training.identity import check_identity
 from training.optimizers import OPTIMIZERS
-from training.states import load_model, load_optimizer, model_state, optimizer_state
+from training.sharding import full_model_state, full_optimizer_state, load_model_state, load_optimizer_state
 
 IDENTITY = {"seed": 0, "corpus": "abc"}
 
@@ -53,8 +54,8 @@ def save(tmp_path, plain_tokenizer):
         saver = Saver(output_dir=tmp_path, model=model, tokenizer=plain_tokenizer, keep=keep, greater_is_better=False)
         return saver.write(
             Snapshot(
-                weights=model_state(model),
-                optimizer=optimizer_state(model, optimizers),
+                weights=full_model_state(model),
+                optimizer=full_optimizer_state(model, optimizers),
                 average={},
                 progress=progress,
                 card="# card\n",
@@ -65,8 +66,8 @@ def save(tmp_path, plain_tokenizer):
 
 
 def restore(*, checkpoint, model, optimizers) -> Progress:
-    load_model(model=model, folder=checkpoint)
-    load_optimizer(model=model, optimizers=optimizers, folder=checkpoint)
+    load_model_state(model, load_weights(checkpoint))
+    load_optimizer_state(model, optimizers, load_file(checkpoint / "training_state" / "optimizer.safetensors"))
     return read_progress(checkpoint)
 
 

@@ -1,9 +1,35 @@
-"""Which weights decay, and which optimizer moves which."""
+"""Which weights decay, which optimizer moves which, and what each does, beside the formulas of its paper."""
 
+import json
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
-from torch import nn
+from safetensors.torch import load, save
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
-from training.optimizers import OPTIMIZERS, split_parameters
+from modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForPreTraining
+from training import ArgumentError
+from training.optimizers import OPTIMIZERS, BankedMuon, orthogonalized, split_parameters
+
+LIBRARY = ["stable_adamw", "lion", "ademamix"]
+FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+
+
+@pytest.fixture(params=list(OPTIMIZERS))
+def optimizer_name(request: pytest.FixtureRequest) -> str:
+    if request.param in LIBRARY:
+        pytest.importorskip("pytorch_optimizer")
+    return request.param
 
 
 def names_of(model: nn.Module, parameters) -> set[str]:
@@ -22,6 +48,31 @@ def test_matrices_decay_and_embeddings_norms_and_biases_do_not(new_model) -> Non
     assert not names_of(model, matrices) & names_of(model, rest)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "family, head",
+    [
+        ("bert", LacunaForPreTraining),
+        ("modernbert", LacunaForPreTraining),
+        ("gpt2", LacunaForCausalLM),
+        ("llama", LacunaForCausalLM),
+        ("qwen3", LacunaForCausalLM),
+        ("bart", LacunaForConditionalGeneration),
+        ("vaswani", LacunaForConditionalGeneration),
+    ],
+)
+def test_of_lacuna_only_the_weights_of_linear_layers_decay(family, head, tied) -> None:
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    model = head(LacunaConfig.from_family(family, **sizes, num_hidden_layers=1, tie_word_embeddings=tied))
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)} - tables
+    matrices, rest = split_parameters(model)
+    assert {id(weight) for weight in matrices} == linear
+    assert (id(model.get_output_embeddings().weight) in linear) is not tied
+    kinds = {name for name in names_of(model, rest) if not name.endswith("bias")}
+    assert kinds and all("embed" in name or "norm" in name for name in kinds), kinds
+
+
 def test_frozen_weights_are_left_out(new_model) -> None:
     model = new_model()
     for parameter in model.bert.embeddings.parameters():
@@ -38,17 +89,213 @@ def test_adamw_groups(new_model, options) -> None:
     assert len(single.param_groups) == 1
 
 
-def test_every_optimizer_moves_every_weight_once(new_model, options) -> None:
-    for name, build in OPTIMIZERS.items():
-        model = new_model(hidden_size=32, intermediate_size=64)
-        optimizers = build(model, options())
-        held = [id(weight) for one in optimizers for group in one.param_groups for weight in group["params"]]
-        assert sorted(held) == sorted(id(weight) for weight in model.parameters()), name
-        before = {key: value.clone() for key, value in model.named_parameters()}
-        model(input_ids=torch.arange(8)[None], labels=torch.arange(8)[None]).loss.backward()
+def test_every_optimizer_moves_every_weight_once(new_model, options, optimizer_name) -> None:
+    model = new_model(hidden_size=32, intermediate_size=64)
+    optimizers = OPTIMIZERS[optimizer_name](model, options())
+    held = [id(weight) for one in optimizers for group in one.param_groups for weight in group["params"]]
+    assert sorted(held) == sorted(id(weight) for weight in model.parameters())
+    before = {key: value.clone() for key, value in model.named_parameters()}
+    model(input_ids=torch.arange(8)[None], labels=torch.arange(8)[None]).loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    still = [key for key, value in model.named_parameters() if value.grad is None or torch.equal(value, before[key])]
+    assert not [key for key in still if "key.bias" not in key]  # a bias of keys changes no attention
+
+
+def test_weight_decay_shrinks_matrices_and_nothing_else(new_model, options, optimizer_name) -> None:
+    """Without a gradient only decay moves a weight: each step takes rate x decay of it away."""
+    model = new_model(hidden_size=32, intermediate_size=64)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    for optimizer in OPTIMIZERS[optimizer_name](model, options(weight_decay=0.5, learning_rate=0.1)):
+        for weight in model.parameters():
+            weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+    decayed = names_of(model, split_parameters(model)[0])
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(weight.detach(), before[name] * (0.95 if name in decayed else 1.0))
+
+
+def test_an_absent_library_is_an_error_that_says_what_to_install(new_model, options, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    for name in LIBRARY:
+        with pytest.raises(ArgumentError, match=rf'--optimizer {name} .* pip install "lacuna\[optimizers\]"'):
+            OPTIMIZERS[name](new_model(), options(max_steps=5))
+
+
+def test_ademamix_must_know_how_long_the_run_is(new_model, options) -> None:
+    with pytest.raises(ArgumentError, match="--max_steps or --max_epochs"):
+        OPTIMIZERS["ademamix"](new_model(), options(max_steps=None, max_minutes=1))
+
+
+# ---------------------------------------------------------------------------------------------------- beside formulas
+
+
+def gradients_of(step: int, shape: tuple[int, ...]) -> Tensor:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(shape, generator=generator, dtype=torch.float64) * 10.0 ** (step % 3 - 1)
+
+
+def slow_stable_adamw(weight: Tensor, gradients: list[Tensor], *, rate: float, decay: float, beta2: float) -> Tensor:
+    """Algorithm 2 of Wortsman et al., 2023, which debiases by changing beta."""
+    mean, square = torch.zeros_like(weight), torch.zeros_like(weight)
+    for step, gradient in enumerate(gradients, start=1):
+        first, second = (beta * (1 - beta ** (step - 1)) / (1 - beta**step) for beta in (0.9, beta2))
+        mean = first * mean + (1 - first) * gradient
+        square = second * square + (1 - second) * gradient**2
+        rms = (gradient**2 / square.clamp(min=1e-16)).mean().sqrt()
+        smaller = rate / max(1.0, rms.item())
+        weight = weight * (1 - smaller * decay) - smaller * mean / (square.sqrt() + 1e-8)
+    return weight
+
+
+def slow_lion(weight: Tensor, gradients: list[Tensor], *, rate: float, decay: float, beta2: float) -> Tensor:
+    """Algorithm 2 of Chen et al., 2023."""
+    mean = torch.zeros_like(weight)
+    for gradient in gradients:
+        weight = weight - rate * ((0.9 * mean + 0.1 * gradient).sign() + decay * weight)
+        mean = 0.99 * mean + 0.01 * gradient
+    return weight
+
+
+def slow_ademamix(weight: Tensor, gradients: list[Tensor], *, rate: float, decay: float, beta2: float) -> Tensor:
+    """Algorithm 1 of Pagliardini et al., 2024, with alpha and beta3 that come in over the whole run."""
+    mean, slow, square = (torch.zeros_like(weight) for _ in range(3))
+    for step, gradient in enumerate(gradients, start=1):
+        done = step / len(gradients)
+        alpha = min(done * 5.0, 5.0)
+        low, high = math.log(0.9), math.log(0.9999)
+        beta3 = min(math.exp(low * high / ((1 - done) * high + done * low)), 0.9999)
+        mean = 0.9 * mean + 0.1 * gradient
+        slow = beta3 * slow + (1 - beta3) * gradient
+        square = beta2 * square + (1 - beta2) * gradient**2
+        root = (square / (1 - beta2**step)).sqrt() + 1e-8
+        weight = weight - rate * ((mean / (1 - 0.9**step) + alpha * slow) / root + decay * weight)
+    return weight
+
+
+@pytest.mark.parametrize(
+    "name, reference", [("stable_adamw", slow_stable_adamw), ("lion", slow_lion), ("ademamix", slow_ademamix)]
+)
+def test_optimizers_of_the_library_follow_their_papers(options, name, reference) -> None:
+    pytest.importorskip("pytorch_optimizer")
+    steps = 7
+    model = nn.Linear(6, 5, bias=False).double()
+    start = model.weight.detach().clone()
+    arguments = options(learning_rate=0.02, weight_decay=0.3, adam_beta2=0.95, max_steps=steps)
+    (optimizer,) = OPTIMIZERS[name](model, arguments)
+    gradients = [gradients_of(step, (5, 6)) for step in range(steps)]
+    for gradient in gradients:
+        model.weight.grad = gradient.clone()
+        optimizer.step()
+    expected = reference(start, gradients, rate=0.02, decay=0.3, beta2=0.95)
+    torch.testing.assert_close(model.weight.detach(), expected, rtol=1e-6, atol=1e-9)
+
+
+# --------------------------------------------------------------------------------------------------------------- Muon
+
+
+@pytest.mark.parametrize("shape", [(48, 48), (48, 96), (96, 48)])
+def test_orthogonalized_has_singular_values_near_one_and_keeps_their_vectors(shape) -> None:
+    torch.manual_seed(0)
+    bank = torch.randn(3, *shape)
+    bank[1] *= 1e-4  # each matrix is scaled for itself
+    found = orthogonalized(bank, coefficients=COEFFICIENTS)
+    assert found.dtype == bank.dtype and found.shape == bank.shape
+    for matrix, result in zip(bank, found, strict=True):
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        within = torch.diagonal(left.T @ result @ right.T)
+        large = values > 0.05 * values.max()  # below, five iterations do not reach 1
+        assert within[large].min() > 0.6 and within.max() < 1.3
+        torch.testing.assert_close(left @ torch.diag(within) @ right, result, rtol=0, atol=0.02)
+
+
+def test_muon_in_banks_is_torchs_muon() -> None:
+    """Ten steps on matrices of three shapes, one of which lacks a gradient at times."""
+    torch.manual_seed(0)
+    shapes = [(32, 64), (64, 32), (32, 64), (64, 64), (64, 32), (32, 64)]
+    start = [torch.randn(shape) * 0.1 for shape in shapes]
+    ours, theirs = ([nn.Parameter(matrix.clone()) for matrix in start] for _ in range(2))
+    options = {"lr": 0.01, "weight_decay": 0.1}
+    banked, torchs = BankedMuon(ours, **options), torch.optim.Muon(theirs, adjust_lr_fn="match_rms_adamw", **options)
+    for step in range(10):
+        for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            has_none = number == 2 and step % 3 == 1
+            one.grad = None if has_none else gradients_of(step * 10 + number, tuple(one.shape)).float()
+            other.grad = None if has_none else one.grad.clone()
+        banked.step()
+        torchs.step()
+    for one, other, first in zip(ours, theirs, start, strict=True):
+        moved = (other - first).norm()
+        assert (one - other).norm() < 0.01 * moved
+        torch.testing.assert_close(
+            banked.state[one]["momentum_buffer"], torchs.state[other]["momentum_buffer"], rtol=1e-6, atol=1e-7
+        )
+
+
+def test_banks_are_as_large_as_memory_allows(monkeypatch) -> None:
+    torch.manual_seed(0)
+    weights = [nn.Parameter(torch.randn(32, 32)) for _ in range(5)]
+    for weight in weights:
+        weight.grad = torch.randn(32, 32)
+    seen: list[tuple[int, ...]] = []
+
+    def note(bank: Tensor, **_: Any) -> Tensor:
+        seen.append(tuple(bank.shape))
+        return bank
+
+    monkeypatch.setattr("training.optimizers.orthogonalized", note)
+    monkeypatch.setattr("training.optimizers._BANK_NUMBERS", 2 * 32 * 32)
+    BankedMuon(weights, lr=0.1).step()
+    assert seen == [(2, 32, 32), (2, 32, 32), (1, 32, 32)]
+
+
+# ------------------------------------------------------------------------------------------------------------- resume
+
+
+def train_steps(model: nn.Module, optimizers: list[torch.optim.Optimizer], steps: range) -> None:
+    for step in steps:
+        ids = torch.randint(5, 40, (4, 12), generator=torch.Generator().manual_seed(step))
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+            group["lr"] = 1e-2 / (step + 1)
+        model(input_ids=ids, labels=ids).loss.backward()
         for optimizer in optimizers:
             optimizer.step()
-        still = [
-            key for key, value in model.named_parameters() if value.grad is None or torch.equal(value, before[key])
-        ]
-        assert not [key for key in still if "key.bias" not in key], name  # a bias of keys changes no attention
+            optimizer.zero_grad()
+
+
+def flat_state(model: nn.Module, optimizers: list[Any], fresh_model: nn.Module, fresh: list[Any]) -> None:
+    """By name, through safetensors and JSON, as a checkpoint is written and read."""
+    state = get_optimizer_state_dict(model, optimizers, options=FLAT)
+    tensors = {name: value.contiguous() for name, value in state.items() if isinstance(value, Tensor)}
+    numbers = json.dumps({name: value for name, value in state.items() if name not in tensors})
+    back = {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(numbers).items()}
+    back |= load(save(tensors))
+    set_optimizer_state_dict(fresh_model, fresh, back, options=StateDictOptions(flatten_optimizer_state_dict=True))
+
+
+def tensors_alone(model: nn.Module, optimizers: list[Any], fresh_model: nn.Module, fresh: list[Any]) -> None:
+    """Only what the state of weights holds; options come from the new run."""
+    for one, other in zip(optimizers, fresh, strict=True):
+        state = one.state_dict()["state"]
+        assert all(isinstance(value, Tensor) for of_weight in state.values() for value in of_weight.values())
+        kept = {number: {key: value.clone() for key, value in of.items()} for number, of in state.items()}
+        other.load_state_dict({"state": kept, "param_groups": other.state_dict()["param_groups"]})
+
+
+@pytest.mark.parametrize("carry", [flat_state, tensors_alone])
+def test_a_stopped_run_goes_on_to_the_bit(new_model, options, optimizer_name, carry: Callable[..., None]) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 64}
+    arguments = options(max_steps=8)
+    whole = new_model(**sizes)
+    train_steps(whole, OPTIMIZERS[optimizer_name](whole, arguments), range(8))
+
+    stopped = new_model(**sizes)
+    optimizers = OPTIMIZERS[optimizer_name](stopped, arguments)
+    train_steps(stopped, optimizers, range(3))
+    resumed = new_model(**sizes, seed=1)
+    fresh = OPTIMIZERS[optimizer_name](resumed, arguments)
+    resumed.load_state_dict(stopped.state_dict())
+    carry(stopped, optimizers, resumed, fresh)
+    train_steps(resumed, fresh, range(3, 8))
+    for (name, weight), (_, expected) in zip(resumed.named_parameters(), whole.named_parameters(), strict=True):
+        assert torch.equal(weight, expected), name

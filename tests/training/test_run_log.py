@@ -1,24 +1,54 @@
-"""What stays of a run."""
+"""What stays of a run, and what is seen of it on a terminal and elsewhere."""
 
+import fcntl
 import json
+import os
+import pty
+import re
+import resource
+import shutil
+import struct
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from training.curves import draw_curves
+from training import live_line, run_log
 from training.model_card import model_card
-from training.run_log import RunLog, short
+from training.run_log import RunLog
 
 
-def test_numbers_as_people_read_them() -> None:
-    assert [short(value) for value in (12345.6, 0.12345, 1.2e-5, 3.0)] == ["12,346", "0.1235", "1.2e-05", "3"]
+def open_log(folder: Path, first_step: int = 0, enabled: bool = True, **options: Any) -> RunLog:
+    return RunLog(output_dir=folder, enabled=enabled, first_step=first_step, done=0.0, **options)
 
 
-def open_log(folder, first_step: int = 0, enabled: bool = True) -> RunLog:
-    return RunLog(output_dir=folder, enabled=enabled, first_step=first_step, done=0.0)
+def line(step: int) -> dict[str, Any]:
+    return {
+        "step": step,
+        "loss": 1.0 / step,
+        "mlm_accuracy": 0.25,
+        "learning_rate": 1e-3,
+        "grad_norm": 0.5,
+        "tokens_per_second": 10.0,
+        "mfu": 0.3,
+    }
 
 
-def line(step: int) -> dict:
-    return {"step": step, "loss": 1.0 / step, "learning_rate": 1e-3, "tokens_per_second": 10.0}
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    """Time that passes when a test says so."""
+    clock = SimpleNamespace(now=1000.0)
+    for module in (run_log, live_line):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
 
 
 def test_what_came_after_the_checkpoint_is_dropped_when_resuming(tmp_path) -> None:
@@ -31,35 +61,294 @@ def test_what_came_after_the_checkpoint_is_dropped_when_resuming(tmp_path) -> No
     log = open_log(tmp_path, first_step=3)
     log.record(line(4))
     log.close()
-    steps = [json.loads(text)["step"] for text in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    steps = [record["step"] for record in lines(tmp_path)]
     assert steps == [1, 2, 3, 4] == [record["step"] for record in log.records]
     open_log(tmp_path).close()
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
-def test_other_processes_write_nothing(tmp_path) -> None:
+def test_marks_of_resumes_outlive_going_back_further(tmp_path) -> None:
+    log = open_log(tmp_path)
+    for step in range(1, 7):
+        log.record(line(step))
+        if step % 2 == 0:
+            log.mark("checkpoint", step)
+    log.close()
+    log = open_log(tmp_path, first_step=4)
+    log.mark("resume", 4, checkpoint="step-00000004")
+    log.mark("spike", 5, samples=[1, 2])
+    log.close()
+    log = open_log(tmp_path, first_step=2)
+    log.mark("resume", 2)
+    log.close()
+    assert [(record["step"], record.get("event")) for record in lines(tmp_path)] == [
+        (1, None),
+        (2, None),
+        (2, "checkpoint"),
+        (4, "resume"),
+        (2, "resume"),
+    ]
+    assert lines(tmp_path)[3] == {"step": 4, "event": "resume", "checkpoint": "step-00000004"}
+    assert lines(tmp_path) == log.records
+
+
+def test_a_log_cut_at_any_byte_goes_on_with_whole_lines(tmp_path) -> None:
+    log = open_log(tmp_path)
+    for step in range(1, 4):
+        log.record(line(step))
+    log.close()
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        log = open_log(tmp_path, first_step=3)
+        log.record({"step": 4})
+        log.close()
+        kept = whole[:size].count(b"\n")
+        assert [record["step"] for record in lines(tmp_path)] == [*range(1, kept + 1), 4]
+
+
+@pytest.mark.parametrize("rubbish", [b"17\n", b"[]\n", b'{"loss": 1}\n', b'{"step": "2"}\n', b"\0\0\0\0", b"\xff\n"])
+def test_lines_that_are_no_records_end_what_is_kept(tmp_path, rubbish) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + rubbish + b'{"step": 2}\n')
+    open_log(tmp_path, first_step=2).close()
+    assert lines(tmp_path) == [{"step": 1}]
+
+
+def test_a_full_disk_is_one_warning_and_loses_no_line(tmp_path, capsys) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    log = open_log(tmp_path)
+    log.record(line(1))
+    room = (tmp_path / "metrics.jsonl").stat().st_size + 20
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))  # as on a full disk, half a line still fits
+    try:
+        for step in (2, 3):
+            log.record(line(step))
+            log.evaluation({"step": step, "eval_loss": 1.0})
+            log.mark("checkpoint", step)
+            assert lines(tmp_path) == [line(1)]  # no half line was left
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    log.record(line(4))
+    log.close()
+    assert lines(tmp_path) == log.records and len(log.records) == 8
+    said = capsys.readouterr().err
+    assert said.count("cannot be written") == 1 and said.count("can be written again; no line is missing") == 1
+
+
+@pytest.mark.parametrize("harm", ["folder", "file", "longer", "shorter"])
+def test_a_log_that_somebody_harms_is_written_anew(tmp_path, harm, capsys) -> None:
+    folder = tmp_path / "run"
+    log = open_log(folder)
+    log.record(line(1))
+    log.record(line(2))
+    path = folder / "metrics.jsonl"
+    if harm == "folder":
+        shutil.rmtree(folder)
+        log.record(line(3))
+        folder.mkdir()
+    elif harm == "file":
+        path.unlink()
+        log.record(line(3))
+    elif harm == "longer":
+        path.write_bytes(path.read_bytes() + b'{"st')
+        log.record(line(3))
+    else:
+        path.write_bytes(path.read_bytes()[:50])
+        log.record(line(3))
+    log.record(line(4))
+    log.close()
+    assert lines(folder) == [line(step) for step in (1, 2, 3, 4)]
+    assert capsys.readouterr().err.count("warning") == (harm == "folder")
+
+
+def test_a_log_that_cannot_be_opened_waits(tmp_path, capsys) -> None:
+    (tmp_path / "metrics.jsonl").mkdir()
+    log = open_log(tmp_path, first_step=3)
+    log.record(line(4))
+    log.record(line(5))
+    (tmp_path / "metrics.jsonl").rmdir()
+    log.record(line(6))
+    log.close()
+    assert [record["step"] for record in lines(tmp_path)] == [4, 5, 6]
+    assert capsys.readouterr().err.count("warning") == 1
+
+
+def test_other_processes_write_nothing(tmp_path, capsys) -> None:
     log = open_log(tmp_path / "run", enabled=False)
     log.record(line(1))
     log.evaluation({"step": 1, "eval_loss": 1.0})
+    log.advance(0.5, step=1)
+    log.mark("resume", 1)
     log.say("hello")
-    log.finish({})
     log.close()
-    assert not (tmp_path / "run").exists()
+    log.finish({})
+    assert not (tmp_path / "run").exists() and capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    "records",
-    [
-        [line(1)],
-        [{"step": 1, "eval_loss": 2.0}],
-        [line(1), {"step": 1, "eval_loss": 2.0, "eval_accuracy": 0.5, "eval_f1": 0.2}, line(2)],
-        [{**line(1), "loss": float("inf")}, {"step": 1, "eval_loss": 1.0}],
-    ],
-)
-def test_curves_of_any_records(tmp_path, records) -> None:
-    draw_curves(records=records, path=tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
+def test_curves_that_cannot_be_drawn_are_one_warning(tmp_path, monkeypatch, capsys) -> None:
+    def fail(**_: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(run_log, "draw_curves", fail)
+    log = open_log(tmp_path)
+    log.evaluation({"step": 1, "eval_loss": 1.0})
+    log.evaluation({"step": 2, "eval_loss": 1.0})
+    log.finish({"eval_loss": 1.0})
+    assert json.loads((tmp_path / "results.json").read_text()) == {"eval_loss": 1.0}
+    assert capsys.readouterr().err.count("curves.png could not be drawn (MemoryError: no room)") == 1
+
+
+def test_drawing_takes_a_tenth_of_the_time_and_the_end_is_drawn(tmp_path, monkeypatch, clock) -> None:
+    drawn: list[int] = []
+
+    def draw(*, records: list[dict[str, Any]], path: Path, title: str) -> None:
+        assert path == tmp_path / "curves.png" and title == "a model"
+        drawn.append(records[-1]["step"])
+        clock.now += 2.0
+
+    monkeypatch.setattr(run_log, "draw_curves", draw)
+    log = open_log(tmp_path, title="a model")
+    for step in range(1, 10):
+        clock.now += 7.0
+        log.evaluation({"step": step, "eval_loss": 1.0})
+    assert drawn == [1, 4, 7]
+    log.close()
+    log.finish({})
+    assert drawn == [1, 4, 7, 9]
+
+
+def test_without_a_terminal_a_line_for_each_evaluation_and_signs_of_life(tmp_path, capsys, clock) -> None:
+    log = open_log(tmp_path)
+    for step in range(1, 31):
+        clock.now += 10.0
+        log.advance(step / 40, step=step)
+        log.record(line(step))
+        if step == 15:
+            log.evaluation({"step": step, "eval_loss": 2.5, "eval_accuracy": 0.5})
+    log.close()
+    said = capsys.readouterr().err
+    assert "\r" not in said and "\x1b" not in said
+    evaluation = "step     15  loss 2.5  accuracy 0.5  (38%, train loss 0.067, 4:10 left)"
+    assert [text if "(" in text else text[: text.index(" mlm")].rstrip() for text in said.splitlines()] == [
+        "15%  step 6  loss 0.200",
+        "30%  step 12  loss 0.091",
+        evaluation,
+        "52%  step 21  loss 0.050",
+        "68%  step 27  loss 0.038",
+    ]
+
+
+def test_an_output_that_nobody_reads_does_not_stop_the_run(tmp_path, monkeypatch, clock) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1, closefd=False) as broken:
+        monkeypatch.setattr(sys, "stderr", broken)
+        log = open_log(tmp_path)
+        log.say("hello")
+        clock.now += 100
+        log.record(line(1))
+        log.evaluation({"step": 1, "eval_loss": 1.0})
+        log.close()
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
+    os.close(writer)
+    assert len(lines(tmp_path)) == 2
+
+
+@pytest.fixture
+def terminal(monkeypatch) -> Iterator[Callable[[int], Callable[[], str]]]:
+    """Makes standard error a terminal of some columns; what it gives returns what was written there since."""
+    opened: list[Any] = []
+
+    def make(columns: int) -> Callable[[], str]:
+        master, slave = pty.openpty()
+        os.set_blocking(master, False)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        stream = os.fdopen(slave, "w", encoding="utf-8")
+        opened.extend([master, stream])
+        monkeypatch.setattr(sys, "stderr", stream)
+
+        def written() -> str:
+            stream.flush()
+            parts = []
+            while True:
+                try:
+                    parts.append(os.read(master, 65536))
+                except BlockingIOError:
+                    return b"".join(parts).decode("utf-8")
+
+        return written
+
+    yield make
+    monkeypatch.undo()
+    for thing in opened:
+        os.close(thing) if isinstance(thing, int) else thing.close()
+
+
+def frames(text: str) -> list[str]:
+    return [frame.rstrip() for frame in re.split(r"[\r\n]+", text) if frame.strip()]
+
+
+@pytest.mark.parametrize("columns", [0, 5, 20, 40, 80, 120, 200])
+def test_the_live_line_fits_every_terminal(tmp_path, terminal, clock, columns) -> None:
+    written = terminal(columns)
+    log = open_log(tmp_path)
+    for step in range(1, 9):
+        clock.now += 1.0
+        log.advance(step / 8, step=step)
+        log.record(line(step))
+    log.close()
+    text = written()
+    assert max(map(len, re.split(r"[\r\n]", text))) < (columns or 80)
+    assert text.count("\n") == 1 and text.endswith("\n")  # the line stays, with the cursor under it
+    last = frames(text)[-1]
+    expected = {
+        0: "100%  step 8  loss 0.125  lr 0.001  norm 0.5  10 tokens/s  0:00 left",
+        5: "step",
+        20: "step 8  loss 0.125",
+        40: "step 8  loss 0.125  0:00 left",
+        80: "100%  step 8  loss 0.125  lr 0.001  norm 0.5  10 tokens/s  0:00 left",
+    }
+    if columns in expected:
+        assert last == expected[columns]
+    else:
+        for part in ("100%", "step 8", "loss 0.125", "mlm_accuracy 0.250", "lr 0.001", "MFU 30.0%", "0:00 left"):
+            assert part in last
+        assert last.startswith("100%|██████████| step 8")
+
+
+def test_the_live_line_is_drawn_a_few_times_a_second_and_follows_the_width(tmp_path, terminal, clock) -> None:
+    written = terminal(80)
+    log = open_log(tmp_path)
+    log.record(line(1))
+    written()
+    for step in range(1000):
+        clock.now += 0.001
+        log.advance(step / 2000, step=step)
+    assert 2 <= len(frames(written())) <= 4
+    fcntl.ioctl(sys.stderr.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
+    clock.now += 1.0
+    log.advance(0.75, step=1001)
+    assert [len(frame) < 30 for frame in frames(written())] == [True]
+    log.close()
+
+
+def test_lines_are_printed_above_the_live_line(tmp_path, terminal, clock) -> None:
+    written = terminal(100)
+    log = open_log(tmp_path)
+    log.record(line(1))
+    written()
+    log.say("a notice")
+    log.evaluation({"step": 1, "eval_loss": 2.0})
+    text = written()
+    assert frames(text)[0] == "a notice" and "step      1  loss 2" in frames(text)
+    assert "loss 1.000" not in next(frame for frame in frames(text) if frame.startswith("step   "))
+    clock.now += 1.0
+    log.advance(0.5)
+    assert frames(written())[-1].startswith("50%  step 1  loss 1.000")
+    log.close()
+    log.finish({})
 
 
 def test_the_card_says_how_to_load(new_model) -> None:

@@ -1,0 +1,75 @@
+"""Averages of a sharded model, by two processes: prints how far they are from those of a whole one.
+
+torchrun --nproc_per_node 2 tests/training/averaging_in_shards.py
+"""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from training.averaging import make_average
+from training.optimizers import BankedMuon
+
+
+def made() -> nn.Module:
+    """The same small model every time."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(48, 33), nn.Linear(33, 48), nn.Linear(48, 33))
+
+
+def trained(model: nn.Module, *, stop_at: int | None = None) -> Any:
+    """Six steps of Muon and SGD with an average; with `stop_at` the average is written and read after that step."""
+    arguments = cast(Any, SimpleNamespace(average="ema", ema_decay=0.8, tail_share=0.5))
+    matrices = [weight for weight in model.parameters() if weight.ndim == 2]
+    rest = [weight for weight in model.parameters() if weight.ndim == 1]
+    optimizers = [BankedMuon(matrices, lr=0.01, weight_decay=0.1), torch.optim.SGD(rest, lr=0.1)]
+    average = make_average(arguments, model)
+    assert average is not None
+    for step in range(6):
+        inputs = torch.randn(256, 48, generator=torch.Generator().manual_seed(step))
+        model(inputs).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        average.update(model, done=(step + 1) / 6)
+        if step + 1 == stop_at:
+            state = average.state()
+            average = make_average(arguments, model)
+            assert average is not None
+            average.load(state)
+    return average
+
+
+def main() -> None:
+    """Compare."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    whole, sharded, resumed = made(), made(), made()
+    mesh = init_device_mesh("cpu", (2,))
+    for model in (sharded, resumed):
+        for layer in cast(nn.Sequential, model):
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    averages = trained(whole), trained(sharded), trained(resumed, stop_at=3)
+    states = [average.state() for average in averages]
+    error = max(float((states[0][name] - states[1][name]).abs().max()) for name in states[0])
+    exact = all(torch.equal(states[1][name], states[2][name]) for name in states[1])
+    with averages[1].applied(sharded):
+        seen = {name: weight.full_tensor() for name, weight in sharded.named_parameters()}
+    swapped = all(torch.equal(seen[name], states[1][name]) for name in seen)
+    if dist.get_rank() == 0:
+        print(f"error={error:.1e} exact={exact} swapped={swapped}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""Several processes, whole or sharded, learn what one learns; what they save is whole and goes on anywhere."""
+
+import json
+import math
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import processes
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from modeling import LacunaForPreTraining
+from training import ArgumentError, sharding
+from training.optimizers import OPTIMIZERS
+
+SCRIPT = "tests/training/sharded_run.py"
+KINDS = ("encoder", "decoder", "seq2seq", "hybrid")
+IS_INSTALLED = find_spec("pytorch_optimizer") is not None
+OTHERS = [name for name in sharding.OPTIMIZERS_ON_SHARDS if name == "muon" or (name != "adamw" and IS_INSTALLED)]
+
+
+def run(folder: Path, jobs: list[dict[str, Any]], *, num_processes: int, **env: str) -> None:
+    """Run jobs one after the other in the same processes."""
+    words = [json.dumps(job) for job in jobs]
+    done = processes.run(SCRIPT, folder, *words, num_processes=num_processes, env={**os.environ, **env})
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+def facts(folder: Path, name: str) -> dict[str, Any]:
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def state(folder: Path, name: str) -> dict[str, Tensor]:
+    return load_file(folder / f"{name}.safetensors")
+
+
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    """The same tensors, to the bit."""
+    assert sorted(one) == sorted(other)
+    assert [
+        name for name in one if one[name].dtype != other[name].dtype or not torch.equal(one[name], other[name])
+    ] == []
+
+
+def jobs_of_two() -> list[dict[str, Any]]:
+    """What two processes do in the fixture below."""
+    jobs: list[dict[str, Any]] = []
+    for kind in KINDS:
+        for micro in (1, 2):
+            for sharded in (False, True):
+                name = f"{kind} {'sharded' if sharded else 'DDP'} {micro}"
+                jobs.append({"name": name, "kind": kind, "micro_batches": micro, "sharded": sharded})
+        # What one process saved after two steps: taken over as it is, and continued for a step.
+        half = {"kind": kind, "sharded": True, "load": f"{kind} half", "first": 2}
+        jobs += [{**half, "name": f"{kind} taken by two", "last": 2}, {**half, "name": f"{kind} third", "last": 3}]
+    whole = {"kind": "encoder", "sharded": True}
+    jobs += [
+        {"kind": kind, "name": f"{kind} kept whole", "micro_batches": 2, "sharded": True, "keep_whole": True}
+        for kind in ("seq2seq", "hybrid")
+    ]
+    jobs += [{"kind": "decoder", "name": f"{name} sharded", "sharded": True, "optimizer": name} for name in OTHERS]
+    jobs += [
+        {**whole, "name": "sharded half", "last": 2},
+        {**whole, "name": "sharded rest", "first": 2, "load": "sharded half", "export": True},
+        {**whole, "name": "poisoned sharded", "last": 2, "poison": 1},
+        {"kind": "encoder", "name": "poisoned DDP", "last": 2, "poison": 1},
+        {"kind": "native", "name": "native sharded", "sharded": True, "micro_batches": 2},
+        {"kind": "decoder", "name": "bf16 sharded", "sharded": True, "precision": "bf16"},
+        {"kind": "decoder", "name": "bf16 DDP", "precision": "bf16"},
+    ]
+    return jobs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the results of one process, of two, and of one again."""
+    folder = tmp_path_factory.mktemp("runs")
+    first = [{"name": f"{kind} alone", "kind": kind} for kind in KINDS]
+    first += [{"name": f"{kind} half", "kind": kind, "last": 2} for kind in KINDS]
+    first += [{"name": f"{name} alone", "kind": "decoder", "optimizer": name} for name in OTHERS]
+    first += [{"name": "native alone", "kind": "native", "micro_batches": 2}]
+    run(folder, first, num_processes=1)
+    run(folder, jobs_of_two(), num_processes=2)
+    jobs = [{"load": f"{kind} third", "kind": kind, "first": 3} for kind in KINDS]
+    again = [{**job, "name": f"{job['kind']} taken by one", "last": 3} for job in jobs]
+    again += [{**job, "name": f"{job['kind']} end"} for job in jobs]
+    taken = {"kind": "decoder", "first": 4, "last": 4}
+    again += [{**taken, "name": f"{name} end", "optimizer": name, "load": f"{name} sharded"} for name in OTHERS]
+    run(folder, again, num_processes=1)
+    return folder
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+@pytest.mark.parametrize("way", ["DDP", "sharded"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_learn_what_one_learns(runs, kind, way, micro) -> None:
+    one, two = facts(runs, f"{kind} alone"), facts(runs, f"{kind} {way} {micro}")
+    assert one["loss"][-1] < one["loss"][0]
+    for name in ("loss", "held_out"):
+        assert two[name] == pytest.approx(one[name], rel=1e-5)
+    assert two["norms"][0] == pytest.approx(one["norms"][0], rel=1e-5)
+    assert two["norms"][0] == two["norms"][1]
+    share = two["local"] / one["local"]
+    assert share == 1 if way == "DDP" else 0.5 <= share < 0.51  # the first process has the larger halves
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_moves_from_one_process_to_two_and_back(runs, kind) -> None:
+    assert_equal(state(runs, f"{kind} half"), state(runs, f"{kind} taken by two"))
+    assert_equal(state(runs, f"{kind} third"), state(runs, f"{kind} taken by one"))
+    moved = [loss for name in ("half", "third", "end") for loss in facts(runs, f"{kind} {name}")["loss"]]
+    assert moved == pytest.approx(facts(runs, f"{kind} alone")["loss"], rel=1e-5)
+    alone, end = state(runs, f"{kind} alone"), state(runs, f"{kind} end")
+    for name, tensor in alone.items():
+        torch.testing.assert_close(end[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+def test_a_sharded_run_that_was_stopped_ends_in_the_same_bits(runs) -> None:
+    whole = facts(runs, "encoder sharded 1")
+    assert facts(runs, "sharded half")["loss"] + facts(runs, "sharded rest")["loss"] == whole["loss"]
+    assert_equal(state(runs, "encoder sharded 1"), state(runs, "sharded rest"))
+
+
+def test_a_sharded_model_is_saved_as_any_other(runs) -> None:
+    folder = runs / "sharded rest"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["LacunaForPreTraining"]
+    assert config["auto_map"]["AutoModelForPreTraining"] == "modeling_lacuna.LacunaForPreTraining"
+    assert (folder / "modeling_lacuna.py").is_file()
+    model = LacunaForPreTraining.from_pretrained(folder)
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+    saved = {name.removeprefix("model/"): tensor for name, tensor in state(runs, "sharded rest").items()}
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, saved[name])
+    assert len(load_file(folder / "model.safetensors")) == len(model.state_dict()) - 1  # the tied weight once
+
+
+@pytest.mark.parametrize("way", ["DDP", "sharded"])
+def test_a_loss_that_is_not_finite_on_one_process_is_seen_by_all(runs, way) -> None:
+    norms = facts(runs, f"poisoned {way}")["norms"]
+    assert norms[0][0] == norms[1][0] and math.isfinite(norms[0][0])
+    assert not math.isfinite(norms[0][1]) and not math.isfinite(norms[1][1])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_optimizer_does_on_shards_what_it_does_on_whole_weights(runs, name) -> None:
+    alone, two = facts(runs, f"{name} alone"), facts(runs, f"{name} sharded")
+    assert two["loss"] == pytest.approx(alone["loss"], rel=1e-5)
+    assert_equal(state(runs, f"{name} sharded"), state(runs, f"{name} end"))
+
+
+def test_an_optimizer_that_is_wrong_on_shards_is_refused() -> None:
+    assert set(sharding.OPTIMIZERS_ON_SHARDS) <= set(OPTIMIZERS)
+    sharding.check_optimizer("muon")
+    with pytest.raises(ArgumentError, match="--optimizer stable_adamw does not work on weights that are sharded"):
+        sharding.check_optimizer("stable_adamw")
+
+
+ASKED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+REFUSED = {
+    "version 1": ({"FSDP_VERSION": "1"}, "FSDP_VERSION is 1: set fsdp_version: 2"),
+    "no version": ({"FSDP_VERSION": None}, "FSDP_VERSION is 1"),
+    "offloading": ({"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params is not supported"),
+    "DeepSpeed": ({"ACCELERATE_USE_FSDP": None, "ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed is not supported"),
+}
+
+
+def test_sharding_is_asked_for_by_the_launcher(monkeypatch) -> None:
+    monkeypatch.delenv("ACCELERATE_USE_FSDP", raising=False)
+    assert not sharding.asked_for()
+    for name, value in ASKED.items():
+        monkeypatch.setenv(name, value)
+    assert sharding.asked_for()
+    with sharding.hidden_from_accelerate():
+        assert not sharding.asked_for()
+    assert sharding.asked_for()
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_not_done_here_is_refused(monkeypatch, reason) -> None:
+    values, message = REFUSED[reason]
+    for name, value in {**ASKED, **values}.items():
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    with pytest.raises(ArgumentError, match=message):
+        sharding.asked_for()
+
+
+def test_one_process_does_not_pass_for_a_sharded_run() -> None:
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ArgumentError, match="sharding was asked for, and there is one process"):
+        sharding.shard(model, device=torch.device("cpu"))
+    assert not sharding.is_sharded(model)
+
+
+@pytest.mark.parametrize("kind", ["seq2seq", "hybrid"])
+def test_weights_and_gradients_that_stay_whole_within_a_step(runs, kind) -> None:
+    one, two = facts(runs, f"{kind} alone"), facts(runs, f"{kind} kept whole")
+    for name in ("loss", "held_out"):
+        assert two[name] == pytest.approx(one[name], rel=1e-5)
+
+
+def test_a_native_model_is_sharded_too(runs) -> None:
+    one, two = facts(runs, "native alone"), facts(runs, "native sharded")
+    assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+    assert two["local"] / one["local"] < 0.51
+
+
+def test_bf16_on_shards_is_near_to_bf16_under_ddp(runs) -> None:
+    one, ddp, shards = (facts(runs, name)["loss"] for name in ("decoder alone", "bf16 DDP", "bf16 sharded"))
+    assert ddp != one and shards == pytest.approx(ddp, rel=2e-3)
+    assert {tensor.dtype for tensor in state(runs, "bf16 sharded").values()} == {torch.float32}

@@ -1,0 +1,211 @@
+"""How much memory a training step needs, by part, and how many rows fit.
+
+Found by running a step without computing it (training/live_tensors.py), from the model, the optimizer and the shape
+of a batch. What is not in it: Python and its libraries (0.5 GB), a CUDA context (0.5 GB), what kernels take for
+themselves, batches that wait, and the text, which is mapped from the disk.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .arguments import TrainingArguments
+from .errors import ArgumentError
+from .flops import predicts_targets_only
+from .live_tensors import LiveTensors, counting
+from .optimizers import OPTIMIZERS
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one process sends through the model at once, as far as memory is concerned."""
+
+    rows: int
+    length: int
+    target_length: int | None = None
+    """Tokens in the decoder's row of an encoder-decoder; by default as many as in the encoder's."""
+    predicted_share: float = 1.0
+    """Share of the positions that have a target."""
+
+    @property
+    def targets(self) -> int:
+        """Positions with a target."""
+        return max(1, round(self.rows * (self.target_length or self.length) * self.predicted_share))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes at the fullest moment of a step."""
+
+    weights: int
+    gradients: int
+    """Those that are there at that moment; with the buckets of DDP."""
+    optimizer: int
+    averages: int
+    activations: int
+    """What the layers leave for backward, with copies of weights in bf16."""
+    logits: int
+    """The same of the output layer and the loss."""
+    working: int
+    """What backward, or the optimizer, holds besides."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(vars(self).values())
+
+
+def parameters_by_part(model: nn.Module) -> dict[str, int]:
+    """Numbers of weights in embeddings, attention, MLP, norms and head; tied ones count where they come first."""
+    parts = dict.fromkeys(("embeddings", "attention", "MLP", "norms", "head"), 0)
+    for name, parameter in model.named_parameters():
+        path = name.split(".")[:-1]
+        owner = model.get_submodule(".".join(path))
+        if isinstance(owner, nn.Embedding):
+            part = "embeddings"
+        elif "norm" in f"{type(owner).__name__} {path[-1:]}".lower() or path[-1:] in (["ln_1"], ["ln_2"], ["ln_f"]):
+            part = "norms"
+        elif not any(word.isdigit() for word in path):
+            part = "head"
+        else:
+            is_attention = any("att" in word.lower() for word in path)
+            part = "attention" if is_attention else "MLP"
+        parts[part] += parameter.numel()
+    return parts
+
+
+def plan(
+    model: nn.Module,
+    *,
+    micro_batch: MicroBatch,
+    arguments: TrainingArguments,
+    precision: str = "no",
+    device_type: str = "cpu",
+    num_processes: int = 1,
+) -> Memory:
+    """Memory of a training step in one process, at its fullest moment.
+
+    Args:
+        model: on any device, meta included; gradient checkpointing as it is set there.
+        arguments: the optimizer and the averages; whether a step has more than one micro-batch follows from
+            --batch_size (the largest, where there are several) and `micro_batch`.
+        precision: bf16 or no, as `--mixed_precision` says once it is resolved.
+        device_type: "cpu" or "cuda", where it will be trained.
+        num_processes: more than one keep a second copy of the gradients, in DDP.
+
+    Raises:
+        ArgumentError: the model cannot be run on tensors without numbers.
+    """
+    share = int(max(arguments.batch_size)) // num_processes
+    accumulates = share > micro_batch.rows
+    try:
+        with counting(model, device_type=device_type) as (twin, tensors):
+            _run_step(twin, tensors, micro_batch, precision=precision, accumulates=accumulates)
+            passes = tensors.at_peak.copy()
+            state = _run_optimizer(twin, tensors, arguments)
+            updating = tensors.at_peak
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        raise ArgumentError(
+            f"the memory of {type(model).__name__} cannot be estimated ({str(error).splitlines()[0]}); "
+            "give --micro_batch_size a number"
+        ) from error
+    trained = sum(_bytes(parameter) for parameter in model.parameters() if parameter.requires_grad)
+    fullest = max(passes, updating, key=lambda count: count.total())
+    has_averages = getattr(arguments, "average", "none") != "none"
+    return Memory(
+        weights=sum(_bytes(tensor) for tensor in [*model.parameters(), *model.buffers()]),
+        gradients=fullest["gradients"] + (trained if num_processes > 1 else 0),
+        optimizer=state,
+        averages=trained if has_averages else 0,
+        activations=fullest["activations"],
+        logits=fullest["logits"],
+        working=fullest["working"],
+    )
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _run_step(model: Any, tensors: LiveTensors, micro_batch: MicroBatch, *, precision: str, accumulates: bool) -> None:
+    """Forward and backward as the loop does them; the last micro-batch of several, where the gradients are there."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda p: tensors.call_it(p.grad, "gradients"))
+            if accumulates:
+                tensors.kind = "gradients"
+                parameter.grad = torch.empty_like(parameter)
+    tensors.kind = "activations"
+    loss = _loss(model, tensors, micro_batch, in_bf16=precision == "bf16")
+    tensors.kind = "working"
+    loss.backward()
+
+
+def _loss(model: Any, tensors: LiveTensors, micro_batch: MicroBatch, *, in_bf16: bool) -> Tensor:
+    """The loss of a batch, with the copies that its objective, the model and accelerate make of the logits."""
+    for head in (getattr(model, "transform", None), getattr(model, "get_output_embeddings", lambda: None)()):
+        if isinstance(head, nn.Module):
+            head.register_forward_pre_hook(lambda *_: setattr(tensors, "kind", "logits"))
+    targets = micro_batch.targets
+    is_sparse = predicts_targets_only(model)
+    if is_sparse:
+        model.transform.register_forward_pre_hook(lambda _, states: states[0].flatten(0, -2)[:targets].clone())
+    inputs = _inputs(model, micro_batch)
+    is_decoder = type(model).__name__.endswith(("CausalLM", "LMHeadModel"))
+    labels = torch.zeros(targets, dtype=torch.long)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=in_bf16):
+        output = model(**inputs)
+        logits = getattr(output, "prediction_logits", None)
+        logits = output[0] if logits is None else logits
+        loss = None
+        if is_sparse or is_decoder:  # models of these compute the loss themselves
+            labels = labels if is_sparse else torch.zeros(logits.shape[:-1].numel(), dtype=torch.long)
+            loss = functional.cross_entropy(logits.flatten(0, -2).float(), labels, reduction="sum")
+    del output
+    logits = logits.float()  # accelerate does this to all that leaves a model
+    if loss is not None:
+        return loss
+    if logits.ndim == 3 and logits.shape[1] > 1:
+        return functional.cross_entropy(logits.flatten(0, -2)[:targets].clone(), labels, reduction="sum")
+    return logits.sum()
+
+
+def _inputs(model: Any, micro_batch: MicroBatch) -> dict[str, Any]:
+    """What stands for a batch. Ids are looked up here: models may look at their numbers, and there are none."""
+    rows, length = micro_batch.rows, micro_batch.length
+    decoded = micro_batch.target_length or length
+    table = model.get_input_embeddings()
+    inputs = {
+        "inputs_embeds": table(torch.empty(rows, length, dtype=torch.long)),
+        "attention_mask": torch.ones(rows, length, dtype=torch.long),
+    }
+    if getattr(model.config, "is_encoder_decoder", False):
+        inputs["decoder_inputs_embeds"] = table(torch.empty(rows, decoded, dtype=torch.long))
+        inputs["decoder_attention_mask"] = torch.ones(rows, decoded, dtype=torch.long)
+    return {**inputs, "use_cache": False} if hasattr(model.config, "use_cache") else inputs
+
+
+def _run_optimizer(model: Any, tensors: LiveTensors, arguments: TrainingArguments) -> int:
+    """Two steps of the optimizer, the second with its state in place; returns the bytes of that state."""
+    optimizers = OPTIMIZERS[arguments.optimizer](model, arguments)
+    for _ in range(2):
+        tensors.kind = "working"
+        tensors.at_peak = Counter()
+        for optimizer in optimizers:
+            optimizer.step()
+        state = [
+            value
+            for optimizer in optimizers
+            for values in optimizer.state.values()
+            for value in values.values()
+            if isinstance(value, Tensor)
+        ]
+        for value in state:
+            tensors.call_it(value, "optimizer")
+    return sum(_bytes(value) for value in state)
