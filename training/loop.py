@@ -150,7 +150,7 @@ def _evaluate_and_log(run: Run) -> dict[str, float]:
     if not run.work.num_eval_examples:
         return {}
     average = run.average.applied(run.bare) if run.average is not None else contextlib.nullcontext()
-    with average, sharding.whole(run.bare), run.computing():
+    with average, sharding.whole(run.bare):
         metrics = evaluate(
             run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=partial(_go_on, run)
         )
@@ -321,12 +321,11 @@ def _step(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tuple[dic
         )
         last = micro_step == len(batches) - 1
         with contextlib.nullcontext() if last else sharding.no_sync(model):
-            with run.computing():
-                loss, metrics = stage.work.loss(model, to_device(batch, accelerator.device), num_targets)
+            loss, metrics = stage.work.loss(model, to_device(batch, accelerator.device), num_targets)
             accelerator.backward(_poisoned(loss) * accelerator.num_processes)
         for name, value in {"loss": loss.detach(), **metrics}.items():
             parts[name] = parts[name] + value if name in parts else value
-    grad_norm = sharding.clip_gradients(model, run.plan.max_grad_norm)
+    grad_norm = sharding.clip_gradients(run.bare, run.plan.max_grad_norm)
     if math.isfinite(grad_norm):
         for optimizer in run.optimizers:
             optimizer.step()

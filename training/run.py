@@ -85,10 +85,6 @@ class Run:
             metrics=metrics,
         )
 
-    def computing(self) -> contextlib.AbstractContextManager[Any]:
-        """Around each forward pass: bf16 where the model was not wrapped by accelerate, which has it inside."""
-        return self.accelerator.autocast() if sharding.is_sharded(self.model) else contextlib.nullcontext()
-
     def snapshot(self) -> Snapshot:
         """The run as it stands, in memory of its own. All processes must call it; only rank 0 gets the tensors."""
         return Snapshot(
@@ -192,12 +188,12 @@ def _join(arguments: TrainingArguments) -> Accelerator:
 
 def _place(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> nn.Module:
     """The model on its device: divided among the processes where that was asked for, else whole in each of them."""
-    if not sharding.asked_for():
-        return accelerator.prepare(model)
-    sharding.check_optimizer(plan.optimizer)
-    dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
-    sharding.shard(model, device=accelerator.device, dtype=dtype)
-    return model
+    sharded = sharding.asked_for()
+    if sharded:
+        sharding.check_optimizer(plan.optimizer)
+        dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
+        sharding.shard(model, device=accelerator.device, dtype=dtype)
+    return accelerator.prepare_model(model, evaluation_mode=sharded)  # autocast, and DDP where it is not sharded
 
 
 def _trackers(plan: TrainingArguments, first_step: int) -> Trackers | None:

