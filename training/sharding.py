@@ -8,6 +8,7 @@ many processes there were, or whether anything was sharded.
 """
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -134,6 +135,8 @@ def shard(model: nn.Module, *, device: torch.device, dtype: torch.dtype | None =
         # A weight that is tied to one elsewhere stays with the rest: it would be gathered for one of its places only.
         if uses and all(everywhere[weight] == count for weight, count in uses.items()):
             fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=_is_on(_WHOLE_BETWEEN, "true"))
+    # Logits may be a view, which only an operation in place would spoil; losses are computed out of place.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     original = type(model)
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     for name in ("__module__", "__name__", "__qualname__"):  # which a saved folder, its code and its card are made of
