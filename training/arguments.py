@@ -102,7 +102,9 @@ class TrainingArguments:
         None, "Examples that one process sends through the model at once, or auto: as many as fit. Default: its share."
     )
     eval_batch_size: int = option(64, "Examples in one evaluation batch of one process.")
-    optimizer: Literal["adamw", "muon"] = option("adamw", "adamw, or muon for matrices with AdamW for the rest.")
+    optimizer: Literal["adamw", "muon", "stable_adamw", "lion", "ademamix"] = option(
+        "adamw", "adamw; muon for matrices with AdamW for the rest; stable_adamw, lion, ademamix: an extra."
+    )
     learning_rate: float = option(1e-3, "Peak learning rate.")
     schedule: Literal["wsd", "linear", "cosine", "constant"] = option(
         "wsd", "Learning rate over time: wsd (warm-up, stable, decay by 1 - sqrt), linear, cosine or constant."
@@ -132,7 +134,7 @@ class TrainingArguments:
         1800, "Seconds without a step after which a process shows where it stands and ends; 0 never."
     )
     deterministic: bool = option(False, "Only computations that give the same bits each time; slower on GPUs.")
-    report_to: list[str] = dataclasses.field(
+    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = dataclasses.field(
         default_factory=list, metadata={"help": "Trackers beside metrics.jsonl: tensorboard, wandb, trackio."}
     )
     mixed_precision: Literal["auto", "no", "bf16"] = option(
