@@ -6,7 +6,8 @@ themselves, batches that wait, and the text, which is mapped from the disk.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from .errors import ArgumentError
 from .flops import predicts_targets_only
 from .live_tensors import LiveTensors, counting
 from .optimizers import OPTIMIZERS
+from .work import Work, to_device
 
 IGNORED = -100
 
@@ -133,7 +135,9 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _run_step(model: Any, tensors: LiveTensors, micro_batch: MicroBatch, *, precision: str, accumulates: bool) -> None:
+def _run_step(
+    model: Any, tensors: LiveTensors, micro_batch: MicroBatch, *, precision: str, accumulates: bool
+) -> None:
     """Forward and backward as the loop does them; the last micro-batch of several, where the gradients are there."""
     for parameter in model.parameters():
         if parameter.requires_grad:
