@@ -85,7 +85,8 @@ def _unit_ends(text: str, start: int, end: int, language: str) -> Iterator[int]:
             last -= len(sentences.pop())  # it may go on in the next part
         for sentence in sentences[:-1] if last == end else sentences:
             begin += len(sentence)
-            cut = _cut(text, begin)
+            # A piece of white space alone ends where the one before it did; to find that anew takes quadratic time.
+            cut = 0 if sentence.isspace() else _cut(text, begin)
             if cut:
                 yield cut
         begin = last

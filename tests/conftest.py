@@ -46,7 +46,16 @@ def run_recipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
 # A process of xdist takes a whole file at a time, in the order in which they come here: those that take long go first,
 # or one process would still be at them when the others are done. (Seconds that files took, above 20.)
-LONG = ["test_readme", "test_pretrain", "test_global_batches", "test_recipes", "test_remote_code", "test_onnx"]
+LONG = [
+    "test_sharding",
+    "test_stops",
+    "test_readme",
+    "test_pretrain",
+    "test_global_batches",
+    "test_recipes",
+    "test_remote_code",
+    "test_onnx",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

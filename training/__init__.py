@@ -10,6 +10,7 @@ _HOME = {
     "ArgumentError": "errors",
     "CorruptCheckpointError": "errors",
     "NumericsError": "errors",
+    "StoppedError": "errors",
     "StorageError": "errors",
     "FineTuningArguments": "arguments",
     "ModelArguments": "arguments",

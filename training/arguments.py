@@ -36,6 +36,26 @@ class Numbers(tuple[float, ...]):
         return ",".join(map(str, self))
 
 
+class MicroBatchSize(int):
+    """A number of examples; 0 stands for "auto", as many as fit."""
+
+    def __new__(cls, value: Any) -> "MicroBatchSize":
+        """Parse text.
+
+        Raises:
+            argparse.ArgumentTypeError: neither a number above 0 nor "auto".
+        """
+        if value == "auto":
+            return super().__new__(cls, 0)
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            number = 0
+        if number <= 0 and not isinstance(value, MicroBatchSize):
+            raise argparse.ArgumentTypeError(f"expected a number of examples or auto, got {value!r}")
+        return super().__new__(cls, number)
+
+
 @dataclass
 class ModelArguments:
     """Which model to start from."""
@@ -70,6 +90,7 @@ class TrainingArguments:
     resume: bool = option(False, "Continue from the newest checkpoint in --output_dir.")
     max_steps: int | None = option(None, "Stop after this many optimizer steps.")
     max_minutes: float | None = option(None, "Stop after this many minutes of training, with the schedule complete.")
+    max_tokens: int | None = option(None, "Stop after this many tokens, padding not counted.")
     max_epochs: float | None = option(None, "Stop after this many passes over the data. Default without a limit: 3.")
     batch_size: Numbers = option(
         Numbers(64), "Examples in one optimizer step, over all processes; several, as 64,128, for stages of the run."
@@ -77,11 +98,13 @@ class TrainingArguments:
     batch_size_at: Numbers = option(
         Numbers(0), "From which share of the run each --batch_size holds, as 0,0.5 for two of them."
     )
-    micro_batch_size: int | None = option(
-        None, "Examples that one process sends through the model at once. Default: all of its share."
+    micro_batch_size: MicroBatchSize | None = option(
+        None, "Examples that one process sends through the model at once, or auto: as many as fit. Default: its share."
     )
     eval_batch_size: int = option(64, "Examples in one evaluation batch of one process.")
-    optimizer: Literal["adamw", "muon"] = option("adamw", "adamw, or muon for matrices with AdamW for the rest.")
+    optimizer: Literal["adamw", "muon", "stable_adamw", "lion", "ademamix"] = option(
+        "adamw", "adamw; muon for matrices with AdamW for the rest; stable_adamw, lion, ademamix: an extra."
+    )
     learning_rate: float = option(1e-3, "Peak learning rate.")
     schedule: Literal["wsd", "linear", "cosine", "constant"] = option(
         "wsd", "Learning rate over time: wsd (warm-up, stable, decay by 1 - sqrt), linear, cosine or constant."
@@ -94,7 +117,26 @@ class TrainingArguments:
     logging_steps: int = option(10, "Steps between lines of metrics.jsonl.")
     eval_steps: float = option(0.2, "Steps between evaluations; below 1 a share of the run; 0 only at the end.")
     save_steps: float = option(0.5, "Steps between checkpoints; below 1 a share of the run; 0 never.")
-    keep_checkpoints: int = option(2, "How many of the newest checkpoints to keep.")
+    save_minutes: float = option(0, "Minutes between checkpoints, besides those of --save_steps; 0 never.")
+    keep_checkpoints: int = option(2, "How many of the newest checkpoints to keep; the best is kept too.")
+    average: Literal["none", "ema", "tail"] = option(
+        "none",
+        "Which weights are saved as the model: the last, a moving average, or the mean over the end of the run.",
+    )
+    ema_decay: float = option(0.999, "Decay of --average ema in one step.")
+    tail_share: float = option(0.2, "Share of the run at its end over which --average tail takes its mean.")
+    skip_steps: str = option("", "Steps to leave out on a rerun, with their samples, as 120-125,300.")
+    max_bad_steps: int = option(5, "Stop after this many steps in a row whose loss or gradient is not finite.")
+    allow_change: list[str] = dataclasses.field(
+        default_factory=list, metadata={"help": "Names of what may differ from the run that --resume continues."}
+    )
+    hang_timeout: float = option(
+        1800, "Seconds without a step after which a process shows where it stands and ends; 0 never."
+    )
+    deterministic: bool = option(False, "Only computations that give the same bits each time; slower on GPUs.")
+    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = dataclasses.field(
+        default_factory=list, metadata={"help": "Trackers beside metrics.jsonl: tensorboard, wandb, trackio."}
+    )
     mixed_precision: Literal["auto", "no", "bf16"] = option(
         "auto", "bf16, no, or auto: bf16 on GPUs and on processors with AMX or AVX512-BF16."
     )
@@ -104,7 +146,11 @@ class TrainingArguments:
     def __post_init__(self) -> None:
         self.batch_size, self.batch_size_at = Numbers(self.batch_size), Numbers(self.batch_size_at)
         _check_stages("batch_size", self.batch_size, self.batch_size_at)
-        positive = ["micro_batch_size", "eval_batch_size", "max_steps", "max_minutes", "max_epochs"]
+        if isinstance(self.micro_batch_size, int) and not isinstance(self.micro_batch_size, MicroBatchSize):
+            if self.micro_batch_size <= 0:
+                raise ArgumentError(f"--micro_batch_size must be greater than 0, got {self.micro_batch_size}")
+            self.micro_batch_size = MicroBatchSize(self.micro_batch_size)
+        positive = ["eval_batch_size", "max_steps", "max_minutes", "max_tokens", "max_epochs", "max_bad_steps"]
         positive += ["learning_rate", "logging_steps", "keep_checkpoints"]
         for name in positive:
             value = getattr(self, name)
@@ -116,6 +162,8 @@ class TrainingArguments:
             "max_grad_norm",
             "eval_steps",
             "save_steps",
+            "save_minutes",
+            "hang_timeout",
             "num_workers",
             "seed",
         ]:
@@ -124,22 +172,28 @@ class TrainingArguments:
                 raise ArgumentError(f"--{name} must not be negative, got {value}")
         if not 0 <= self.decay_share <= 1:
             raise ArgumentError(f"--decay_share must lie between 0 and 1, got {self.decay_share}")
+        if not 0 <= self.ema_decay < 1:
+            raise ArgumentError(f"--ema_decay must be at least 0 and below 1, got {self.ema_decay}")
+        if not 0 < self.tail_share <= 1:
+            raise ArgumentError(f"--tail_share must be above 0 and at most 1, got {self.tail_share}")
         if not 0 <= self.adam_beta2 < 1:
             raise ArgumentError(f"--adam_beta2 must be at least 0 and below 1, got {self.adam_beta2}")
         if self.seed >= 2**32:
             raise ArgumentError(f"--seed must be below {2**32}, got {self.seed}")
 
-    def resolved(self, *, epochs_per_step: float) -> "TrainingArguments":
+    def resolved(self, *, epochs_per_step: float, tokens_per_step: float) -> "TrainingArguments":
         """The same options with every default that depends on the data filled in.
 
         Args:
             epochs_per_step: passes over the data in one optimizer step.
+            tokens_per_step: tokens in one, a mean.
         """
         epochs = self.max_epochs
-        if epochs is None and self.max_steps is None and self.max_minutes is None:
+        if epochs is None and self.max_steps is None and self.max_minutes is None and self.max_tokens is None:
             epochs = 3.0
         # Rounded first: one part in 10^9 too many, from rounding in between, would be a whole step.
         limits = [] if epochs is None else [math.ceil(round(epochs / epochs_per_step, 6))]
+        limits += [] if self.max_tokens is None else [math.ceil(round(self.max_tokens / tokens_per_step, 6))]
         limits += [] if self.max_steps is None else [self.max_steps]
         return dataclasses.replace(self, max_epochs=epochs, max_steps=min(limits) if limits else None)
 

@@ -1,27 +1,37 @@
-"""Checkpoints: a Hugging Face folder, beside it what resuming needs. Written whole or not at all; no pickle."""
+"""Checkpoints: a Hugging Face folder, beside it what resuming needs. Written whole or not at all; no pickle.
+
+step-00000100/                   a model folder that `from_pretrained` loads
+    training_state/
+        optimizer.safetensors    what the optimizer remembers, by parameter name
+        average.safetensors      the weights of --average, where there are any
+        progress.json            where the run stands
+        manifest.json            size and SHA-256 of every file
+        complete                 SHA-256 of manifest.json: the last file that is written, the first that is removed
+"""
 
 import hashlib
 import json
 import os
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, load_model, save_file
-from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from .arguments import TrainingArguments
 from .errors import ArgumentError, CorruptCheckpointError, StorageError
+from .lock import hold
 
-STATE = "training_state"
-_FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
+STATE, MANIFEST, MARKER = "training_state", "training_state/manifest.json", "training_state/complete"
+PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
+MARGIN = 1.05
+"""Free space that a checkpoint wants, in sizes of its tensors."""
+PATIENCE = 3
+"""Checkpoints in a row that may fail before a run is ended."""
 
 
 @dataclass
@@ -38,15 +48,46 @@ class Progress:
     """Examples seen of the work of that stage; the next step begins with this global sample number."""
     epochs: float = 0.0
     """Passes over the works of earlier stages."""
+    bad_steps: int = 0
+    """Steps in a row, up to this one, that were not applied because something was not finite."""
+    losses: list[float] = field(default_factory=list)
+    """Those of the last steps, from which a spike stands out."""
+    metric: float | None = None
+    """What evaluation at this very step said of the model; None where there was none."""
+    evaluation_due: bool = False
+    """Whether evaluation at this step was given up for a request to stop."""
     identity: dict[str, Any] = field(default_factory=dict)
     """What must not change when the run is resumed: model, data, tokenizer, seed, batch size."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options that may change when it is resumed, as they were."""
+
+
+@dataclass
+class Snapshot:
+    """A run at the end of a step, in memory of its own, so that training may go on while it is written."""
+
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    average: dict[str, Tensor]
+    progress: Progress
+    card: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all tensors together."""
+        tensors = [*self.weights.values(), *self.optimizer.values(), *self.average.values()]
+        return sum(value.numel() * value.element_size() for value in tensors)
+
+    def is_finite(self) -> bool:
+        """Whether every weight is a number."""
+        return all(bool(torch.isfinite(value).all()) for value in self.weights.values() if value.is_floating_point())
 
 
 def claim_output_dir(arguments: TrainingArguments) -> None:
-    """Refuse a folder that holds another run or somebody's files, before any work is done.
+    """Refuse a folder that holds another run or somebody's files, before any work is done; keep other runs out of it.
 
     Raises:
-        ArgumentError: the folder is not empty and `--resume` was not given, or is a file.
+        ArgumentError: the folder is not empty and `--resume` was not given, is a file, or a run is in it now.
         StorageError: the folder cannot be written.
     """
     folder = Path(arguments.output_dir)
@@ -63,6 +104,7 @@ def claim_output_dir(arguments: TrainingArguments) -> None:
         raise ArgumentError(f"--output_dir {folder}: {parent} is a file; name a folder")
     if not os.access(parent, os.W_OK):
         raise StorageError(f"--output_dir {folder}: no permission to write in {parent}")
+    hold(folder)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -83,37 +125,47 @@ def write_atomically(path: Path, text: str) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
+def _sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk before anything is written after it."""
+    if os.name == "nt" and path.is_dir():
+        return
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _files(folder: Path) -> list[Path]:
-    manifest = folder / STATE / "manifest.json"
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path != manifest)
+def _files(folder: Path) -> dict[str, Path]:
+    """Every file of a checkpoint by its name in the manifest, without the two that speak of the others.
+
+    Raises:
+        CorruptCheckpointError: one is a link, or nothing that can be read like a file.
+    """
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise CorruptCheckpointError(f"checkpoint {folder}: {name} is a link or no plain file")
+        if path.is_file() and name not in (MANIFEST, MARKER):
+            found[name] = path
+    return found
 
 
-def save_optimizer(*, model: nn.Module, optimizers: list[torch.optim.Optimizer], folder: Path) -> None:
-    """Write the optimizer's state by parameter name: tensors to optimizer.safetensors, numbers to optimizer.json."""
-    flat = get_optimizer_state_dict(model, optimizers, options=_FLAT)
-    tensors = {name: value.contiguous() for name, value in flat.items() if isinstance(value, torch.Tensor)}
-    numbers = {name: value for name, value in flat.items() if not isinstance(value, torch.Tensor)}
-    save_file(tensors, folder / "optimizer.safetensors")
-    (folder / "optimizer.json").write_text(json.dumps(numbers), encoding="utf-8")
+def save_model(
+    *, model: nn.Module, tokenizer: Any, card: str, folder: Path, weights: dict[str, Tensor] | None = None
+) -> None:
+    """Write a folder that `from_pretrained` loads: configuration, weights, modelling code, tokenizer and card.
 
-
-def load_optimizer(*, model: nn.Module, optimizers: list[torch.optim.Optimizer], folder: Path) -> None:
-    """Read back what `save_optimizer` wrote."""
-    numbers = json.loads((folder / "optimizer.json").read_text(encoding="utf-8"))
-    flat = {name: tuple(value) if isinstance(value, list) else value for name, value in numbers.items()}
-    flat.update(load_file(folder / "optimizer.safetensors"))
-    # Without `full_state_dict`, which torch 2.13 cannot combine with a flat state here (KeyError 'param_groups.0...').
-    set_optimizer_state_dict(model, optimizers, flat, options=StateDictOptions(flatten_optimizer_state_dict=True))
-
-
-def save_model(*, model: nn.Module, tokenizer: Any, card: str, folder: Path) -> None:
-    """Write a folder that `from_pretrained` loads: configuration, weights, modelling code, tokenizer and card."""
-    model.save_pretrained(folder)
+    Args:
+        weights: in place of those of the model, under its names.
+    """
+    model.save_pretrained(folder, state_dict=weights)
     for path in folder.glob("*.safetensors"):
         path.chmod(0o644)  # safetensors writes files that only their owner can read
     tokenizer.save_pretrained(folder)
@@ -127,74 +179,211 @@ def save_model(*, model: nn.Module, tokenizer: Any, card: str, folder: Path) -> 
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def save_checkpoint(
-    *,
-    output_dir: Path,
-    model: nn.Module,
-    optimizers: list[torch.optim.Optimizer],
-    tokenizer: Any,
-    card: str,
-    progress: Progress,
-    keep: int,
-) -> Path:
-    """Write `checkpoints/step-XXXXXXXX` into a temporary folder, list every file with size and SHA-256, rename.
+class Saver:
+    """Writes the checkpoints of a run, one after the other, while training goes on."""
 
-    Older checkpoints beyond the newest `keep` are removed afterwards.
+    def __init__(
+        self, *, output_dir: Path, model: nn.Module, tokenizer: Any, keep: int, greater_is_better: bool
+    ) -> None:
+        self.folder = output_dir / "checkpoints"
+        self.model, self.tokenizer, self.keep = model, tokenizer, keep
+        self.greater_is_better = greater_is_better
+        self.failures = 0
+        """Checkpoints in a row that could not be written."""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[Path] | None = None
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Begin to write a checkpoint; `wait` says what became of it."""
+        self._writing = self._pool.submit(self.write, snapshot)
+
+    def wait(self) -> Path | None:
+        """The checkpoint that was begun, once it is whole; None where none was.
+
+        Raises:
+            StorageError: it could not be written; older ones are intact.
+        """
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return None
+        try:
+            path = writing.result()
+        except StorageError:
+            self.failures += 1
+            raise
+        self.failures = 0
+        return path
+
+    def close(self) -> None:
+        """Let a checkpoint that was begun become whole, whatever ended the run."""
+        self._pool.shutdown(wait=True)
+
+    def write(self, snapshot: Snapshot) -> Path:
+        """Write `step-XXXXXXXX` into a temporary folder, list every file with size and SHA-256, rename, mark as whole;
+        then remove what is older than the newest `keep` and not the best.
+
+        Raises:
+            StorageError: the disk is full or cannot be written; older checkpoints stay as they are.
+        """
+        final = self.folder / f"step-{snapshot.progress.step:08d}"
+        temporary = final.with_name(f".{final.name}.tmp")
+        try:
+            for stale in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote or removed
+                shutil.rmtree(stale, ignore_errors=True)
+            self._check_space(snapshot)
+            (temporary / STATE).mkdir(parents=True)
+            self._write_files(snapshot, temporary)
+            files = {
+                name: {"bytes": path.stat().st_size, "sha256": _digest(path)}
+                for name, path in _files(temporary).items()
+            }
+            (temporary / MANIFEST).write_text(json.dumps(files, indent=2), encoding="utf-8")
+            for path in [*temporary.rglob("*"), temporary]:
+                _sync(path)
+            if final.exists():  # a broken one: what is whole is not written again
+                _remove(final)
+            temporary.rename(final)
+            _sync(self.folder)
+            write_atomically(final / MARKER, _digest(final / MANIFEST) + "\n")
+            _sync(final / STATE)
+            verify_checkpoint(final)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise StorageError(f"cannot write checkpoint {final}: {error}") from error
+        except CorruptCheckpointError as error:
+            raise StorageError(f"what was written is not what the disk gives back: {error}") from error
+        self._prune(final)
+        return final
+
+    def _write_files(self, snapshot: Snapshot, folder: Path) -> None:
+        save_model(
+            model=self.model,
+            tokenizer=self.tokenizer,
+            card=snapshot.card,
+            folder=folder,
+            weights=dict(snapshot.weights),
+        )
+        save_file(snapshot.optimizer, folder / STATE / "optimizer.safetensors")
+        if snapshot.average:
+            save_file(snapshot.average, folder / STATE / "average.safetensors")
+        progress = json.dumps(asdict(snapshot.progress), indent=2)
+        (folder / STATE / "progress.json").write_text(progress, encoding="utf-8")
+
+    def _check_space(self, snapshot: Snapshot) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        needed, free = int(MARGIN * snapshot.num_bytes), shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise StorageError(
+                f"checkpoint of step {snapshot.progress.step}: {needed / 1e6:,.1f} MB are needed in {self.folder} and "
+                f"{free / 1e6:,.1f} MB are free"
+            )
+
+    def _prune(self, written: Path) -> None:
+        # A later one can only be a broken one that resuming passed over; it must not push out those that are whole.
+        whole = [path for path in sorted(self.folder.glob("step-*")) if (path / MARKER).is_file()]
+        whole = [path for path in whole if path.name <= written.name]
+        kept = {*whole[-self.keep :], best_checkpoint(whole, greater_is_better=self.greater_is_better)}
+        for path in self.folder.glob("step-*"):
+            if path.name <= written.name and path not in kept:
+                _remove(path)
+
+
+def best_checkpoint(folders: list[Path], *, greater_is_better: bool) -> Path | None:
+    """The one with the best metric, the newest of equals; None where none was evaluated."""
+    metrics = {}
+    for folder in folders:
+        metric = read_progress(folder).metric
+        if metric is not None:
+            metrics[folder] = metric if greater_is_better else -metric
+    return max(reversed(metrics), key=lambda folder: metrics[folder], default=None)
+
+
+def read_progress(folder: Path) -> Progress:
+    """Where a run stood at a checkpoint.
 
     Raises:
-        StorageError: the disk is full or cannot be written; older checkpoints stay as they are.
+        CorruptCheckpointError: its progress.json cannot be read.
     """
-    final = output_dir / "checkpoints" / f"step-{progress.step:08d}"
-    temporary = final.with_name(f".{final.name}.tmp")
     try:
-        for stale in final.parent.glob(".step-*.tmp"):  # of a process that was killed while it wrote
-            shutil.rmtree(stale, ignore_errors=True)
-        (temporary / STATE).mkdir(parents=True)
-        save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary)
-        save_optimizer(model=model, optimizers=optimizers, folder=temporary / STATE)
-        (temporary / STATE / "progress.json").write_text(json.dumps(asdict(progress), indent=2), encoding="utf-8")
-        files = {
-            str(path.relative_to(temporary)): {"bytes": path.stat().st_size, "sha256": _digest(path)}
-            for path in _files(temporary)
-        }
-        (temporary / STATE / "manifest.json").write_text(json.dumps(files, indent=2), encoding="utf-8")
-        for path in [*_files(temporary), temporary / STATE / "manifest.json"]:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        shutil.rmtree(final, ignore_errors=True)
-        temporary.rename(final)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise StorageError(f"cannot write checkpoint {final}: {error}") from error
-    # A later one can only be a broken one that resuming passed over; it must not push out those that are whole.
-    written = sorted(path for path in final.parent.glob("step-*") if path.name <= final.name)
-    for old in written[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
-    return final
+        return Progress(**json.loads((folder / STATE / "progress.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CorruptCheckpointError(f"checkpoint {folder}: {STATE}/progress.json cannot be read: {error}") from error
+
+
+def load_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights of a verified checkpoint; never by the names that an index has."""
+    weights: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        weights |= load_file(path)
+    return weights
+
+
+def load_average(folder: Path) -> dict[str, Tensor]:
+    """The averaged weights of a verified checkpoint; empty where there are none."""
+    path = folder / STATE / "average.safetensors"
+    return load_file(path) if path.is_file() else {}
+
+
+def _remove(folder: Path) -> None:
+    """Take a checkpoint's name and mark first, so that none is ever half there under its name."""
+    doomed = folder.with_name(f".{folder.name}.removed.tmp")
+    try:
+        shutil.rmtree(doomed, ignore_errors=True)
+        (folder / MARKER).unlink(missing_ok=True)
+        folder.rename(doomed)
+    except OSError:
+        return
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _plain(name: str) -> bool:
+    """Whether a name from a file stays inside its folder."""
+    parts = PurePosixPath(name).parts
+    return bool(parts) and not PurePosixPath(name).is_absolute() and ".." not in parts and "\\" not in name
 
 
 def verify_checkpoint(folder: Path) -> None:
-    """Check that every file of a checkpoint is there with the bytes that were written.
+    """Check that every file of a checkpoint is there with the bytes that were written, and no other one.
 
     Raises:
-        CorruptCheckpointError: names the first file that is missing, unexpected or changed.
+        CorruptCheckpointError: names the first file that is missing, unexpected, changed, a link or a pickle.
     """
+    if not (folder / MARKER).is_file():
+        raise CorruptCheckpointError(f"checkpoint {folder} was not finished: {MARKER} is missing")
     try:
-        manifest = json.loads((folder / STATE / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        sizes = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in manifest.items()}
+        whole = (folder / MARKER).read_text(encoding="utf-8") == _digest(folder / MANIFEST) + "\n"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptCheckpointError(f"checkpoint {folder}: manifest.json is missing or broken") from error
-    present = {str(path.relative_to(folder)) for path in _files(folder)}
-    if different := sorted(present ^ set(manifest)):
-        word = "missing" if different[0] in manifest else "unexpected"
+    if not whole:
+        raise CorruptCheckpointError(f"checkpoint {folder}: manifest.json has changed since it was written")
+    for name in sizes:
+        if not _plain(name) or PurePosixPath(name).suffix in PICKLES:
+            raise CorruptCheckpointError(f"checkpoint {folder}: its manifest names {name!r}, which is never loaded")
+    present = _files(folder)
+    if different := sorted(set(present) ^ set(sizes)):
+        word = "missing" if different[0] in sizes else "unexpected"
         raise CorruptCheckpointError(f"checkpoint {folder}: file {different[0]} is {word}")
-    for name, expected in manifest.items():
-        size = (folder / name).stat().st_size
-        if size != expected["bytes"]:
-            raise CorruptCheckpointError(f"checkpoint {folder}: {name} has {size} bytes, not {expected['bytes']}")
-        if _digest(folder / name) != expected["sha256"]:
+    for name, (size, digest) in sizes.items():
+        if (found := present[name].stat().st_size) != size:
+            raise CorruptCheckpointError(f"checkpoint {folder}: {name} has {found} bytes, not {size}")
+        if _digest(present[name]) != digest:
             raise CorruptCheckpointError(
                 f"checkpoint {folder}: the content of {name} has changed since it was written"
             )
+    _check_index(folder, present)
+
+
+def _check_index(folder: Path, present: dict[str, Path]) -> None:
+    """Loaders follow the names in the index of a model in several files wherever they lead."""
+    for name in (name for name in present if name.endswith(".index.json")):
+        try:
+            targets = set(json.loads(present[name].read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise CorruptCheckpointError(f"checkpoint {folder}: {name} cannot be read") from error
+        if strange := sorted(str(target) for target in targets if target not in present):
+            raise CorruptCheckpointError(f"checkpoint {folder}: {name} names {strange[0]!r}, which is not part of it")
 
 
 def newest_checkpoint(output_dir: Path) -> tuple[Path | None, list[str]]:
@@ -214,27 +403,3 @@ def newest_checkpoint(output_dir: Path) -> tuple[Path | None, list[str]]:
     if skipped:
         raise CorruptCheckpointError("no checkpoint can be resumed: " + "; ".join(skipped))
     return None, []
-
-
-def restore(
-    *, checkpoint: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], identity: dict[str, Any]
-) -> Progress:
-    """Load weights and optimizer from a verified checkpoint and return where the run stood.
-
-    Args:
-        identity: what this run says of itself; it must equal what the checkpoint says.
-
-    Raises:
-        ArgumentError: model, data, tokenizer, seed or batch size is another than the checkpoint's.
-    """
-    progress = Progress(**json.loads((checkpoint / STATE / "progress.json").read_text(encoding="utf-8")))
-    for name in sorted(set(identity) | set(progress.identity)):
-        ours, theirs = identity.get(name), progress.identity.get(name)
-        if ours != theirs:
-            raise ArgumentError(
-                f"--resume: {name} is {ours!r}, but the run in {checkpoint} was made with {theirs!r}; "
-                "resume with the same value or start a new --output_dir"
-            )
-    load_model(model, str(checkpoint / "model.safetensors"), strict=True)
-    load_optimizer(model=model, optimizers=optimizers, folder=checkpoint / STATE)
-    return progress

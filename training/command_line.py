@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.utils import logging as transformers_logging
 
-from .errors import ArgumentError
+from .errors import ArgumentError, StoppedError
+from .lock import release
 
 
 class _Parser(HfArgumentParser):
@@ -130,6 +132,7 @@ def exit_cleanly(main: Callable[[], object]) -> NoReturn:
     """
     transformers_logging.disable_progress_bar()  # their bars for loading and saving would break the line of the run
     try:
+        signal.signal(signal.SIGTERM, _end)
         main()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -140,6 +143,14 @@ def exit_cleanly(main: Callable[[], object]) -> NoReturn:
         exit_code = getattr(error, "exit_code", None)
         if exit_code is None:
             raise
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        what = "" if exit_code == StoppedError.exit_code else "error: "
+        print(f"{what}{error}", file=sys.stderr, flush=True)
         sys.exit(exit_code)
+    finally:
+        release()
     sys.exit(0)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    """Before and after training a SIGTERM finds nothing that would have to be saved."""
+    sys.exit(128 + number)

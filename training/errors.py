@@ -23,3 +23,9 @@ class StorageError(OSError):
     """The output folder cannot be written."""
 
     exit_code = 5
+
+
+class StoppedError(RuntimeError):
+    """The run was asked to stop, and has stopped with its work saved."""
+
+    exit_code = 143

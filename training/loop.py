@@ -1,75 +1,40 @@
 """The loop. What a step learns is handed in as a `Work`; when things happen is decided here."""
 
 import contextlib
-import gc
-import json
 import math
 import shutil
+import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
+from . import sharding
 from .arguments import TrainingArguments
-from .checkpoints import Progress, newest_checkpoint, restore, save_checkpoint, save_model, write_atomically
-from .environment import bf16_is_fast, processes, use_all_cores
-from .errors import ArgumentError, NumericsError, StorageError
-from .model_card import model_card
-from .optimizers import OPTIMIZERS
+from .checkpoints import PATIENCE, Progress, save_model
+from .errors import NumericsError, StoppedError, StorageError
+from .evaluating import evaluate
+from .identity import skipped_steps
+from .lock import release
 from .order import MicroBatchSampler, TrainingExamples, dropout_seed
-from .run_log import RunLog, describe_run
+from .run import Run, close_run, open_run
 from .schedules import learning_rate
-from .stages import Stage, epochs_per_step, plan_stages, skipped
+from .signals import Watchdog
+from .stages import Stage
 from .work import Work, to_device
 
-
-@dataclass
-class _Run:
-    """The parts of a run, so that its functions need not pass nine of them around."""
-
-    accelerator: Accelerator
-    model: nn.Module
-    optimizers: list[Any]
-    stages: list[Stage]
-    tokenizer: Any
-    plan: TrainingArguments
-    progress: Progress
-    log: RunLog
-    info: dict[str, Any]
-
-    @property
-    def bare(self) -> nn.Module:
-        """The model without the wrapper of DDP."""
-        return self.accelerator.unwrap_model(self.model)
-
-    @property
-    def work(self) -> Work:
-        """What the model is judged by: the work of the last stage."""
-        return self.stages[-1].work
-
-    @property
-    def done(self) -> float:
-        """The share of the run that is done: by steps or by the clock, whichever is further."""
-        return _done(self.plan, self.progress)
-
-    def card(self, metrics: dict[str, float]) -> str:
-        """The model card as things stand."""
-        return model_card(
-            model=self.bare,
-            run_info=self.info,
-            step=self.progress.step,
-            tokens=self.progress.tokens,
-            metrics=metrics,
-        )
+SPIKE = 6.0
+"""Standard deviations above the mean of the last losses that make a loss a spike."""
+REMEMBERED, ENOUGH = 128, 32
+"""Losses that the mean is taken of, at most and at least."""
 
 
 def train(
@@ -98,23 +63,53 @@ def train(
     Raises:
         ArgumentError: options that do not fit the data, the processes or the resumed run.
         CorruptCheckpointError: `--resume`, and no checkpoint verifies.
-        NumericsError: a gradient that is not finite; nothing of that step was applied.
+        NumericsError: too many steps in a row whose loss or gradient is not finite; none of them was applied.
+        StoppedError: SIGTERM or SIGINT; the run was saved and can be resumed.
         StorageError: the output folder cannot be written.
     """
     works = list(work) if isinstance(work, Sequence) else [(0.0, work)]
-    run = _open_run(model, works, tokenizer, arguments, run_info or {}, identity or {})
+    run = open_run(
+        model=model,
+        works=works,
+        tokenizer=tokenizer,
+        arguments=arguments,
+        info=run_info or {},
+        identity=identity or {},
+    )
+    try:
+        with run.signals, Watchdog(arguments.hang_timeout) as run.watchdog:
+            metrics = _train(run)
+            results = _finish(run, metrics)
+    finally:
+        run.saver.close()
+        run.log.close()
+        release()
+    close_run(run)
+    return results
+
+
+def _train(run: Run) -> dict[str, float]:
+    """All steps with what is due after them; the last metrics."""
     metrics: dict[str, float] = {}
     evaluated_at = -1
-    try:
-        for due in _steps(run):
-            if due["evaluate"]:
-                metrics, evaluated_at = _evaluate_and_log(run), run.progress.step
-            if due["save"]:
-                _save_resumable(run)
-        if evaluated_at != run.progress.step:
-            metrics = _evaluate_and_log(run)
-    finally:
-        run.log.close()
+    if run.progress.evaluation_due:
+        metrics, evaluated_at = _evaluate_and_log(run), run.progress.step
+        _stop_if_asked(run)
+    for due in _steps(run):
+        run.progress.metric = None
+        if due["evaluate"]:
+            metrics, evaluated_at = _evaluate_and_log(run), run.progress.step
+        if due["save"] and not run.stopping:
+            _save_resumable(run)
+        _stop_if_asked(run)
+    if evaluated_at != run.progress.step:
+        metrics = _evaluate_and_log(run)
+        _stop_if_asked(run)
+    return metrics
+
+
+def _finish(run: Run, metrics: dict[str, float]) -> dict[str, float]:
+    """Write the model and results.json."""
     progress = run.progress
     results = {
         **metrics,
@@ -124,136 +119,85 @@ def train(
         "train_seconds": round(progress.seconds, 2),
         "train_tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
     }
+    with run.average.applied(run.bare) if run.average is not None else contextlib.nullcontext():
+        weights = sharding.full_model_state(run.bare)
     if run.accelerator.is_main_process:
-        _save_final(model=run.bare, tokenizer=tokenizer, card=run.card(metrics), output_dir=Path(run.plan.output_dir))
+        _await_checkpoint(run)
+        _save_final(run, card=run.card(metrics), weights=weights)
     run.log.finish(results)
     run.accelerator.wait_for_everyone()
-    _leave_group(run)
     return results
 
 
-def _open_run(
-    model: nn.Module,
-    works: list[tuple[float, Work]],
-    tokenizer: Any,
-    arguments: TrainingArguments,
-    info: dict[str, Any],
-    identity: dict[str, Any],
-) -> _Run:
-    """Join the processes, make the optimizer, and go back to the newest checkpoint when resuming."""
-    precision = arguments.mixed_precision
-    if precision == "auto":
-        precision = "bf16" if bf16_is_fast() else "no"
-    use_all_cores()
-    # Without `cpu`, accelerate 1.15 makes each process of `torchrun` a run of its own on a machine without a GPU.
-    on_cpu = not torch.accelerator.is_available() and processes().count > 1
-    accelerator = Accelerator(mixed_precision=precision, cpu=on_cpu)
-    stages = plan_stages(arguments=arguments, works=works, num_processes=accelerator.num_processes)
-    plan = arguments.resolved(epochs_per_step=epochs_per_step(stages))
-    output_dir = Path(plan.output_dir)
-    model, *optimizers = accelerator.prepare(model, *OPTIMIZERS[plan.optimizer](model, plan))
+def _stop_if_asked(run: Run) -> None:
+    """End the run, saved, if any process was told to end.
 
-    progress = Progress(identity=_identity(plan, identity))
-    notices = [
-        f"warning: of {plan.max_steps} steps none is in the stage that begins at {stage.at} of the run"
-        for stage in (skipped(stages, plan.max_steps) if plan.max_steps and not plan.max_minutes else [])
-    ]
-    if plan.resume:
-        checkpoint, passed_over = newest_checkpoint(output_dir)
-        notices += passed_over
-        if checkpoint is None and (output_dir / "config.json").exists():
-            raise ArgumentError(f"--resume: the run in {output_dir} is finished, with no checkpoint to continue from")
-        if checkpoint is None:
-            notices.append(f"no checkpoint in {output_dir}: starting from the beginning")
-        else:
-            bare = accelerator.unwrap_model(model)
-            restored = restore(
-                checkpoint=checkpoint, model=bare, optimizers=_bare(optimizers), identity=progress.identity
-            )
-            progress = restored
-            notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
-
-    main = accelerator.is_main_process
-    log = RunLog(output_dir=output_dir, enabled=main, first_step=progress.step, done=_done(plan, progress))
-    if main:
-        launched = processes()
-        facts = describe_run(
-            arguments=plan,
-            launched=launched,
-            device=accelerator.device,
-            precision=precision,
-            run_info={
-                **info,
-                "stages": [
-                    {name: getattr(stage, name) for name in ("at", "batch_size", "micro_batch_size")}
-                    for stage in stages
-                ],
-                "identity": progress.identity,
-            },
-        )
-        write_atomically(output_dir / "run.json", json.dumps(facts, indent=2, default=str) + "\n")
-    for notice in notices:
-        log.say(notice)
-    return _Run(accelerator, model, optimizers, stages, tokenizer, plan, progress, log, info)
-
-
-def _identity(plan: TrainingArguments, identity: dict[str, Any]) -> dict[str, Any]:
-    """What must not change between a run and its continuation."""
-    # As JSON gives it back, to be compared with what a checkpoint holds.
-    sizes = f"{plan.batch_size} at {plan.batch_size_at}" if len(plan.batch_size) > 1 else str(plan.batch_size)
-    facts = {"seed": plan.seed, "batch_size": sizes, "optimizer": plan.optimizer, **identity}
-    return json.loads(json.dumps(facts))
-
-
-def _bare(optimizers: list[Any]) -> list[torch.optim.Optimizer]:
-    """The optimizers without the wrapper of accelerate."""
-    return [optimizer.optimizer for optimizer in optimizers]
-
-
-def _leave_group(run: _Run) -> None:
-    """Part from the other processes; DDP's wrapper goes first.
-
-    Its reducer would be the last to hold the process group and take it down with Python's lock held, for which a
-    thread of gloo waits: 3 of 20 runs on two processes never returned (torch 2.13).
+    Raises:
+        StoppedError: it was.
     """
-    run.model = run.bare
-    if run.accelerator.num_processes > 1:
-        run.accelerator.free_memory()
-        gc.collect()
-    run.accelerator.end_training()
+    if not run.stopping:
+        return
+    name = signal.Signals(run.signals.received).name if run.signals.received else "a signal to another process"
+    if run.progress.step and _save_resumable(run):
+        run.saver.wait()
+    run.accelerator.wait_for_everyone()
+    where = run.plan.output_dir
+    raise StoppedError(f"stopped by {name} after step {run.progress.step:,}; --resume goes on from there ({where})")
 
 
-def _evaluate_and_log(run: _Run) -> dict[str, float]:
-    """Metrics over the held-out examples; empty where there are none."""
+def _evaluate_and_log(run: Run) -> dict[str, float]:
+    """Metrics over the held-out examples; empty where there are none, or where the run is to stop first."""
     if not run.work.num_eval_examples:
         return {}
-    metrics = evaluate(run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size)
+    average = run.average.applied(run.bare) if run.average is not None else contextlib.nullcontext()
+    with average, sharding.whole(run.bare):
+        metrics = evaluate(
+            run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=partial(_go_on, run)
+        )
+    run.progress.evaluation_due = metrics is None
+    if metrics is None:
+        run.stopping = True
+        return {}
+    run.progress.metric = metrics.get(f"eval_{run.work.metric}")
     run.log.evaluation({"step": run.progress.step, **metrics})
     return metrics
 
 
-def _save_resumable(run: _Run) -> None:
-    """Write a checkpoint. One that fails is a warning: training goes on, and older ones are intact."""
+def _go_on(run: Run) -> bool:
+    run.watchdog.beat()
+    return run.signals.received is None
+
+
+def _save_resumable(run: Run) -> bool:
+    """Begin to write a checkpoint, once the one before is whole. One that fails is a warning: training goes on, and
+    older ones are intact.
+
+    Returns:
+        Whether one was begun.
+
+    Raises:
+        StorageError: it is the third in a row that fails.
+    """
+    snapshot = run.snapshot()
     if not run.accelerator.is_main_process:
-        return
+        return False
+    _await_checkpoint(run)
+    if not snapshot.is_finite():
+        run.log.say(f"warning: weights are not finite after step {run.progress.step:,}: no checkpoint is written")
+        return False
+    run.saver.begin(snapshot)
+    run.log.mark("checkpoint", run.progress.step)
+    run.watchdog.beat()
+    return True
+
+
+def _await_checkpoint(run: Run) -> None:
     try:
-        save_checkpoint(
-            output_dir=Path(run.plan.output_dir),
-            model=run.bare,
-            optimizers=_bare(run.optimizers),
-            tokenizer=run.tokenizer,
-            card=run.card({}),
-            progress=run.progress,
-            keep=run.plan.keep_checkpoints,
-        )
+        run.saver.wait()
     except StorageError as error:
+        if run.saver.failures >= PATIENCE:
+            raise
         run.log.say(f"warning: {error}; training goes on, older checkpoints are intact")
-
-
-def _done(plan: TrainingArguments, progress: Progress) -> float:
-    by_steps = progress.step / plan.max_steps if plan.max_steps else 0.0
-    by_clock = progress.seconds / (60.0 * plan.max_minutes) if plan.max_minutes else 0.0
-    return max(by_steps, by_clock)
 
 
 def _is_due(interval: float, *, step: int, before: float, after: float) -> bool:
@@ -265,38 +209,69 @@ def _is_due(interval: float, *, step: int, before: float, after: float) -> bool:
     return math.floor(after / interval + 1e-9) > math.floor(before / interval + 1e-9)
 
 
-def _steps(run: _Run) -> Iterator[dict[str, bool]]:
+@dataclass
+class _Window:
+    """What is logged together: sums over steps, and where the run stood when it was opened."""
+
+    opened: Progress
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    steps: int = 0
+
+    def add(self, parts: dict[str, Tensor]) -> None:
+        """One more step."""
+        for name, value in parts.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        self.steps += 1
+
+
+def _steps(run: Run) -> Iterator[dict[str, bool]]:
     """Train; after each optimizer step, yield what is due. All processes yield the same."""
     plan, progress = run.plan, run.progress
+    skip = skipped_steps(plan.skip_steps)
     stage: Stage | None = None
-    window: dict[str, Tensor] = {}
-    opened = replace(progress)
+    loader: Iterator[Any] | None = None
+    window, saved_at = _Window(replace(progress)), progress.seconds
     while run.done < 1.0:
+        run.watchdog.beat()
         before, started = run.done, time.perf_counter()
         if (reached := _enter_stage(run)) is not stage:
-            stage, loader = reached, iter(_loader(run, reached))
+            stage, loader = reached, None
+        if any(progress.step + 1 in steps for steps in skip):
+            _mark_samples(run, "skipped", stage, reason="--skip_steps")
+            progress.step, progress.samples, loader = progress.step + 1, progress.samples + stage.batch_size, None
+            continue
+        if loader is None:
+            loader = iter(_loader(run, stage))
         micro_batches = stage.batch_size // (run.accelerator.num_processes * stage.micro_batch_size)
         rate = learning_rate(plan, step=progress.step, progress=before)
         for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
             group["lr"] = rate
         parts, grad_norm, tokens = _step(run, stage, [next(loader) for _ in range(micro_batches)])
-        for name, value in parts.items():
-            window[name] = window[name] + value if name in window else value
+        if math.isfinite(grad_norm):
+            window.add(parts)
         progress.step += 1
         progress.samples += stage.batch_size
         progress.tokens += tokens
         progress.seconds = _agree(run, progress.seconds + time.perf_counter() - started)
-        run.log.advance(run.done)
-        if progress.step % plan.logging_steps == 0 or run.done >= 1.0:
-            _log_window(run, window, opened, learning_rate=rate, grad_norm=grad_norm)
-            window, opened = {}, replace(progress)
-        yield {
+        if run.accelerator.num_processes == 1:
+            run.stopping = run.signals.received is not None
+        if run.average is not None:
+            run.average.update(run.bare, done=run.done)
+        run.log.advance(run.done, step=progress.step)
+        if window.steps and (progress.step % plan.logging_steps == 0 or run.done >= 1.0):
+            _log_window(run, window, learning_rate=rate, grad_norm=grad_norm)
+            window = _Window(replace(progress))
+        due = {
             name: _is_due(interval, step=progress.step, before=before, after=run.done)
             for name, interval in (("evaluate", plan.eval_steps), ("save", plan.save_steps))
         }
+        if plan.save_minutes and progress.seconds - saved_at >= 60 * plan.save_minutes:
+            due["save"] = True
+        saved_at = progress.seconds if due["save"] else saved_at
+        yield due
 
 
-def _enter_stage(run: _Run) -> Stage:
+def _enter_stage(run: Run) -> Stage:
     """The stage that the run is in. Another work counts its samples from 0; none is left for an earlier one."""
     progress = run.progress
     reached = max(number for number, stage in enumerate(run.stages) if stage.at <= run.done)
@@ -309,32 +284,32 @@ def _enter_stage(run: _Run) -> Stage:
     return run.stages[progress.stage]
 
 
-def _log_window(run: _Run, window: dict[str, Tensor], opened: Progress, **last: float) -> None:
+def _log_window(run: Run, window: _Window, **last: float) -> None:
     """One line of metrics.jsonl: means over the steps since the last one, over all processes."""
-    steps = run.progress.step - opened.step
-    seconds = max(run.progress.seconds - opened.seconds, 1e-9)
-    sums = {name: run.accelerator.reduce(value, "sum").tolist() for name, value in window.items()}
-    means = {name: value / steps for name, value in sums.items() if not isinstance(value, list)}
+    progress, opened = run.progress, window.opened
+    seconds = max(progress.seconds - opened.seconds, 1e-9)
+    sums = {name: run.accelerator.reduce(value, "sum").tolist() for name, value in window.sums.items()}
+    means = {name: value / window.steps for name, value in sums.items() if not isinstance(value, list)}
     means |= {name: value[0] / value[1] for name, value in sums.items() if isinstance(value, list) and value[1]}
+    epochs = progress.epochs + progress.samples / run.stages[progress.stage].work.num_examples
     run.log.record(
         {
-            "step": run.progress.step,
-            "epoch": round(
-                run.progress.epochs + run.progress.samples / run.stages[run.progress.stage].work.num_examples, 4
-            ),
+            "step": progress.step,
+            "epoch": round(epochs, 4),
             **means,
             **last,
-            "tokens_per_second": round((run.progress.tokens - opened.tokens) / seconds, 1),
-            "seconds": round(run.progress.seconds, 3),
+            "tokens_per_second": round((progress.tokens - opened.tokens) / seconds, 1),
+            "seconds": round(progress.seconds, 3),
         }
     )
 
 
-def _step(run: _Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], float, int]:
+def _step(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], float, int]:
     """One optimizer step over its micro-batches; returns this process's share of the metrics, gradient norm, tokens.
 
     The loss is the sum over target tokens divided by their number in the whole step, over micro-batches and
-    processes. DDP averages gradients over processes, so the loss is multiplied by their number first.
+    processes. DDP averages gradients over processes, so the loss is multiplied by their number first. Where the loss
+    of any process or the gradient is not finite, no process applies the step.
     """
     accelerator, model, step = run.accelerator, run.model, run.progress.step
     model.train()
@@ -345,26 +320,65 @@ def _step(run: _Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tuple[di
             dropout_seed(seed=run.plan.seed, step=step, micro_step=micro_step, rank=accelerator.process_index)
         )
         last = micro_step == len(batches) - 1
-        with contextlib.nullcontext() if last else accelerator.no_sync(model):
+        with contextlib.nullcontext() if last else sharding.no_sync(model):
             loss, metrics = stage.work.loss(model, to_device(batch, accelerator.device), num_targets)
-            accelerator.backward(loss * accelerator.num_processes)
+            accelerator.backward(_poisoned(loss) * accelerator.num_processes)
         for name, value in {"loss": loss.detach(), **metrics}.items():
             parts[name] = parts[name] + value if name in parts else value
-    grad_norm = float(accelerator.clip_grad_norm_(model.parameters(), run.plan.max_grad_norm or math.inf))
-    if not math.isfinite(grad_norm):
-        first = run.progress.samples
-        raise NumericsError(
-            f"step {step + 1}: the gradient is {grad_norm} (samples {first} to {first + stage.batch_size - 1}); "
-            "the step was not applied. Try a lower --learning_rate or --mixed_precision no"
-        )
+    grad_norm = sharding.clip_gradients(run.bare, run.plan.max_grad_norm)
+    if math.isfinite(grad_norm):
+        for optimizer in run.optimizers:
+            optimizer.step()
     for optimizer in run.optimizers:
-        optimizer.step()
         optimizer.zero_grad()
+    _watch(run, stage, float(accelerator.reduce(parts["loss"], "sum")), grad_norm)
     return parts, grad_norm, tokens
 
 
-def _global_counts(run: _Run, work: Work, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], int]:
-    """Targets of each kind, and tokens, in the whole step: over its micro-batches and over processes."""
+def _poisoned(loss: Tensor) -> Tensor:
+    """The same loss; one that is not finite has a gradient of NaN, which reaches all processes with the gradients."""
+    return loss * torch.where(torch.isfinite(loss.detach()), 1.0, math.nan)
+
+
+def _watch(run: Run, stage: Stage, loss: float, grad_norm: float) -> None:
+    """Note steps that were not applied and losses that stand out, with their samples.
+
+    Raises:
+        NumericsError: too many steps in a row were not applied.
+    """
+    progress = run.progress
+    if not math.isfinite(grad_norm):
+        progress.bad_steps += 1
+        what = "loss" if not math.isfinite(loss) else "gradient"
+        samples = _mark_samples(run, "skipped", stage, reason=f"{what} not finite")
+        message = f"step {progress.step + 1:,}: the {what} is not finite (samples {samples}); the step was not applied"
+        if progress.bad_steps < run.plan.max_bad_steps:
+            run.log.say(f"warning: {message}")
+            return
+        raise NumericsError(
+            f"{message}, nor were the {progress.bad_steps - 1} before it. Try a lower --learning_rate or "
+            "--mixed_precision no, and --resume"
+        )
+    progress.bad_steps = 0
+    if len(progress.losses) >= ENOUGH:
+        mean, deviation = fmean(progress.losses), pstdev(progress.losses)
+        if loss > mean + SPIKE * max(deviation, 1e-3 * abs(mean)):
+            samples = _mark_samples(run, "spike", stage, loss=loss)
+            run.log.say(f"step {progress.step + 1:,}: loss {loss:.3f} after {mean:.3f} (samples {samples})")
+    progress.losses = [*progress.losses[1 - REMEMBERED :], loss]
+
+
+def _mark_samples(run: Run, event: str, stage: Stage, **facts: Any) -> str:
+    first, last = run.progress.samples, run.progress.samples + stage.batch_size - 1
+    run.log.mark(event, run.progress.step + 1, samples=[first, last], stage=run.progress.stage, **facts)
+    return f"{first} to {last}"
+
+
+def _global_counts(run: Run, work: Work, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], int]:
+    """Targets of each kind, and tokens, in the whole step: over its micro-batches and over processes.
+
+    That a process is asked to stop goes the same way, so that all of them stop after the same step.
+    """
     counts: dict[str, int] = {}
     tokens = 0
     for batch in batches:
@@ -372,28 +386,28 @@ def _global_counts(run: _Run, work: Work, batches: list[dict[str, Tensor]]) -> t
             counts[name] = counts.get(name, 0) + count
         mask = batch.get("attention_mask")
         tokens += batch["input_ids"].numel() if mask is None else int(mask.sum())
-    device = run.accelerator.device
-    local = torch.tensor([*counts.values(), tokens], device=device)
-    *totals, tokens_everywhere = run.accelerator.reduce(local, "sum")
+    local = torch.tensor([*counts.values(), tokens, run.signals.received is not None], device=run.accelerator.device)
+    *totals, tokens_everywhere, asked = run.accelerator.reduce(local, "sum")
+    run.stopping = bool(asked)
     # A step without a single target of a kind divides zero by one.
     num_targets = {name: total.clamp(min=1) for name, total in zip(counts, totals, strict=True)}
     return num_targets, int(tokens_everywhere)
 
 
-def _agree(run: _Run, seconds: float) -> float:
-    """The main process's clock, so that all processes stop at the same step. Free unless the clock is the limit."""
-    if run.plan.max_minutes is None or run.accelerator.num_processes == 1:
+def _agree(run: Run, seconds: float) -> float:
+    """The main process's clock, so that all processes do the same at the same step. Free unless the clock decides."""
+    if run.accelerator.num_processes == 1 or not (run.plan.max_minutes or run.plan.save_minutes):
         return seconds
     return float(broadcast_object_list([seconds])[0])
 
 
-def _progress_at(run: _Run, step: int) -> float:
+def _progress_at(run: Run, step: int) -> float:
     """The share done before a step. It follows from the step, unless the clock may end the run."""
     by_steps = step / run.plan.max_steps if run.plan.max_steps else 0.0
     return max(by_steps, run.done) if run.plan.max_minutes else by_steps
 
 
-def _loader(run: _Run, stage: Stage) -> DataLoader:
+def _loader(run: Run, stage: Stage) -> DataLoader:
     """Micro-batches from the present step on. Not prepared by accelerate: sharding and skipping are the sampler's own.
 
     The loader draws one number from a generator when it starts; it gets one of its own, so that dropout's is left
@@ -423,29 +437,14 @@ def _loader(run: _Run, stage: Stage) -> DataLoader:
     )
 
 
-@torch.no_grad()
-def evaluate(accelerator: Accelerator, model: nn.Module, work: Work, *, batch_size: int) -> dict[str, float]:
-    """Metrics over all held-out examples, each seen once by one process; named `eval_...`."""
-    model.eval()
-    bare = accelerator.unwrap_model(model)  # DDP would wait for its peers, which may have a batch fewer
-    rows = range(accelerator.process_index, work.num_eval_examples, accelerator.num_processes)
-    starts = range(0, len(rows), batch_size)
-    records: list[dict[str, Any]] = []
-    # With `delay` the bar appears only where evaluation takes long enough to ask what is happening.
-    hidden = None if accelerator.is_main_process else True
-    for start in tqdm(starts, desc="evaluating", leave=False, delay=3, disable=hidden):
-        batch = work.collate([work.eval_example(row) for row in rows[start : start + batch_size]])
-        records += work.evaluate(bare, to_device(batch, accelerator.device))
-    return {f"eval_{name}": value for name, value in work.summarize(gather_object(records)).items()}
-
-
-def _save_final(*, model: nn.Module, tokenizer: Any, card: str, output_dir: Path) -> None:
+def _save_final(run: Run, *, card: str, weights: dict[str, Tensor]) -> None:
     """Put the model's files into the output folder itself, each of them whole."""
+    output_dir = Path(run.plan.output_dir)
     temporary = output_dir / ".final.tmp"
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary)
+        save_model(model=run.bare, tokenizer=run.tokenizer, card=card, folder=temporary, weights=weights)
         for path in sorted(temporary.iterdir()):
             path.replace(output_dir / path.name)
         temporary.rmdir()

@@ -8,6 +8,8 @@ from .arguments import TrainingArguments
 from .errors import ArgumentError
 from .work import Work
 
+_SAMPLED_ROWS = 512
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -69,3 +71,19 @@ def epochs_per_step(stages: Sequence[Stage]) -> float:
     return sum(
         (end - stage.at) * stage.batch_size / stage.work.num_examples for stage, end in zip(stages, ends, strict=True)
     )
+
+
+def tokens_per_step(stages: Sequence[Stage]) -> float:
+    """Tokens in one step without padding, a mean over the run, from some of the rows.
+
+    A limit of tokens becomes one of steps by this: how far a run is at a step then follows from the step alone.
+    """
+    ends = [stage.at for stage in stages[1:]] + [1.0]
+    return sum(
+        (end - stage.at) * stage.batch_size * _mean_length(stage.work) for stage, end in zip(stages, ends, strict=True)
+    )
+
+
+def _mean_length(work: Work) -> float:
+    rows = range(0, work.num_examples, max(1, work.num_examples // _SAMPLED_ROWS))
+    return sum(len(work.example(row, row)["input_ids"]) for row in rows) / len(rows)

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
@@ -33,7 +33,7 @@ class Trackers:
     def __init__(
         self,
         *,
-        names: list[str],
+        names: Sequence[str],
         project: str,
         config: dict[str, Any],
         output_dir: Path,

@@ -116,6 +116,6 @@ def test_text_without_marks_is_cut_between_words() -> None:
 @pytest.mark.parametrize("unit", [".", "\n", "。", ".)", "x", "word ", " ", "\n- ", "? ", "\n \t"])
 def test_a_megabyte_of_anything_takes_no_time(unit: str) -> None:
     text = "A" + unit * (1_000_000 // len(unit)) + " End."
-    start = time.perf_counter()
+    start = time.process_time()
     assert "".join(split_sentences(text)) == text
-    assert time.perf_counter() - start < 10  # quadratic time would be minutes
+    assert time.process_time() - start < 3  # quadratic time takes longer

@@ -225,7 +225,7 @@ def test_a_used_folder_is_refused_before_any_work(recipe, home, tmp_path) -> Non
 
 
 def test_a_run_is_resumed_with_the_same_model_only(recipe, home, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("training.loop.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setattr("training.run.use_all_cores", lambda: torch.set_num_threads(1))
     options = options_of(home, tmp_path / "out", "--objective", "clm", "--eval_fraction", 0, "--save_steps", 1)
     options[options.index("--max_steps") + 1] = 1
     code, said = recipe(*options)

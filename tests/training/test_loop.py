@@ -147,7 +147,7 @@ def test_a_gradient_that_is_no_number_is_not_applied(run, new_work, new_model, t
     work, model = new_work(), new_model()
     work.poison = lambda index: index == 3 * 8 + 5  # in step 4, second micro-batch
     with pytest.raises(NumericsError, match=r"step 4: .*samples 24 to 31") as raised:
-        run(work=work, model=model, micro_batch_size=4, schedule="constant", save_steps=1)
+        run(work=work, model=model, micro_batch_size=4, schedule="constant", save_steps=1, max_bad_steps=1)
     assert raised.value.exit_code == 4
     clean = new_model()
     run(model=clean, output_dir=str(tmp_path / "clean"), max_steps=3, schedule="constant", warmup_steps=0.15)
@@ -267,7 +267,7 @@ def test_limits_are_resolved_by_hand(options, new_work) -> None:
     def resolved(num_examples: int = 100, num_processes: int = 1, **overrides):
         arguments, work = options(**overrides), new_work(num_examples=num_examples)
         stages = plan_stages(arguments=arguments, works=[(0.0, work)], num_processes=num_processes)
-        return arguments.resolved(epochs_per_step=epochs_per_step(stages)), stages
+        return arguments.resolved(tokens_per_step=1.0, epochs_per_step=epochs_per_step(stages)), stages
 
     assert resolved(max_steps=None)[0].max_steps == 38  # three epochs of 100 rows in batches of 8: 37.5 steps
     assert resolved(max_steps=5, max_epochs=1)[0].max_steps == 5

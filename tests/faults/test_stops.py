@@ -1,0 +1,81 @@
+"""Signals and kills at any point: the run ends as it should, and goes on as if nothing had happened."""
+
+import random
+import time
+from typing import Any
+
+import pytest
+from conftest import Toy
+
+
+def check_resumed(toy: Toy, undisturbed: dict[str, Any], **options: Any) -> None:
+    done = toy.run(resume=True, **options)
+    assert done.returncode == 0, done.stderr
+    assert toy.oracle() == undisturbed
+
+
+@pytest.mark.parametrize("step", random.Random(5).sample(range(1, 13), 3))
+def test_killed_in_a_step(toy: Toy, undisturbed: dict[str, Any], step: int) -> None:
+    assert toy.run(f"kill@{step}").returncode == -9
+    check_resumed(toy, undisturbed)
+
+
+def test_killed_again_and_again(toy: Toy, undisturbed: dict[str, Any]) -> None:
+    for step in (2, 5, 4, 8, 8, 12):
+        assert toy.run(f"kill@{step}", resume=True).returncode == -9
+    check_resumed(toy, undisturbed)
+
+
+@pytest.mark.parametrize("fault", ["term@5", "int@7", "term_in_evaluation@0", "term_in_save@0"])
+def test_asked_to_stop_it_saves_and_says_so(toy: Toy, undisturbed: dict[str, Any], fault: str) -> None:
+    done = toy.run(fault)
+    assert done.returncode == 143, done.stderr
+    assert "--resume goes on from there" in done.stderr and "Traceback" not in done.stderr
+    steps = {"term@5": 5, "int@7": 7, "term_in_evaluation@0": 6, "term_in_save@0": 3}
+    last = steps[fault] if fault != "term_in_save@0" else int(toy.checkpoints()[-1][-8:])
+    assert toy.checkpoints()[-1] == f"step-{last:08d}" and f"after step {last}" in done.stderr
+    check_resumed(toy, undisturbed)
+
+
+def test_asked_to_stop_before_it_began(toy: Toy, undisturbed: dict[str, Any]) -> None:
+    assert toy.run("term_at_start@0").returncode == 143
+    assert not toy.output_dir.exists() or not list(toy.output_dir.glob("[!.]*"))
+    check_resumed(toy, undisturbed)
+
+
+def test_asked_twice_it_ends_at_once(toy: Toy, undisturbed: dict[str, Any]) -> None:
+    assert toy.run("term_twice@5").returncode == 143
+    assert toy.checkpoints() == ["step-00000003"]
+    check_resumed(toy, undisturbed)
+
+
+@pytest.mark.parametrize("fault", ["kill@5:1", "fail@5:1"])
+def test_one_of_two_processes_ends(toy: Toy, new_toy: Any, fault: str) -> None:
+    began = time.monotonic()
+    done = toy.run(fault, num_processes=2)
+    assert time.monotonic() - began < 60 and done.returncode != 0
+    assert toy.checkpoints()[-1] == "step-00000003"
+    straight = new_toy("straight")
+    assert straight.run(num_processes=2).returncode == 0
+    check_resumed(toy, straight.oracle(), num_processes=2)
+
+
+def test_one_of_two_processes_stands_still(toy: Toy) -> None:
+    began = time.monotonic()
+    running = toy.start("stop@5:1", num_processes=2, hang_timeout=4)
+    running.processes[0].join(60)
+    assert running.processes[0].exitcode == 1 and time.monotonic() - began < 60
+    running.kill()
+    done = running.wait()
+    assert "Timeout" in done.stderr and "training/loop.py" in done.stderr
+    assert toy.run(resume=True, num_processes=2).returncode == 0
+
+
+def test_a_signal_to_one_of_two_stops_both_after_the_same_step(toy: Toy, new_toy: Any) -> None:
+    done = toy.run("term@5:1", num_processes=2)
+    assert done.returncode == 143, done.stderr
+    step = int(toy.checkpoints()[-1][-8:])
+    assert step in (5, 6) and done.stderr.count(f"after step {step};") == 2
+    straight = new_toy("straight")
+    assert straight.run(num_processes=2).returncode == 0
+    check_resumed(toy, straight.oracle(), num_processes=2)

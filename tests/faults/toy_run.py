@@ -1,0 +1,133 @@
+"""A short run of the real loop with a fault in it, as a program.
+
+    python toy_run.py [options of training] [--inject FAULT ...]
+
+A fault is NAME@STEP or NAME@STEP:RANK, with steps counted from 1; `when` it comes is in the step's forward pass:
+kill, stop (SIGSTOP), term (SIGTERM), int (SIGINT), term_twice, nan_loss, inf_loss, nan_gradient, inf_gradient, spike,
+slow (a tenth of a second in every step from there on), remove_output, fail (an error of the data).
+And, with any number in place of the step: term_in_evaluation, term_in_save, term_at_start.
+
+For each row that is learned a line of OUTPUT_DIR/../seen-RANK.txt says its sample number and a hash of ids and labels.
+"""
+
+import hashlib
+import math
+import os
+import shutil
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from toys import PlainTokenizer, ToyWork, make_model
+
+import training.run
+from training import TrainingArguments, exit_cleanly, parse_arguments, train
+from training.checkpoints import Saver
+
+
+@dataclass
+class Faults:
+    """What goes wrong."""
+
+    inject: list[str] = field(default_factory=list, metadata={"help": "Faults, as NAME@STEP or NAME@STEP:RANK."})
+    rows: int = field(default=48, metadata={"help": "Training examples."})
+
+    def at(self, step: int) -> set[str]:
+        """Names of those of this process at a step."""
+        rank = os.environ.get("RANK", "0")
+        found = set()
+        for fault in self.inject:
+            name, _, place = fault.partition("@")
+            number, _, wanted = place.partition(":")
+            if int(number) == step and (wanted or rank) == rank:
+                found.add(name)
+        return found
+
+    def any(self, name: str) -> bool:
+        """Whether a fault is among them, wherever."""
+        return any(fault.startswith(f"{name}@") for fault in self.inject)
+
+
+class FaultyWork(ToyWork):
+    """The toy work with faults at the steps asked for."""
+
+    def __init__(self, faults: Faults, arguments: TrainingArguments) -> None:
+        super().__init__(num_examples=faults.rows)
+        self.faults, self.batch_size = faults, int(arguments.batch_size[0])
+        self.output_dir = Path(arguments.output_dir)
+        self.seen = self.output_dir.parent / f"seen-{os.environ.get('RANK', '0')}.txt"
+
+    def loss(self, model: Any, batch: Any, num_targets: Any) -> Any:
+        indices = batch["index"].tolist()
+        step = indices[0] // self.batch_size + 1
+        rows = zip(indices, batch["input_ids"], batch["labels"], strict=True)
+        lines = [
+            f"{index} {hashlib.sha256(ids[ids > 0].numpy().tobytes() + labels.numpy().tobytes()).hexdigest()[:16]}\n"
+            for index, ids, labels in ((i, x, y[x > 0]) for i, x, y in rows)
+        ]
+        with self.seen.open("a") as file:
+            file.writelines(lines)
+        faults = self.faults.at(step)
+        self._happen(faults)
+        loss, metrics = super().loss(model, batch, num_targets)
+        for name, factor in (("nan_loss", math.nan), ("inf_loss", math.inf), ("spike", 1e4)):
+            loss = loss * factor if name in faults else loss
+        for name, value in (("nan_gradient", math.nan), ("inf_gradient", math.inf)):
+            if name in faults:
+                loss.register_hook(lambda gradient, value=value: gradient * value)
+        return loss, metrics
+
+    def _happen(self, faults: set[str]) -> None:
+        mine = os.getpid()
+        if "fail" in faults:
+            raise RuntimeError("a fault of the data")
+        if "remove_output" in faults:
+            shutil.rmtree(self.output_dir)
+        for name, number in (("kill", 9), ("stop", signal.SIGSTOP), ("term", 15), ("int", 2), ("term_twice", 15)):
+            if name in faults:
+                os.kill(mine, number)
+        if "term_twice" in faults:
+            time.sleep(1.2)
+            os.kill(mine, signal.SIGTERM)
+        if self.faults.any("slow"):
+            time.sleep(0.1)
+
+    def evaluate(self, model: Any, batch: Any) -> Any:
+        if self.faults.any("term_in_evaluation"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().evaluate(model, batch)
+
+
+class SignalledSaver(Saver):
+    """Asks its own process to stop while it writes."""
+
+    def _write_files(self, snapshot: Any, folder: Path) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        super()._write_files(snapshot, folder)
+
+
+def main() -> None:
+    faults, arguments = parse_arguments((Faults, TrainingArguments))
+    training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
+    if faults.any("term_in_save"):
+        training.run.Saver = SignalledSaver  # type: ignore[misc]
+    if training.is_main_process():
+        training.claim_output_dir(arguments)
+    if faults.any("term_at_start"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    train(
+        model=make_model(dropout=0.1, hidden_size=32),
+        work=FaultyWork(faults, arguments),
+        tokenizer=PlainTokenizer(),
+        arguments=arguments,
+        identity={"data": f"{faults.rows} rows"},
+    )
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+    exit_cleanly(main)

@@ -1,0 +1,96 @@
+"""What a run is, and what may change when it is resumed."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from .arguments import TrainingArguments
+from .errors import ArgumentError
+
+IDENTITY = ("seed", "batch_size", "batch_size_at", "optimizer", "average")
+"""Options without which the run is another one: resuming with another value is refused, unless --allow_change."""
+
+SCHEDULE = (
+    *("max_steps", "max_minutes", "max_epochs", "max_tokens", "learning_rate", "schedule", "warmup_steps"),
+    *("decay_share", "weight_decay", "adam_beta2", "max_grad_norm", "ema_decay", "tail_share", "skip_steps"),
+    *("mixed_precision", "deterministic", "micro_batch_size"),
+)
+"""Options that shape what follows and may change: the change is shown, and recorded in run.json."""
+
+
+def identity_of(*, arguments: TrainingArguments, config: Any, facts: dict[str, Any]) -> dict[str, Any]:
+    """What must not change between a run and its continuation, as JSON gives it back.
+
+    Args:
+        config: of the model; None where it has none.
+        facts: what the recipe knows: fingerprints of data and tokenizer, the objective.
+    """
+    options = {
+        name: str(value) if isinstance(value := getattr(arguments, name), tuple) else value for name in IDENTITY
+    }
+    if hasattr(config, "to_diff_dict"):
+        content = {name: value for name, value in config.to_diff_dict().items() if name != "transformers_version"}
+        text = json.dumps(content, sort_keys=True, default=str)
+        options["model_config"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return json.loads(json.dumps({**options, **facts}, default=str))
+
+
+def schedule_of(arguments: TrainingArguments) -> dict[str, Any]:
+    """The options that may change, as JSON gives them back."""
+    return json.loads(json.dumps({name: getattr(arguments, name) for name in SCHEDULE}))
+
+
+def check_identity(
+    *, ours: dict[str, Any], theirs: dict[str, Any], allowed: Sequence[str], checkpoint: Any
+) -> list[dict[str, Any]]:
+    """Compare what this run says of itself with what a checkpoint says.
+
+    Args:
+        allowed: names of `--allow_change`.
+
+    Returns:
+        The changes that were allowed: name, before, after.
+
+    Raises:
+        ArgumentError: something else differs, or `allowed` names what there is not.
+    """
+    if unknown := sorted(set(allowed) - set(ours) - set(theirs)):
+        raise ArgumentError(f"--allow_change {unknown[0]}: a run has {', '.join(sorted(ours))}")
+    differing = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
+    for name in differing:
+        if name not in allowed:
+            raise ArgumentError(
+                f"--resume: {name} is {ours.get(name)!r}, but the run in {checkpoint} was made with "
+                f"{theirs.get(name)!r}; resume with the same value, start a new --output_dir, or say that it is "
+                f"meant: --allow_change {name}"
+            )
+    return changes(theirs, ours)
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+    """What differs between two sets of options that both have."""
+    return [
+        {"option": name, "before": before[name], "after": after[name]}
+        for name in before
+        if name in after and before[name] != after[name]
+    ]
+
+
+def skipped_steps(text: str) -> list[range]:
+    """The steps, counted from 1, of `--skip_steps`: "120-125,300" is six steps and one more.
+
+    Raises:
+        ArgumentError: a part is neither a number nor two with a dash between.
+    """
+    ranges = []
+    for part in filter(None, text.replace(" ", "").split(",")):
+        first, dash, last = part.partition("-")
+        try:
+            start, end = int(first), int(last if dash else first)
+        except ValueError:
+            start, end = 1, 0
+        if not 1 <= start <= end:
+            raise ArgumentError(f"--skip_steps {text}: '{part}' is no step or range of steps, as in 120-125,300")
+        ranges.append(range(start, end + 1))
+    return ranges

@@ -1,0 +1,285 @@
+"""A run: its parts, how it is opened or taken up again, and how it ends."""
+
+import contextlib
+import gc
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file
+from torch import nn
+
+from . import sharding
+from .arguments import TrainingArguments
+from .averaging import Average, make_average
+from .checkpoints import (
+    STATE,
+    Progress,
+    Saver,
+    Snapshot,
+    load_average,
+    load_weights,
+    newest_checkpoint,
+    read_progress,
+    write_atomically,
+)
+from .environment import bf16_is_fast, processes, use_all_cores
+from .errors import ArgumentError, CorruptCheckpointError
+from .identity import changes, check_identity, identity_of, schedule_of, skipped_steps
+from .lock import hold
+from .model_card import model_card
+from .optimizers import OPTIMIZERS
+from .run_log import RunLog, describe_run
+from .signals import StopSignals, Watchdog
+from .stages import Stage, epochs_per_step, plan_stages, skipped, tokens_per_step
+from .trackers import Trackers
+from .work import Work
+
+
+@dataclass
+class Run:
+    """The parts of a run, so that its functions need not pass a dozen of them around."""
+
+    accelerator: Accelerator
+    model: nn.Module
+    optimizers: list[torch.optim.Optimizer]
+    stages: list[Stage]
+    tokenizer: Any
+    plan: TrainingArguments
+    progress: Progress
+    log: RunLog
+    saver: Saver
+    average: Average | None
+    info: dict[str, Any]
+    signals: StopSignals = field(default_factory=StopSignals)
+    watchdog: Watchdog = field(default_factory=lambda: Watchdog(0))
+    stopping: bool = False
+    """Whether a process was asked to stop, as all of them know."""
+
+    @property
+    def bare(self) -> nn.Module:
+        """The model without the wrapper of DDP."""
+        return self.accelerator.unwrap_model(self.model)
+
+    @property
+    def work(self) -> Work:
+        """What the model is judged by: the work of the last stage."""
+        return self.stages[-1].work
+
+    @property
+    def done(self) -> float:
+        """The share of the run that is done: by steps or by the clock, whichever is further."""
+        return share_done(self.plan, self.progress)
+
+    def card(self, metrics: dict[str, float]) -> str:
+        """The model card as things stand."""
+        return model_card(
+            model=self.bare,
+            run_info=self.info,
+            step=self.progress.step,
+            tokens=self.progress.tokens,
+            metrics=metrics,
+        )
+
+    def snapshot(self) -> Snapshot:
+        """The run as it stands, in memory of its own. All processes must call it; only rank 0 gets the tensors."""
+        return Snapshot(
+            weights=sharding.full_model_state(self.bare),
+            optimizer=sharding.full_optimizer_state(self.bare, self.optimizers),
+            average=self.average.state() if self.average is not None else {},
+            progress=Progress(**json.loads(json.dumps(vars(self.progress)))),
+            card=self.card({}),
+        )
+
+
+def share_done(plan: TrainingArguments, progress: Progress) -> float:
+    """By steps or by the clock, whichever is further."""
+    by_steps = progress.step / plan.max_steps if plan.max_steps else 0.0
+    by_clock = progress.seconds / (60.0 * plan.max_minutes) if plan.max_minutes else 0.0
+    return max(by_steps, by_clock)
+
+
+def open_run(
+    *,
+    model: nn.Module,
+    works: list[tuple[float, Work]],
+    tokenizer: Any,
+    arguments: TrainingArguments,
+    info: dict[str, Any],
+    identity: dict[str, Any],
+) -> Run:
+    """Join the processes, make the optimizer, and go back to the newest checkpoint when resuming."""
+    skipped_steps(arguments.skip_steps)  # a mistake is better told now
+    accelerator = _join(arguments)
+    if accelerator.is_main_process:
+        hold(Path(arguments.output_dir))
+    stages = plan_stages(arguments=arguments, works=works, num_processes=accelerator.num_processes)
+    tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
+    plan = arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
+    model = _place(accelerator, model, plan)
+    bare = accelerator.unwrap_model(model)
+    optimizers = OPTIMIZERS[plan.optimizer](bare, plan)
+    average = make_average(plan, bare)
+    progress = Progress(
+        identity=identity_of(arguments=plan, config=getattr(bare, "config", None), facts=identity),
+        options=schedule_of(plan),
+    )
+    notices = [
+        f"warning: of {plan.max_steps} steps none is in the stage that begins at {stage.at} of the run"
+        for stage in (skipped(stages, plan.max_steps) if plan.max_steps and not plan.max_minutes else [])
+    ]
+    changed: list[dict[str, Any]] = []
+    if plan.resume:
+        progress, changed, resumed = _restore(plan, bare, optimizers, average, progress)
+        notices += resumed
+    output_dir = Path(plan.output_dir)
+    is_main = accelerator.is_main_process
+    log = RunLog(
+        output_dir=output_dir,
+        enabled=is_main,
+        first_step=progress.step,
+        done=share_done(plan, progress),
+        title=", ".join(filter(None, [type(bare).__name__, info.get("objective")])),
+        trackers=_trackers(plan, progress.step) if is_main else None,
+    )
+    run = Run(
+        accelerator=accelerator,
+        model=model,
+        optimizers=optimizers,
+        stages=stages,
+        tokenizer=tokenizer,
+        plan=plan,
+        progress=progress,
+        log=log,
+        saver=Saver(
+            output_dir=output_dir,
+            model=bare,
+            tokenizer=tokenizer,
+            keep=plan.keep_checkpoints,
+            greater_is_better=works[-1][1].greater_is_better,
+        ),
+        average=average,
+        info=info,
+    )
+    _describe(run, changed)
+    for notice in notices:
+        log.say(notice)
+    return run
+
+
+def _join(arguments: TrainingArguments) -> Accelerator:
+    precision = arguments.mixed_precision
+    if precision == "auto":
+        precision = "bf16" if bf16_is_fast() else "no"
+    use_all_cores()
+    if arguments.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    # Without `cpu`, accelerate 1.15 makes each process of `torchrun` a run of its own on a machine without a GPU.
+    on_cpu = not torch.accelerator.is_available() and processes().count > 1
+    with sharding.hidden_from_accelerate() if sharding.asked_for() else contextlib.nullcontext():
+        return Accelerator(mixed_precision=precision, cpu=on_cpu)
+
+
+def _place(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> nn.Module:
+    """The model on its device: divided among the processes where that was asked for, else whole in each of them."""
+    sharded = sharding.asked_for()
+    if sharded:
+        sharding.check_optimizer(plan.optimizer)
+        dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
+        sharding.shard(model, device=accelerator.device, dtype=dtype)
+    return accelerator.prepare_model(model, evaluation_mode=sharded)  # autocast, and DDP where it is not sharded
+
+
+def _trackers(plan: TrainingArguments, first_step: int) -> Trackers | None:
+    if not plan.report_to:
+        return None
+    return Trackers(
+        names=plan.report_to,
+        project="lacuna",
+        config=asdict(plan),
+        output_dir=Path(plan.output_dir),
+        first_step=first_step,
+    )
+
+
+def _restore(
+    plan: TrainingArguments,
+    model: nn.Module,
+    optimizers: list[torch.optim.Optimizer],
+    average: Average | None,
+    fresh: Progress,
+) -> tuple[Progress, list[dict[str, Any]], list[str]]:
+    """Where the newest checkpoint stands, what has changed since, and what people are told."""
+    output_dir = Path(plan.output_dir)
+    checkpoint, notices = newest_checkpoint(output_dir)
+    if checkpoint is None and (output_dir / "config.json").exists():
+        raise ArgumentError(f"--resume: the run in {output_dir} is finished, with no checkpoint to continue from")
+    if checkpoint is None:
+        return fresh, [], [*notices, f"no checkpoint in {output_dir}: starting from the beginning"]
+    progress = read_progress(checkpoint)
+    changed = check_identity(
+        ours=fresh.identity, theirs=progress.identity, allowed=plan.allow_change, checkpoint=checkpoint
+    )
+    changed += changes(progress.options, fresh.options)
+    try:
+        sharding.load_model_state(model, load_weights(checkpoint))
+    except (KeyError, ValueError) as error:
+        raise CorruptCheckpointError(f"checkpoint {checkpoint}: {error.args[0]}, as this model has it") from error
+    sharding.load_optimizer_state(model, optimizers, load_file(checkpoint / STATE / "optimizer.safetensors"))
+    if average is not None:
+        average.load(load_average(checkpoint))
+    notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
+    notices += [f"  {change['option']} was {change['before']} and is {change['after']} now" for change in changed]
+    progress.identity, progress.options = fresh.identity, fresh.options
+    return progress, changed, notices
+
+
+def _describe(run: Run, changed: list[dict[str, Any]]) -> None:
+    """Write run.json: what this session does, and when earlier ones were taken up with which changes."""
+    if not run.accelerator.is_main_process:
+        return
+    path = Path(run.plan.output_dir) / "run.json"
+    resumed: list[Any] = []
+    if run.plan.resume and path.is_file():
+        try:
+            resumed = json.loads(path.read_text(encoding="utf-8")).get("resumed", [])
+        except ValueError:  # half of it, of a machine that lost its power
+            resumed = []
+    if run.progress.step:
+        resumed = [*resumed, {"at_step": run.progress.step, "changes": changed}]
+        run.log.mark("resume", run.progress.step, changes=changed)
+    facts = describe_run(
+        arguments=run.plan,
+        launched=processes(),
+        device=run.accelerator.device,
+        precision=str(run.accelerator.mixed_precision),
+        run_info={
+            **run.info,
+            "stages": [
+                {name: getattr(stage, name) for name in ("at", "batch_size", "micro_batch_size")}
+                for stage in run.stages
+            ],
+            "identity": run.progress.identity,
+            "resumed": resumed,
+        },
+    )
+    write_atomically(path, json.dumps(facts, indent=2, default=str) + "\n")
+
+
+def close_run(run: Run) -> None:
+    """Part from the other processes; DDP's wrapper goes first.
+
+    Its reducer would be the last to hold the process group and take it down with Python's lock held, for which a
+    thread of gloo waits: 3 of 20 runs on two processes never returned (torch 2.13).
+    """
+    run.model = run.bare
+    if run.accelerator.num_processes > 1:
+        run.accelerator.free_memory()
+        gc.collect()
+    run.accelerator.end_training()

@@ -1,0 +1,72 @@
+"""Requests to stop, and processes that stand still.
+
+A first request is met after the step, with a checkpoint; a second one ends the process at once.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any, Self
+
+SAME_REQUEST = 1.0
+"""Seconds in which further signals are the same request: a launcher passes on the Ctrl-C that the terminal has sent to
+all processes already."""
+
+
+class StopSignals:
+    """While it is entered, SIGTERM and SIGINT are noted in `received` instead of ending the process.
+
+    A signal that comes later than `SAME_REQUEST` after the first one ends the process with 128 + its number: nothing
+    is saved then, and what was saved before stays whole.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._at = 0.0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no handlers
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received, self._at = number, time.monotonic()
+        elif time.monotonic() - self._at > SAME_REQUEST:
+            os._exit(128 + number)
+
+
+class Watchdog:
+    """Ends a process that has not come to `beat` for some time, after showing where each of its threads stands.
+
+    It is one of Python's own (`faulthandler`), which works where the interpreter itself hangs; the exit code is 1.
+
+    Args:
+        seconds: the longest time between two beats; 0 waits for ever.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __enter__(self) -> Self:
+        self.beat()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.seconds:
+            faulthandler.cancel_dump_traceback_later()
+
+    def beat(self) -> None:
+        """Say that all is well."""
+        if self.seconds and sys.__stderr__ is not None:
+            faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
