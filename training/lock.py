@@ -40,7 +40,7 @@ def hold(folder: Path) -> None:
         raise StorageError(f"--output_dir {folder} cannot be written: {error.strerror}") from error
     _held[place] = lock
     if (place / OWNER).exists():
-        print(f"the lock of {_owner(place)}, which has ended, is taken over", file=sys.stderr)
+        print(f"the lock of {_owner(place)}, whose run has ended, is taken over", file=sys.stderr)
     owner = {"host": socket.gethostname(), "process": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     with suppress(OSError):  # a disk that is full: the lock holds without it
         (place / OWNER).write_text(json.dumps(owner) + "\n", encoding="utf-8")
@@ -61,6 +61,6 @@ def release() -> None:
 def _owner(place: Path) -> str:
     try:
         owner = json.loads((place / OWNER).read_text(encoding="utf-8"))
-        return f"process {owner['process']} on {owner['host']}, since {owner['since']},"
+        return f"process {owner['process']} on {owner['host']} (since {owner['since']})"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -247,7 +247,8 @@ def _steps(run: Run) -> Iterator[dict[str, bool]]:
         for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
             group["lr"] = rate
         parts, grad_norm, tokens = _step(run, stage, [next(loader) for _ in range(micro_batches)])
-        if math.isfinite(grad_norm):
+        applied = math.isfinite(grad_norm)
+        if applied:
             window.add(parts)
         progress.step += 1
         progress.samples += stage.batch_size
@@ -255,7 +256,7 @@ def _steps(run: Run) -> Iterator[dict[str, bool]]:
         progress.seconds = _agree(run, progress.seconds + time.perf_counter() - started)
         if run.accelerator.num_processes == 1:
             run.stopping = run.signals.received is not None
-        if run.average is not None:
+        if applied and run.average is not None:
             run.average.update(run.bare, done=run.done)
         run.log.advance(run.done, step=progress.step)
         if window.steps and (progress.step % plan.logging_steps == 0 or run.done >= 1.0):

@@ -6,8 +6,7 @@ themselves, batches that wait, and the text, which is mapped from the disk.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from .errors import ArgumentError
 from .flops import predicts_targets_only
 from .live_tensors import LiveTensors, counting
 from .optimizers import OPTIMIZERS
-from .work import Work, to_device
 
 IGNORED = -100
 
@@ -135,9 +133,7 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _run_step(
-    model: Any, tensors: LiveTensors, micro_batch: MicroBatch, *, precision: str, accumulates: bool
-) -> None:
+def _run_step(model: Any, tensors: LiveTensors, micro_batch: MicroBatch, *, precision: str, accumulates: bool) -> None:
     """Forward and backward as the loop does them; the last micro-batch of several, where the gradients are there."""
     for parameter in model.parameters():
         if parameter.requires_grad:

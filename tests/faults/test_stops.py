@@ -44,7 +44,7 @@ def test_asked_to_stop_before_it_began(toy: Toy, undisturbed: dict[str, Any]) ->
 
 
 def test_asked_twice_it_ends_at_once(toy: Toy, undisturbed: dict[str, Any]) -> None:
-    assert toy.run("term_twice@5").returncode == 143
+    assert toy.run("term_twice@5", "saved@0").returncode == 143
     assert toy.checkpoints() == ["step-00000003"]
     check_resumed(toy, undisturbed)
 
@@ -52,7 +52,7 @@ def test_asked_twice_it_ends_at_once(toy: Toy, undisturbed: dict[str, Any]) -> N
 @pytest.mark.parametrize("fault", ["kill@5:1", "fail@5:1"])
 def test_one_of_two_processes_ends(toy: Toy, new_toy: Any, fault: str) -> None:
     began = time.monotonic()
-    done = toy.run(fault, num_processes=2)
+    done = toy.run(fault, "saved@0", num_processes=2)
     assert time.monotonic() - began < 60 and done.returncode != 0
     assert toy.checkpoints()[-1] == "step-00000003"
     straight = new_toy("straight")

@@ -4,8 +4,9 @@
 
 A fault is NAME@STEP or NAME@STEP:RANK, with steps counted from 1; `when` it comes is in the step's forward pass:
 kill, stop (SIGSTOP), term (SIGTERM), int (SIGINT), term_twice, nan_loss, inf_loss, nan_gradient, inf_gradient, spike,
-slow (a tenth of a second in every step from there on), remove_output, fail (an error of the data).
-And, with any number in place of the step: term_in_evaluation, term_in_save, term_at_start.
+remove_output, fail (an error of the data).
+And, with any number in place of the step: term_in_evaluation, term_in_save, term_at_start, slow (a tenth of a second
+in every step), saved (the other faults wait for the first checkpoint to be whole).
 
 For each row that is learned a line of OUTPUT_DIR/../seen-RANK.txt says its sample number and a hash of ids and labels.
 """
@@ -83,6 +84,8 @@ class FaultyWork(ToyWork):
 
     def _happen(self, faults: set[str]) -> None:
         mine = os.getpid()
+        while faults and self.faults.any("saved") and not list(self.output_dir.glob("checkpoints/step-*/*/complete")):
+            time.sleep(0.01)
         if "fail" in faults:
             raise RuntimeError("a fault of the data")
         if "remove_output" in faults:
@@ -103,10 +106,14 @@ class FaultyWork(ToyWork):
 
 
 class SignalledSaver(Saver):
-    """Asks its own process to stop while it writes."""
+    """Asks its own process to stop while it writes for the first time."""
+
+    signalled = False
 
     def _write_files(self, snapshot: Any, folder: Path) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not self.signalled:
+            self.signalled = True
+            os.kill(os.getpid(), signal.SIGTERM)
         super()._write_files(snapshot, folder)
 
 

@@ -1,0 +1,194 @@
+"""A save that dies between any two file operations, disks that fill up, and checkpoints that somebody has touched."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import processes
+import pytest
+from conftest import Toy
+
+from training.checkpoints import CorruptCheckpointError, newest_checkpoint, verify_checkpoint
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoints of steps 3 and 6."""
+    toy = Toy(tmp_path_factory.mktemp("saved"))
+    assert toy.run(max_steps=6).returncode == 0
+    assert toy.checkpoints() == ["step-00000003", "step-00000006"]
+    return toy.output_dir / "checkpoints"
+
+
+@pytest.fixture(scope="module")
+def num_operations(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How many there are in a save that ends well."""
+    output = tmp_path_factory.mktemp("whole")
+    shutil.copytree(saved, output / "checkpoints")
+    done = processes.run("tests/faults/killed_save.py", output, 10_000)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_killed_between_any_two_file_operations_of_a_save(
+    saved: Path, num_operations: int, tmp_path: Path, part: int
+) -> None:
+    """Step 9 is written beside steps 3 and 6, of which the best may stay; a quarter of the operations in each test."""
+    assert num_operations > 30
+    for number in range(part, num_operations, 4):
+        output = tmp_path / str(number)
+        shutil.copytree(saved, output / "checkpoints")
+        done = processes.run("tests/faults/killed_save.py", output, number)
+        assert done.returncode == -9, done.stderr
+        found, passed_over = newest_checkpoint(output)
+        assert found is not None and found.name in ("step-00000006", "step-00000009")
+        for message in passed_over:
+            assert "was not finished" in message or "step-00000003" in message
+        verify_checkpoint(found)
+        again = processes.run("tests/faults/killed_save.py", output, 10_000)
+        assert again.returncode == 0, again.stderr
+        names = sorted(path.name for path in (output / "checkpoints").iterdir())
+        assert names == ["step-00000006", "step-00000009"], number  # step 6 is the best: it was evaluated
+        shutil.rmtree(output)
+
+
+def test_a_run_goes_on_from_the_one_before_a_half_one(toy: Toy, undisturbed: dict[str, Any]) -> None:
+    assert toy.run("kill@8", "slow@0").returncode == -9
+    newest = toy.output_dir / "checkpoints" / "step-00000006"
+    (newest / "training_state" / "complete").unlink()
+    done = toy.run(resume=True)
+    assert done.returncode == 0 and "step-00000006 was not finished" in done.stderr
+    assert "resuming from" in done.stderr and "step-00000003 at step 3" in done.stderr
+    assert toy.oracle() == undisturbed
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "missing": lambda content: None,
+    "empty": lambda content: b"",
+    "truncated": lambda content: content[: len(content) // 2],
+    "a byte short": lambda content: content[:-1],
+    "a bit flipped": lambda content: content[:-2] + bytes([content[-2] ^ 4]) + content[-1:],
+    "its tail zeroed": lambda content: content[: len(content) // 2] + bytes(len(content) - len(content) // 2),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_file_of_a_checkpoint(saved: Path, tmp_path: Path, damage: str) -> None:
+    shutil.copytree(saved, tmp_path / "checkpoints")
+    folder = tmp_path / "checkpoints" / "step-00000006"
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) >= 8
+    for path in files:
+        content = path.read_bytes()
+        damaged = DAMAGES[damage](content)
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        found, passed_over = newest_checkpoint(tmp_path)
+        assert found is not None and found.name == "step-00000003" and len(passed_over) == 1, path.name
+        path.write_bytes(content)
+    assert newest_checkpoint(tmp_path) == (folder, [])
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def sealed(folder: Path) -> None:
+    """Write manifest and mark anew, as somebody would who wants a checkpoint to be taken."""
+    state = folder / "training_state"
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": digest(path)}
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in ("manifest.json", "complete")
+    }
+    (state / "manifest.json").write_text(json.dumps(files))
+    (state / "complete").write_text(digest(state / "manifest.json") + "\n")
+
+
+def add_pickle(folder: Path) -> None:
+    (folder / "training_state" / "rng_state.pth").write_bytes(b"cos\nsystem\n(S'touch canary'\ntR.")
+
+
+def add_index(folder: Path) -> None:
+    index = {"metadata": {}, "weight_map": {"a": "../../step-00000003/model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def add_link(folder: Path) -> None:
+    (folder / "extra.json").symlink_to("/etc/hostname")
+
+
+@pytest.mark.parametrize(
+    ("attack", "message"),
+    [(add_pickle, "rng_state.pth"), (add_index, "names '../../step-00000003"), (add_link, "extra.json is a link")],
+)
+def test_what_is_not_ours_is_refused_though_its_hashes_are_right(
+    saved: Path, tmp_path: Path, attack: Callable[[Path], None], message: str
+) -> None:
+    shutil.copytree(saved, tmp_path / "checkpoints")
+    folder = tmp_path / "checkpoints" / "step-00000006"
+    attack(folder)
+    sealed(folder)
+    with pytest.raises(CorruptCheckpointError, match=message):
+        verify_checkpoint(folder)
+
+
+def test_names_in_a_manifest_do_not_lead_out(saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved, tmp_path / "checkpoints")
+    folder = tmp_path / "checkpoints" / "step-00000006"
+    state = folder / "training_state"
+    files = json.loads((state / "manifest.json").read_text())
+    files["../step-00000003/model.safetensors"] = files["model.safetensors"]
+    (state / "manifest.json").write_text(json.dumps(files))
+    with pytest.raises(CorruptCheckpointError, match="has changed"):
+        verify_checkpoint(folder)
+    (state / "complete").write_text(digest(state / "manifest.json") + "\n")
+    with pytest.raises(CorruptCheckpointError, match=r"names '\.\./step-00000003/model.safetensors', which is never"):
+        verify_checkpoint(folder)
+
+
+def test_a_run_with_no_whole_checkpoint_is_exit_code_3(toy: Toy) -> None:
+    assert toy.run("kill@8", "slow@0").returncode == -9
+    for path in toy.output_dir.glob("checkpoints/*/config.json"):
+        path.write_text("{}")
+    done = toy.run(resume=True)
+    assert done.returncode == 3 and "no checkpoint can be resumed" in done.stderr and "Traceback" not in done.stderr
+
+
+def in_small_disk(toy: Toy, size: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run in a user namespace where the folder of the toy is a disk of `size`."""
+    script = f"mount -t tmpfs -o size={size} tmpfs {toy.folder} && {sys.executable} {processes.REPOSITORY}/"
+    script += f"tests/faults/toy_run.py {' '.join(map(str, words))} ; status=$?; du -a {toy.folder} >&2; exit $status"
+    path = os.pathsep.join([str(processes.REPOSITORY), str(processes.REPOSITORY / "tests")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0,
+    reason="no user namespaces here",
+)
+def test_a_disk_that_is_full_keeps_the_older_checkpoint_and_the_run(toy: Toy, saved: Path) -> None:
+    """Room for the first checkpoint and half of the next: two that fail are a warning each, a third ends the run."""
+    toy.folder.mkdir(parents=True)
+    files = [path.stat().st_size for path in (saved / "step-00000006").rglob("*") if path.is_file()]
+    room = sum(-(-size // 4096) * 4096 for size in files)
+    done = in_small_disk(toy, str(int(1.6 * room) + 100_000), *toy.words(save_steps=2))
+    assert done.returncode == 5, done.stderr
+    assert "MB are needed in" in done.stderr or "No space left" in done.stderr
+    assert "training goes on, older checkpoints are intact" in done.stderr and "Traceback" not in done.stderr
+    assert "step-00000002/training_state/complete" in done.stderr
+
+
+def test_an_output_folder_that_goes_away_is_a_storage_error(toy: Toy) -> None:
+    done = toy.run("remove_output@2", save_steps=1)
+    assert done.returncode in (0, 5), done.stderr
+    assert "Traceback" not in done.stderr
+    if done.returncode == 0:  # it could be made anew, and holds what came after
+        assert toy.checkpoints()[-1] == "step-00000012"

@@ -1,0 +1,111 @@
+"""Numbers that are not finite, losses that stand out, and runs that are taken up with something else than before."""
+
+from typing import Any
+
+import pytest
+from conftest import Toy
+
+
+def events(toy: Toy, name: str) -> list[dict[str, Any]]:
+    return [line for line in toy.log() if line.get("event") == name]
+
+
+@pytest.mark.parametrize("fault", ["nan_loss", "inf_loss", "nan_gradient", "inf_gradient"])
+def test_a_step_that_is_not_finite_is_applied_nowhere(toy: Toy, new_toy: Any, fault: str) -> None:
+    done = toy.run(f"{fault}@5")
+    assert done.returncode == 0, done.stderr
+    what = "loss" if "loss" in fault else "gradient"
+    assert f"step 5: the {what} is not finite (samples 32 to 39); the step was not applied" in done.stderr
+    (skipped,) = events(toy, "skipped")
+    assert skipped["step"] == 5 and skipped["samples"] == [32, 39]
+    # The same as leaving the step out by hand.
+    other = new_toy("other")
+    assert other.run(skip_steps="5").returncode == 0
+    mine, theirs = toy.oracle(), other.oracle()
+    assert mine["model"] == theirs["model"] and mine["losses"] == theirs["losses"]
+
+
+@pytest.mark.parametrize("fault", ["nan_loss@5:1", "inf_gradient@5:1"])
+def test_on_one_of_two_processes_too(toy: Toy, new_toy: Any, fault: str) -> None:
+    done = toy.run(fault, num_processes=2)
+    assert done.returncode == 0, done.stderr
+    other = new_toy("other")
+    assert other.run(skip_steps="5", num_processes=2).returncode == 0
+    assert toy.oracle()["model"] == other.oracle()["model"]
+
+
+def test_too_many_in_a_row_end_the_run_and_what_is_saved_is_good(toy: Toy) -> None:
+    done = toy.run("nan_loss@7", "nan_loss@8", "nan_loss@9", max_bad_steps=3, save_steps=1)
+    assert done.returncode == 4 and "error: step 9: the loss is not finite" in done.stderr
+    assert "Traceback" not in done.stderr and not (toy.output_dir / "model.safetensors").exists()
+    assert toy.run(resume=True, skip_steps="7-9").returncode == 0
+    assert len(events(toy, "resume")) == 1
+
+
+def test_a_spike_is_logged_with_its_samples(toy: Toy) -> None:
+    done = toy.run("spike@40", max_steps=44, rows=96, save_steps=0)
+    assert done.returncode == 0, done.stderr
+    (spike,) = events(toy, "spike")
+    assert spike["step"] == 40 and spike["samples"] == [312, 319] and spike["loss"] > 1000
+    assert "step 40: loss" in done.stderr and "(samples 312 to 319)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("seed", 1, "seed is 1"),
+        ("batch_size", 4, "batch_size is '4'"),
+        ("optimizer", "muon", "optimizer is 'muon'"),
+        ("rows", 40, "data is '40 rows'"),
+    ],
+)
+def test_another_run_is_not_taken_up(toy: Toy, name: str, value: Any, shown: str) -> None:
+    assert toy.run("kill@5", "saved@0").returncode == -9
+    done = toy.run(resume=True, **{name: value})
+    assert done.returncode == 2 and f"error: --resume: {shown}, but the run in" in done.stderr
+    known = "data" if name == "rows" else name
+    assert f"--allow_change {known}" in done.stderr
+    if name != "optimizer":  # whose state is another one's
+        allowed = toy.run(resume=True, allow_change=known, **{name: value})
+        assert allowed.returncode == 0 and f"{known} was " in allowed.stderr
+
+
+@pytest.mark.parametrize(("name", "value"), [("learning_rate", 0.02), ("max_steps", 15), ("weight_decay", 0.1)])
+def test_a_schedule_may_change_and_that_is_recorded(toy: Toy, name: str, value: Any) -> None:
+    assert toy.run("kill@5", "saved@0").returncode == -9
+    done = toy.run(resume=True, **{name: value})
+    assert done.returncode == 0 and f"  {name} was " in done.stderr
+    (resumed,) = events(toy, "resume")
+    assert [change["option"] for change in resumed["changes"]] == [name]
+
+
+def test_what_only_concerns_people_changes_without_a_word(toy: Toy, undisturbed: dict[str, Any]) -> None:
+    assert toy.run("kill@5", "saved@0").returncode == -9
+    done = toy.run(resume=True, eval_batch_size=3, keep_checkpoints=5, hang_timeout=0)
+    assert done.returncode == 0 and " was " not in done.stderr
+    assert toy.oracle()["model"] == undisturbed["model"]
+
+
+def test_two_runs_in_one_folder(toy: Toy) -> None:
+    first = toy.start("slow@0")
+    while not (toy.output_dir / "metrics.jsonl").exists():
+        assert first.alive()
+    second = toy.run(resume=True)
+    assert second.returncode == 2 and f"process {first.pids[0]} on " in second.stderr
+    assert "is training there now" in second.stderr
+    first.kill()
+    third = toy.run(resume=True)
+    assert third.returncode == 0 and f"the lock of process {first.pids[0]} on " in third.stderr
+    assert "is taken over" in third.stderr
+    assert not (toy.output_dir / ".owner.json").exists()
+    assert toy.run().returncode == 2  # it holds a run
+
+
+def test_one_process_two_processes_and_any_micro_batch_see_the_same(toy: Toy, new_toy: Any) -> None:
+    curves = []
+    for number, options in enumerate([{}, {"micro_batch_size": 2}, {"num_processes": 2}]):
+        other = new_toy(str(number))
+        assert other.run(max_steps=6, eval_steps=0, **options).returncode == 0
+        oracle = other.oracle()
+        curves.append((oracle["samples"], [values[0] for values in oracle["losses"].values()]))
+    assert len({samples for samples, _ in curves}) == 1
