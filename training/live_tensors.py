@@ -90,7 +90,7 @@ _ATTENTION = functional.scaled_dot_product_attention
 
 
 def _attention_of(device_type: str) -> Any:
-    """What stands for torch's attention: on fake tensors that would not choose the kernel that it chooses on real ones."""
+    """What stands for torch's attention, which would not choose the same kernel for fake tensors as for real ones."""
 
     def attend(
         query: Tensor,

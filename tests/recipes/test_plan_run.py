@@ -1,0 +1,95 @@
+"""A plan of a run, as people ask for it; and the page that shows how."""
+
+import os
+import re
+import shlex
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from processes import run
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = (REPOSITORY / "docs" / "planning.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\$ (python recipes/plan_run\.py.*)$", PAGE, flags=re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text, the recipes and a cache of its own."""
+    folder = tmp_path_factory.mktemp("plan")
+    (folder / "recipes").symlink_to(REPOSITORY / "recipes")
+    (folder / "my_texts").mkdir()
+    for number in range(6):
+        text = " ".join(f"Sentence {i} of text {number} speaks of river {number * i % 7}." for i in range(60))
+        (folder / "my_texts" / f"{number}.txt").write_text(text)
+    return folder
+
+
+def plan(workplace: Path, *words: object) -> CompletedProcess[str]:
+    environment = {**os.environ, "LACUNA_CACHE": str(workplace / "cache")}
+    return run("recipes/plan_run.py", *words, cwd=workplace, env=environment)
+
+
+def number_after(name: str, text: str) -> float:
+    found = re.search(rf"^  {name} +([\d.,e+]+)", text, flags=re.MULTILINE)
+    assert found, (name, text)
+    return float(found[1].replace(",", ""))
+
+
+def test_a_plan_trains_nothing(workplace: Path) -> None:
+    words = ["--data", "my_texts", "--vocab_size", "300", "--batch_size", "8", "--max_steps", "20"]
+    done = plan(workplace, *words, "--device", "H100", "--watts", "500", "--mfu", "0.1")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {path.name for path in workplace.iterdir()} == {"recipes", "my_texts", "cache"}
+    said = done.stdout
+    step, whole = number_after("operations of a step", said), number_after("operations of the run", said)
+    assert number_after("steps", said) == 20 and whole == pytest.approx(20 * step, rel=1e-3)
+    assert "if training reaches 10% of the peak" in said and "989.40 TFLOP/s of H100 in bf16" in said
+    assert number_after("largest micro-batch", said) == 8 and "fits into 80.0 GB of H100" in said
+    assert number_after("a checkpoint", said) == pytest.approx(3 * number_after("the final model", said), rel=0.02)
+
+
+def test_what_does_not_fit_is_said_and_so_is_what_does(workplace: Path) -> None:
+    words = ["--data", "my_texts", "--vocab_size", "300", "--objective", "clm", "--device", "T4", "--max_steps", "5"]
+    done = plan(workplace, *words, "--memory_gb", "0.8", "--num_devices", "2", "--batch_size", "64,128",
+                "--batch_size_at", "0,0.5")  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "does NOT fit into 0.8 GB of T4" in done.stdout and "at once, in float32" in done.stdout
+    assert re.search(r"largest micro-batch from 0.5 of the run +\d+  of the 64 that a process has", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--device", "H900"], "--device H900 is not known"),
+        (["--mfu", "1.5"], "--mfu is a share of the peak"),
+        (["--memory_gb", "0"], "--memory_gb must be greater than 0"),
+        (["--num_devices", "3", "--device", "A100"], "--batch_size 64 cannot be shared evenly by 3 processes"),
+        (["--famly", "bert"], "did you mean '--family'"),
+    ],
+)
+def test_mistakes_have_one_message(workplace: Path, words: list[str], message: str) -> None:
+    done = plan(workplace, "--data", "my_texts", "--vocab_size", "300", *words)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_help_says_what_it_does() -> None:
+    done = run("recipes/plan_run.py", "--help")
+    assert done.returncode == 0
+    for word in ("--mfu", "--watts", "--memory_gb", "--num_devices", "--device", "--objective", "without training"):
+        assert word in done.stdout
+
+
+def test_the_page_has_commands() -> None:
+    assert len(COMMANDS) >= 3
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_page_runs(command: str, workplace: Path) -> None:
+    words = shlex.split(command)[2:]
+    words += [] if "--data" in words else ["--data", "my_texts"]  # for speed: the page means the built-in text
+    done = plan(workplace, *words)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "operations of the run" in done.stdout
