@@ -50,8 +50,8 @@ class MicroBatchSize(int):
         try:
             number = int(value)
         except (TypeError, ValueError):
-            number = 0
-        if number <= 0 and not isinstance(value, MicroBatchSize):
+            number = -1
+        if number < 0 or value == "0":
             raise argparse.ArgumentTypeError(f"expected a number of examples or auto, got {value!r}")
         return super().__new__(cls, number)
 

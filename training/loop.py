@@ -246,7 +246,10 @@ def _steps(run: Run) -> Iterator[dict[str, bool]]:
         rate = learning_rate(plan, step=progress.step, progress=before)
         for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
             group["lr"] = rate
-        parts, grad_norm, tokens = _step(run, stage, [next(loader) for _ in range(micro_batches)])
+        batches = [next(loader) for _ in range(micro_batches)]
+        parts, grad_norm, tokens = _step(run, stage, batches)
+        if run.accelerator.is_main_process:
+            run.throughput.see(run.bare, batches[0], rows=stage.batch_size)
         applied = math.isfinite(grad_norm)
         if applied:
             window.add(parts)
@@ -293,6 +296,7 @@ def _log_window(run: Run, window: _Window, **last: float) -> None:
     means = {name: value / window.steps for name, value in sums.items() if not isinstance(value, list)}
     means |= {name: value[0] / value[1] for name, value in sums.items() if isinstance(value, list) and value[1]}
     epochs = progress.epochs + progress.samples / run.stages[progress.stage].work.num_examples
+    mfu = run.throughput.share(seconds=seconds, trained=progress.seconds) if run.accelerator.is_main_process else None
     run.log.record(
         {
             "step": progress.step,
@@ -300,6 +304,7 @@ def _log_window(run: Run, window: _Window, **last: float) -> None:
             **means,
             **last,
             "tokens_per_second": round((progress.tokens - opened.tokens) / seconds, 1),
+            **({} if mfu is None else {"mfu": round(mfu, 4)}),
             "seconds": round(progress.seconds, 3),
         }
     )

@@ -6,7 +6,8 @@ themselves, batches that wait, and the text, which is mapped from the disk.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from .errors import ArgumentError
 from .flops import predicts_targets_only
 from .live_tensors import LiveTensors, counting
 from .optimizers import OPTIMIZERS
+from .work import Work, to_device
 
 _KEPT = 1 / 3
 """Freed memory that glibc's allocator does not give back, as a share of what is made and freed in each step: 0.27 to

@@ -4,12 +4,13 @@ import contextlib
 import gc
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from safetensors.torch import load_file
 from torch import nn
 
@@ -31,11 +32,13 @@ from .environment import bf16_is_fast, processes, use_all_cores
 from .errors import ArgumentError, CorruptCheckpointError
 from .identity import changes, check_identity, identity_of, schedule_of, skipped_steps
 from .lock import hold
+from .memory import choose_micro_batch
 from .model_card import model_card
 from .optimizers import OPTIMIZERS
 from .run_log import RunLog, describe_run
 from .signals import StopSignals, Watchdog
 from .stages import Stage, epochs_per_step, plan_stages, skipped, tokens_per_step
+from .throughput import Throughput
 from .trackers import Trackers
 from .work import Work
 
@@ -55,6 +58,7 @@ class Run:
     saver: Saver
     average: Average | None
     info: dict[str, Any]
+    throughput: Throughput
     signals: StopSignals = field(default_factory=StopSignals)
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(0))
     stopping: bool = False
@@ -123,6 +127,8 @@ def open_run(
     model = _place(accelerator, model, plan)
     bare = accelerator.unwrap_model(model)
     optimizers = OPTIMIZERS[plan.optimizer](bare, plan)
+    if plan.micro_batch_size == 0:
+        stages = [_fitted(stage, accelerator, bare, plan) for stage in stages]
     average = make_average(plan, bare)
     progress = Progress(
         identity=identity_of(arguments=plan, config=getattr(bare, "config", None), facts=identity),
@@ -164,6 +170,11 @@ def open_run(
         ),
         average=average,
         info=info,
+        throughput=Throughput(
+            device=accelerator.device,
+            precision=str(accelerator.mixed_precision),
+            num_processes=accelerator.num_processes,
+        ),
     )
     _describe(run, changed)
     for notice in notices:
@@ -194,6 +205,21 @@ def _place(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) 
         dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
         sharding.shard(model, device=accelerator.device, dtype=dtype)
     return accelerator.prepare_model(model, evaluation_mode=sharded)  # autocast, and DDP where it is not sharded
+
+
+def _fitted(stage: Stage, accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> Stage:
+    """The same stage with the largest micro-batch that every process has memory for."""
+    mine = choose_micro_batch(
+        model,
+        stage.work,
+        share=stage.batch_size // accelerator.num_processes,
+        arguments=plan,
+        device=accelerator.device,
+        precision=str(accelerator.mixed_precision),
+        num_processes=accelerator.num_processes,
+        local_count=processes().local_count,
+    )
+    return replace(stage, micro_batch_size=min(gather_object([mine])))
 
 
 def _trackers(plan: TrainingArguments, first_step: int) -> Trackers | None:
