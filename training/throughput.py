@@ -12,8 +12,11 @@ WAIT = 5.0
 
 
 class Throughput:
-    """Model FLOPs utilization (Chowdhery et al., 2022, https://arxiv.org/abs/2204.02311): operations that the rows of a
-    step need by the model's shape, padding included, over what all devices could do in its time."""
+    """Model FLOPs utilization (Chowdhery et al., 2022, https://arxiv.org/abs/2204.02311).
+
+    Operations that the rows of a step need by the model's shape, padding included, over what all devices could do in
+    its time.
+    """
 
     def __init__(self, *, device: torch.device, precision: str, num_processes: int) -> None:
         self.device, self.precision, self.num_processes = device, precision, num_processes
