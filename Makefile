@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test test-slow style quality bench clean
+.PHONY: help install demo test test-slow soak style quality bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -30,6 +30,10 @@ test: install ## Run the fast tests, a process for each core
 test-slow: install ## Run the slow tests too
 	@echo "== test-slow: pytest, with the slow ones"
 	@$(BIN)/python -m pytest
+
+soak: install ## Kill runs at random and take them up again, until they end equal to the bit; a few minutes
+	@echo "== soak: pytest"
+	@$(BIN)/python -m pytest tests/faults/test_soak.py
 
 style: install ## Format the code
 	@echo "== style: ruff"
