@@ -24,7 +24,7 @@ class Processes:
         line = f"running on {self.count} {noun}"
         if self.requested is not None and self.requested != self.count:
             line += (
-                f", though the launcher was asked for {self.requested}: on a CPU `accelerate launch` starts one; "
+                f", though the launcher was asked for {self.requested}: with --cpu or use_cpu `accelerate launch` starts one; "
                 f"use `torchrun --nproc_per_node {self.requested}`"
             )
         return line

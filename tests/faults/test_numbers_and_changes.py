@@ -101,11 +101,49 @@ def test_two_runs_in_one_folder(toy: Toy) -> None:
     assert toy.run().returncode == 2  # it holds a run
 
 
-def test_one_process_two_processes_and_any_micro_batch_see_the_same(toy: Toy, new_toy: Any) -> None:
+@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
+def test_one_process_two_processes_and_any_micro_batch_have_one_curve(
+    toy: Toy, new_toy: Any, monkeypatch: pytest.MonkeyPatch, sharded: bool
+) -> None:
     curves = []
-    for number, options in enumerate([{}, {"micro_batch_size": 2}, {"num_processes": 2}]):
+    divisions: list[dict[str, Any]] = [{}, {"micro_batch_size": 2}, {"num_processes": 2}]
+    for number, options in enumerate(divisions[-1:] if sharded else divisions):
         other = new_toy(str(number))
-        assert other.run(max_steps=6, eval_steps=0, **options).returncode == 0
+        if sharded:
+            monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+            monkeypatch.setenv("FSDP_VERSION", "2")
+        done = other.run(batch_size=32, rows=96, max_steps=6, dropout=0.0, **options)
+        assert done.returncode == 0, done.stderr
         oracle = other.oracle()
         curves.append((oracle["samples"], [values[0] for values in oracle["losses"].values()]))
-    assert len({samples for samples, _ in curves}) == 1
+    monkeypatch.undo()
+    assert toy.run(batch_size=32, rows=96, max_steps=6, dropout=0.0).returncode == 0
+    expected = toy.oracle()
+    for samples, losses in curves:
+        assert samples == expected["samples"]
+        assert losses == pytest.approx([values[0] for values in expected["losses"].values()], rel=1e-5)
+
+
+def test_sharding_that_cannot_be_is_an_error(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    done = toy.run()
+    assert done.returncode == 2 and "sharding was asked for, and there is one process" in done.stderr
+    monkeypatch.setenv("FSDP_VERSION", "1")
+    done = toy.run(num_processes=2)
+    assert done.returncode == 2 and "FSDP_VERSION is 1" in done.stderr
+
+
+def test_a_stopped_sharded_run_goes_on_in_one_process(toy: Toy, new_toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("ACCELERATE_USE_FSDP", "true")
+        patch.setenv("FSDP_VERSION", "2")
+        assert toy.run("term@5", num_processes=2, dropout=0.0).returncode == 143
+    done = toy.run(resume=True, dropout=0.0)
+    assert done.returncode == 0, done.stderr
+    straight = new_toy("straight")
+    assert straight.run(dropout=0.0).returncode == 0
+    mine, theirs = toy.oracle(), straight.oracle()
+    assert mine["samples"] == theirs["samples"]
+    for step, values in theirs["losses"].items():
+        assert mine["losses"][step][0] == pytest.approx(values[0], rel=1e-5), step

@@ -1,4 +1,4 @@
-"""`make soak`: runs of sixty steps, killed at random moments twenty times and more, and taken up again until they end."""
+"""`make soak`: runs of sixty steps, killed at random moments twenty times and more, and taken up again to the end."""
 
 import os
 import random

@@ -36,6 +36,7 @@ class Faults:
 
     inject: list[str] = field(default_factory=list, metadata={"help": "Faults, as NAME@STEP or NAME@STEP:RANK."})
     rows: int = field(default=48, metadata={"help": "Training examples."})
+    dropout: float = field(default=0.1, metadata={"help": "Of the model."})
 
     def at(self, step: int) -> set[str]:
         """Names of those of this process at a step."""
@@ -127,7 +128,7 @@ def main() -> None:
     if faults.any("term_at_start"):
         os.kill(os.getpid(), signal.SIGTERM)
     train(
-        model=make_model(dropout=0.1, hidden_size=32),
+        model=make_model(dropout=faults.dropout, hidden_size=32),
         work=FaultyWork(faults, arguments),
         tokenizer=PlainTokenizer(),
         arguments=arguments,
