@@ -4,11 +4,13 @@ import json
 import statistics
 from pathlib import Path
 
+import pytest
 from processes import run
 
 from training.optimizers import OPTIMIZERS
 
 
+@pytest.mark.slow
 def test_it_measures_and_reports(tmp_path: Path) -> None:
     words = ["--families", "qwen3", "--sizes", "tiny", "--rounds", 1, "--tokens", 128, "--output_dir", tmp_path]
     done = run("benchmarks/optimizer_speed.py", *words)

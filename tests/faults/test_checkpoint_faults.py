@@ -12,7 +12,7 @@ from typing import Any
 
 import processes
 import pytest
-from conftest import Toy
+from toy import Toy
 
 from training.checkpoints import CorruptCheckpointError, newest_checkpoint, verify_checkpoint
 

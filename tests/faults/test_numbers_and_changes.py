@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from conftest import Toy
+from toy import Toy
 
 
 def events(toy: Toy, name: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from conftest import Toy
+from toy import Toy
 
 KILLS = 20
 LONG = {"max_steps": 60, "save_steps": 4, "eval_steps": 20, "rows": 96}

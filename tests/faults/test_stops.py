@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from conftest import Toy
+from toy import Toy
 
 
 def check_resumed(toy: Toy, undisturbed: dict[str, Any], **options: Any) -> None:

@@ -86,7 +86,9 @@ def test_the_page_has_commands() -> None:
     assert len(COMMANDS) >= 3
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", [COMMANDS[0], *(pytest.param(other, marks=pytest.mark.slow) for other in COMMANDS[1:])]
+)
 def test_a_command_of_the_page_runs(command: str, workplace: Path) -> None:
     words = shlex.split(command)[2:]
     words += [] if "--data" in words else ["--data", "my_texts"]  # for speed: the page means the built-in text
