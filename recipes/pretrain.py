@@ -71,10 +71,13 @@ def build_model(
 ) -> Any:
     """A new model of the family and size asked for, or the one that --model names."""
     transformers.set_seed(seed)
+    if arguments.init_from_native and not arguments.model:
+        raise training.ArgumentError("--init_from_native needs --model, a folder or Hub id of a model of transformers")
     if arguments.model:
-        return training.load_pretrained(
+        model = training.load_pretrained(
             arguments=arguments, auto_class=objective.head, num_ids=len(tokenizer), sequence_length=length
         )
+        return modeling.from_native(model) if arguments.init_from_native else model
     family = arguments.family or DEFAULT_FAMILY[objective.shape]
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos", "cls", "sep")}
     config = modeling.LacunaConfig.from_family(

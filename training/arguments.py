@@ -73,6 +73,9 @@ class NewModelArguments(ModelArguments):
     model: str | None = option(
         None, "A folder or Hub id to start from; without it a new model is made from --family and --size."
     )
+    init_from_native: bool = option(
+        False, "Bring the weights of --model, a model of transformers, into Lacuna's own, and go on with that."
+    )
     family: str | None = option(
         None,
         "Architecture of a new model: bert, modernbert (encoders), gpt2, llama, qwen3 (decoders), bart or vaswani "

@@ -100,7 +100,9 @@ def _train(run: Run) -> dict[str, float]:
         if due["evaluate"]:
             metrics, evaluated_at = _evaluate_and_log(run), run.progress.step
         if due["save"] and not run.stopping:
+            began = time.perf_counter()
             _save_resumable(run)
+            run.waited += time.perf_counter() - began
         _stop_if_asked(run)
     if evaluated_at != run.progress.step:
         metrics = _evaluate_and_log(run)
@@ -117,6 +119,7 @@ def _finish(run: Run, metrics: dict[str, float]) -> dict[str, float]:
         "steps": progress.step,
         "train_tokens": progress.tokens,
         "train_seconds": round(progress.seconds, 2),
+        "checkpoint_seconds": round(run.waited, 2),
         "train_tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
     }
     with run.average.applied(run.bare) if run.average is not None else contextlib.nullcontext():

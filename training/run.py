@@ -61,6 +61,8 @@ class Run:
     throughput: Throughput
     signals: StopSignals = field(default_factory=StopSignals)
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(0))
+    waited: float = 0.0
+    """Seconds in which checkpoints have kept training waiting, in this session."""
     stopping: bool = False
     """Whether a process was asked to stop, as all of them know."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import processes
 import pytest
 import torch
-from transformers import AutoModelForPreTraining
+from transformers import AutoModelForPreTraining, BertConfig, BertForMaskedLM
 
 from modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
 from tokenization import save_tokenizer, train_bpe
@@ -171,6 +171,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "a model with short rows": (["--model", "{bad}/wide", "--objective", "mlm"], "--sequence_length 64"),
     "a decoder for masks": (["--model", "{bad}/decoder", "--objective", "mlm"], "--model {bad}/decoder"),
+    "a native model of none": (["--init_from_native", "true"], "--init_from_native needs --model"),
     "no model": (["--model", "{bad}/nowhere", "--objective", "mlm"], "{bad}/nowhere"),
     "an unknown option": (["--lerning_rate", "1"], "unknown option '--lerning_rate'; did you mean '--learning_rate'?"),
     "a misspelt key": (["--config", "{bad}/options.yaml"], "{bad}/options.yaml:2: unknown option 'lerning_rate'; did"),
@@ -235,6 +236,25 @@ def test_a_run_is_resumed_with_the_same_model_only(recipe, home, tmp_path, monke
     options[options.index("--max_steps") + 1] = 2
     code, said = recipe(*options, "--resume")
     assert code == 0 and "at step 1" in said and len(losses(tmp_path / "out")) == 2
+
+
+def test_a_native_model_goes_on_as_it_is_or_as_lacunas(recipe, home, tmp_path, monkeypatch) -> None:
+    """The same weights under both codes: the same loss of the first step."""
+    monkeypatch.setattr("training.run.use_all_cores", lambda: torch.set_num_threads(1))
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=320, max_position_embeddings=32, hidden_dropout_prob=0.0, **SMALL)
+    config.attention_probs_dropout_prob = 0.0
+    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
+    found = []
+    for name, more in (("native", []), ("ours", ["--init_from_native"])):
+        options = options_of(home, tmp_path / name, "--objective", "mlm", "--packing", "none", "--eval_fraction", 0)
+        options[options.index("--max_steps") + 1] = 1
+        code, said = recipe(*options, "--model", tmp_path / "bert", *more)
+        assert code == 0, said
+        found.append(losses(tmp_path / name))
+    assert found[0] == pytest.approx(found[1], rel=1e-5) and len(found[0]) == 1
+    kinds = [json.loads((tmp_path / name / "config.json").read_text())["model_type"] for name in ("native", "ours")]
+    assert kinds == ["bert", "lacuna"]
 
 
 def test_a_mistake_in_a_process_of_its_own(home, tmp_path) -> None:
