@@ -225,8 +225,13 @@ class RunLog:
             self._append({"step": step, "event": event, **facts}, durable=True)
 
     def evaluation(self, values: dict[str, Any]) -> None:
-        """Record an evaluation, print it and redraw the curves."""
-        self.record(values)
+        """Record an evaluation, print it and redraw the curves.
+
+        A run that was killed between its last step and its end is evaluated again when it is taken up; the log has it
+        once.
+        """
+        if not any(line["step"] == values["step"] and values.keys() <= line.keys() for line in self.records[-8:]):
+            self.record(values)
         shown = "  ".join(
             f"{name.removeprefix('eval_')} {short(value)}"
             for name, value in values.items()

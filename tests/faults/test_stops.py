@@ -20,6 +20,13 @@ def test_killed_in_a_step(toy: Toy, undisturbed: dict[str, Any], step: int) -> N
     check_resumed(toy, undisturbed)
 
 
+def test_killed_when_all_steps_are_done(toy: Toy, undisturbed: dict[str, Any]) -> None:
+    assert toy.run().returncode == 0
+    for name in ("config.json", "model.safetensors", "results.json"):
+        (toy.output_dir / name).unlink()
+    check_resumed(toy, undisturbed)
+
+
 def test_killed_again_and_again(toy: Toy, undisturbed: dict[str, Any]) -> None:
     for step in (2, 5, 4, 8, 8, 12):
         assert toy.run(f"kill@{step}", resume=True).returncode == -9
