@@ -61,7 +61,7 @@ def test_killed_between_any_two_file_operations_of_a_save(
 
 
 def test_a_run_goes_on_from_the_one_before_a_half_one(toy: Toy, undisturbed: dict[str, Any]) -> None:
-    assert toy.run("kill@8", "slow@0").returncode == -9
+    assert toy.run("kill@8", "slow@100").returncode == -9
     newest = toy.output_dir / "checkpoints" / "step-00000006"
     (newest / "training_state" / "complete").unlink()
     done = toy.run(resume=True)
@@ -155,7 +155,7 @@ def test_names_in_a_manifest_do_not_lead_out(saved: Path, tmp_path: Path) -> Non
 
 
 def test_a_run_with_no_whole_checkpoint_is_exit_code_3(toy: Toy) -> None:
-    assert toy.run("kill@8", "slow@0").returncode == -9
+    assert toy.run("kill@8", "slow@100").returncode == -9
     for path in toy.output_dir.glob("checkpoints/*/config.json"):
         path.write_text("{}")
     done = toy.run(resume=True)

@@ -87,7 +87,7 @@ def test_what_only_concerns_people_changes_without_a_word(toy: Toy, undisturbed:
 
 
 def test_two_runs_in_one_folder(toy: Toy) -> None:
-    first = toy.start("slow@0")
+    first = toy.start("slow@100")
     while not (toy.output_dir / "metrics.jsonl").exists():
         assert first.alive()
     second = toy.run(resume=True)

@@ -11,7 +11,7 @@ import pytest
 from toy import Toy
 
 KILLS = 20
-LONG = {"max_steps": 60, "save_steps": 4, "eval_steps": 20, "rows": 96}
+LONG = {"max_steps": 60, "save_steps": 2, "eval_steps": 20, "rows": 96}
 
 
 @pytest.mark.slow
@@ -26,7 +26,7 @@ def test_killed_at_random_until_it_is_done(
     chance = random.Random(seed)
     kills = restarts = 0
     while True:
-        running = toy.start("slow@0", num_processes=num_processes, resume=True, **LONG)
+        running = toy.start("slow@300", num_processes=num_processes, resume=True, **LONG)
         if kills < KILLS:
             time.sleep(chance.uniform(0.2, 2.5))
             with suppress(ProcessLookupError):
@@ -40,6 +40,7 @@ def test_killed_at_random_until_it_is_done(
         # The killed process says nothing; of two, the other one says that it has lost it.
         assert "Traceback" not in done.stderr or num_processes > 1, done.stderr
         assert "CorruptCheckpointError" not in done.stderr
+    assert kills >= KILLS
     assert toy.oracle() == straight.oracle()
     with capsys.disabled():
         print(f"\nseed {seed}, {num_processes} processes: {kills} kills, {restarts} starts, equal to the bit")

@@ -5,8 +5,8 @@
 A fault is NAME@STEP or NAME@STEP:RANK, with steps counted from 1; `when` it comes is in the step's forward pass:
 kill, stop (SIGSTOP), term (SIGTERM), int (SIGINT), term_twice, nan_loss, inf_loss, nan_gradient, inf_gradient, spike,
 remove_output, fail (an error of the data).
-And, with any number in place of the step: term_in_evaluation, term_in_save, term_at_start, slow (a tenth of a second
-in every step), saved (the other faults wait for the first checkpoint to be whole).
+And, with any number in place of the step: term_in_evaluation, term_in_save, term_at_start, saved (the other
+faults wait for the first checkpoint to be whole). slow@MILLISECONDS makes every step slower.
 
 For each row that is learned a line of OUTPUT_DIR/../seen-RANK.txt says its sample number and a hash of ids and labels.
 """
@@ -97,8 +97,9 @@ class FaultyWork(ToyWork):
         if "term_twice" in faults:
             time.sleep(1.2)
             os.kill(mine, signal.SIGTERM)
-        if self.faults.any("slow"):
-            time.sleep(0.1)
+        for fault in self.faults.inject:
+            if fault.startswith("slow@"):
+                time.sleep(int(fault.removeprefix("slow@")) / 1000)
 
     def evaluate(self, model: Any, batch: Any) -> Any:
         if self.faults.any("term_in_evaluation"):
