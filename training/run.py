@@ -136,24 +136,14 @@ def open_run(
         identity=identity_of(arguments=plan, config=getattr(bare, "config", None), facts=identity),
         options=schedule_of(plan),
     )
-    notices = [
-        f"warning: of {plan.max_steps} steps none is in the stage that begins at {stage.at} of the run"
-        for stage in (skipped(stages, plan.max_steps) if plan.max_steps and not plan.max_minutes else [])
-    ]
+    notices = _skipped_stages(plan, stages)
     changed: list[dict[str, Any]] = []
     if plan.resume:
         progress, changed, resumed = _restore(plan, bare, optimizers, average, progress)
         notices += resumed
     output_dir = Path(plan.output_dir)
-    is_main = accelerator.is_main_process
-    log = RunLog(
-        output_dir=output_dir,
-        enabled=is_main,
-        first_step=progress.step,
-        done=share_done(plan, progress),
-        title=", ".join(filter(None, [type(bare).__name__, info.get("objective")])),
-        trackers=_trackers(plan, progress.step) if is_main else None,
-    )
+    title = ", ".join(filter(None, [type(bare).__name__, info.get("objective")]))
+    log = _open_log(plan, progress, title=title, is_main=accelerator.is_main_process)
     run = Run(
         accelerator=accelerator,
         model=model,
@@ -222,6 +212,25 @@ def _fitted(stage: Stage, accelerator: Accelerator, model: nn.Module, plan: Trai
         local_count=processes().local_count,
     )
     return replace(stage, micro_batch_size=min(gather_object([mine])))
+
+
+def _skipped_stages(plan: TrainingArguments, stages: list[Stage]) -> list[str]:
+    """A warning for each stage that the run is too short for."""
+    return [
+        f"warning: of {plan.max_steps} steps none is in the stage that begins at {stage.at} of the run"
+        for stage in (skipped(stages, plan.max_steps) if plan.max_steps and not plan.max_minutes else [])
+    ]
+
+
+def _open_log(plan: TrainingArguments, progress: Progress, *, title: str, is_main: bool) -> RunLog:
+    return RunLog(
+        output_dir=Path(plan.output_dir),
+        enabled=is_main,
+        first_step=progress.step,
+        done=share_done(plan, progress),
+        title=title,
+        trackers=_trackers(plan, progress.step) if is_main else None,
+    )
 
 
 def _trackers(plan: TrainingArguments, first_step: int) -> Trackers | None:
