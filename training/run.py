@@ -103,9 +103,12 @@ class Run:
 
 
 def share_done(plan: TrainingArguments, progress: Progress) -> float:
-    """By steps or by the clock, whichever is further."""
+    """By steps or by the clock, whichever is further. By the clock a run ends with the step that ends nearest to it."""
     by_steps = progress.step / plan.max_steps if plan.max_steps else 0.0
-    by_clock = progress.seconds / (60.0 * plan.max_minutes) if plan.max_minutes else 0.0
+    if not plan.max_minutes:
+        return by_steps
+    limit, a_step = 60.0 * plan.max_minutes, progress.seconds / max(progress.step, 1)
+    by_clock = 1.0 if limit - progress.seconds < a_step / 2 else progress.seconds / limit
     return max(by_steps, by_clock)
 
 
