@@ -1,9 +1,9 @@
 """What checkpoints cost a run: seconds that training waits for them, and how much slower it is while they are written.
 
     python benchmarks/checkpoint_cost.py --size tiny --steps 12 --save_steps 4 --rounds 1   # a laptop, a minute
-    python benchmarks/checkpoint_cost.py                                                    # small, some ten minutes
+    python benchmarks/checkpoint_cost.py                                                    # small, ten minutes
 
-`recipes/pretrain.py` trains on the built-in text, in turn without a checkpoint and with one every `--save_steps` steps.
+`recipes/pretrain.py` trains on the built-in text, in turn without a checkpoint and with one every so many steps.
 Training waits while the run is copied in memory, and for a checkpoint before that is not whole yet; what is written in
 the background takes processors and disk from the steps beside it. Both are given as shares of the time between saves.
 """
@@ -20,7 +20,9 @@ from typing import Any
 from reports import REPOSITORY, RESULTS, describe_machine, positive, write_report
 
 
-def run_once(*, folder: Path, size: str, steps: int, save_steps: int, batch_size: int, optimizer: str) -> dict[str, Any]:
+def run_once(
+    *, folder: Path, size: str, steps: int, save_steps: int, batch_size: int, optimizer: str
+) -> dict[str, Any]:
     """One run of the recipe in a process of its own; its results.json, with the bytes of its newest checkpoint."""
     options = {
         "size": size,
@@ -76,8 +78,9 @@ def to_markdown(report: dict[str, Any]) -> list[str]:
         "|---|---|---|---|",
         rows,
         "",
-        f"Every {summary['seconds_between_saves']:.1f} s one is written; training waits {summary['waited_for_each']:.2f} "
-        f"s for it, {summary['waited_share']:.1%} of the time. Steps took {summary['slower_steps_share']:+.1%} beside it.",
+        f"Every {summary['seconds_between_saves']:.1f} s one is written; training waits "
+        f"{summary['waited_for_each']:.2f} s for it, {summary['waited_share']:.1%} of the time. "
+        f"Steps took {summary['slower_steps_share']:+.1%} beside it.",
     ]
 
 

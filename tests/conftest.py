@@ -62,3 +62,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long first; all else stays."""
     ranks = {name: rank for rank, name in enumerate(LONG)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(LONG)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many faults tests/faults has injected, and how many of them were in tests that passed."""
+    counts = {
+        outcome: sum(
+            value
+            for report in terminalreporter.stats.get(outcome, [])
+            if getattr(report, "when", "") == "call"
+            for name, value in report.user_properties
+            if name == "faults"
+        )
+        for outcome in ("passed", "failed")
+    }
+    if injected := sum(counts.values()):
+        terminalreporter.write_line(f"faults injected: {injected:,}; survived: {counts['passed']:,}")

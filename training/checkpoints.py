@@ -56,6 +56,10 @@ class Progress:
     """What evaluation at this very step said of the model; None where there was none."""
     evaluation_due: bool = False
     """Whether evaluation at this step was given up for a request to stop."""
+    micro_batch_sizes: list[int] = field(default_factory=list)
+    """Of each stage, in the session that wrote this."""
+    num_processes: int = 0
+    """In that session."""
     identity: dict[str, Any] = field(default_factory=dict)
     """What must not change when the run is resumed: model, data, tokenizer, seed, batch size."""
     options: dict[str, Any] = field(default_factory=dict)

@@ -6,7 +6,7 @@ themselves, batches that wait, and the text, which is mapped from the disk.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -190,6 +190,7 @@ def choose_micro_batch(
     precision: str,
     num_processes: int = 1,
     local_count: int = 1,
+    optimizers: Sequence[torch.optim.Optimizer] = (),
 ) -> int:
     """What `--micro_batch_size auto` stands for in this process: the largest divisor of its share that fits.
 
@@ -200,6 +201,7 @@ def choose_micro_batch(
     Args:
         share: rows that each process has of a batch.
         local_count: processes on this machine.
+        optimizers: whose states are in memory already, when a run is resumed.
 
     Raises:
         ArgumentError: one row does not fit, or the model cannot be estimated.
@@ -216,9 +218,10 @@ def choose_micro_batch(
             num_processes=num_processes,
         )
 
+    loaded = _state_bytes(optimizers)
     if device.type == "cuda":
-        state = estimate(1)
-        held = state.optimizer + state.averages + (state.weights if num_processes > 1 else 0)
+        one = estimate(1)
+        held = max(0, one.optimizer - loaded) + one.averages + (one.weights if num_processes > 1 else 0)
         sizes = sorted((rows for rows in range(1, share + 1) if share % rows == 0), reverse=True)
         chosen = next((rows for rows in sizes if _fits(model, work, rows, held, device, precision)), None)
         memory = float(torch.cuda.mem_get_info(device)[0])
@@ -226,8 +229,8 @@ def choose_micro_batch(
         import psutil
 
         memory = 0.9 * psutil.virtual_memory().available / local_count
-        weights = sum(_bytes(tensor) for tensor in [*model.parameters(), *model.buffers()])  # are there already
-        chosen = largest_micro_batch(share=share, memory=memory + weights, needed=lambda rows: estimate(rows).total)
+        there = loaded + sum(_bytes(tensor) for tensor in [*model.parameters(), *model.buffers()])
+        chosen = largest_micro_batch(share=share, memory=memory + there, needed=lambda rows: estimate(rows).total)
     if chosen is None:
         raise ArgumentError(
             f"--micro_batch_size auto: a step of one row of {shape.length} tokens needs "
@@ -334,13 +337,20 @@ def _run_optimizer(model: Any, tensors: LiveTensors, arguments: TrainingArgument
         tensors.at_peak = Counter()
         for optimizer in optimizers:
             optimizer.step()
-        state = [
-            value
-            for optimizer in optimizers
-            for values in optimizer.state.values()
-            for value in values.values()
-            if isinstance(value, Tensor)
-        ]
-        for value in state:
+        for value in _states(optimizers):
             tensors.call_it(value, "optimizer")
-    return sum(_bytes(value) for value in state)
+    return _state_bytes(optimizers)
+
+
+def _states(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
+    return [
+        value
+        for optimizer in optimizers
+        for values in optimizer.state.values()
+        for value in values.values()
+        if isinstance(value, Tensor)
+    ]
+
+
+def _state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int:
+    return sum(_bytes(value) for value in _states(optimizers))

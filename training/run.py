@@ -103,9 +103,12 @@ class Run:
 
 
 def share_done(plan: TrainingArguments, progress: Progress) -> float:
-    """By steps or by the clock, whichever is further."""
+    """By steps or by the clock, whichever is further. By the clock a run ends with the step that ends nearest to it."""
     by_steps = progress.step / plan.max_steps if plan.max_steps else 0.0
-    by_clock = progress.seconds / (60.0 * plan.max_minutes) if plan.max_minutes else 0.0
+    if not plan.max_minutes:
+        return by_steps
+    limit, a_step = 60.0 * plan.max_minutes, progress.seconds / max(progress.step, 1)
+    by_clock = 1.0 if limit - progress.seconds < a_step / 2 else progress.seconds / limit
     return max(by_steps, by_clock)
 
 
@@ -129,8 +132,6 @@ def open_run(
     model = _place(accelerator, model, plan)
     bare = accelerator.unwrap_model(model)
     optimizers = OPTIMIZERS[plan.optimizer](bare, plan)
-    if plan.micro_batch_size == 0:
-        stages = [_fitted(stage, accelerator, bare, plan) for stage in stages]
     average = make_average(plan, bare)
     progress = Progress(
         identity=identity_of(arguments=plan, config=getattr(bare, "config", None), facts=identity),
@@ -141,6 +142,10 @@ def open_run(
     if plan.resume:
         progress, changed, resumed = _restore(plan, bare, optimizers, average, progress)
         notices += resumed
+    if plan.micro_batch_size == 0:
+        stages = _fitted(stages, accelerator, bare, optimizers, plan, progress)
+    progress.micro_batch_sizes = [stage.micro_batch_size for stage in stages]
+    progress.num_processes = accelerator.num_processes
     output_dir = Path(plan.output_dir)
     title = ", ".join(filter(None, [type(bare).__name__, info.get("objective")]))
     log = _open_log(plan, progress, title=title, is_main=accelerator.is_main_process)
@@ -199,19 +204,47 @@ def _place(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) 
     return accelerator.prepare_model(model, evaluation_mode=sharded)  # autocast, and DDP where it is not sharded
 
 
-def _fitted(stage: Stage, accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> Stage:
-    """The same stage with the largest micro-batch that every process has memory for."""
-    mine = choose_micro_batch(
-        model,
-        stage.work,
-        share=stage.batch_size // accelerator.num_processes,
-        arguments=plan,
-        device=accelerator.device,
-        precision=str(accelerator.mixed_precision),
-        num_processes=accelerator.num_processes,
-        local_count=processes().local_count,
-    )
-    return replace(stage, micro_batch_size=min(gather_object([mine])))
+def _fitted(
+    stages: list[Stage],
+    accelerator: Accelerator,
+    model: nn.Module,
+    optimizers: list[torch.optim.Optimizer],
+    plan: TrainingArguments,
+    progress: Progress,
+) -> list[Stage]:
+    """The same stages with the largest micro-batches that every process has memory for; those of the checkpoint where
+    there is one of as many processes, so that what follows is the same to the bit.
+
+    Raises:
+        ArgumentError: on all processes, though one row fits on all but one.
+    """
+    if sharding.is_sharded(model):
+        raise ArgumentError("--micro_batch_size auto knows nothing of sharded weights; give it a number")
+    sizes, trouble = progress.micro_batch_sizes, ""
+    if len(sizes) != len(stages) or progress.num_processes != accelerator.num_processes:
+        sizes = []
+        try:
+            for stage in stages:
+                size = choose_micro_batch(
+                    model,
+                    stage.work,
+                    share=stage.batch_size // accelerator.num_processes,
+                    arguments=plan,
+                    device=accelerator.device,
+                    precision=str(accelerator.mixed_precision),
+                    num_processes=accelerator.num_processes,
+                    local_count=processes().local_count,
+                    optimizers=optimizers,
+                )
+                sizes.append(size)
+        except ArgumentError as error:
+            trouble = str(error)
+    answers = gather_object([(trouble, sizes)])
+    for rank, (refusal, _) in enumerate(answers):
+        if refusal:
+            raise ArgumentError(refusal if len(answers) == 1 else f"process {rank}: {refusal}")
+    smallest = [min(each) for each in zip(*(found for _, found in answers), strict=True)]
+    return [replace(stage, micro_batch_size=size) for stage, size in zip(stages, smallest, strict=True)]
 
 
 def _skipped_stages(plan: TrainingArguments, stages: list[Stage]) -> list[str]:
@@ -264,15 +297,19 @@ def _restore(
         ours=fresh.identity, theirs=progress.identity, allowed=plan.allow_change, checkpoint=checkpoint
     )
     changed += changes(progress.options, fresh.options)
+    renewed = {change["option"] for change in changed} & {"optimizer", "average"}
     try:
         sharding.load_model_state(model, load_weights(checkpoint))
+        if "optimizer" not in renewed:
+            state = load_file(checkpoint / STATE / "optimizer.safetensors")
+            sharding.load_optimizer_state(model, optimizers, state)
     except (KeyError, ValueError) as error:
-        raise CorruptCheckpointError(f"checkpoint {checkpoint}: {error.args[0]}, as this model has it") from error
-    sharding.load_optimizer_state(model, optimizers, load_file(checkpoint / STATE / "optimizer.safetensors"))
-    if average is not None:
+        raise CorruptCheckpointError(f"checkpoint {checkpoint} is not of this model: {error.args[0]}") from error
+    if average is not None and "average" not in renewed:
         average.load(load_average(checkpoint))
     notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
     notices += [f"  {change['option']} was {change['before']} and is {change['after']} now" for change in changed]
+    notices += [f"  nothing of the {name} there was is taken over" for name in sorted(renewed)]
     progress.identity, progress.options = fresh.identity, fresh.options
     return progress, changed, notices
 

@@ -278,11 +278,18 @@ def full_optimizer_state(model: nn.Module, optimizers: list[torch.optim.Optimize
 
 
 def load_optimizer_state(model: nn.Module, optimizers: list[torch.optim.Optimizer], state: dict[str, Tensor]) -> None:
-    """Take over what `full_optimizer_state` gave, whole on every process."""
+    """Take over what `full_optimizer_state` gave, whole on every process.
+
+    Raises:
+        ValueError: a state is of a parameter that they do not train.
+    """
     of_parameter: dict[str, dict[str, Tensor]] = {}
     for name, tensor in state.items():
         parameter, _, key = name.rpartition(".")
         of_parameter.setdefault(parameter, {})[key] = tensor
+    trained = {name for optimizer in optimizers for name, _ in _trained(model, optimizer)}
+    if unknown := sorted(of_parameter.keys() - trained):
+        raise ValueError(f"a state of {unknown[0]}, which is not trained")
     for optimizer in optimizers:
         packed: dict[int, dict[str, Any]] = {}
         for number, (name, weight) in enumerate(_trained(model, optimizer)):

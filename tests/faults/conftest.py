@@ -5,7 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import toy as toys
 from toy import Toy
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Note in the report of a test how many faults it has injected."""
+    if call.when == "call":
+        item.user_properties.append(("faults", toys.injected))
+        toys.injected = 0
 
 
 @pytest.fixture

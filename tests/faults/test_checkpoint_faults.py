@@ -12,7 +12,7 @@ from typing import Any
 
 import processes
 import pytest
-from toy import Toy
+from toy import Toy, count
 
 from training.checkpoints import CorruptCheckpointError, newest_checkpoint, verify_checkpoint
 
@@ -46,6 +46,7 @@ def test_killed_between_any_two_file_operations_of_a_save(
         output = tmp_path / str(number)
         shutil.copytree(saved, output / "checkpoints")
         done = processes.run("tests/faults/killed_save.py", output, number)
+        count()
         assert done.returncode == -9, done.stderr
         found, passed_over = newest_checkpoint(output)
         assert found is not None and found.name in ("step-00000006", "step-00000009")
@@ -64,6 +65,7 @@ def test_a_run_goes_on_from_the_one_before_a_half_one(toy: Toy, undisturbed: dic
     assert toy.run("kill@8", "slow@100").returncode == -9
     newest = toy.output_dir / "checkpoints" / "step-00000006"
     (newest / "training_state" / "complete").unlink()
+    count()
     done = toy.run(resume=True)
     assert done.returncode == 0 and "step-00000006 was not finished" in done.stderr
     assert "resuming from" in done.stderr and "step-00000003 at step 3" in done.stderr
@@ -90,10 +92,22 @@ def test_every_file_of_a_checkpoint(saved: Path, tmp_path: Path, damage: str) ->
         content = path.read_bytes()
         damaged = DAMAGES[damage](content)
         path.unlink() if damaged is None else path.write_bytes(damaged)
+        count()
         found, passed_over = newest_checkpoint(tmp_path)
         assert found is not None and found.name == "step-00000003" and len(passed_over) == 1, path.name
         path.write_bytes(content)
     assert newest_checkpoint(tmp_path) == (folder, [])
+
+
+def test_a_file_too_many(saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved, tmp_path / "checkpoints")
+    for folder in ("", "training_state"):
+        extra = tmp_path / "checkpoints" / "step-00000006" / folder / "more.safetensors"
+        extra.write_bytes(b"")
+        count()
+        found, (message,) = newest_checkpoint(tmp_path)
+        assert found is not None and found.name == "step-00000003" and "more.safetensors" in message
+        extra.unlink()
 
 
 def digest(path: Path) -> str:
@@ -136,6 +150,7 @@ def test_what_is_not_ours_is_refused_though_its_hashes_are_right(
     folder = tmp_path / "checkpoints" / "step-00000006"
     attack(folder)
     sealed(folder)
+    count()
     with pytest.raises(CorruptCheckpointError, match=message):
         verify_checkpoint(folder)
 
@@ -147,6 +162,7 @@ def test_names_in_a_manifest_do_not_lead_out(saved: Path, tmp_path: Path) -> Non
     files = json.loads((state / "manifest.json").read_text())
     files["../step-00000003/model.safetensors"] = files["model.safetensors"]
     (state / "manifest.json").write_text(json.dumps(files))
+    count()
     with pytest.raises(CorruptCheckpointError, match="has changed"):
         verify_checkpoint(folder)
     (state / "complete").write_text(digest(state / "manifest.json") + "\n")
@@ -158,33 +174,67 @@ def test_a_run_with_no_whole_checkpoint_is_exit_code_3(toy: Toy) -> None:
     assert toy.run("kill@8", "slow@100").returncode == -9
     for path in toy.output_dir.glob("checkpoints/*/config.json"):
         path.write_text("{}")
+        count()
     done = toy.run(resume=True)
     assert done.returncode == 3 and "no checkpoint can be resumed" in done.stderr and "Traceback" not in done.stderr
 
 
-def in_small_disk(toy: Toy, size: str, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run in a user namespace where the folder of the toy is a disk of `size`."""
-    script = f"mount -t tmpfs -o size={size} tmpfs {toy.folder} && {sys.executable} {processes.REPOSITORY}/"
-    script += f"tests/faults/toy_run.py {' '.join(map(str, words))} ; status=$?; du -a {toy.folder} >&2; exit $status"
+def in_namespace(toy: Toy, before: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run in a user namespace of its own, where a shell may mount what it likes first; the end lists the folder."""
+    script = f"{before} && {sys.executable} {processes.REPOSITORY}/tests/faults/toy_run.py {' '.join(map(str, words))}"
+    script += f" ; status=$?; du -a {toy.folder} >&2; exit $status"
     path = os.pathsep.join([str(processes.REPOSITORY), str(processes.REPOSITORY / "tests")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    count()
     return subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, env=environment)
 
 
-@pytest.mark.skipif(
+needs_namespaces = pytest.mark.skipif(
     shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0,
     reason="no user namespaces here",
 )
+
+
+@needs_namespaces
 def test_a_disk_that_is_full_keeps_the_older_checkpoint_and_the_run(toy: Toy, saved: Path) -> None:
     """Room for the first checkpoint and half of the next: two that fail are a warning each, a third ends the run."""
     toy.folder.mkdir(parents=True)
     files = [path.stat().st_size for path in (saved / "step-00000006").rglob("*") if path.is_file()]
     room = sum(-(-size // 4096) * 4096 for size in files)
-    done = in_small_disk(toy, str(int(1.6 * room) + 100_000), *toy.words(save_steps=2))
+    mount = f"mount -t tmpfs -o size={int(1.6 * room) + 100_000} tmpfs {toy.folder}"
+    done = in_namespace(toy, mount, *toy.words(save_steps=2))
     assert done.returncode == 5, done.stderr
     assert "MB are needed in" in done.stderr or "No space left" in done.stderr
     assert "training goes on, older checkpoints are intact" in done.stderr and "Traceback" not in done.stderr
     assert "step-00000002/training_state/complete" in done.stderr
+
+
+@needs_namespaces
+def test_an_output_folder_that_may_only_be_read_is_said_before_the_first_step(toy: Toy) -> None:
+    assert toy.run("kill@5", "saved@0").returncode == -9
+    seen = (toy.folder / "seen-0.txt").read_text()
+    mount = f"mount --bind {toy.output_dir} {toy.output_dir} && mount -o remount,ro,bind {toy.output_dir}"
+    done = in_namespace(toy, mount, *toy.words(resume=True))
+    assert done.returncode == 5, done.stderr
+    assert (
+        f"error: --output_dir {toy.output_dir}: no permission to write" in done.stderr
+        and "Traceback" not in done.stderr
+    )
+    assert (toy.folder / "seen-0.txt").read_text() == seen
+
+
+@needs_namespaces
+def test_checkpoints_that_may_only_be_read_end_the_run_at_the_third(toy: Toy) -> None:
+    """As a disk does whose file system has found an error and goes on for reading only."""
+    assert toy.run("kill@5", "saved@0").returncode == -9
+    there = toy.output_dir / "checkpoints"
+    done = in_namespace(
+        toy, f"mount --bind {there} {there} && mount -o remount,ro,bind {there}", *toy.words(resume=True, save_steps=2)
+    )
+    assert done.returncode == 5, done.stderr
+    assert "Read-only file system" in done.stderr and "Traceback" not in done.stderr
+    assert done.stderr.count("training goes on, older checkpoints are intact") == 2
+    assert toy.checkpoints() == ["step-00000003"]
 
 
 def test_an_output_folder_that_goes_away_is_a_storage_error(toy: Toy) -> None:

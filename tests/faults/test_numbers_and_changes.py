@@ -1,5 +1,6 @@
 """Numbers that are not finite, losses that stand out, and runs that are taken up with something else than before."""
 
+import json
 from typing import Any
 
 import pytest
@@ -65,9 +66,9 @@ def test_another_run_is_not_taken_up(toy: Toy, name: str, value: Any, shown: str
     assert done.returncode == 2 and f"error: --resume: {shown}, but the run in" in done.stderr
     known = "data" if name == "rows" else name
     assert f"--allow_change {known}" in done.stderr
-    if name != "optimizer":  # whose state is another one's
-        allowed = toy.run(resume=True, allow_change=known, **{name: value})
-        assert allowed.returncode == 0 and f"{known} was " in allowed.stderr
+    allowed = toy.run(resume=True, allow_change=known, **{name: value})
+    assert allowed.returncode == 0 and f"{known} was " in allowed.stderr
+    assert ("nothing of the optimizer there was is taken over" in allowed.stderr) == (name == "optimizer")
 
 
 @pytest.mark.parametrize(("name", "value"), [("learning_rate", 0.02), ("max_steps", 15), ("weight_decay", 0.1)])
@@ -106,7 +107,7 @@ def test_one_process_two_processes_and_any_micro_batch_have_one_curve(
     toy: Toy, new_toy: Any, monkeypatch: pytest.MonkeyPatch, sharded: bool
 ) -> None:
     curves = []
-    divisions: list[dict[str, Any]] = [{}, {"micro_batch_size": 2}, {"num_processes": 2}]
+    divisions: list[dict[str, Any]] = [{}, {"micro_batch_size": 8}, {"num_processes": 2}]
     for number, options in enumerate(divisions[-1:] if sharded else divisions):
         other = new_toy(str(number))
         if sharded:
@@ -122,6 +123,37 @@ def test_one_process_two_processes_and_any_micro_batch_have_one_curve(
     for samples, losses in curves:
         assert samples == expected["samples"]
         assert losses == pytest.approx([values[0] for values in expected["losses"].values()], rel=1e-5)
+
+
+def micro_batch_size(toy: Toy) -> int:
+    return int(json.loads((toy.output_dir / "run.json").read_text())["stages"][0]["micro_batch_size"])
+
+
+def test_auto_takes_the_same_micro_batch_again_when_it_is_resumed(toy: Toy, undisturbed: dict[str, Any]) -> None:
+    assert toy.run("kill@5", "saved@0", "memory@1000", micro_batch_size="auto").returncode == -9
+    assert micro_batch_size(toy) == 8
+    done = toy.run("memory@0", resume=True, micro_batch_size="auto")
+    assert done.returncode == 0, done.stderr
+    mine = toy.oracle()
+    assert micro_batch_size(toy) == 8 and mine["model"] == undisturbed["model"]
+    assert mine["losses"] == undisturbed["losses"]
+
+
+def test_auto_is_refused_on_all_processes_where_one_has_no_memory(toy: Toy, new_toy: Any) -> None:
+    done = toy.run("memory@0:1", num_processes=2, micro_batch_size="auto")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.count("error: process 1: --micro_batch_size auto: a step of one row") == 2
+    # And all take what the poorest of them has memory for.
+    other = new_toy("other")
+    assert other.run("memory@1000:0", "memory@1:1", num_processes=2, micro_batch_size="auto").returncode == 0
+    assert micro_batch_size(other) == 1
+
+
+def test_auto_is_refused_where_weights_are_sharded(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    done = toy.run(num_processes=2, micro_batch_size="auto")
+    assert done.returncode == 2 and "--micro_batch_size auto knows nothing of sharded weights" in done.stderr
 
 
 def test_sharding_that_cannot_be_is_an_error(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from toy import Toy
+from toy import Toy, count
 
 KILLS = 20
 LONG = {"max_steps": 60, "save_steps": 2, "eval_steps": 20, "rows": 96}
@@ -36,6 +36,7 @@ def test_killed_at_random_until_it_is_done(
         if done.returncode == 0:
             break
         kills += 1
+        count()
         assert restarts < 200
         # The killed process says nothing; of two, the other one says that it has lost it.
         assert "Traceback" not in done.stderr or num_processes > 1, done.stderr

@@ -67,6 +67,20 @@ def test_one_of_two_processes_ends(toy: Toy, new_toy: Any, fault: str) -> None:
     check_resumed(toy, straight.oracle(), num_processes=2)
 
 
+def test_killed_on_two_processes_it_goes_on_in_one_on_other_micro_batches(toy: Toy, new_toy: Any) -> None:
+    """The same samples and masks at every step; losses, and weights in the end, agree to rounding."""
+    assert toy.run("kill@5:1", "saved@0", num_processes=2, dropout=0.0).returncode != 0
+    assert toy.run("kill@8", resume=True, dropout=0.0, micro_batch_size=2).returncode == -9
+    done = toy.run(resume=True, num_processes=2, dropout=0.0, micro_batch_size=1)
+    assert done.returncode == 0, done.stderr
+    straight = new_toy("straight")
+    assert straight.run(dropout=0.0).returncode == 0
+    mine, theirs = toy.oracle(), straight.oracle()
+    assert mine["samples"] == theirs["samples"] and list(mine["losses"]) == list(theirs["losses"])
+    for step, values in theirs["losses"].items():
+        assert mine["losses"][step][0] == pytest.approx(values[0], rel=1e-5), step
+
+
 def test_one_of_two_processes_stands_still(toy: Toy) -> None:
     began = time.monotonic()
     running = toy.start("stop@5:1", num_processes=2, hang_timeout=4)

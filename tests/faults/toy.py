@@ -13,6 +13,11 @@ from safetensors.torch import load_file
 from training.checkpoints import newest_checkpoint
 
 SCRIPT = "tests/faults/toy_run.py"
+NO_FAULTS = ("saved@", "slow@", "memory@")
+"""What `--inject` takes besides faults."""
+injected = 0
+"""Faults so far, of this process."""
+
 OPTIONS: dict[str, Any] = {
     "batch_size": 8,
     "max_steps": 12,
@@ -24,6 +29,12 @@ OPTIONS: dict[str, Any] = {
     "deterministic": True,
     "hang_timeout": 60,
 }
+
+
+def count(faults: int = 1) -> None:
+    """Note that so many faults were injected; the summary of a test run says how many, and how many were survived."""
+    global injected
+    injected += faults
 
 
 class Toy:
@@ -38,6 +49,7 @@ class Toy:
         given = {**OPTIONS, "output_dir": self.output_dir, **options}
         words = [word for name, value in given.items() for word in (f"--{name}", value)]
         words += ["--resume"] if resume else []
+        count(sum(not fault.startswith(NO_FAULTS) for fault in inject))
         return [*words, "--inject", *inject] if inject else words
 
     def run(self, *inject: str, num_processes: int = 1, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,8 @@ A fault is NAME@STEP or NAME@STEP:RANK, with steps counted from 1; `when` it com
 kill, stop (SIGSTOP), term (SIGTERM), int (SIGINT), term_twice, nan_loss, inf_loss, nan_gradient, inf_gradient, spike,
 remove_output, fail (an error of the data).
 And, with any number in place of the step: term_in_evaluation, term_in_save, term_at_start, saved (the other
-faults wait for the first checkpoint to be whole). slow@MILLISECONDS makes every step slower.
+faults wait for the first checkpoint to be whole). slow@MILLISECONDS makes every step slower, memory@MEGABYTES is all
+that --micro_batch_size auto finds free.
 
 For each row that is learned a line of OUTPUT_DIR/../seen-RANK.txt says its sample number and a hash of ids and labels.
 """
@@ -20,8 +21,10 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import torch
 from toys import PlainTokenizer, ToyWork, make_model
 
@@ -48,6 +51,15 @@ class Faults:
             if int(number) == step and (wanted or rank) == rank:
                 found.add(name)
         return found
+
+    def value(self, name: str) -> int | None:
+        """The number of a fault of this process that has one in place of a step."""
+        rank = os.environ.get("RANK", "0")
+        for fault in self.inject:
+            number, _, wanted = fault.removeprefix(f"{name}@").partition(":")
+            if fault.startswith(f"{name}@") and (wanted or rank) == rank:
+                return int(number)
+        return None
 
     def any(self, name: str) -> bool:
         """Whether a fault is among them, wherever."""
@@ -97,9 +109,7 @@ class FaultyWork(ToyWork):
         if "term_twice" in faults:
             time.sleep(1.2)
             os.kill(mine, signal.SIGTERM)
-        for fault in self.faults.inject:
-            if fault.startswith("slow@"):
-                time.sleep(int(fault.removeprefix("slow@")) / 1000)
+        time.sleep((self.faults.value("slow") or 0) / 1000)
 
     def evaluate(self, model: Any, batch: Any) -> Any:
         if self.faults.any("term_in_evaluation"):
@@ -122,6 +132,8 @@ class SignalledSaver(Saver):
 def main() -> None:
     faults, arguments = parse_arguments((Faults, TrainingArguments))
     training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
+    if (free := faults.value("memory")) is not None:
+        psutil.virtual_memory = lambda: SimpleNamespace(available=free * 1e6)
     if faults.any("term_in_save"):
         training.run.Saver = SignalledSaver  # type: ignore[misc]
     if training.is_main_process():

@@ -238,6 +238,37 @@ def test_a_run_is_resumed_with_the_same_model_only(recipe, home, tmp_path, monke
     assert code == 0 and "at step 1" in said and len(losses(tmp_path / "out")) == 2
 
 
+def test_a_run_is_not_taken_up_on_a_text_of_which_one_byte_has_changed(recipe, home, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("training.run.use_all_cores", lambda: torch.set_num_threads(1))
+    text = tmp_path / "text.jsonl"
+    content = (home / "rows.jsonl").read_bytes()
+    text.write_bytes(content)
+    options = options_of(home, tmp_path / "out", "--eval_fraction", 0, "--save_steps", 1)
+    options[options.index("--data") + 1] = text
+    options[options.index("--max_steps") + 1] = 1
+    code, said = recipe(*options)
+    assert code == 0, said
+    options[options.index("--max_steps") + 1] = 2
+    text.write_bytes(content.replace(b"cat", b"cot", 1))
+    code, said = recipe(*options, "--resume")
+    assert code == 2 and "error: --resume: corpus is " in said and "--allow_change corpus" in said
+    assert "Traceback" not in said and len(losses(tmp_path / "out")) == 1
+    code, said = recipe(*options, "--resume", "--allow_change", "corpus")
+    assert code == 0 and "  corpus was " in said and len(losses(tmp_path / "out")) == 2
+
+
+@pytest.mark.slow
+def test_two_minutes_are_two_minutes_with_the_learning_rate_decayed(tmp_path) -> None:
+    """The built-in text and a tiny model; on a machine that does something else besides, too."""
+    done = processes.run(RECIPE, "--max_minutes", 2, "--objective", "mlm", "--output_dir", tmp_path, timeout=400)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["train_seconds"] == pytest.approx(120, rel=0.03)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rates = [line["learning_rate"] for line in lines if "loss" in line]
+    assert max(rates) == 1e-3 and rates[-1] < 0.02 * 1e-3
+
+
 def test_a_native_model_goes_on_as_it_is_or_as_lacunas(recipe, home, tmp_path, monkeypatch) -> None:
     """The same weights under both codes: the same loss of the first step."""
     monkeypatch.setattr("training.run.use_all_cores", lambda: torch.set_num_threads(1))

@@ -11,8 +11,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
-from training import ArgumentError, NumericsError, claim_output_dir, train
+from training import ArgumentError, NumericsError, TrainingArguments, claim_output_dir, train
+from training.checkpoints import Progress
 from training.order import row_of
+from training.run import share_done
 from training.stages import Stage, epochs_per_step, plan_stages, skipped
 
 
@@ -165,13 +167,20 @@ def test_the_clock_ends_a_run_with_its_schedule_complete(run, tmp_path, log_of) 
     results, _, _ = run(max_steps=None, max_minutes=1.5 / 60, schedule="wsd")
     lines = [line for line in log_of(tmp_path / "run") if "loss" in line]
     longest = max(later["seconds"] - line["seconds"] for line, later in pairwise(lines))
-    assert 1.5 <= results["train_seconds"] <= 1.5 + 2 * longest
+    assert results["train_seconds"] == pytest.approx(1.5, abs=2 * longest)
     assert results["steps"] == lines[-1]["step"] > 5
     assert max(line["learning_rate"] for line in lines) == pytest.approx(1e-2)
     assert lines[-1]["learning_rate"] < 0.5 * 1e-2
     assert [line["learning_rate"] for line in lines[-5:]] == sorted(
         (line["learning_rate"] for line in lines[-5:]), reverse=True
     )
+
+
+def test_by_the_clock_a_run_ends_with_the_step_that_ends_nearest_to_it() -> None:
+    plan = TrainingArguments(max_minutes=1)
+    assert share_done(plan, Progress(step=10, seconds=56.0)) == pytest.approx(56 / 60)  # the next would end at 61.6
+    assert share_done(plan, Progress(step=10, seconds=58.0)) == 1.0  # the next would end at 63.8
+    assert share_done(plan, Progress()) == 0.0
 
 
 @pytest.mark.curves
