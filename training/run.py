@@ -103,7 +103,7 @@ class Run:
 
 
 def share_done(plan: TrainingArguments, progress: Progress) -> float:
-    """By steps or by the clock, whichever is further. By the clock a run ends with the step that ends nearest to it."""
+    """By steps or by the clock, whichever is further. The clock ends a run with the step that ends nearest to it."""
     by_steps = progress.step / plan.max_steps if plan.max_steps else 0.0
     if not plan.max_minutes:
         return by_steps
