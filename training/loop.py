@@ -331,15 +331,10 @@ def _step(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tuple[dic
         last = micro_step == len(batches) - 1
         with contextlib.nullcontext() if last else sharding.no_sync(model):
             loss, metrics = stage.work.loss(model, to_device(batch, accelerator.device), num_targets)
-            accelerator.backward(_poisoned(loss) * accelerator.num_processes)
+            sharding.backward(accelerator, model, _poisoned(loss) * accelerator.num_processes)
         for name, value in {"loss": loss.detach(), **metrics}.items():
             parts[name] = parts[name] + value if name in parts else value
-    grad_norm = sharding.clip_gradients(run.bare, run.plan.max_grad_norm)
-    if math.isfinite(grad_norm):
-        for optimizer in run.optimizers:
-            optimizer.step()
-    for optimizer in run.optimizers:
-        optimizer.zero_grad()
+    grad_norm = sharding.update(run.bare, run.optimizers, max_norm=run.plan.max_grad_norm)
     _watch(run, stage, float(accelerator.reduce(parts["loss"], "sum")), grad_norm)
     return parts, grad_norm, tokens
 

@@ -14,7 +14,7 @@ from accelerate.utils import gather_object
 from safetensors.torch import load_file
 from torch import nn
 
-from . import sharding
+from . import sharding, zero
 from .arguments import TrainingArguments
 from .averaging import Average, make_average
 from .checkpoints import (
@@ -49,7 +49,8 @@ class Run:
 
     accelerator: Accelerator
     model: nn.Module
-    optimizers: list[torch.optim.Optimizer]
+    optimizers: list[Any]
+    """Of torch, or one `ZeroOptimizer` that stands for it."""
     stages: list[Stage]
     tokenizer: Any
     plan: TrainingArguments
@@ -129,9 +130,13 @@ def open_run(
     stages = plan_stages(arguments=arguments, works=works, num_processes=accelerator.num_processes)
     tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
     plan = arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
+    config = zero.check(optimizer=plan.optimizer, max_grad_norm=plan.max_grad_norm) if zero.asked_for() else None
     model = _place(accelerator, model, plan)
     bare = accelerator.unwrap_model(model)
-    optimizers = OPTIMIZERS[plan.optimizer](bare, plan)
+    optimizers: list[Any] = OPTIMIZERS[plan.optimizer](bare, plan)
+    if config is not None:
+        model, divided = zero.divide(bare, optimizers[0], config, device=accelerator.device)
+        optimizers = [divided]
     average = make_average(plan, bare)
     progress = Progress(
         identity=identity_of(arguments=plan, config=getattr(bare, "config", None), facts=identity),
@@ -190,7 +195,8 @@ def _join(arguments: TrainingArguments) -> Accelerator:
         torch.backends.cudnn.benchmark = False
     # Without `cpu`, accelerate 1.15 makes each process of `torchrun` a run of its own on a machine without a GPU.
     on_cpu = not torch.accelerator.is_available() and processes().count > 1
-    with sharding.hidden_from_accelerate() if sharding.asked_for() else contextlib.nullcontext():
+    is_divided = sharding.asked_for() or zero.asked_for()
+    with sharding.hidden_from_accelerate() if is_divided else contextlib.nullcontext():
         return Accelerator(mixed_precision=precision, cpu=on_cpu)
 
 
@@ -201,7 +207,8 @@ def _place(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) 
         sharding.check_optimizer(plan.optimizer)
         dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
         sharding.shard(model, device=accelerator.device, dtype=dtype)
-    return accelerator.prepare_model(model, evaluation_mode=sharded)  # autocast, and DDP where it is not sharded
+    # Autocast, and DDP where nothing else exchanges gradients.
+    return accelerator.prepare_model(model, evaluation_mode=sharded or zero.asked_for())
 
 
 def _fitted(
@@ -218,8 +225,8 @@ def _fitted(
     Raises:
         ArgumentError: on all processes, though one row fits on all but one.
     """
-    if sharding.is_sharded(model):
-        raise ArgumentError("--micro_batch_size auto knows nothing of sharded weights; give it a number")
+    if sharding.is_sharded(model) or zero.asked_for():
+        raise ArgumentError("--micro_batch_size auto knows nothing of sharded weights and states; give it a number")
     sizes, trouble = progress.micro_batch_sizes, ""
     if len(sizes) != len(stages) or progress.num_processes != accelerator.num_processes:
         sizes = []
@@ -281,7 +288,7 @@ def _trackers(plan: TrainingArguments, first_step: int) -> Trackers | None:
 def _restore(
     plan: TrainingArguments,
     model: nn.Module,
-    optimizers: list[torch.optim.Optimizer],
+    optimizers: list[Any],
     average: Average | None,
     fresh: Progress,
 ) -> tuple[Progress, list[dict[str, Any]], list[str]]:
@@ -300,9 +307,8 @@ def _restore(
     renewed = {change["option"] for change in changed} & {"optimizer", "average"}
     try:
         sharding.load_model_state(model, load_weights(checkpoint))
-        if "optimizer" not in renewed:
-            state = load_file(checkpoint / STATE / "optimizer.safetensors")
-            sharding.load_optimizer_state(model, optimizers, state)
+        state = {} if "optimizer" in renewed else load_file(checkpoint / STATE / "optimizer.safetensors")
+        sharding.load_optimizer_state(model, optimizers, state)
     except (KeyError, ValueError) as error:
         raise CorruptCheckpointError(f"checkpoint {checkpoint} is not of this model: {error.args[0]}") from error
     if average is not None and "average" not in renewed:

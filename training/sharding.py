@@ -7,6 +7,7 @@ What is saved is whole: the states that this module gives and takes are tensors 
 many processes there were, or whether anything was sharded.
 """
 
+import math
 import os
 import warnings
 from collections import Counter
@@ -16,16 +17,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from . import zero
 from .errors import ArgumentError
 
 _ASKED, _WHOLE_BETWEEN = "ACCELERATE_USE_FSDP", "FSDP_RESHARD_AFTER_FORWARD"
 _ELSEWHERE = {
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",  # its engine steps within `backward`, before gradients can be looked at
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
     "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config",
 }
@@ -50,7 +52,7 @@ def asked_for() -> bool:
     they are set by hand: ACCELERATE_USE_FSDP=true FSDP_VERSION=2.
 
     Raises:
-        ArgumentError: it asks for FSDP1, for DeepSpeed, or for something else that is not done here.
+        ArgumentError: it asks for FSDP1, or for something else that is not done here.
     """
     for variable, name in _ELSEWHERE.items():
         if _is_on(variable):
@@ -83,13 +85,12 @@ def check_optimizer(name: str) -> None:
 
 @contextmanager
 def hidden_from_accelerate() -> Iterator[None]:
-    """Let accelerate join the processes without sharding of its own, which it would do on some devices only."""
-    before = os.environ.pop(_ASKED, None)
+    """Let accelerate join the processes without FSDP or DeepSpeed of its own, which it has on some devices only."""
+    before = {name: os.environ.pop(name) for name in (_ASKED, zero.ASKED) if name in os.environ}
     try:
         yield
     finally:
-        if before is not None:
-            os.environ[_ASKED] = before
+        os.environ.update(before)
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
@@ -167,7 +168,21 @@ def no_sync(model: nn.Module) -> AbstractContextManager[None]:
     """
     if is_sharded(model):
         return nullcontext() if _is_on(_WHOLE_BETWEEN, "true") else _without_reduction(model)
+    if zero.is_engine(model):
+        return zero.accumulating(model)
     return model.no_sync() if hasattr(model, "no_sync") else nullcontext()
+
+
+def backward(accelerator: Accelerator, model: nn.Module, loss: Tensor) -> None:
+    """The gradients of one micro-batch, added to what is there.
+
+    Args:
+        model: what the forward pass went through.
+    """
+    if zero.is_engine(model):
+        model.backward(loss)  # `loss.backward()` serves DeepSpeed too, but for one forward pass only
+    else:
+        accelerator.backward(loss)
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> float:
@@ -181,6 +196,23 @@ def clip_gradients(model: nn.Module, max_norm: float) -> float:
     if max_norm:
         nn.utils.clip_grads_with_norm_(weights, max_norm, norm)
     return float(norm)
+
+
+def update(model: nn.Module, optimizers: list[Any], *, max_norm: float) -> float:
+    """Clip the gradients, let the optimizers make a step, and clear the gradients.
+
+    Returns:
+        The norm that the gradients had. Where it is not finite, no process has made the step.
+    """
+    if isinstance(optimizers[0], zero.ZeroOptimizer):
+        return optimizers[0].update()
+    norm = clip_gradients(model, max_norm)
+    if math.isfinite(norm):
+        for optimizer in optimizers:
+            optimizer.step()
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    return norm
 
 
 @contextmanager
@@ -259,13 +291,15 @@ def _trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[s
     return [(names[id(weight)], weight) for group in optimizer.param_groups for weight in group["params"]]
 
 
-def full_optimizer_state(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+def full_optimizer_state(model: nn.Module, optimizers: list[Any]) -> dict[str, Tensor]:
     """What optimizers remember of each parameter: copies on the CPU, named `PARAMETER.KEY`.
 
     A number is a tensor without dimensions, None an empty one, and `#` ends the names of both. All processes must call
     it; only rank 0 is given something. Learning rate, weight decay and the like are no part of it: they come from the
     options of a run.
     """
+    if isinstance(optimizers[0], zero.ZeroOptimizer):
+        return optimizers[0].full_state()
     state: dict[str, Tensor] = {}
     for optimizer in optimizers:
         for name, weight in _trained(model, optimizer):
@@ -277,12 +311,15 @@ def full_optimizer_state(model: nn.Module, optimizers: list[torch.optim.Optimize
     return full_tensors(state)
 
 
-def load_optimizer_state(model: nn.Module, optimizers: list[torch.optim.Optimizer], state: dict[str, Tensor]) -> None:
-    """Take over what `full_optimizer_state` gave, whole on every process.
+def load_optimizer_state(model: nn.Module, optimizers: list[Any], state: dict[str, Tensor]) -> None:
+    """Take over what `full_optimizer_state` gave, whole on every process; the weights are loaded before.
 
     Raises:
         ValueError: a state is of a parameter that they do not train.
     """
+    if isinstance(optimizers[0], zero.ZeroOptimizer):
+        optimizers[0].take_weights()
+        return optimizers[0].load_state(state)
     of_parameter: dict[str, dict[str, Tensor]] = {}
     for name, tensor in state.items():
         parameter, _, key = name.rpartition(".")

@@ -1,6 +1,7 @@
 """Numbers that are not finite, losses that stand out, and runs that are taken up with something else than before."""
 
 import json
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -102,17 +103,22 @@ def test_two_runs_in_one_folder(toy: Toy) -> None:
     assert toy.run().returncode == 2  # it holds a run
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
+FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+DEEPSPEED = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"}
+needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason='pip install "lacuna[deepspeed]"')
+DIVIDED = [pytest.param(FSDP2, id="FSDP2"), pytest.param(DEEPSPEED, id="DeepSpeed", marks=needs_deepspeed)]
+
+
+@pytest.mark.parametrize("divided", [pytest.param({}, id="DDP"), *DIVIDED])
 def test_one_process_two_processes_and_any_micro_batch_have_one_curve(
-    toy: Toy, new_toy: Any, monkeypatch: pytest.MonkeyPatch, sharded: bool
+    toy: Toy, new_toy: Any, monkeypatch: pytest.MonkeyPatch, divided: dict[str, str]
 ) -> None:
     curves = []
     divisions: list[dict[str, Any]] = [{}, {"micro_batch_size": 8}, {"num_processes": 2}]
-    for number, options in enumerate(divisions[-1:] if sharded else divisions):
+    for number, options in enumerate(divisions[-1:] if divided else divisions):
         other = new_toy(str(number))
-        if sharded:
-            monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-            monkeypatch.setenv("FSDP_VERSION", "2")
+        for name, value in divided.items():
+            monkeypatch.setenv(name, value)
         done = other.run(batch_size=32, rows=96, max_steps=6, dropout=0.0, **options)
         assert done.returncode == 0, done.stderr
         oracle = other.oracle()
@@ -166,10 +172,13 @@ def test_sharding_that_cannot_be_is_an_error(toy: Toy, monkeypatch: pytest.Monke
     assert done.returncode == 2 and "FSDP_VERSION is 1" in done.stderr
 
 
-def test_a_stopped_sharded_run_goes_on_in_one_process(toy: Toy, new_toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("divided", DIVIDED)
+def test_a_stopped_sharded_run_goes_on_in_one_process(
+    toy: Toy, new_toy: Any, monkeypatch: pytest.MonkeyPatch, divided: dict[str, str]
+) -> None:
     with monkeypatch.context() as patch:
-        patch.setenv("ACCELERATE_USE_FSDP", "true")
-        patch.setenv("FSDP_VERSION", "2")
+        for name, value in divided.items():
+            patch.setenv(name, value)
         assert toy.run("term@5", num_processes=2, dropout=0.0).returncode == 143
     done = toy.run(resume=True, dropout=0.0)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""A small training loop around `training/sharding.py`, for tests: one process or several, whole, DDP or sharded.
+"""A small training loop around `training/sharding.py`, for tests: one process or several, whole, DDP, sharded or ZeRO.
 
     python tests/training/sharded_run.py FOLDER JOB...
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForPreTraining
-from training import TrainingArguments, sharding
+from training import TrainingArguments, sharding, zero
 from training.optimizers import OPTIMIZERS
 
 VOCAB, ROWS, LENGTH = 67, 8, 12  # an odd vocabulary: halves of the embedding have different sizes
@@ -56,6 +56,9 @@ class Job:
     export: bool = False
     keep_whole: bool = False
     """What fsdp_reshard_after_forward: false asks for."""
+    zero_stage: int = 0
+    """Of DeepSpeed; 0 does without."""
+    max_norm: float = 1.0
 
 
 def new_model(kind: str) -> Any:
@@ -107,11 +110,17 @@ def train(job: Job, folder: Path) -> None:
     if job.sharded:
         dtype = torch.bfloat16 if job.precision == "bf16" else None
         sharding.shard(model, device=accelerator.device, dtype=dtype)
-    model = accelerator.prepare_model(model, evaluation_mode=job.sharded)
+    model = accelerator.prepare_model(model, evaluation_mode=job.sharded or job.zero_stage > 0)
     bare = accelerator.unwrap_model(model)
     assert sharding.is_sharded(bare) == job.sharded
     options = TrainingArguments(learning_rate=3e-3, weight_decay=0.1, max_steps=4)
-    optimizers = OPTIMIZERS[job.optimizer](bare, options)
+    optimizers: list[Any] = OPTIMIZERS[job.optimizer](bare, options)
+    if job.zero_stage:
+        os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = str(job.zero_stage)
+        config = zero.check(optimizer=job.optimizer, max_grad_norm=job.max_norm)
+        model, optimizer = zero.divide(bare, optimizers[0], config, device=accelerator.device)
+        optimizers = [optimizer]
+        assert accelerator.unwrap_model(model) is bare
     if job.load:
         state = load_file(folder / f"{job.load}.safetensors")
         parts = [
@@ -132,13 +141,10 @@ def train(job: Job, folder: Path) -> None:
             with nullcontext() if last else sharding.no_sync(model):
                 loss = loss_of(model, job.kind, part, targets)
                 poisoned = job.poison == rank and step == job.last - 1
-                accelerator.backward(loss * (math.inf if poisoned else count))
+                sharding.backward(accelerator, model, loss * (math.inf if poisoned else count))
             total += loss.detach()
-        norms.append(sharding.clip_gradients(bare, 1.0))
+        norms.append(sharding.update(bare, optimizers, max_norm=job.max_norm))
         losses.append(float(accelerator.reduce(total, "sum")))
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
     finish(job, folder, accelerator, bare, optimizers, {"loss": losses, "norm": norms})
 
 
@@ -165,7 +171,7 @@ def finish(
     folder: Path,
     accelerator: Accelerator,
     model: Any,
-    optimizers: list[torch.optim.Optimizer],
+    optimizers: list[Any],
     facts: dict[str, Any],
 ) -> None:
     facts["held_out"] = held_out(accelerator, model, job.kind)
@@ -179,7 +185,9 @@ def finish(
     local = sum(
         (weight.to_local() if job.sharded else weight).numel() for weight in model.parameters()
     )  # of this process
-    facts |= {"norms": everyone, "local": local, "job": asdict(job)}
+    held = next(iter(optimizers))
+    moments_here = sum(group["params"][0].numel() for group in held.param_groups) if job.zero_stage else local
+    facts |= {"norms": everyone, "local": local, "moments": moments_here, "job": asdict(job)}
     if accelerator.is_main_process:
         state = {f"model/{name}": tensor.clone() for name, tensor in weights.items()}
         save_file(
