@@ -112,7 +112,8 @@ def shard(model: nn.Module, *, device: torch.device, dtype: torch.dtype | None =
 
     Args:
         device: where this process computes.
-        dtype: in which the weights of the blocks are gathered and used, for bf16 under autocast. Shards, gradients and
+        dtype: in which the weights of the blocks are gathered and used on a GPU, for bf16 under autocast; on a CPU
+            autocast takes the weights of norms as they come, and they must stay float32. Shards, gradients and
             the reduction stay as they are; so does what is outside of the blocks (embeddings and heads), as autocast
             would have it.
 
@@ -129,6 +130,7 @@ def shard(model: nn.Module, *, device: torch.device, dtype: torch.dtype | None =
         dist.broadcast(same, src=0)
         tensor.data.copy_(same)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    dtype = None if device.type == "cpu" else dtype
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     everywhere = _uses(model)
     for block in list(_blocks(model)):

@@ -69,9 +69,12 @@ def jobs_of_two() -> list[dict[str, Any]]:
         {**whole, "name": "poisoned sharded", "last": 2, "poison": 1},
         {"kind": "encoder", "name": "poisoned DDP", "last": 2, "poison": 1},
         {"kind": "native", "name": "native sharded", "sharded": True, "micro_batches": 2},
-        {"kind": "decoder", "name": "bf16 sharded", "sharded": True, "precision": "bf16"},
-        {"kind": "decoder", "name": "bf16 DDP", "precision": "bf16"},
     ]
+    for kind in ("encoder", "decoder"):  # of which one has LayerNorm and the other RMSNorm
+        jobs += [
+            {"kind": kind, "name": f"{kind} bf16 sharded", "sharded": True, "precision": "bf16"},
+            {"kind": kind, "name": f"{kind} bf16 DDP", "precision": "bf16"},
+        ]
     return jobs
 
 
@@ -209,7 +212,8 @@ def test_a_native_model_is_sharded_too(runs) -> None:
     assert two["local"] / one["local"] < 0.51
 
 
-def test_bf16_on_shards_is_near_to_bf16_under_ddp(runs) -> None:
-    one, ddp, shards = (facts(runs, name)["loss"] for name in ("decoder alone", "bf16 DDP", "bf16 sharded"))
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_bf16_on_shards_is_near_to_bf16_under_ddp(runs, kind) -> None:
+    one, ddp, shards = (facts(runs, f"{kind} {name}")["loss"] for name in ("alone", "bf16 DDP", "bf16 sharded"))
     assert ddp != one and shards == pytest.approx(ddp, rel=2e-3)
-    assert {tensor.dtype for tensor in state(runs, "bf16 sharded").values()} == {torch.float32}
+    assert {tensor.dtype for tensor in state(runs, f"{kind} bf16 sharded").values()} == {torch.float32}
