@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -153,6 +153,11 @@ class ObjectiveArguments:
         for name in ("max_eval_examples", "show_examples"):
             if getattr(self, name) < 0:
                 raise ObjectiveError(f"--{name} must not be negative, got {getattr(self, name)}")
+
+    def identity(self) -> dict[str, Any]:
+        """The options without which a run would be another one: all but those of looking at it."""
+        looking = ("max_eval_examples", "show_examples")
+        return {name: value for name, value in asdict(self).items() if name not in looking}
 
     def _check_stages(self) -> None:
         for length in self.sequence_length:

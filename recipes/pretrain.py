@@ -139,7 +139,7 @@ def main() -> None:
         tokenizer=tokenizer,
         arguments=arguments,
         run_info={**facts, **asdict(model_arguments), **asdict(data)},
-        identity={"model": described, "corpus": store.fingerprint, **asdict(goal)},
+        identity={"model": described, "corpus": store.fingerprint, **goal.identity()},
     )
     if training.is_main_process():
         print(f"done: {results['steps']:,} steps; the model is in {arguments.output_dir}")

@@ -13,6 +13,10 @@ from transformers import BertConfig, BertForMaskedLM
 VOCAB, MASK, IGNORED = 40, 4, -100
 
 
+def never(index: int) -> bool:
+    return False
+
+
 class ToyWork:
     """Masked tokens in rows of different lengths; every mask from (seed, index) alone."""
 
@@ -26,7 +30,7 @@ class ToyWork:
         """A hash of every batch of training that `collate` returned."""
         self.rows: list[tuple[str, str]] = []
         """Hashes of ids and labels of each training example handed to `collate`."""
-        self.poison: Callable[[int], bool] = lambda index: False
+        self.poison: Callable[[int], bool] = never
         """Whether the loss of the batch with this sample is not a number."""
         self.evaluated: list[int] = []
 

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from .errors import ArgumentError
 
+TRACKERS = ("tensorboard", "wandb", "trackio")
+"""What --report_to takes; each is an extra of the package by the same name."""
+
 
 def option(default: Any, text: str) -> Any:
     """A dataclass field with its help text."""
@@ -56,6 +59,20 @@ class MicroBatchSize(int):
         return super().__new__(cls, number)
 
 
+class Tracker(str):
+    """The name of one of `TRACKERS`."""
+
+    def __new__(cls, value: Any) -> "Tracker":
+        """Parse text.
+
+        Raises:
+            argparse.ArgumentTypeError: there is no tracker of this name.
+        """
+        if value not in TRACKERS:
+            raise argparse.ArgumentTypeError(f"expected {', '.join(TRACKERS)}, got {value!r}")
+        return super().__new__(cls, value)
+
+
 @dataclass
 class ModelArguments:
     """Which model to start from."""
@@ -92,7 +109,9 @@ class TrainingArguments:
     output_dir: str = option("runs/model", "Folder for the model, checkpoints, metrics and curves.")
     resume: bool = option(False, "Continue from the newest checkpoint in --output_dir.")
     max_steps: int | None = option(None, "Stop after this many optimizer steps.")
-    max_minutes: float | None = option(None, "Stop after this many minutes of training, with the schedule complete.")
+    max_minutes: float | None = option(
+        None, "Stop after this many minutes of training steps, with the schedule complete; evaluations come on top."
+    )
     max_tokens: int | None = option(None, "Stop after this many tokens, padding not counted.")
     max_epochs: float | None = option(None, "Stop after this many passes over the data. Default without a limit: 3.")
     batch_size: Numbers = option(
@@ -119,9 +138,13 @@ class TrainingArguments:
     max_grad_norm: float = option(1.0, "Gradients are scaled down to this norm; 0 leaves them as they are.")
     logging_steps: int = option(10, "Steps between lines of metrics.jsonl.")
     eval_steps: float = option(0.2, "Steps between evaluations; below 1 a share of the run; 0 only at the end.")
-    save_steps: float = option(0.5, "Steps between checkpoints; below 1 a share of the run; 0 never.")
+    save_steps: float = option(
+        0.2, "Steps between checkpoints; below 1 a share of the run; 0 never. The last step has one too."
+    )
     save_minutes: float = option(0, "Minutes between checkpoints, besides those of --save_steps; 0 never.")
-    keep_checkpoints: int = option(2, "How many of the newest checkpoints to keep; the best is kept too.")
+    keep_checkpoints: int = option(
+        2, "How many of the newest checkpoints to keep; of those with an evaluation at their step the best stays too."
+    )
     average: Literal["none", "ema", "tail"] = option(
         "none",
         "Which weights are saved as the model: the last, a moving average, or the mean over the end of the run.",
@@ -137,7 +160,7 @@ class TrainingArguments:
         1800, "Seconds without a step after which a process shows where it stands and ends; 0 never."
     )
     deterministic: bool = option(False, "Only computations that give the same bits each time; slower on GPUs.")
-    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = dataclasses.field(
+    report_to: list[Tracker] = dataclasses.field(
         default_factory=list, metadata={"help": "Trackers beside metrics.jsonl: tensorboard, wandb, trackio."}
     )
     mixed_precision: Literal["auto", "no", "bf16"] = option(
@@ -173,6 +196,12 @@ class TrainingArguments:
             value = getattr(self, name)
             if not (value >= 0 and math.isfinite(value)):
                 raise ArgumentError(f"--{name} must not be negative, got {value}")
+        for name in ("eval_steps", "save_steps"):
+            value = getattr(self, name)
+            if value > 1 and value != int(value):
+                raise ArgumentError(f"--{name} counts steps, or is a share of the run below 1, got {value}")
+        if self.allow_change and not self.resume:
+            raise ArgumentError("--allow_change says what may differ from the run that is continued: add --resume")
         if not 0 <= self.decay_share <= 1:
             raise ArgumentError(f"--decay_share must lie between 0 and 1, got {self.decay_share}")
         if not 0 <= self.ema_decay < 1:

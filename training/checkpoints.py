@@ -9,8 +9,10 @@ step-00000100/                   a model folder that `from_pretrained` loads
         complete                 SHA-256 of manifest.json: the last file that is written, the first that is removed
 """
 
+import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +32,8 @@ STATE, MANIFEST, MARKER = "training_state", "training_state/manifest.json", "tra
 PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 MARGIN = 1.05
 """Free space that a checkpoint wants, in sizes of its tensors."""
+_OURS = {"run.json", "metrics.jsonl", "checkpoints"}
+"""Of these a folder with a run has at least one."""
 PATIENCE = 3
 """Checkpoints in a row that may fail before a run is ended."""
 
@@ -91,18 +95,24 @@ def claim_output_dir(arguments: TrainingArguments) -> None:
     """Refuse a folder that holds another run or somebody's files, before any work is done; keep other runs out of it.
 
     Raises:
-        ArgumentError: the folder is not empty and `--resume` was not given, is a file, or a run is in it now.
+        ArgumentError: the folder is not empty and holds no run that `--resume` was given for, is a file, or a run is
+            in it now.
         StorageError: the folder cannot be written.
     """
     folder = Path(arguments.output_dir)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(f"--output_dir {folder} is a file; name a folder")
-    if not arguments.resume and any((folder / name).exists() for name in ("run.json", "config.json", "checkpoints")):
+    there = sorted(path.name for path in folder.iterdir() if path.name[0] != ".") if folder.exists() else []
+    if not arguments.resume and {"run.json", "config.json", "checkpoints"} & {*there}:
         raise ArgumentError(
             f"--output_dir {folder} already holds a run; add --resume to continue it, or name another folder"
         )
-    if not arguments.resume and folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
+    if not arguments.resume and there:
         raise ArgumentError(f"--output_dir {folder} is not empty and would be written over; name another folder")
+    if there and not _OURS & {*there}:
+        raise ArgumentError(
+            f"--resume: {folder} holds no run but {there[0]}, which might be written over; name another folder"
+        )
     parent = next(path for path in [folder, *folder.absolute().parents] if path.exists())
     if not parent.is_dir():
         raise ArgumentError(f"--output_dir {folder}: {parent} is a file; name a folder")
@@ -127,6 +137,12 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.replace(path)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def is_of_the_disk(error: Exception) -> bool:
+    """Whether an error is of reading or writing. Libraries in Rust (safetensors, tokenizers) raise others than OSError
+    for it, and give its number in their message."""
+    return isinstance(error, OSError) or "os error" in str(error)
 
 
 def _sync(path: Path) -> None:
@@ -183,6 +199,27 @@ def save_model(
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
+def save_final(*, model: nn.Module, tokenizer: Any, card: str, output_dir: Path, weights: dict[str, Tensor]) -> None:
+    """Put the files of a trained model into the output folder itself, each of them whole.
+
+    Raises:
+        StorageError: they cannot be written.
+    """
+    temporary = output_dir / ".final.tmp"
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary, weights=weights)
+        for path in sorted(temporary.iterdir()):
+            path.replace(output_dir / path.name)
+        temporary.rmdir()
+    except Exception as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not is_of_the_disk(error):
+            raise
+        raise StorageError(f"cannot write the model to {output_dir}: {error}") from error
+
+
 class Saver:
     """Writes the checkpoints of a run, one after the other, while training goes on."""
 
@@ -195,14 +232,14 @@ class Saver:
         self.failures = 0
         """Checkpoints in a row that could not be written."""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._writing: Future[Path] | None = None
+        self._writing: tuple[int, Future[Path]] | None = None
 
     def begin(self, snapshot: Snapshot) -> None:
         """Begin to write a checkpoint; `wait` says what became of it."""
-        self._writing = self._pool.submit(self.write, snapshot)
+        self._writing = snapshot.progress.step, self._pool.submit(self.write, snapshot)
 
-    def wait(self) -> Path | None:
-        """The checkpoint that was begun, once it is whole; None where none was.
+    def wait(self) -> int | None:
+        """The step of the checkpoint that was begun, once it is whole; None where none was.
 
         Raises:
             StorageError: it could not be written; older ones are intact.
@@ -211,12 +248,12 @@ class Saver:
         if writing is None:
             return None
         try:
-            path = writing.result()
+            writing[1].result()
         except StorageError:
             self.failures += 1
             raise
         self.failures = 0
-        return path
+        return writing[0]
 
     def close(self) -> None:
         """Let a checkpoint that was begun become whole, whatever ended the run."""
@@ -224,7 +261,7 @@ class Saver:
 
     def write(self, snapshot: Snapshot) -> Path:
         """Write `step-XXXXXXXX` into a temporary folder, list every file with size and SHA-256, rename, mark as whole;
-        then remove what is older than the newest `keep` and not the best.
+        then remove what is older than the newest `keep` and not the best. One that is there and whole stays.
 
         Raises:
             StorageError: the disk is full or cannot be written; older checkpoints stay as they are.
@@ -234,30 +271,35 @@ class Saver:
         try:
             for stale in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote or removed
                 shutil.rmtree(stale, ignore_errors=True)
-            self._check_space(snapshot)
-            (temporary / STATE).mkdir(parents=True)
-            self._write_files(snapshot, temporary)
-            files = {
-                name: {"bytes": path.stat().st_size, "sha256": _digest(path)}
-                for name, path in _files(temporary).items()
-            }
-            (temporary / MANIFEST).write_text(json.dumps(files, indent=2), encoding="utf-8")
-            for path in [*temporary.rglob("*"), temporary]:
-                _sync(path)
-            if final.exists():  # a broken one: what is whole is not written again
-                _remove(final)
-            temporary.rename(final)
-            _sync(self.folder)
-            write_atomically(final / MARKER, _digest(final / MANIFEST) + "\n")
-            _sync(final / STATE)
-            verify_checkpoint(final)
-        except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise StorageError(f"cannot write checkpoint {final}: {error}") from error
+            if not _is_whole(final):
+                self._write_whole(snapshot, temporary, final)
         except CorruptCheckpointError as error:
             raise StorageError(f"what was written is not what the disk gives back: {error}") from error
+        except Exception as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if not is_of_the_disk(error):
+                raise
+            raise StorageError(f"cannot write checkpoint {final}: {error}") from error
         self._prune(final)
         return final
+
+    def _write_whole(self, snapshot: Snapshot, temporary: Path, final: Path) -> None:
+        self._check_space(snapshot)
+        (temporary / STATE).mkdir(parents=True)
+        self._write_files(snapshot, temporary)
+        files = {
+            name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for name, path in _files(temporary).items()
+        }
+        (temporary / MANIFEST).write_text(json.dumps(files, indent=2), encoding="utf-8")
+        for path in [*temporary.rglob("*"), temporary]:
+            _sync(path)
+        if final.exists():  # a broken one
+            _remove(final)
+        temporary.rename(final)
+        _sync(self.folder)
+        write_atomically(final / MARKER, _digest(final / MANIFEST) + "\n")
+        _sync(final / STATE)
+        verify_checkpoint(final)
 
     def _write_files(self, snapshot: Snapshot, folder: Path) -> None:
         save_model(
@@ -293,12 +335,16 @@ class Saver:
 
 
 def best_checkpoint(folders: list[Path], *, greater_is_better: bool) -> Path | None:
-    """The one with the best metric, the newest of equals; None where none was evaluated."""
+    """The one with the best metric, the newest of equals; None where none was evaluated to a number.
+
+    Those that cannot be read are passed over: what has become of an older one is no reason to end a run.
+    """
     metrics = {}
     for folder in folders:
-        metric = read_progress(folder).metric
-        if metric is not None:
-            metrics[folder] = metric if greater_is_better else -metric
+        with contextlib.suppress(CorruptCheckpointError):
+            metric = read_progress(folder).metric
+            if metric is not None and math.isfinite(metric):
+                metrics[folder] = metric if greater_is_better else -metric
     return max(reversed(metrics), key=lambda folder: metrics[folder], default=None)
 
 
@@ -344,6 +390,14 @@ def _plain(name: str) -> bool:
     """Whether a name from a file stays inside its folder."""
     parts = PurePosixPath(name).parts
     return bool(parts) and not PurePosixPath(name).is_absolute() and ".." not in parts and "\\" not in name
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        verify_checkpoint(folder)
+    except CorruptCheckpointError:
+        return False
+    return True
 
 
 def verify_checkpoint(folder: Path) -> None:

@@ -24,8 +24,9 @@ class Processes:
         line = f"running on {self.count} {noun}"
         if self.requested is not None and self.requested != self.count:
             line += (
-                f", though the launcher was asked for {self.requested}: with --cpu, or a file whose distributed_type is "
-                f"NO or MULTI_CPU, `accelerate launch` starts one; use `torchrun --nproc_per_node {self.requested}`"
+                f", though the launcher was asked for {self.requested}: with --cpu, or distributed_type NO or "
+                f"MULTI_CPU in its file, `accelerate launch` starts one; use `torchrun --nproc_per_node "
+                f"{self.requested}`"
             )
         return line
 

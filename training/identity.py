@@ -94,3 +94,23 @@ def skipped_steps(text: str) -> list[range]:
             raise ArgumentError(f"--skip_steps {text}: '{part}' is no step or range of steps, as in 120-125,300")
         ranges.append(range(start, end + 1))
     return ranges
+
+
+def check_skipped(text: str, *, done: int, max_steps: int | None) -> list[str]:
+    """What people are told of `--skip_steps` at the start of a run, or where it is taken up.
+
+    Args:
+        done: steps that the run has made.
+
+    Raises:
+        ArgumentError: no step would be left.
+    """
+    ranges = skipped_steps(text)
+    ahead = range(done + 1, (max_steps or 0) + 1)
+    covered = done
+    for steps in sorted(ranges, key=lambda steps: steps.start):
+        covered = max(covered, steps.stop - 1) if steps.start <= covered + 1 else covered
+    if ahead and covered >= ahead[-1]:
+        raise ArgumentError(f"--skip_steps {text} leaves out all the {len(ahead):,} steps that are to be made")
+    behind = any(steps.start <= done for steps in ranges)
+    return [f"--skip_steps {text}: {done:,} steps are made already, and stay as they were"] if behind else []

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from . import sharding
 from .arguments import TrainingArguments
-from .checkpoints import PATIENCE, Progress, save_model
+from .checkpoints import PATIENCE, Progress, save_final
 from .errors import NumericsError, StoppedError, StorageError
 from .evaluating import evaluate
 from .identity import skipped_steps
@@ -126,7 +125,13 @@ def _finish(run: Run, metrics: dict[str, float]) -> dict[str, float]:
         weights = sharding.full_model_state(run.bare)
     if run.accelerator.is_main_process:
         _await_checkpoint(run)
-        _save_final(run, card=run.card(metrics), weights=weights)
+        save_final(
+            model=run.bare,
+            tokenizer=run.tokenizer,
+            card=run.card(metrics),
+            output_dir=Path(run.plan.output_dir),
+            weights=weights,
+        )
     run.log.finish(results)
     run.accelerator.wait_for_everyone()
     return results
@@ -141,11 +146,17 @@ def _stop_if_asked(run: Run) -> None:
     if not run.stopping:
         return
     name = signal.Signals(run.signals.received).name if run.signals.received else "a signal to another process"
-    if run.progress.step and _save_resumable(run):
-        run.saver.wait()
+    what = "--resume goes on from there"
+    if run.progress.step and run.copied_step != run.progress.step:
+        _save_resumable(run)
+    try:
+        _await_checkpoint(run)
+    except StorageError as error:
+        run.log.say(f"warning: {error}")
+    if run.accelerator.is_main_process and run.progress.step and run.saved_step != run.progress.step:
+        what = "it could not be saved: --resume goes on from the checkpoint before"
     run.accelerator.wait_for_everyone()
-    where = run.plan.output_dir
-    raise StoppedError(f"stopped by {name} after step {run.progress.step:,}; --resume goes on from there ({where})")
+    raise StoppedError(f"stopped by {name} after step {run.progress.step:,}; {what} ({run.plan.output_dir})")
 
 
 def _evaluate_and_log(run: Run) -> dict[str, float]:
@@ -171,36 +182,36 @@ def _go_on(run: Run) -> bool:
     return run.signals.received is None
 
 
-def _save_resumable(run: Run) -> bool:
-    """Begin to write a checkpoint, once the one before is whole. One that fails is a warning: training goes on, and
-    older ones are intact.
-
-    Returns:
-        Whether one was begun.
+def _save_resumable(run: Run) -> None:
+    """Begin to write a checkpoint, once the one before is whole, so that there is never a second copy in memory. One
+    that fails is a warning: training goes on, and older ones are intact.
 
     Raises:
         StorageError: it is the third in a row that fails.
     """
-    snapshot = run.snapshot()
-    if not run.accelerator.is_main_process:
-        return False
     _await_checkpoint(run)
+    snapshot, run.copied_step = run.snapshot(), run.progress.step
+    if not run.accelerator.is_main_process:
+        return
     if not snapshot.is_finite():
         run.log.say(f"warning: weights are not finite after step {run.progress.step:,}: no checkpoint is written")
-        return False
+        return
     run.saver.begin(snapshot)
-    run.log.mark("checkpoint", run.progress.step)
     run.watchdog.beat()
-    return True
 
 
 def _await_checkpoint(run: Run) -> None:
+    """Note that the checkpoint that was begun is whole, or say that it could not be written."""
     try:
-        run.saver.wait()
+        written = run.saver.wait()
     except StorageError as error:
         if run.saver.failures >= PATIENCE:
             raise
         run.log.say(f"warning: {error}; training goes on, older checkpoints are intact")
+        return
+    if written is not None:
+        run.saved_step = written
+        run.log.mark("checkpoint", written)
 
 
 def _is_due(interval: float, *, step: int, before: float, after: float) -> bool:
@@ -219,9 +230,12 @@ class _Window:
     opened: Progress
     sums: dict[str, Tensor] = field(default_factory=dict)
     steps: int = 0
+    last: dict[str, float] = field(default_factory=dict)
+    """Learning rate and norm of the gradient of the last step that was applied."""
 
-    def add(self, parts: dict[str, Tensor]) -> None:
+    def add(self, parts: dict[str, Tensor], **last: float) -> None:
         """One more step."""
+        self.last = last
         for name, value in parts.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value
         self.steps += 1
@@ -236,37 +250,21 @@ def _steps(run: Run) -> Iterator[dict[str, bool]]:
     window, saved_at = _Window(replace(progress)), progress.seconds
     while run.done < 1.0:
         run.watchdog.beat()
-        before, started = run.done, time.perf_counter()
+        before = run.done
         if (reached := _enter_stage(run)) is not stage:
             stage, loader = reached, None
         if any(progress.step + 1 in steps for steps in skip):
-            _mark_samples(run, "skipped", stage, reason="--skip_steps")
-            progress.step, progress.samples, loader = progress.step + 1, progress.samples + stage.batch_size, None
-            continue
-        if loader is None:
-            loader = iter(_loader(run, stage))
-        micro_batches = stage.batch_size // (run.accelerator.num_processes * stage.micro_batch_size)
-        rate = learning_rate(plan, step=progress.step, progress=before)
-        for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
-            group["lr"] = rate
-        batches = [next(loader) for _ in range(micro_batches)]
-        parts, grad_norm, tokens = _step(run, stage, batches)
-        if run.accelerator.is_main_process:
-            run.throughput.see(run.bare, batches[0], rows=stage.batch_size)
-        applied = math.isfinite(grad_norm)
-        if applied:
-            window.add(parts)
-        progress.step += 1
-        progress.samples += stage.batch_size
-        progress.tokens += tokens
-        progress.seconds = _agree(run, progress.seconds + time.perf_counter() - started)
+            _leave_out(run, stage, skip)
+            loader = None
+        else:
+            if loader is None:
+                loader = iter(_loader(run, stage))
+            _train_step(run, stage, loader, window)
         if run.accelerator.num_processes == 1:
             run.stopping = run.signals.received is not None
-        if applied and run.average is not None:
-            run.average.update(run.bare, done=run.done)
         run.log.advance(run.done, step=progress.step)
         if window.steps and (progress.step % plan.logging_steps == 0 or run.done >= 1.0):
-            _log_window(run, window, learning_rate=rate, grad_norm=grad_norm)
+            _log_window(run, window)
             window = _Window(replace(progress))
         due = {
             name: _is_due(interval, step=progress.step, before=before, after=run.done)
@@ -274,8 +272,45 @@ def _steps(run: Run) -> Iterator[dict[str, bool]]:
         }
         if plan.save_minutes and progress.seconds - saved_at >= 60 * plan.save_minutes:
             due["save"] = True
+        if run.done >= 1.0:
+            due["evaluate"] = True
+            due["save"] = bool(plan.save_steps or plan.save_minutes)  # with it a run can be continued for longer
         saved_at = progress.seconds if due["save"] else saved_at
         yield due
+
+
+def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: _Window) -> None:
+    """One optimizer step, with its rate, its counters and its share of the next line of the log."""
+    progress, started = run.progress, time.perf_counter()
+    micro_batches = stage.batch_size // (run.accelerator.num_processes * stage.micro_batch_size)
+    rate = learning_rate(run.plan, step=progress.step, progress=run.done)
+    for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
+        group["lr"] = rate
+    batches = [next(loader) for _ in range(micro_batches)]
+    parts, grad_norm, tokens = _step(run, stage, batches)
+    if run.accelerator.is_main_process:
+        run.throughput.see(run.bare, batches[0], rows=stage.batch_size)
+    applied = math.isfinite(grad_norm)
+    if applied:
+        window.add(parts, learning_rate=rate, grad_norm=grad_norm)
+    progress.step += 1
+    progress.samples += stage.batch_size
+    progress.tokens += tokens
+    progress.seconds = _agree(run, progress.seconds + time.perf_counter() - started)
+    if applied and run.average is not None:
+        run.average.update(run.bare, done=run.done)
+
+
+def _leave_out(run: Run, stage: Stage, skip: list[range]) -> None:
+    """Pass over the steps of `--skip_steps` that come next, at once; to the end of the stage at most."""
+    progress, last = run.progress, max(steps.stop - 1 for steps in skip if run.progress.step + 1 in steps)
+    if run.plan.max_steps:
+        ends = min((other.at for other in run.stages if other.at > stage.at), default=1.0)
+        last = min(last, math.ceil(ends * run.plan.max_steps - 1e-9))
+    number = max(1, last - progress.step)
+    _mark_samples(run, "skipped", stage, steps=number, reason="--skip_steps")
+    progress.step += number
+    progress.samples += number * stage.batch_size
 
 
 def _enter_stage(run: Run) -> Stage:
@@ -291,7 +326,7 @@ def _enter_stage(run: Run) -> Stage:
     return run.stages[progress.stage]
 
 
-def _log_window(run: Run, window: _Window, **last: float) -> None:
+def _log_window(run: Run, window: _Window) -> None:
     """One line of metrics.jsonl: means over the steps since the last one, over all processes."""
     progress, opened = run.progress, window.opened
     seconds = max(progress.seconds - opened.seconds, 1e-9)
@@ -305,7 +340,7 @@ def _log_window(run: Run, window: _Window, **last: float) -> None:
             "step": progress.step,
             "epoch": round(epochs, 4),
             **means,
-            **last,
+            **window.last,
             "tokens_per_second": round((progress.tokens - opened.tokens) / seconds, 1),
             **({} if mfu is None else {"mfu": round(mfu, 4)}),
             "seconds": round(progress.seconds, 3),
@@ -372,8 +407,10 @@ def _watch(run: Run, stage: Stage, loss: float, grad_norm: float) -> None:
     progress.losses = [*progress.losses[1 - REMEMBERED :], loss]
 
 
-def _mark_samples(run: Run, event: str, stage: Stage, **facts: Any) -> str:
-    first, last = run.progress.samples, run.progress.samples + stage.batch_size - 1
+def _mark_samples(run: Run, event: str, stage: Stage, *, steps: int = 1, **facts: Any) -> str:
+    """Keep the numbers of the samples of the next steps in the log, and return them."""
+    first, last = run.progress.samples, run.progress.samples + steps * stage.batch_size - 1
+    facts |= {} if steps == 1 else {"last_step": run.progress.step + steps}
     run.log.mark(event, run.progress.step + 1, samples=[first, last], stage=run.progress.stage, **facts)
     return f"{first} to {last}"
 
@@ -439,19 +476,3 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
         pin_memory=accelerator.device.type == "cuda",
         persistent_workers=plan.num_workers > 0,
     )
-
-
-def _save_final(run: Run, *, card: str, weights: dict[str, Tensor]) -> None:
-    """Put the model's files into the output folder itself, each of them whole."""
-    output_dir = Path(run.plan.output_dir)
-    temporary = output_dir / ".final.tmp"
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        save_model(model=run.bare, tokenizer=run.tokenizer, card=card, folder=temporary, weights=weights)
-        for path in sorted(temporary.iterdir()):
-            path.replace(output_dir / path.name)
-        temporary.rmdir()
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise StorageError(f"cannot write the model to {output_dir}: {error}") from error

@@ -30,7 +30,7 @@ from .checkpoints import (
 )
 from .environment import bf16_is_fast, processes, use_all_cores
 from .errors import ArgumentError, CorruptCheckpointError
-from .identity import changes, check_identity, identity_of, schedule_of, skipped_steps
+from .identity import changes, check_identity, check_skipped, identity_of, schedule_of, skipped_steps
 from .lock import hold
 from .memory import choose_micro_batch
 from .model_card import model_card
@@ -64,6 +64,10 @@ class Run:
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(0))
     waited: float = 0.0
     """Seconds in which checkpoints have kept training waiting, in this session."""
+    copied_step: int = 0
+    """The step of the newest checkpoint that was begun in this session."""
+    saved_step: int = 0
+    """The step of the newest whole checkpoint of this session, as the main process knows."""
     stopping: bool = False
     """Whether a process was asked to stop, as all of them know."""
 
@@ -151,6 +155,12 @@ def open_run(
         stages = _fitted(stages, accelerator, bare, optimizers, plan, progress)
     progress.micro_batch_sizes = [stage.micro_batch_size for stage in stages]
     progress.num_processes = accelerator.num_processes
+    if plan.max_steps and progress.step > plan.max_steps:
+        raise ArgumentError(
+            f"--resume: the run in {plan.output_dir} has made {progress.step:,} steps, and only {plan.max_steps:,} "
+            "are asked for; give --max_steps, or whatever limits the run, more"
+        )
+    notices += check_skipped(plan.skip_steps, done=progress.step, max_steps=plan.max_steps)
     output_dir = Path(plan.output_dir)
     title = ", ".join(filter(None, [type(bare).__name__, info.get("objective")]))
     log = _open_log(plan, progress, title=title, is_main=accelerator.is_main_process)

@@ -93,7 +93,12 @@ class _Lines:
 
 
 def _line(record: dict[str, Any]) -> bytes:
-    return (json.dumps(record, default=str) + "\n").encode("utf-8")
+    """What is not finite is written as null, which JSON has, and read back as NaN."""
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }
+    return (json.dumps(finite, default=str) + "\n").encode("utf-8")
 
 
 def _whole_lines(content: bytes) -> list[tuple[bytes, dict[str, Any]]]:
@@ -106,7 +111,7 @@ def _whole_lines(content: bytes) -> list[tuple[bytes, dict[str, Any]]]:
             break
         if not line.endswith(b"\n") or not isinstance(record, dict) or not isinstance(record.get("step"), int):
             break
-        found.append((line, record))
+        found.append((line, {name: math.nan if value is None else value for name, value in record.items()}))
     return found
 
 

@@ -32,7 +32,8 @@ class StopSignals:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no handlers
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._note)
+                if signal.getsignal(number) != signal.SIG_IGN:  # as of what a shell's script has started with &
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *error: object) -> None:

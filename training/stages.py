@@ -9,6 +9,8 @@ from .errors import ArgumentError
 from .work import Work
 
 _SAMPLED_ROWS = 512
+MOST_EPOCHS = 100
+"""Passes over the data in one step; more is a slip of the keyboard."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ def plan_stages(
     for at in sorted({*(start for start, _ in works), *arguments.batch_size_at}):
         work = [work for start, work in works if start <= at][-1]
         size = [size for start, size in zip(arguments.batch_size_at, arguments.batch_size, strict=True) if start <= at]
+        if size[-1] > MOST_EPOCHS * work.num_examples:
+            raise ArgumentError(
+                f"--batch_size {size[-1]:,}: a single step would see each of the {work.num_examples:,} examples "
+                f"{size[-1] // work.num_examples:,} times"
+            )
         micro = _micro_batch_size(int(size[-1]), arguments.micro_batch_size, num_processes)
         stages.append(Stage(at=at, work=work, batch_size=int(size[-1]), micro_batch_size=micro))
     return stages

@@ -12,8 +12,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-TRACKERS = ("tensorboard", "wandb", "trackio")
-"""What --report_to takes; each is an extra of the package by the same name."""
+from .arguments import TRACKERS
+
 _TOKEN = re.compile(r"\b(?:hf|ghp|github_pat)_[A-Za-z0-9_]{16,}")
 _CREDENTIALS = re.compile(r"://[^/\s@]+@")
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)

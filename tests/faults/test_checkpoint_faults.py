@@ -237,6 +237,49 @@ def test_checkpoints_that_may_only_be_read_end_the_run_at_the_third(toy: Toy) ->
     assert toy.checkpoints() == ["step-00000003"]
 
 
+@pytest.mark.parametrize("limit", [20_000, 60_000, 130_000])
+def test_a_file_that_may_not_grow_further_is_a_failed_save(toy: Toy, saved: Path, limit: int) -> None:
+    """As of a quota, of which the free space says nothing; libraries in Rust raise errors of their own for it."""
+    folder = saved / "step-00000006"
+    sizes = [(folder / name).stat().st_size for name in ("model.safetensors", "training_state/optimizer.safetensors")]
+    assert 20_000 < sizes[0] < 130_000 < sizes[1]
+    done = toy.run(f"file_limit@{limit}", save_steps=2)
+    assert done.returncode == 5, done.stderr
+    assert "Traceback" not in done.stderr and done.stderr.count("training goes on, older checkpoints are intact") == 2
+    assert not list(toy.output_dir.rglob("*.tmp"))
+    final = Toy(toy.folder / "final")
+    done = final.run(f"file_limit@{limit}", save_steps=0)
+    if limit < sizes[0]:
+        assert done.returncode == 5 and "error: cannot write the model to" in done.stderr
+        assert not list(final.output_dir.rglob("*.tmp")) and "Traceback" not in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+
+
+def test_an_older_checkpoint_that_is_spoilt_does_not_end_the_run(toy: Toy, undisturbed: dict[str, Any]) -> None:
+    done = toy.run("spoil@5", "saved@0")
+    assert done.returncode == 0, done.stderr
+    assert toy.oracle() == undisturbed
+
+
+def test_a_checkpoint_that_is_there_and_whole_is_not_written_again(saved: Path, tmp_path: Path) -> None:
+    """As it would be of a run that is stopped in an evaluation after the step that it was saved at."""
+    output = tmp_path / "run"
+    shutil.copytree(saved, output / "checkpoints")
+    assert processes.run("tests/faults/killed_save.py", output, 10_000).returncode == 0
+    again = processes.run("tests/faults/killed_save.py", output, 10_000)
+    assert again.returncode == 0 and int(again.stdout.splitlines()[-1]) == 0
+    # One that is not whole is: killed anywhere, the one before stays.
+    broken = output / "checkpoints" / "step-00000009" / "model.safetensors"
+    broken.write_bytes(broken.read_bytes()[:-1])
+    for number in range(0, 60, 6):
+        done = processes.run("tests/faults/killed_save.py", output, number)
+        count()
+        assert done.returncode in (-9, 0)
+        found, _ = newest_checkpoint(output)
+        assert found is not None and found.name in ("step-00000006", "step-00000009")
+
+
 def test_an_output_folder_that_goes_away_is_a_storage_error(toy: Toy) -> None:
     done = toy.run("remove_output@2", save_steps=1)
     assert done.returncode in (0, 5), done.stderr

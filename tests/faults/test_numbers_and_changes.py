@@ -27,6 +27,68 @@ def test_a_step_that_is_not_finite_is_applied_nowhere(toy: Toy, new_toy: Any, fa
     assert mine["model"] == theirs["model"] and mine["losses"] == theirs["losses"]
 
 
+def test_the_log_is_json_whatever_is_not_a_number(toy: Toy) -> None:
+    assert toy.run("nan_loss@6", "nan_gradient@12", logging_steps=3).returncode == 0
+    text = (toy.output_dir / "metrics.jsonl").read_text()
+    assert "NaN" not in text and "Infinity" not in text
+    assert [line["step"] for line in toy.log() if "grad_norm" in line] == [3, 6, 9, 12]
+    for name in ("nan", "inf"):
+        assert not [line for line in toy.log() if name in str(line.get("grad_norm"))]
+
+
+def test_steps_that_are_left_out(toy: Toy, new_toy: Any) -> None:
+    """At once, however many they are, with one mark; what is due after them is done."""
+    done = toy.run(skip_steps="3-7,12", logging_steps=5)
+    assert done.returncode == 0, done.stderr
+    marks = [(mark["step"], mark.get("last_step", mark["step"]), mark["samples"]) for mark in events(toy, "skipped")]
+    assert marks == [(3, 7, [16, 55]), (12, 12, [88, 95])]
+    assert toy.checkpoints()[-1] == "step-00000012"
+    assert [line["step"] for line in toy.log() if "loss" in line] == [10, 12]
+    everything = new_toy("everything").run(skip_steps="1-12")
+    assert everything.returncode == 2 and "leaves out all the 12 steps that are to be made" in everything.stderr
+    by_the_clock = new_toy("clock").run(skip_steps="2-9999999999", max_steps=10**12, max_minutes=0.02)
+    assert by_the_clock.returncode == 0, by_the_clock.stderr
+    again = toy.run(resume=True, max_steps=14, skip_steps="3-7,13")
+    assert again.returncode == 0 and "12 steps are made already, and stay as they were" in again.stderr
+
+
+def test_a_run_is_not_taken_back_behind_its_end(toy: Toy) -> None:
+    assert toy.run(save_steps=5).returncode == 0
+    assert toy.checkpoints()[-1] == "step-00000012"  # the last step has one, whatever --save_steps says
+    before = (toy.output_dir / "model.safetensors").read_bytes()
+    done = toy.run(resume=True, save_steps=5, max_steps=10)
+    assert done.returncode == 2 and "has made 12 steps, and only 10 are asked for" in done.stderr
+    assert (toy.output_dir / "model.safetensors").read_bytes() == before
+    longer = toy.run(resume=True, save_steps=5, max_steps=15)
+    assert longer.returncode == 0 and "at step 12" in longer.stderr
+
+
+def test_files_of_somebody_else_are_not_written_over(toy: Toy) -> None:
+    toy.output_dir.mkdir(parents=True)
+    (toy.output_dir / "README.md").write_text("precious")
+    done = toy.run(resume=True)
+    assert done.returncode == 2 and "holds no run but README.md, which might be written over" in done.stderr
+    assert [path.name for path in toy.output_dir.iterdir()] == ["README.md"]
+    (toy.output_dir / "README.md").unlink()
+    assert toy.run(resume=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"allow_change": "seed"}, "add --resume"),
+        ({"save_steps": 1.5}, "--save_steps counts steps, or is a share of the run below 1, got 1.5"),
+        ({"batch_size": 2_000_000}, "a single step would see each of the 48 examples 41,666 times"),
+        ({"report_to": "tensorbored"}, "expected tensorboard, wandb, trackio, got 'tensorbored'"),
+        ({"skip_steps": "5-3"}, "'5-3' is no step or range of steps"),
+    ],
+)
+def test_options_that_make_no_sense(toy: Toy, options: dict[str, Any], message: str) -> None:
+    done = toy.run(**options)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    assert not toy.output_dir.exists()
+
+
 @pytest.mark.parametrize("fault", ["nan_loss@5:1", "inf_gradient@5:1"])
 def test_on_one_of_two_processes_too(toy: Toy, new_toy: Any, fault: str) -> None:
     done = toy.run(fault, num_processes=2)

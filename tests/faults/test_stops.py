@@ -4,6 +4,7 @@ import random
 import time
 from typing import Any
 
+import psutil
 import pytest
 from toy import Toy
 
@@ -56,8 +57,36 @@ def test_asked_twice_it_ends_at_once(toy: Toy, undisturbed: dict[str, Any]) -> N
     check_resumed(toy, undisturbed)
 
 
+@pytest.mark.parametrize("fault", ["hang@5", "hang_in_evaluation@0"])
+def test_a_process_that_stands_still_says_where_and_ends(toy: Toy, undisturbed: dict[str, Any], fault: str) -> None:
+    began = time.monotonic()
+    done = toy.run(fault, hang_timeout=3)
+    assert done.returncode == 1 and time.monotonic() - began < 60
+    assert "Timeout (0:00:03)!" in done.stderr and "toy_run.py" in done.stderr
+    check_resumed(toy, undisturbed)
+
+
+def test_a_worker_that_is_killed_ends_the_run(toy: Toy) -> None:
+    running = toy.start("slow@300", num_workers=1, save_steps=1)
+    while not list(toy.output_dir.glob("checkpoints/step-*/*/complete")):
+        assert running.alive()
+    children = psutil.Process(running.pids[0]).children(recursive=True)
+    workers = [child for child in children if "resource_tracker" not in " ".join(child.cmdline())]
+    workers[-1].kill()
+    done = running.wait()
+    assert done.returncode == 1
+    again = toy.run(resume=True, save_steps=1)
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
 @pytest.mark.parametrize("fault", ["kill@5:1", "fail@5:1"])
-def test_one_of_two_processes_ends(toy: Toy, new_toy: Any, fault: str) -> None:
+def test_one_of_two_processes_ends(
+    toy: Toy, new_toy: Any, monkeypatch: pytest.MonkeyPatch, fault: str, sharded: bool
+) -> None:
+    if sharded:
+        monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+        monkeypatch.setenv("FSDP_VERSION", "2")
     began = time.monotonic()
     done = toy.run(fault, "saved@0", num_processes=2)
     assert time.monotonic() - began < 60 and done.returncode != 0

@@ -4,10 +4,10 @@
 
 A fault is NAME@STEP or NAME@STEP:RANK, with steps counted from 1; `when` it comes is in the step's forward pass:
 kill, stop (SIGSTOP), term (SIGTERM), int (SIGINT), term_twice, nan_loss, inf_loss, nan_gradient, inf_gradient, spike,
-remove_output, fail (an error of the data).
-And, with any number in place of the step: term_in_evaluation, term_in_save, term_at_start, saved (the other
-faults wait for the first checkpoint to be whole). slow@MILLISECONDS makes every step slower, memory@MEGABYTES is all
-that --micro_batch_size auto finds free.
+remove_output, spoil (rubbish in the oldest checkpoint), hang, fail (an error of the data).
+And, with any number in place of the step: term_in_evaluation, hang_in_evaluation, term_in_save, term_at_start, saved
+(the other faults wait for the first checkpoint to be whole). slow@MILLISECONDS makes every step slower, memory@MEGABYTES
+is all that --micro_batch_size auto finds free, file_limit@BYTES all that a file may have.
 
 For each row that is learned a line of OUTPUT_DIR/../seen-RANK.txt says its sample number and a hash of ids and labels.
 """
@@ -15,6 +15,7 @@ For each row that is learned a line of OUTPUT_DIR/../seen-RANK.txt says its samp
 import hashlib
 import math
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -101,6 +102,11 @@ class FaultyWork(ToyWork):
             time.sleep(0.01)
         if "fail" in faults:
             raise RuntimeError("a fault of the data")
+        if "hang" in faults:
+            time.sleep(1000)
+        if "spoil" in faults:
+            oldest = min(self.output_dir.glob("checkpoints/step-*"))
+            (oldest / "training_state" / "progress.json").write_text("rubbish")
         if "remove_output" in faults:
             shutil.rmtree(self.output_dir)
         for name, number in (("kill", 9), ("stop", signal.SIGSTOP), ("term", 15), ("int", 2), ("term_twice", 15)):
@@ -112,6 +118,8 @@ class FaultyWork(ToyWork):
         time.sleep((self.faults.value("slow") or 0) / 1000)
 
     def evaluate(self, model: Any, batch: Any) -> Any:
+        if self.faults.any("hang_in_evaluation"):
+            time.sleep(1000)
         if self.faults.any("term_in_evaluation"):
             os.kill(os.getpid(), signal.SIGTERM)
         return super().evaluate(model, batch)
@@ -132,6 +140,9 @@ class SignalledSaver(Saver):
 def main() -> None:
     faults, arguments = parse_arguments((Faults, TrainingArguments))
     training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
+    if (limit := faults.value("file_limit")) is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     if (free := faults.value("memory")) is not None:
         psutil.virtual_memory = lambda: SimpleNamespace(available=free * 1e6)
     if faults.any("term_in_save"):

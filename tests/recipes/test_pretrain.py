@@ -233,6 +233,14 @@ def test_a_run_is_resumed_with_the_same_model_only(recipe, home, tmp_path, monke
     assert code == 0, said
     code, said = recipe(*options, "--resume", "--size", "mini")
     assert code == 2 and "error: --resume: model is 'LacunaForCausalLM" in said and "Traceback" not in said
+    others = {"objective": "hybrid", "packing": "best_fit", "z_loss": 0.1, "sequence_length": 16}
+    for name, value in others.items():
+        given = list(options)
+        if f"--{name}" in given:
+            del given[given.index(f"--{name}") : given.index(f"--{name}") + 2]
+        code, said = recipe(*given, f"--{name}", value, "--resume")
+        assert code == 2 and "error: --resume: " in said and "--allow_change" in said and "Traceback" not in said
+    options += ["--max_eval_examples", 10]
     options[options.index("--max_steps") + 1] = 2
     code, said = recipe(*options, "--resume")
     assert code == 0 and "at step 1" in said and len(losses(tmp_path / "out")) == 2

@@ -10,8 +10,9 @@ import pytest
 from accelerate import PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
+from training.arguments import TRACKERS
 from training.run_log import RunLog
-from training.trackers import TRACKERS, Trackers, presentable
+from training.trackers import Trackers, presentable
 
 
 class FakeTracker(GeneralTracker):
