@@ -63,6 +63,17 @@ def test_a_run_is_not_taken_back_behind_its_end(toy: Toy) -> None:
     assert longer.returncode == 0 and "at step 12" in longer.stderr
 
 
+def test_a_tracker_that_the_command_line_names_gets_the_losses(toy: Toy) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = toy.run(report_to="tensorboard")
+    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+    events = EventAccumulator(str(toy.output_dir / "tensorboard")).Reload()
+    logged = {event.step: event.value for event in events.Scalars("train/loss")}
+    assert logged == pytest.approx({line["step"]: line["loss"] for line in toy.log() if "loss" in line})
+
+
 def test_files_of_somebody_else_are_not_written_over(toy: Toy) -> None:
     toy.output_dir.mkdir(parents=True)
     (toy.output_dir / "README.md").write_text("precious")

@@ -6,8 +6,8 @@ A fault is NAME@STEP or NAME@STEP:RANK, with steps counted from 1; `when` it com
 kill, stop (SIGSTOP), term (SIGTERM), int (SIGINT), term_twice, nan_loss, inf_loss, nan_gradient, inf_gradient, spike,
 remove_output, spoil (rubbish in the oldest checkpoint), hang, fail (an error of the data).
 And, with any number in place of the step: term_in_evaluation, hang_in_evaluation, term_in_save, term_at_start, saved
-(the other faults wait for the first checkpoint to be whole). slow@MILLISECONDS makes every step slower, memory@MEGABYTES
-is all that --micro_batch_size auto finds free, file_limit@BYTES all that a file may have.
+(the others wait for the first checkpoint to be whole). slow@MILLISECONDS makes every step slower, memory@MEGABYTES is
+all that --micro_batch_size auto finds free, file_limit@BYTES all that a file may have.
 
 For each row that is learned a line of OUTPUT_DIR/../seen-RANK.txt says its sample number and a hash of ids and labels.
 """

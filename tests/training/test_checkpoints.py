@@ -1,6 +1,8 @@
 """Checkpoints: bit for bit the same when read back, and never half of one."""
 
 import errno
+import json
+import math
 import os
 
 import pytest
@@ -9,9 +11,11 @@ from safetensors.torch import load_file
 
 from training import ArgumentError, CorruptCheckpointError, StorageError
 from training.checkpoints import (
+    STATE,
     Progress,
     Saver,
     Snapshot,
+    best_checkpoint,
     load_weights,
     newest_checkpoint,
     read_progress,
@@ -177,6 +181,19 @@ def test_the_newest_are_kept(trained, save, tmp_path) -> None:
     for step in (1, 2, 10, 3000):
         save(model, optimizers, step=step, keep=2)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000010", "step-00003000"]
+
+
+def test_the_best_is_one_that_was_evaluated_to_a_number(tmp_path) -> None:
+    folders = []
+    for number, metric in enumerate([0.5, math.nan, 0.4, math.inf, None, 0.9]):
+        folders.append(tmp_path / f"step-{number}")
+        (folders[-1] / STATE).mkdir(parents=True)
+        (folders[-1] / STATE / "progress.json").write_text(json.dumps({"metric": metric}))
+    assert best_checkpoint(folders, greater_is_better=False) == folders[2]
+    assert best_checkpoint(folders, greater_is_better=True) == folders[5]
+    (folders[2] / STATE / "progress.json").write_text("rubbish")
+    assert best_checkpoint(folders, greater_is_better=False) == folders[0]
+    assert best_checkpoint(folders[1:2], greater_is_better=False) is None
 
 
 def test_a_broken_later_one_does_not_push_out_whole_ones(trained, save, tmp_path) -> None:

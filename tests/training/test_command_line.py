@@ -52,6 +52,13 @@ def test_hyphens_and_equal_signs_are_as_good() -> None:
     assert training.max_steps == 3 and training.mixed_precision == "no"
 
 
+def test_trackers_by_name(yaml_file) -> None:
+    (training,) = parse_arguments((TrainingArguments,), ["--report_to", "tensorboard", "wandb"])
+    assert training.report_to == ["tensorboard", "wandb"]
+    (training,) = parse_arguments((TrainingArguments,), ["--config", str(yaml_file("report_to: [trackio]\n"))])
+    assert training.report_to == ["trackio"]
+
+
 @pytest.mark.parametrize(
     "given, message",
     [
