@@ -238,6 +238,11 @@ class Saver:
         """Begin to write a checkpoint; `wait` says what became of it."""
         self._writing = snapshot.progress.step, self._pool.submit(self.write, snapshot)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `wait` would return at once with what became of a checkpoint."""
+        return self._writing is not None and self._writing[1].done()
+
     def wait(self) -> int | None:
         """The step of the checkpoint that was begun, once it is whole; None where none was.
 

@@ -96,6 +96,8 @@ def _train(run: Run) -> dict[str, float]:
         _stop_if_asked(run)
     for due in _steps(run):
         run.progress.metric = None
+        if run.saver.is_ready:
+            _await_checkpoint(run)
         if due["evaluate"]:
             metrics, evaluated_at = _evaluate_and_log(run), run.progress.step
         if due["save"] and not run.stopping:
