@@ -213,6 +213,11 @@ class TrainingArguments:
         if self.seed >= 2**32:
             raise ArgumentError(f"--seed must be below {2**32}, got {self.seed}")
 
+    @property
+    def writes_checkpoints(self) -> bool:
+        """Whether there are any on the way; a run that is told to stop writes one all the same."""
+        return bool(self.save_steps or self.save_minutes)
+
     def resolved(self, *, epochs_per_step: float, tokens_per_step: float) -> "TrainingArguments":
         """The same options with every default that depends on the data filled in.
 

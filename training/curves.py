@@ -205,21 +205,10 @@ def _draw_speed(axes: Any, records: list[dict[str, Any]]) -> None:
         axes.plot(*thinned(steps, raw), color=GREEN, linewidth=0.7, alpha=0.35)
     _line(axes, steps, smooth, color=GREEN, linewidth=1.6)
     text = "tokens per second" + (f"  {_last(smooth, lambda value: short(float(f'{value:.3g}')))}" if len(raw) else "")
-    top = _above(smooth if len(raw) >= 40 else raw)
-    axes.set_ylim(0, top)
-    at, share = series(records, "mfu")
-    if np.isfinite(share).any():
-        # As a share of the device's peak it has an axis of its own, and falls on the line but for other lengths.
-        right = axes.twinx()
-        both = np.isfinite(np.interp(at, steps, raw)) if len(raw) else np.zeros(0, dtype=bool)
-        ratio = np.nanmedian(share[both] / np.interp(at, steps, raw)[both]) if both.any() else math.nan
-        right.set_ylim(0, top * ratio if math.isfinite(ratio) and ratio > 0 else _above(share))
-        _line(right, at, smoothed(share), color=PURPLE, linewidth=1.4, linestyle=(0, (1, 2)), marker="")
-        right.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
-        right.spines["right"].set_visible(True)
-        right.grid(False)
-        right.tick_params(labelcolor=PURPLE)
-        text += f", MFU {_last(smoothed(share), lambda value: f'{value:.1%}')}"
+    axes.set_ylim(0, _above(smooth if len(raw) >= 40 else raw))
+    share = smoothed(series(records, "mfu")[1])
+    if np.isfinite(share).any():  # but for lengths that change it has the shape of the line, and needs none of its own
+        text += f", MFU {_last(share, lambda value: f'{value:.1%}')}"
     axes.set_title(text, loc="left", color=INK)
 
 

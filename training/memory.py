@@ -64,11 +64,19 @@ class Memory:
     """What backward, or the optimizer, holds besides."""
     allocator: int = 0
     """What a CPU's allocator keeps beside what is in use, see `_KEPT`."""
+    checkpoint_copy: int = 0
+    """What a checkpoint is written from while training goes on, on a CPU: one at most, in the first process of a run.
+    Of a model on a GPU it is in the memory of the host."""
 
     @property
     def total(self) -> int:
         """All of it."""
         return sum(vars(self).values())
+
+    @property
+    def checkpoint(self) -> int:
+        """Size of a checkpoint that can be resumed, without its few small files: weights, optimizer and averages."""
+        return self.weights + self.optimizer + self.averages
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
@@ -99,12 +107,12 @@ def plan(
     device_type: str = "cpu",
     num_processes: int = 1,
 ) -> Memory:
-    """Memory of a training step in one process, at its fullest moment.
+    """Memory of training in one process, at its fullest moment: in a step, with a checkpoint being written.
 
     Args:
         model: on any device, meta included; gradient checkpointing as it is set there.
-        arguments: the optimizer and the averages; whether a step has more than one micro-batch follows from
-            --batch_size (the largest, where there are several) and `micro_batch`.
+        arguments: the optimizer, the averages, whether there are checkpoints; whether a step has more than one
+            micro-batch follows from --batch_size (the largest, where there are several) and `micro_batch`.
         precision: bf16 or no, as `--mixed_precision` says once it is resolved.
         device_type: "cpu" or "cuda", where it will be trained.
         num_processes: more than one keep a second copy of the gradients, in DDP.
@@ -125,11 +133,11 @@ def plan(
             f"the memory of {type(model).__name__} cannot be estimated ({str(error).splitlines()[0]}); "
             "give --micro_batch_size a number"
         ) from error
-    trained = sum(_bytes(parameter) for parameter in model.parameters() if parameter.requires_grad)
+    trained = trained_bytes(model)
     fullest = max(passes, updating, key=lambda count: count.total() - count["optimizer"])
     has_averages = getattr(arguments, "average", "none") != "none"
     made = fullest["gradients"] + fullest["activations"] + fullest["logits"] + fullest["working"]
-    return Memory(
+    memory = Memory(
         weights=sum(_bytes(tensor) for tensor in [*model.parameters(), *model.buffers()]),
         gradients=fullest["gradients"] + (trained if num_processes > 1 else 0),
         optimizer=state,
@@ -139,11 +147,13 @@ def plan(
         working=fullest["working"],
         allocator=round(made * _KEPT) if device_type == "cpu" else 0,
     )
+    copies = device_type == "cpu" and arguments.writes_checkpoints
+    return replace(memory, checkpoint_copy=memory.checkpoint) if copies else memory
 
 
-def checkpoint_bytes(model: nn.Module, memory: Memory) -> int:
-    """Size of a checkpoint that can be resumed, without its few small files: weights, optimizer and averages."""
-    return memory.weights + memory.optimizer + memory.averages
+def trained_bytes(model: nn.Module) -> int:
+    """Bytes of the weights that training moves, and of their gradients."""
+    return sum(_bytes(parameter) for parameter in model.parameters() if parameter.requires_grad)
 
 
 def micro_batch_of(work: Work, *, rows: int = 1) -> MicroBatch:
@@ -195,8 +205,9 @@ def choose_micro_batch(
     """What `--micro_batch_size auto` stands for in this process: the largest divisor of its share that fits.
 
     On a GPU a step of so many rows is tried, with the optimizer's state held free; on a CPU it is estimated, and may
-    take nine tenths of the memory that is available, shared among the processes of this machine. All processes must
-    then take the smallest of their choices: it divides the share of each.
+    take nine tenths of the memory that is available, less the copy that checkpoints are written from, shared among
+    the processes of this machine. All processes must then take the smallest of their choices: it divides the share
+    of each.
 
     Args:
         share: rows that each process has of a batch.
@@ -218,9 +229,8 @@ def choose_micro_batch(
             num_processes=num_processes,
         )
 
-    loaded = _state_bytes(optimizers)
+    loaded, one = _state_bytes(optimizers), estimate(1)
     if device.type == "cuda":
-        one = estimate(1)
         held = max(0, one.optimizer - loaded) + one.averages + (one.weights if num_processes > 1 else 0)
         sizes = sorted((rows for rows in range(1, share + 1) if share % rows == 0), reverse=True)
         chosen = next((rows for rows in sizes if _fits(model, work, rows, held, device, precision)), None)
@@ -228,13 +238,16 @@ def choose_micro_batch(
     else:
         import psutil
 
-        memory = 0.9 * psutil.virtual_memory().available / local_count
+        # One process of all makes a copy, which is why the others of this machine need not have room for theirs.
+        spared = one.checkpoint_copy * (local_count - 1)
+        memory = (0.9 * psutil.virtual_memory().available + spared) / local_count
         there = loaded + sum(_bytes(tensor) for tensor in [*model.parameters(), *model.buffers()])
         chosen = largest_micro_batch(share=share, memory=memory + there, needed=lambda rows: estimate(rows).total)
     if chosen is None:
+        copy = f" ({one.checkpoint_copy / 1e9:.2f} GB to write checkpoints from)" if one.checkpoint_copy else ""
         raise ArgumentError(
             f"--micro_batch_size auto: a step of one row of {shape.length} tokens needs "
-            f"{estimate(1).total / 1e9:.2f} GB, and {memory / 1e9:.2f} GB are free; use a smaller model or shorter "
+            f"{one.total / 1e9:.2f} GB{copy}, and {memory / 1e9:.2f} GB are free; use a smaller model or shorter "
             "rows"
         )
     return chosen

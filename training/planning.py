@@ -14,7 +14,7 @@ from .devices import require_gpu
 from .environment import bf16_is_fast
 from .errors import ArgumentError
 from .flops import flops_per_token, peak_flops
-from .memory import Memory, checkpoint_bytes, largest_micro_batch, micro_batch_of, parameters_by_part, plan
+from .memory import Memory, largest_micro_batch, micro_batch_of, parameters_by_part, plan, trained_bytes
 from .stages import Stage, epochs_per_step, plan_stages, tokens_per_step
 from .work import Work
 
@@ -133,7 +133,7 @@ def _counts(parts: dict[str, int]) -> list[tuple[str, str]]:
 def _memory_sections(
     model: nn.Module, stages: list[Stage], arguments: TrainingArguments, device: _Device, count: int, *, is_auto: bool
 ) -> list[Section]:
-    """Memory by part in the stage that needs most, what fits, and the size of a checkpoint."""
+    """Memory by part in the stage that needs most, what fits, and what is written."""
 
     @cache
     def of(number: int, rows: int) -> Memory:
@@ -159,25 +159,61 @@ def _memory_sections(
     memory, shape = of(number, asked[number]), micro_batch_of(stages[number].work, rows=asked[number])
     needed = memory.total + _PROCESS
     verdict = "fits" if needed <= device.memory else "does NOT fit"
-    parts = [(name, _megabytes(size)) for name, size in vars(memory).items() if size]
-    parts += [("process", f"{_megabytes(_PROCESS)}  Python and libraries, or the CUDA context")]
+    parts = [
+        *_parts(memory, trained=trained_bytes(model), count=count),
+        ("process", f"{_megabytes(_PROCESS)}  Python and libraries, or the CUDA context"),
+    ]
     parts += [("total", f"{_megabytes(needed)}  {verdict} into {device.memory / 1e9:,.1f} GB of {device.name}")]
     for stage, fits in zip(stages, largest, strict=True):
         where = f" from {stage.at:g} of the run" if len(stages) > 1 else ""
         least = f"none: one row needs {(of(stages.index(stage), 1).total + _PROCESS) / 1e9:.2f} GB"
         share = f"  of the {stage.batch_size // count:,} that a process has in each step"
         parts.append((f"largest micro-batch{where}", f"{fits:>13,}{share}" if fits else least))
+    if arguments.writes_checkpoints and device.kind != "cpu":
+        parts.append(
+            ("checkpoint copy", f"{_megabytes(memory.checkpoint)}  in the host's memory, beside what the GPU holds")
+        )
     title = f"memory of a process, {shape.rows:,} rows of {shape.length:,} tokens at once, in {device.numbers}"
-    size = checkpoint_bytes(model, memory)
-    final = memory.weights
-    disk = [
-        (
-            "a checkpoint",
-            f"{_megabytes(size)}  weights and optimizer; the newest {arguments.keep_checkpoints} are kept",
-        ),
-        ("the final model", _megabytes(final)),
+    return [
+        (title, parts),
+        ("disk", _disk(memory, arguments, is_evaluated=bool(stages[-1].work.num_eval_examples))),
     ]
-    return [(title, parts), ("disk", disk)]
+
+
+def _parts(memory: Memory, *, trained: int, count: int) -> list[tuple[str, str]]:
+    """Each part of a process's memory in a few words; `trained` bytes have all gradients together."""
+    twice = f", and a second copy of all for {count} processes" if count > 1 else ""
+    present = memory.gradients - (trained if count > 1 else 0)
+    which = "all of them" if present >= trained else f"those there at the fullest moment, of {trained / 1e6:,.1f} MB"
+    words = {
+        "gradients": which + twice,
+        "activations": "what layers keep for backward",
+        "logits": "output layer and loss",
+        "working": "what backward, or the optimizer, holds besides",
+        "allocator": "freed, and not given back: an estimate",
+        "checkpoint_copy": f"written while training goes on{', by the first process' if count > 1 else ''}",
+    }
+    return [
+        (name.replace("_", " "), "  ".join([_megabytes(size), *filter(None, [words.get(name)])]))
+        for name, size in vars(memory).items()
+        if size or name == "gradients"
+    ]
+
+
+def _disk(memory: Memory, arguments: TrainingArguments, *, is_evaluated: bool) -> list[tuple[str, str]]:
+    """A checkpoint, all that can be there at once, and the model."""
+    content = "weights, optimizer and average" if memory.averages else "weights and optimizer"
+    one, final = _megabytes(memory.checkpoint), ("the final model", _megabytes(memory.weights))
+    if not arguments.writes_checkpoints:
+        return [("a checkpoint", f"{one}  {content}; written only if the run is told to stop"), final]
+    has_best = bool(is_evaluated and arguments.eval_steps)
+    most = arguments.keep_checkpoints + has_best + 1
+    which = f"the newest {arguments.keep_checkpoints},{' the best,' if has_best else ''} one being written"
+    return [
+        ("a checkpoint", f"{one}  {content}"),
+        ("checkpoints", f"{_megabytes(most * memory.checkpoint)}  {most} at most: {which}"),
+        final,
+    ]
 
 
 def _work_sections(

@@ -50,6 +50,22 @@ def test_a_plan_trains_nothing(workplace: Path) -> None:
     assert number_after("a checkpoint", said) == pytest.approx(3 * number_after("the final model", said), rel=0.02)
 
 
+def test_checkpoints_are_counted_where_there_are_any(workplace: Path) -> None:
+    words = ["--data", "my_texts", "--vocab_size", "300", "--batch_size", "8", "--max_steps", "20"]
+    with_gpu, with_cpu, never = (
+        plan(workplace, *words, *more).stdout
+        for more in (["--device", "T4"], ["--device", "cpu"], ["--device", "cpu", "--save_steps", "0"])
+    )
+    size = number_after("a checkpoint", never)
+    assert "written only if the run is told to stop" in never and "newest" not in never
+    assert "checkpoint copy" not in never
+    for said, where in ((with_gpu, "in the host's memory"), (with_cpu, "written while training goes on")):
+        assert number_after("checkpoint copy", said) == size and where in said
+        assert number_after("checkpoints", said) == pytest.approx(4 * size, rel=0.01)
+        assert "4 at most: the newest 2, the best, one being written" in said
+    assert re.search(r"^  gradients .* those there at the fullest moment, of ", with_cpu, flags=re.MULTILINE)
+
+
 def test_what_does_not_fit_is_said_and_so_is_what_does(workplace: Path) -> None:
     words = ["--data", "my_texts", "--vocab_size", "300", "--objective", "clm", "--device", "T4", "--max_steps", "5"]
     done = plan(workplace, *words, "--memory_gb", "0.8", "--num_devices", "2", "--batch_size", "64,128",

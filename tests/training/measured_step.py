@@ -46,7 +46,11 @@ def train(config: modeling.LacunaConfig, shape: MicroBatch, arguments: TrainingA
 
 
 use_all_cores()
-arguments = TrainingArguments(optimizer=optimizer, batch_size=micro_batch.rows * int(passes))  # type: ignore[arg-type]
+arguments = TrainingArguments(
+    optimizer=optimizer,  # type: ignore[arg-type]
+    batch_size=micro_batch.rows * int(passes),  # type: ignore[arg-type]
+    save_steps=0,
+)
 # A small model first: libraries take memory of their own when they first compute.
 train(modeling.LacunaConfig.from_family(family, "tiny", hidden_size=64, vocab_size=96), MicroBatch(2, 16), arguments)
 config = modeling.LacunaConfig.from_family(family, size, vocab_size=8192)
