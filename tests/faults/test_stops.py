@@ -79,8 +79,9 @@ def test_a_worker_that_is_killed_ends_the_run(toy: Toy) -> None:
     assert again.returncode == 0, again.stderr
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
-@pytest.mark.parametrize("fault", ["kill@5:1", "fail@5:1"])
+@pytest.mark.parametrize(
+    ("fault", "sharded"), [("kill@5:1", False), ("fail@5:1", False), ("kill@5:1", True)], ids=["kill", "fail", "FSDP2"]
+)
 def test_one_of_two_processes_ends(
     toy: Toy, new_toy: Any, monkeypatch: pytest.MonkeyPatch, fault: str, sharded: bool
 ) -> None:
