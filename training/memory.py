@@ -247,8 +247,7 @@ def choose_micro_batch(
         copy = f" ({one.checkpoint_copy / 1e9:.2f} GB to write checkpoints from)" if one.checkpoint_copy else ""
         raise ArgumentError(
             f"--micro_batch_size auto: a step of one row of {shape.length} tokens needs "
-            f"{one.total / 1e9:.2f} GB{copy}, and {memory / 1e9:.2f} GB are free; use a smaller model or shorter "
-            "rows"
+            f"{one.total / 1e9:.2f} GB{copy}, and {memory / 1e9:.2f} GB are free; use a smaller model or shorter rows"
         )
     return chosen
 

@@ -134,13 +134,8 @@ def open_run(
     stages = plan_stages(arguments=arguments, works=works, num_processes=accelerator.num_processes)
     tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
     plan = arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
-    config = zero.check(optimizer=plan.optimizer, max_grad_norm=plan.max_grad_norm) if zero.asked_for() else None
-    model = _place(accelerator, model, plan)
+    model, optimizers = _learners(accelerator, model, plan)
     bare = accelerator.unwrap_model(model)
-    optimizers: list[Any] = OPTIMIZERS[plan.optimizer](bare, plan)
-    if config is not None:
-        model, divided = zero.divide(bare, optimizers[0], config, device=accelerator.device)
-        optimizers = [divided]
     average = make_average(plan, bare)
     progress = Progress(
         identity=identity_of(arguments=plan, config=getattr(bare, "config", None), facts=identity),
@@ -155,11 +150,6 @@ def open_run(
         stages = _fitted(stages, accelerator, bare, optimizers, plan, progress)
     progress.micro_batch_sizes = [stage.micro_batch_size for stage in stages]
     progress.num_processes = accelerator.num_processes
-    if plan.max_steps and progress.step > plan.max_steps:
-        raise ArgumentError(
-            f"--resume: the run in {plan.output_dir} has made {progress.step:,} steps, and only {plan.max_steps:,} "
-            "are asked for; give --max_steps, or whatever limits the run, more"
-        )
     notices += check_skipped(plan.skip_steps, done=progress.step, max_steps=plan.max_steps)
     output_dir = Path(plan.output_dir)
     title = ", ".join(filter(None, [type(bare).__name__, info.get("objective")]))
@@ -208,6 +198,18 @@ def _join(arguments: TrainingArguments) -> Accelerator:
     is_divided = sharding.asked_for() or zero.asked_for()
     with sharding.hidden_from_accelerate() if is_divided else contextlib.nullcontext():
         return Accelerator(mixed_precision=precision, cpu=on_cpu)
+
+
+def _learners(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> tuple[nn.Module, list[Any]]:
+    """What forward passes go through, and the optimizers; with DeepSpeed, one that stands for them."""
+    config = zero.check(optimizer=plan.optimizer, max_grad_norm=plan.max_grad_norm) if zero.asked_for() else None
+    model = _place(accelerator, model, plan)
+    bare = accelerator.unwrap_model(model)
+    optimizers = OPTIMIZERS[plan.optimizer](bare, plan)
+    if config is None:
+        return model, [*optimizers]
+    model, divided = zero.divide(bare, optimizers[0], config, device=accelerator.device)
+    return model, [divided]
 
 
 def _place(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> nn.Module:
@@ -310,6 +312,11 @@ def _restore(
     if checkpoint is None:
         return fresh, [], [*notices, f"no checkpoint in {output_dir}: starting from the beginning"]
     progress = read_progress(checkpoint)
+    if plan.max_steps and progress.step > plan.max_steps:
+        raise ArgumentError(
+            f"--resume: the run in {output_dir} has made {progress.step:,} steps, and only {plan.max_steps:,} are "
+            "asked for; give --max_steps, or whatever limits the run, more"
+        )
     changed = check_identity(
         ours=fresh.identity, theirs=progress.identity, allowed=plan.allow_change, checkpoint=checkpoint
     )
