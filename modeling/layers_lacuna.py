@@ -13,20 +13,12 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
-from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
+from .attention_lacuna import SCORES, attention_function, compute_dtype
 from .checks_lacuna import check_range, refuse_outside
 from .configuration_lacuna import LacunaConfig
-
-
-def compute_dtype(x: Tensor) -> torch.dtype:
-    """The dtype in which a matrix product of `x` is computed here: that of autocast where it is on."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-
 
 # -------------------------------------------------------------------------------------------------------------- norms
 
@@ -57,6 +49,17 @@ def build_norm(config: LacunaConfig, *, size: int | None = None) -> nn.Module:
 
 
 # ------------------------------------------------------------------------------------------- projections by their role
+
+
+def is_plain_linear(module: nn.Module) -> bool:
+    """Whether a module is `states @ weight.T + bias` and nothing more: no adapter, hook, shard or quantised weight."""
+    return (
+        type(module) is nn.Linear
+        and type(module.weight) is nn.Parameter
+        and "forward" not in vars(module)
+        and not (module._forward_hooks or module._forward_pre_hooks)
+        and not (module._backward_hooks or module._backward_pre_hooks)
+    )
 
 
 class LacunaOutputProjection(nn.Linear):
@@ -280,122 +283,12 @@ def apply_rotary(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     size = cosines.shape[-1]
     cosines, sines = (table.to(states.dtype).unsqueeze(1) for table in (cosines, sines))
     turned = states[..., :size]
-    turned = torch.addcmul(turned * cosines, turned.roll(size // 2, dims=-1), sines)
+    swapped = turned.unflatten(-1, (2, size // 2)).flip(-2).flatten(-2)
+    turned = torch.addcmul(turned * cosines, swapped, sines)
     return turned if size == states.shape[-1] else torch.cat((turned, states[..., size:]), dim=-1)
 
 
 # ---------------------------------------------------------------------------------------------------------- attention
-
-
-def weigh_values(
-    module: nn.Module, scores: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float
-) -> tuple[Tensor, Tensor]:
-    """softmax(scores + mask) V, the softmax in float32: scores [B, H, T, S] -> output [B, T, H, D] and weights."""
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    elif attention_mask is not None:
-        scores = scores.float() + attention_mask  # in float16 a score below zero and its least number give -inf
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
-
-
-def share_heads(states: Tensor, groups: int) -> Tensor:
-    """Key or value heads, each repeated for the query heads that share it: [B, H / groups, S, D] -> [B, H, S, D]."""
-    return states.repeat_interleave(groups, dim=1) if groups > 1 else states
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """softmax(Q K^T / sqrt(D)) V (https://arxiv.org/abs/1706.03762, equation 1), returning the weights as well.
-
-    Args:
-        query: [B, H, T, D].
-        key, value: [B, H / groups, S, D].
-        attention_mask: added to the scores, or boolean with True for what is seen; [B, 1, T, S].
-
-    Returns:
-        Output [B, T, H, D] and weights [B, H, T, S].
-    """
-    groups = module.num_key_value_groups
-    scores = torch.matmul(query, share_heads(key, groups).transpose(2, 3)) * scaling
-    return weigh_values(module, scores, share_heads(value, groups), attention_mask, dropout)
-
-
-class DotProductScore(nn.Module):
-    """q . k, not scaled (https://arxiv.org/abs/1508.04025, equation 8, `dot`)."""
-
-    def __init__(self, config: LacunaConfig) -> None:
-        super().__init__()
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Queries [B, H, T, D] and keys [B, H, S, D] -> scores [B, H, T, S]."""
-        return torch.matmul(query, key.transpose(2, 3))
-
-
-class MultiplicativeScore(nn.Module):
-    """q . W k with a matrix per head (https://arxiv.org/abs/1508.04025, equation 8, `general`)."""
-
-    def __init__(self, config: LacunaConfig) -> None:
-        super().__init__()
-        heads, size = config.num_attention_heads, config.head_dim
-        self.weight = nn.Parameter(torch.empty(heads, size, size))
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Queries [B, H, T, D] and keys [B, H, S, D] -> scores [B, H, T, S]."""
-        return torch.matmul(torch.matmul(query, self.weight), key.transpose(2, 3))
-
-
-class AdditiveScore(nn.Module):
-    """v . tanh(q + k) with a vector per head (https://arxiv.org/abs/1409.0473, appendix A.1.2).
-
-    The matrices W and U of the paper are the projections that made q and k.
-    """
-
-    def __init__(self, config: LacunaConfig) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.num_attention_heads, config.head_dim))
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Queries [B, H, T, D] and keys [B, H, S, D] -> scores [B, H, T, S]; holds [B, H, T, S, D] in between."""
-        compared = torch.tanh(query.unsqueeze(3) + key.unsqueeze(2))
-        return torch.einsum("bhtsd,hd->bhts", compared, self.weight.to(compared.dtype))
-
-
-SCORES: dict[str, Callable[[LacunaConfig], nn.Module]] = {
-    "dot_product": DotProductScore,
-    "multiplicative": MultiplicativeScore,
-    "additive": AdditiveScore,
-}
-
-
-def scored_attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """softmax(score(Q, K)) V with the score that the module owns; arguments as in `eager_attention_forward`."""
-    groups = module.num_key_value_groups
-    scores = module.score(query, share_heads(key, groups))
-    return weigh_values(module, scores, share_heads(value, groups), attention_mask, dropout)
-
-
-for _name in SCORES:  # Both registers: an attention function without a mask function of its name would get no mask.
-    AttentionInterface.register(_name, scored_attention_forward)
-    AttentionMaskInterface.register(_name, eager_mask)
 
 
 class LacunaAttention(nn.Module):
@@ -450,8 +343,7 @@ class LacunaAttention(nn.Module):
         """
         batch_size, length = hidden_states.shape[:-1]
         hidden_states = hidden_states.to(compute_dtype(hidden_states))  # once; autocast would do it three times
-        query = self.q_proj(hidden_states).view(batch_size, length, -1, self.head_dim)
-        query = (query if self.q_norm is None else self.q_norm(query)).transpose(1, 2)
+        query = self._split(self.q_proj(hidden_states), self.q_norm)
         if self.is_cross:
             key, value = self._look_at_encoder(encoder_hidden_states, past_key_values)
         else:
@@ -462,8 +354,7 @@ class LacunaAttention(nn.Module):
                 own = getattr(past_key_values, "self_attention_cache", past_key_values)
                 key, value = own.update(key, value, self.layer_idx)
 
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        output, weights = attend(
+        output, weights = attention_function(self.config._attn_implementation)(
             self,
             query,
             key,
@@ -476,12 +367,14 @@ class LacunaAttention(nn.Module):
         )
         return self.o_proj(output.reshape(batch_size, length, -1)), weights
 
+    def _split(self, states: Tensor, norm: nn.Module | None) -> Tensor:
+        """[B, T, C] -> normed heads [B, H, T, D]."""
+        states = states.unflatten(-1, (-1, self.head_dim))
+        return (states if norm is None else norm(states)).transpose(1, 2)
+
     def _project_keys_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """[B, S, C] -> keys and values [B, H / groups, S, D]."""
-        heads = (*states.shape[:-1], -1, self.head_dim)
-        key, value = self.k_proj(states).view(heads), self.v_proj(states).view(heads)
-        key = key if self.k_norm is None else self.k_norm(key)
-        return key.transpose(1, 2), value.transpose(1, 2)
+        return self._split(self.k_proj(states), self.k_norm), self._split(self.v_proj(states), None)
 
     def _look_at_encoder(self, states: Any, cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Keys and values of the encoder's states: computed for the first token, kept in the cache from then on."""
@@ -610,5 +503,6 @@ __all__ = [
     "LacunaRMSNorm",
     "LacunaRotaryEmbedding",
     "build_norm",
+    "is_plain_linear",
     "look_up",
 ]

@@ -9,11 +9,13 @@ V vocab_size, L num_labels, N targets.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from .attention_lacuna import compute_dtype
 from .checks_lacuna import as_classes, check_range, refuse_other_shape, refuse_outside
 from .configuration_lacuna import LacunaConfig
 
@@ -79,21 +81,17 @@ def chunked_cross_entropy(
     vocab_size: int,
     num_items: int | Tensor | None = None,
 ) -> Tensor:
-    """`cross_entropy(project(hidden_states), labels)` without ever holding all the logits.
+    """`cross_entropy(project(hidden_states), labels)` without ever holding all the logits, for any projection.
 
     Logits are made for some tokens at a time and again in the backward pass: the memory of one chunk in place of
     [B, T, V] in two dtypes and their gradient, for one more product with the output embeddings.
 
     Args:
-        hidden_states: [B, T, C].
-        labels: [B, T], -100 where nothing is to be predicted.
+        hidden_states: [..., C].
+        labels: [...], -100 where nothing is to be predicted.
         project: hidden states [N, C] -> logits [N, V].
     """
-    if torch.compiler.is_compiling():  # The number of targets is data: a graph computes every position instead.
-        refuse_other_shape(labels, tuple(hidden_states.shape[:-1]))
-        hidden_states, flat_labels = hidden_states.flatten(0, -2), labels.flatten()
-    else:
-        hidden_states, flat_labels = select_targets(hidden_states, labels, vocab_size=vocab_size)
+    hidden_states, flat_labels = _to_predict(hidden_states, labels, vocab_size=vocab_size)
 
     def loss_of(states: Tensor, targets: Tensor) -> Tensor:
         return summed_cross_entropy(project(states), targets, ignore_index=IGNORED, name="labels", field="vocab_size")
@@ -105,6 +103,121 @@ def chunked_cross_entropy(
     # Without a target the sum of no states is 0, and still a part of the graph: backward works and reaches nothing.
     total = torch.stack(losses).sum() if len(flat_labels) else hidden_states.float().sum()
     return total / count_items(num_items, labels)
+
+
+def linear_cross_entropy(
+    hidden_states: Tensor,
+    labels: Tensor,
+    *,
+    weight: Tensor,
+    bias: Tensor | None,
+    cap: float | None,
+    num_items: int | Tensor | None = None,
+    score: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None,
+) -> Tensor:
+    """`chunked_cross_entropy` for a matrix with a bias, in two thirds of its time: see `LinearCrossEntropy`.
+
+    Args:
+        hidden_states: [..., C].
+        labels: [...], -100 where nothing is to be predicted.
+        weight: [V, C]; bias: [V] or None; cap: of the logits, see `LacunaLanguageModel.project`.
+        score: `score_targets`, or what a compiler made of it.
+    """
+    states, targets = _to_predict(hidden_states, as_classes(labels), vocab_size=weight.shape[0])
+    try:
+        total = LinearCrossEntropy.apply(states, targets, weight, bias, cap, score or score_targets)
+    except (IndexError, RuntimeError):
+        refuse_outside(targets, name="labels", limit=weight.shape[0], field="vocab_size", ignored=IGNORED)
+        raise
+    return total / count_items(num_items, labels)
+
+
+def _to_predict(hidden_states: Tensor, labels: Tensor, *, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """The positions to make logits for, [N, C] and [N]: those with a target, but in a graph all of them."""
+    if torch.compiler.is_compiling():  # the number of targets is data
+        refuse_other_shape(labels, tuple(hidden_states.shape[:-1]))
+        return hidden_states.flatten(0, -2), labels.flatten()
+    return select_targets(hidden_states, labels, vocab_size=vocab_size)
+
+
+def score_targets(
+    states: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, cap: float | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Summed cross-entropy of some tokens, and its gradients, from one set of logits that nobody else sees.
+
+    Args:
+        states: [N, C]; labels: [N], -100 where nothing is to be predicted; weight: [V, C]; bias: [V] or None.
+        cap: see `LacunaLanguageModel.project`.
+
+    Returns:
+        The sum, float32, and its gradients for states [N, C], weight [V, C] and bias [V].
+    """
+    logits = states @ weight.t()
+    if bias is not None:  # apart from the product, which would first write it to every row of its result
+        logits = logits.add_(bias)
+    capped = logits if cap is None else cap * torch.tanh(logits / cap)
+    is_target = (labels != IGNORED).unsqueeze(1)
+    targets = labels.unsqueeze(1).masked_fill(~is_target, 0)
+    gradient = torch.log_softmax(capped, dim=-1, dtype=torch.float32)
+    nats = -gradient.gather(1, targets).masked_fill(~is_target, 0.0).sum()
+    if torch.compiler.is_compiling():  # a comparison is fused with what is around it; eagerly it would be a table
+        gradient = gradient.exp() - (torch.arange(weight.shape[0], device=labels.device) == targets)
+    else:
+        gradient = gradient.exp_().scatter_add_(1, targets, gradient.new_full((1, 1), -1.0).expand_as(targets))
+    if cap is not None:
+        gradient = gradient * (1 - (capped.float() / cap).square())
+    gradient = gradient.to(states.dtype).masked_fill_(~is_target, 0.0)
+    of_bias = None if bias is None else gradient.sum(0, dtype=torch.float32)
+    return nats, gradient @ weight, gradient.t() @ states, of_bias
+
+
+class LinearCrossEntropy(torch.autograd.Function):
+    """Summed cross-entropy of `states @ weight.T + bias`; its gradients are made in the forward pass, from one set of
+    logits.
+
+    The logits of a chunk of tokens exist for the time of that chunk and are computed once. What is kept for the
+    backward pass has the size of the states and of the weight.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        labels: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        cap: float | None,
+        score: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]],
+    ) -> Tensor:
+        """States [N, C], labels [N], weight [V, C], bias [V] -> the sum, float32; `score` is a `score_targets`."""
+        dtype = compute_dtype(states)
+        inputs, table = states.to(dtype), weight.to(dtype)
+        offset = None if bias is None else bias.to(dtype)
+        rows = max(1, _CHUNK_LOGITS // weight.shape[0])
+        chunks = list(zip(inputs.split(rows), labels.split(rows), strict=True))
+        total, *found = score(*chunks[0], table, offset, cap)
+        of_states = [found[0]]
+        for number, (chunk, targets) in enumerate(chunks[1:]):
+            nats, *gradients = score(chunk, targets, table, offset, cap)
+            total += nats
+            of_states.append(gradients[0])
+            # Many small numbers are added up in float32; those of one chunk were, by the product that made them.
+            found[1] = gradients[1].float().add_(found[1]) if number == 0 else found[1].add_(gradients[1])
+            found[2] = None if bias is None else found[2] + gradients[2]
+        ctx.save_for_backward(torch.cat(of_states), *found[1:])
+        ctx.dtypes = states.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Those of the forward pass, times the factor that the sum was given."""
+        of_states, of_weight, of_bias = ctx.saved_tensors
+        of_states, of_weight = (
+            torch.mul(gradient, gradients[0], out=torch.empty_like(gradient, dtype=dtype))
+            for gradient, dtype in zip((of_states, of_weight), ctx.dtypes, strict=True)
+        )
+        of_bias = None if of_bias is None else (of_bias * gradients[0]).to(ctx.dtypes[1])
+        return of_states, None, of_weight, of_bias, None, None
 
 
 def select_targets(hidden_states: Tensor, labels: Tensor, *, vocab_size: int) -> tuple[Tensor, Tensor]:
@@ -190,6 +303,8 @@ __all__ = [
     "chunked_cross_entropy",
     "classification_loss",
     "cross_entropy",
+    "linear_cross_entropy",
+    "score_targets",
     "select_targets",
     "shifted",
     "span_loss",

@@ -20,6 +20,7 @@ from transformers.masking_utils import (
 )
 from transformers.utils.generic import is_flash_attention_requested
 
+from .attention_lacuna import ready_mask
 from .checks_lacuna import check_mask, check_masks_by_type, refuse_other_shape
 from .configuration_lacuna import LacunaConfig
 
@@ -113,12 +114,18 @@ def build_attention_masks(
         )
     if documents is not None:
         documents = documents.expand(batch_size, -1)
-        return *_build_packed_masks(config, stack, hidden_states, documents, is_causal), documents
+        masks, packing = _build_packed_masks(config, stack, hidden_states, documents, is_causal)
+        return _ready(masks, hidden_states, config), packing, documents
 
     arguments = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
     if is_causal:
         arguments |= {"past_key_values": past_key_values, "position_ids": None}
-    return {layer_type: MASKS[is_causal, layer_type](**arguments) for layer_type in layer_types}, {}, None
+    masks = {layer_type: MASKS[is_causal, layer_type](**arguments) for layer_type in layer_types}
+    return _ready(masks, hidden_states, config), {}, None
+
+
+def _ready(masks: dict[str, Any], hidden_states: Tensor, config: LacunaConfig) -> dict[str, Any]:
+    return {name: ready_mask(mask, hidden_states, config=config) for name, mask in masks.items()}
 
 
 def build_cross_attention_mask(

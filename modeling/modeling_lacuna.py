@@ -38,11 +38,10 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import ModelOutput, can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .attention_lacuna import SCORES, AdditiveScore, MultiplicativeScore
 from .checks_lacuna import as_classes, check_inputs, check_mask, refuse_other_shape
 from .configuration_lacuna import HEADS, ConfigurationError, LacunaConfig
 from .layers_lacuna import (
-    SCORES,
-    AdditiveScore,
     LacunaAttention,
     LacunaClassifier,
     LacunaEmbeddings,
@@ -50,14 +49,16 @@ from .layers_lacuna import (
     LacunaLayer,
     LacunaOutputProjection,
     LacunaRotaryEmbedding,
-    MultiplicativeScore,
     build_norm,
+    is_plain_linear,
 )
 from .losses_lacuna import (
     IGNORED,
     chunked_cross_entropy,
     classification_loss,
     cross_entropy,
+    linear_cross_entropy,
+    score_targets,
     select_targets,
     shifted,
     span_loss,
@@ -804,6 +805,8 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
+    can_skip_logits = True
+    score_targets = staticmethod(score_targets)  # an instance may have one that was compiled
 
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
@@ -816,6 +819,23 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
         logits = self.lm_head(hidden_states)
         cap = self.config.final_logit_softcapping
         return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    def loss_of(self, hidden_states: Tensor, labels: Tensor, *, num_items: int | Tensor | None) -> Tensor:
+        """Cross-entropy of the labels [...] given hidden states [..., C]; no more than a chunk of logits exists."""
+        cap, head = self.config.final_logit_softcapping, self.lm_head
+        if is_plain_linear(head) and not torch.compiler.is_compiling():
+            return linear_cross_entropy(
+                hidden_states,
+                labels,
+                weight=head.weight,
+                bias=head.bias,
+                cap=cap,
+                num_items=num_items,
+                score=self.score_targets,
+            )
+        return chunked_cross_entropy(
+            hidden_states, labels, project=self.project, vocab_size=self.config.vocab_size, num_items=num_items
+        )
 
 
 # -------------------------------------------------------------------------------------------------------------- heads
@@ -960,6 +980,7 @@ class LacunaForMaskedLM(LacunaLanguageModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         sparse_prediction: bool | None = None,
+        skip_logits: bool = False,
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
@@ -968,6 +989,7 @@ class LacunaForMaskedLM(LacunaLanguageModel):
         Args:
             labels: [B, T], -100 where nothing is to be predicted.
             sparse_prediction: see `is_sparse`.
+            skip_logits: return the loss alone and never hold all the logits, see `linear_cross_entropy`.
             num_items_in_batch: number of masked tokens in the whole batch, over all parts of it.
         """
         outputs = self.model(
@@ -981,15 +1003,19 @@ class LacunaForMaskedLM(LacunaLanguageModel):
         hidden_states = outputs.last_hidden_state
         if self.config.hybrid:  # The state before a token predicts it; before the first one there is none.
             hidden_states = torch.cat((hidden_states[:, :1], hidden_states[:, :-1]), dim=1)
-        sparse = labels is not None and is_sparse(self, sparse_prediction)
-        if sparse:
+        sparse = labels is not None and (skip_logits or is_sparse(self, sparse_prediction))
+        if sparse and not torch.compiler.is_compiling():
             hidden_states, labels = select_targets(hidden_states, labels, vocab_size=self.config.vocab_size)
+        if self.transform is not None:
+            hidden_states = self.transform(hidden_states)
 
-        logits = self.project(hidden_states if self.transform is None else self.transform(hidden_states))
-
-        loss = None
-        if labels is not None:
-            loss = cross_entropy(logits, labels, num_items=num_items_in_batch, is_checked=sparse)
+        logits = loss = None
+        if skip_logits and labels is not None:
+            loss = self.loss_of(hidden_states, labels, num_items=num_items_in_batch)
+        else:
+            logits = self.project(hidden_states)
+            if labels is not None:
+                loss = cross_entropy(logits, labels, num_items=num_items_in_batch, is_checked=sparse)
 
         return MaskedLMOutput(loss=loss, logits=logits, **carry(outputs))
 
@@ -1074,7 +1100,7 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
             labels: [B, T], the token ids themselves with -100 where nothing is to be predicted; they are shifted
                 here. In packed rows the first token of a document should be -100: nothing before it predicts it.
             logits_to_keep: compute logits for that many last positions (0: all), or for these positions.
-            skip_logits: return the loss alone and never hold the logits, see `chunked_cross_entropy`.
+            skip_logits: return the loss alone and never hold the logits, see `linear_cross_entropy`.
             shift_labels (a further argument): [B, T], labels that were shifted already, in place of `labels`: rows
                 that are cut into pieces for several processes cannot be shifted here.
             num_items_in_batch: number of predicted tokens in the whole batch, over all parts of it.
@@ -1128,13 +1154,7 @@ def language_model_loss(
     """
     kept = slice(-keep, None) if isinstance(keep, int) else keep
     if skip_logits and labels is not None:
-        return None, chunked_cross_entropy(
-            hidden_states[:, kept],
-            labels[:, kept],
-            project=model.project,
-            vocab_size=model.config.vocab_size,
-            num_items=num_items,
-        )
+        return None, model.loss_of(hidden_states[:, kept], labels[:, kept], num_items=num_items)
     logits = model.project(hidden_states[:, kept])
     return logits, None if labels is None else cross_entropy(logits, labels[:, kept], num_items=num_items)
 
@@ -1186,7 +1206,7 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
             labels: [B, T], what the decoder is to say, -100 where nothing is to be predicted. They are not shifted:
                 without `decoder_input_ids` the decoder reads them shifted by one.
             logits_to_keep: compute logits for that many last positions (0: all), or for these positions.
-            skip_logits: return the loss alone and never hold the logits, see `chunked_cross_entropy`.
+            skip_logits: return the loss alone and never hold the logits, see `linear_cross_entropy`.
             num_items_in_batch: number of predicted tokens in the whole batch, over all parts of it.
         """
         if labels is not None:

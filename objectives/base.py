@@ -124,7 +124,7 @@ class TokenPrediction:
         raise NotImplementedError
 
     def _with_z_loss(
-        self, loss: Tensor, parts: dict[str, Tensor], num_targets: dict[str, Tensor], *scored: tuple[Tensor, Tensor]
+        self, loss: Tensor, parts: dict[str, Tensor], num_targets: dict[str, Tensor], *scored: tuple[Any, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Add the z-loss, times its weight, to a loss and to its parts; without a weight nothing is computed.
 

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from .base import PackedPrediction
 from .data import IGNORED
+from .models import loss_alone
 from .packing import Row
 
 _LOGIT_BYTES = 2**28
@@ -25,6 +26,11 @@ def next_token_labels(row: Row) -> np.ndarray:
 def logit_rows(*, length: int, vocab_size: int) -> int:
     """Rows whose float32 logits may be held at once."""
     return max(1, _LOGIT_BYTES // (4 * length * vocab_size))
+
+
+def next_tokens(logits: Tensor | None, labels: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Logits [B, T, vocab_size] and labels [B, T] of the positions that have a next token; no logits stay none."""
+    return None if logits is None else logits[:, :-1], labels[:, 1:]
 
 
 def score_next_tokens(
@@ -88,8 +94,9 @@ class CausalLanguageModelling(PackedPrediction):
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy of each token given those before it."""
-        output = model(**batch, num_items_in_batch=num_targets["tokens"], use_cache=False)
-        return self._with_z_loss(output.loss, {}, num_targets, (output.logits[:, :-1], batch["labels"][:, 1:]))
+        options = {"use_cache": False, **loss_alone(model, z_loss=self.arguments.z_loss)}
+        output = model(**batch, num_items_in_batch=num_targets["tokens"], **options)
+        return self._with_z_loss(output.loss, {}, num_targets, next_tokens(output.logits, batch["labels"]))
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the tokens of each row."""

@@ -15,7 +15,7 @@ from .base import PackedPrediction
 from .clm import logit_rows, score_everywhere
 from .data import IGNORED, ObjectiveError, random_stream, rounded, spread, stack
 from .masking import masked_loss
-from .models import require_argument
+from .models import loss_alone, require_argument
 from .packing import Row
 
 EVAL_PROBABILITY = {"infilling": 0.3, "span_corruption": EVAL_CORRUPTION}
@@ -189,9 +189,14 @@ class Denoising(PackedPrediction):
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy of each token of the target given those before it and the damaged text."""
+        labels, num_items = batch["labels"], num_targets["tokens"]
+        options = loss_alone(model, z_loss=self.arguments.z_loss)
+        if options:
+            loss = model(**self._inputs(batch), labels=labels, num_items_in_batch=num_items, **options).loss
+            return loss, {}
         logits = model(**self._inputs(batch)).logits
-        loss = masked_loss(logits, batch["labels"], num_targets["tokens"])
-        return self._with_z_loss(loss, {}, num_targets, (logits, batch["labels"]))
+        loss = masked_loss(logits, labels, num_items)
+        return self._with_z_loss(loss, {}, num_targets, (logits, labels))
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the targets of each row; a few rows at a time, so that logits stay small."""

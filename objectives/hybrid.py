@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from .base import PackedPrediction, describe_masking
-from .clm import next_token_labels, score_next_tokens
+from .clm import next_token_labels, next_tokens, score_next_tokens
 from .data import IGNORED, ObjectiveError, random_stream
 from .masking import EVAL_MASK_PROBABILITY, Masking
-from .models import require_argument, several_processes
+from .models import loss_alone, require_argument, several_processes
 from .packing import Row
 
 _BLOCK = 64
@@ -124,12 +124,13 @@ class HybridLanguageModelling(PackedPrediction):
         """
         losses: dict[bool, Tensor] = {}
         counts: dict[bool, Tensor] = {}
-        scored: list[tuple[Tensor, Tensor]] = []
+        scored: list[tuple[Tensor | None, Tensor]] = []
+        options = {"use_cache": False, **loss_alone(model, z_loss=self.arguments.z_loss)}
         for is_causal, _, part in self._by_kind(batch, both=several_processes()):
-            output = model(**part, is_causal=is_causal, num_items_in_batch=num_targets["tokens"], use_cache=False)
+            output = model(**part, is_causal=is_causal, num_items_in_batch=num_targets["tokens"], **options)
             losses[is_causal] = output.loss
             counts[is_causal] = (part["labels"] != IGNORED).sum()
-            scored.append((output.logits[:, :-1], part["labels"][:, 1:]))
+            scored.append(next_tokens(output.logits, part["labels"]))
         zero = torch.zeros((), device=batch["labels"].device)
         # Nats and targets: a step may hold no row of one kind.
         parts = {

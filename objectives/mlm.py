@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .base import PackedPrediction, describe_masking
 from .data import ObjectiveError, random_stream
 from .masking import EVAL_MASK_PROBABILITY, masked_loss, score_masked
+from .models import loss_alone
 
 
 class MaskedLanguageModelling(PackedPrediction):
@@ -52,9 +53,10 @@ class MaskedLanguageModelling(PackedPrediction):
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy at the masked positions."""
-        output = model(**batch, num_items_in_batch=num_targets["tokens"])
+        options = loss_alone(model, z_loss=self.arguments.z_loss)
+        output = model(**batch, num_items_in_batch=num_targets["tokens"], **options)
         loss, logits, labels = output.loss, output.logits, batch["labels"]
-        if logits.ndim == 3:  # not of Lacuna, whose logits stand at the masked positions only
+        if logits is not None and logits.ndim == 3:  # not of Lacuna, whose logits stand at the masked positions only
             loss = masked_loss(logits, labels, num_targets["tokens"])
         return self._with_z_loss(loss, {}, num_targets, (logits, labels))
 

@@ -22,6 +22,16 @@ def require_argument(model: nn.Module, name: str, *, reason: str) -> None:
         raise ObjectiveError(f"{type(bare).__name__} takes no {name}: {reason}")
 
 
+def loss_alone(model: nn.Module, *, z_loss: float) -> dict[str, bool]:
+    """The argument that makes a model of Lacuna return its loss without logits, which are most of a step's memory.
+
+    Args:
+        z_loss: its weight; it is made of the logits.
+    """
+    bare = getattr(model, "module", model)
+    return {"skip_logits": True} if getattr(bare, "can_skip_logits", False) and not z_loss else {}
+
+
 def require_documents_apart(model: nn.Module, *, token: int, other: int) -> None:
     """Refuse a model that reads across the documents of a packed row. It is tried: one token of the first document is
     another one, and nothing may change in the second.

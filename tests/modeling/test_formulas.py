@@ -12,17 +12,9 @@ from torch import Tensor, nn
 
 import modeling
 from modeling import ConfigurationError, LacunaConfig, LacunaModel
+from modeling.attention_lacuna import SCORES, MultiplicativeScore, weigh_values
 from modeling.configuration_lacuna import ATTENTION_SCORES, SHAPES
-from modeling.layers_lacuna import (
-    SCORES,
-    LacunaAttention,
-    LacunaRMSNorm,
-    MultiplicativeScore,
-    apply_rotary,
-    build_norm,
-    sinusoidal_positions,
-    weigh_values,
-)
+from modeling.layers_lacuna import LacunaAttention, LacunaRMSNorm, apply_rotary, build_norm, sinusoidal_positions
 
 VOCAB = 41
 SMALL = {

@@ -1,0 +1,257 @@
+"""How scores are made and values weighed: plainly, by the textbook's other scores, and by each device's fast ways.
+
+Every fast way computes what the plain one does, to the rounding of its dtype. Letters in shapes: B rows of a batch,
+T tokens of a row, S tokens that are seen, C hidden_size, H heads, D head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+
+from .configuration_lacuna import LacunaConfig
+
+_DENSE_SCORES = 512 * 512
+"""Scores of a row and head up to which `DenseAttention` trains faster than torch's kernel, in bf16 on a CPU."""
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which a matrix product of `x` is computed here: that of autocast where it is on."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def weigh_values(
+    module: nn.Module, scores: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """softmax(scores + mask) V, the softmax in float32: scores [B, H, T, S] -> output [B, T, H, D] and weights."""
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores = scores.float() + attention_mask  # in float16 a score below zero and its least number give -inf
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+def share_heads(states: Tensor, groups: int) -> Tensor:
+    """Key or value heads, each repeated for the query heads that share it: [B, H / groups, S, D] -> [B, H, S, D]."""
+    return states.repeat_interleave(groups, dim=1) if groups > 1 else states
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """softmax(Q K^T / sqrt(D)) V (https://arxiv.org/abs/1706.03762, equation 1), returning the weights as well.
+
+    Args:
+        query: [B, H, T, D].
+        key, value: [B, H / groups, S, D].
+        attention_mask: added to the scores, or boolean with True for what is seen; [B, 1, T, S].
+
+    Returns:
+        Output [B, T, H, D] and weights [B, H, T, S].
+    """
+    groups = module.num_key_value_groups
+    scores = torch.matmul(query, share_heads(key, groups).transpose(2, 3)) * scaling
+    return weigh_values(module, scores, share_heads(value, groups), attention_mask, dropout)
+
+
+class DotProductScore(nn.Module):
+    """q . k, not scaled (https://arxiv.org/abs/1508.04025, equation 8, `dot`)."""
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__()
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Queries [B, H, T, D] and keys [B, H, S, D] -> scores [B, H, T, S]."""
+        return torch.matmul(query, key.transpose(2, 3))
+
+
+class MultiplicativeScore(nn.Module):
+    """q . W k with a matrix per head (https://arxiv.org/abs/1508.04025, equation 8, `general`)."""
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__()
+        heads, size = config.num_attention_heads, config.head_dim
+        self.weight = nn.Parameter(torch.empty(heads, size, size))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Queries [B, H, T, D] and keys [B, H, S, D] -> scores [B, H, T, S]."""
+        return torch.matmul(torch.matmul(query, self.weight), key.transpose(2, 3))
+
+
+class AdditiveScore(nn.Module):
+    """v . tanh(q + k) with a vector per head (https://arxiv.org/abs/1409.0473, appendix A.1.2).
+
+    The matrices W and U of the paper are the projections that made q and k.
+    """
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.num_attention_heads, config.head_dim))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Queries [B, H, T, D] and keys [B, H, S, D] -> scores [B, H, T, S]; holds [B, H, T, S, D] in between."""
+        compared = torch.tanh(query.unsqueeze(3) + key.unsqueeze(2))
+        return torch.einsum("bhtsd,hd->bhts", compared, self.weight.to(compared.dtype))
+
+
+SCORES: dict[str, Callable[[LacunaConfig], nn.Module]] = {
+    "dot_product": DotProductScore,
+    "multiplicative": MultiplicativeScore,
+    "additive": AdditiveScore,
+}
+
+
+def scored_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """softmax(score(Q, K)) V with the score that the module owns; arguments as in `eager_attention_forward`."""
+    groups = module.num_key_value_groups
+    scores = module.score(query, share_heads(key, groups))
+    return weigh_values(module, scores, share_heads(value, groups), attention_mask, dropout)
+
+
+for _name in SCORES:  # Both registers: an attention function without a mask function of its name would get no mask.
+    AttentionInterface.register(_name, scored_attention_forward)
+    AttentionMaskInterface.register(_name, eager_mask)
+
+
+# ------------------------------------------------------------------------------------------------------- the fast ways
+
+
+class DenseAttention(torch.autograd.Function):
+    """softmax(Q K^T / sqrt(D)) V with all weights kept for the backward pass, in the dtype of its inputs.
+
+    torch's fused kernel keeps no weights, and its backward pass on a CPU multiplies bf16 numbers without the matrix
+    units of the processor: rows of 128 tokens train 4 times as fast this way, rows of 512 1.3 times
+    (docs/speed.md). Longer rows are its own again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scaling: float) -> Tensor:
+        """Queries [B, H, T, D], keys and values [B, H, S, D] -> [B, H, T, D].
+
+        Args:
+            bias: added to the scores; [T, S] or [B or 1, 1, T, S].
+        """
+        rows, heads, length, size = query.shape
+        query, key, value = (states.reshape(rows * heads, -1, size) for states in (query * scaling, key, value))
+        scores = torch.bmm(query, key.mT)
+        if bias is not None:
+            scores = scores.add_(bias.expand(rows, heads, length, -1).reshape(scores.shape))
+        weights = torch.softmax(scores, dim=-1)
+        ctx.save_for_backward(query, key, value, weights)
+        ctx.scaling, ctx.heads = scaling, heads
+        return torch.bmm(weights, value).view(rows, heads, length, size)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Gradients of query, key and value."""
+        query, key, value, weights = ctx.saved_tensors
+        gradient = gradients[0].reshape(query.shape)
+        of_weights = torch.bmm(gradient, value.mT)
+        of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+        of_query = torch.bmm(of_scores, key) * ctx.scaling
+        of_key = torch.bmm(of_scores.mT, query)
+        of_value = torch.bmm(weights.mT, gradient)
+        return *(states.unflatten(0, (-1, ctx.heads)) for states in (of_query, of_key, of_value)), None, None
+
+
+def _trains_densely(states: Tensor, *, length: int, seen: int, dropout: float) -> bool:
+    """Whether attention over states of this dtype and place is computed by `DenseAttention`."""
+    return (
+        states.device.type == "cpu"
+        and compute_dtype(states) == torch.bfloat16
+        and torch.is_grad_enabled()
+        and dropout == 0.0
+        and length * seen <= _DENSE_SCORES
+    )
+
+
+def as_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores in place of a boolean mask: 0 where it is True, the least number elsewhere."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+def ready_mask(mask: Any, hidden_states: Tensor, *, config: LacunaConfig) -> Any:
+    """The mask [B, 1, T, S] in the form that the kernel adds [B, H, T, S], made once and not in each layer."""
+    length = hidden_states.shape[1]
+    is_boolean = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 4
+    if (
+        config._attn_implementation == "sdpa"
+        and is_boolean
+        and _trains_densely(hidden_states, length=length, seen=mask.shape[-1], dropout=config.attention_dropout)
+    ):
+        # One for each head: broadcast, it keeps a compiler from computing the softmax in one pass over the scores.
+        rows = (hidden_states.shape[0], config.num_attention_heads, *mask.shape[2:])
+        return as_bias(mask, compute_dtype(hidden_states)).expand(rows).contiguous()
+    return mask
+
+
+def fused_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """`sdpa`, by whichever kernel is fastest here; arguments as in `eager_attention_forward`, no weights."""
+    length, seen = query.shape[2], key.shape[2]
+    if not _trains_densely(query, length=length, seen=seen, dropout=dropout):
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+    bias = attention_mask
+    if bias is None and length > 1 and kwargs.get("is_causal", module.is_causal):
+        bias = torch.ones(length, seen, dtype=torch.bool, device=query.device).tril()
+    if bias is not None and bias.dtype == torch.bool:
+        bias = as_bias(bias, query.dtype)
+    key, value = (share_heads(states, module.num_key_value_groups) for states in (key, value))
+    return DenseAttention.apply(query, key, value, bias, scaling).transpose(1, 2), None
+
+
+def attention_function(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """The function that a model with this `_attn_implementation` calls."""
+    if implementation == "sdpa":
+        return fused_attention_forward
+    return ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+
+
+__all__ = [
+    "SCORES",
+    "AdditiveScore",
+    "DenseAttention",
+    "DotProductScore",
+    "MultiplicativeScore",
+    "as_bias",
+    "attention_function",
+    "compute_dtype",
+    "eager_attention_forward",
+    "fused_attention_forward",
+    "ready_mask",
+]
