@@ -130,7 +130,8 @@ CHECKPOINTS = {
     "qwen3_answers": ("qwen3", "LacunaForQuestionAnswering"),
 }
 CODE = {
-    f"{name}_lacuna.py" for name in ("checks", "configuration", "families", "layers", "losses", "masks", "modeling")
+    f"{name}_lacuna.py"
+    for name in ("attention", "checks", "configuration", "families", "layers", "losses", "masks", "modeling")
 }
 
 
