@@ -79,6 +79,11 @@ class CausalLanguageModelling(PackedPrediction):
     predicts_document_ends = True
     overlap = 1
 
+    @property
+    def fixed_length(self) -> bool:
+        """Whether all training batches of so many rows have one shape; rows of their own are as long as documents."""
+        return self.arguments.packing != "none"
+
     def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
         """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each; the model
         shifts the labels."""

@@ -22,6 +22,11 @@ class MaskedLanguageModelling(PackedPrediction):
     head = "AutoModelForMaskedLM"
     shape = "encoder"
 
+    @property
+    def fixed_length(self) -> bool:
+        """Whether all training batches of so many rows have one shape; rows of their own are as long as documents."""
+        return self.arguments.packing != "none"
+
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
         self.tokens.required_mask()

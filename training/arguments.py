@@ -166,6 +166,10 @@ class TrainingArguments:
     mixed_precision: Literal["auto", "no", "bf16"] = option(
         "auto", "bf16, no, or auto: bf16 on GPUs and on processors with AMX or AVX512-BF16."
     )
+    compile: Literal["auto", "on", "off"] = option(
+        "auto",
+        "Compile the blocks of the model: on, off, or auto: on GPUs, and on a CPU where the run is long enough.",
+    )
     num_workers: int = option(0, "Processes that prepare batches beside each training process.")
     seed: int = option(0, "Decides sample order, masks, pairs, dropout and new weights.")
 

@@ -4,15 +4,22 @@ Blocks of a model are alike, so that a compiler that has seen one has seen all: 
 as one of 2. What stands between the blocks (masks, selection of targets) depends on the data and stays as it is.
 """
 
+import math
 import os
 import shutil
+import time
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
 from .arguments import TrainingArguments
 from .errors import ArgumentError
+from .stages import Stage, tokens_per_step
+from .work import to_device
 
+CPU_SPEED = 1e12
+"""Operations a second that a CPU is taken to do, to tell how many a run of some minutes makes."""
 LONG_ENOUGH = 3e14
 """Floating-point operations of a run from which on compiling for a CPU pays: some five minutes on two cores, of which
 a tenth to a fifth is saved, against the half minute that it takes."""
@@ -26,14 +33,19 @@ def compiler_of(device: torch.device) -> str | None:
 
 
 def should_compile(
-    arguments: TrainingArguments, *, device: torch.device, is_divided: bool, has_fixed_length: bool, operations: float
+    arguments: TrainingArguments,
+    *,
+    model: nn.Module,
+    stages: Sequence[Stage],
+    device: torch.device,
+    is_divided: bool,
 ) -> bool:
-    """What `--compile` means for this run; the answer follows from the run, never from a measurement.
+    """What `--compile` means for this run; the answer follows from the options, never from a measurement, so that a
+    run that is resumed computes what it would have computed.
 
     Args:
+        arguments: resolved.
         is_divided: whether weights or states are sharded among processes.
-        has_fixed_length: whether all batches have one shape: each other one is compiled anew.
-        operations: floating-point operations of the whole run; infinite where only the clock ends it.
 
     Raises:
         ArgumentError: `--compile on`, and there is no compiler.
@@ -48,8 +60,21 @@ def should_compile(
                 "install one, or leave --compile away"
             )
         return True
-    is_worth_it = device.type == "cuda" or operations >= LONG_ENOUGH
+    # Batches of other shapes are compiled anew.
+    has_fixed_length = all(getattr(stage.work, "fixed_length", False) for stage in stages)
+    is_worth_it = device.type == "cuda" or _operations(arguments, model, stages) >= LONG_ENOUGH
     return compiler is not None and has_fixed_length and not is_divided and is_worth_it
+
+
+def _operations(arguments: TrainingArguments, model: nn.Module, stages: Sequence[Stage]) -> float:
+    """Of the whole run, roughly: six for each weight and token."""
+    limits = [math.inf]
+    if arguments.max_steps:
+        weights = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        limits.append(6 * weights * tokens_per_step(stages) * arguments.max_steps)
+    if arguments.max_minutes:
+        limits.append(60 * arguments.max_minutes * CPU_SPEED)
+    return min(limits)
 
 
 def compile_model(model: nn.Module) -> int:
@@ -65,3 +90,27 @@ def compile_model(model: nn.Module) -> int:
     if hasattr(model, "score_targets"):
         model.score_targets = torch.compile(model.score_targets, dynamic=True)  # type: ignore[assignment]
     return len(blocks)
+
+
+def warm_up(
+    model: nn.Module, stages: Sequence[Stage], *, device: torch.device, backward: Callable[..., None]
+) -> float:
+    """Run forward and backward once for each shape of the stages, which compiles them; returns the seconds it took.
+
+    No weight, gradient or generator is different afterwards.
+
+    Args:
+        model: what forward passes go through.
+        backward: what makes gradients of a loss.
+    """
+    started = time.perf_counter()
+    model.train()
+    for stage in stages:
+        rows = range(stage.micro_batch_size)
+        batch = stage.work.collate([stage.work.example(row % stage.work.num_examples, row) for row in rows])
+        counts = {name: torch.tensor(max(count, 1)) for name, count in stage.work.count_targets(batch).items()}
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            loss, _ = stage.work.loss(model, to_device(batch, device), to_device(counts, device))
+            backward(loss)
+        model.zero_grad(set_to_none=True)
+    return time.perf_counter() - started

@@ -30,6 +30,14 @@ def evaluate(
         The metrics; None where some process was told not to go on.
     """
     model.eval()
+    # Batches of evaluation have shapes of their own, each of which would be compiled.
+    with torch.compiler.set_stance("force_eager"):
+        return _evaluate(accelerator, model, work, batch_size=batch_size, go_on=go_on)
+
+
+def _evaluate(
+    accelerator: Accelerator, model: nn.Module, work: Work, *, batch_size: int, go_on: Callable[[], bool]
+) -> dict[str, float] | None:
     bare = accelerator.unwrap_model(model)  # DDP would wait for its peers, which may have a batch fewer
     rows = range(accelerator.process_index, work.num_eval_examples, accelerator.num_processes)
     starts = range(0, len(rows), batch_size)

@@ -14,7 +14,7 @@ IDENTITY = ("seed", "batch_size", "batch_size_at", "optimizer", "average")
 SCHEDULE = (
     *("max_steps", "max_minutes", "max_epochs", "max_tokens", "learning_rate", "schedule", "warmup_steps"),
     *("decay_share", "weight_decay", "adam_beta2", "max_grad_norm", "ema_decay", "tail_share", "skip_steps"),
-    *("mixed_precision", "deterministic", "micro_batch_size"),
+    *("mixed_precision", "deterministic", "micro_batch_size", "compile"),
 )
 """Options that shape what follows and may change: the change is shown, and recorded in run.json."""
 

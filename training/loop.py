@@ -89,8 +89,8 @@ def train(
 
 def _train(run: Run) -> dict[str, float]:
     """All steps with what is due after them; the last metrics."""
-    metrics: dict[str, float] = {}
-    evaluated_at = -1
+    metrics, evaluated_at = dict[str, float](), -1
+    run.compile()
     if run.progress.evaluation_due:
         metrics, evaluated_at = _evaluate_and_log(run), run.progress.step
         _stop_if_asked(run)
@@ -120,6 +120,7 @@ def _finish(run: Run, metrics: dict[str, float]) -> dict[str, float]:
         "steps": progress.step,
         "train_tokens": progress.tokens,
         "train_seconds": round(progress.seconds, 2),
+        "compile_seconds": round(run.compile_seconds, 2),
         "checkpoint_seconds": round(run.waited, 2),
         "train_tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
     }
@@ -262,8 +263,7 @@ def _steps(run: Run) -> Iterator[dict[str, bool]]:
             if loader is None:
                 loader = iter(_loader(run, stage))
             _train_step(run, stage, loader, window)
-        if run.accelerator.num_processes == 1:
-            run.stopping = run.signals.received is not None
+        run.stopping = run.stopping or (run.accelerator.num_processes == 1 and run.signals.received is not None)
         run.log.advance(run.done, step=progress.step)
         if window.steps and (progress.step % plan.logging_steps == 0 or run.done >= 1.0):
             _log_window(run, window)

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from .checkpoints import (
     read_progress,
     write_atomically,
 )
-from .environment import bf16_is_fast, processes, use_all_cores
+from .compiling import compile_model, should_compile, warm_up
+from .environment import bf16_is_fast, keep_memory, processes, use_all_cores
 from .errors import ArgumentError, CorruptCheckpointError
 from .identity import changes, check_identity, check_skipped, identity_of, schedule_of, skipped_steps
 from .lock import hold
@@ -62,6 +64,8 @@ class Run:
     throughput: Throughput
     signals: StopSignals = field(default_factory=StopSignals)
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(0))
+    compile_seconds: float = 0.0
+    """Seconds that compiling took, in this session, before the first step."""
     waited: float = 0.0
     """Seconds in which checkpoints have kept training waiting, in this session."""
     copied_step: int = 0
@@ -85,6 +89,16 @@ class Run:
     def done(self) -> float:
         """The share of the run that is done: by steps or by the clock, whichever is further."""
         return share_done(self.plan, self.progress)
+
+    def compile(self) -> None:
+        """Have everything compiled before the clock of the run starts, if it is to be compiled at all."""
+        if self.plan.compile != "on":
+            return
+        self.log.say("compiling the model; on a CPU this takes half a minute")
+        backward = partial(sharding.backward, self.accelerator, self.model)
+        ahead = self.stages[self.progress.stage :]
+        self.compile_seconds = warm_up(self.model, ahead, device=self.accelerator.device, backward=backward)
+        self.log.say(f"compiled in {self.compile_seconds:.0f} s")
 
     def card(self, metrics: dict[str, float]) -> str:
         """The model card as things stand."""
@@ -136,6 +150,7 @@ def open_run(
     plan = arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
     model, optimizers = _learners(accelerator, model, plan)
     bare = accelerator.unwrap_model(model)
+    plan = _compiled(plan, bare, stages, device=accelerator.device)
     average = make_average(plan, bare)
     progress = Progress(
         identity=identity_of(arguments=plan, config=getattr(bare, "config", None), facts=identity),
@@ -189,6 +204,7 @@ def _join(arguments: TrainingArguments) -> Accelerator:
     if precision == "auto":
         precision = "bf16" if bf16_is_fast() else "no"
     use_all_cores()
+    keep_memory()
     if arguments.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
         torch.use_deterministic_algorithms(True)
@@ -210,6 +226,16 @@ def _learners(accelerator: Accelerator, model: nn.Module, plan: TrainingArgument
         return model, [*optimizers]
     model, divided = zero.divide(bare, optimizers[0], config, device=accelerator.device)
     return model, [divided]
+
+
+def _compiled(
+    plan: TrainingArguments, model: nn.Module, stages: list[Stage], *, device: torch.device
+) -> TrainingArguments:
+    """The same options with `--compile` decided, and the model told to be compiled where they say so."""
+    is_divided = sharding.is_sharded(model) or zero.asked_for()
+    on = should_compile(plan, model=model, stages=stages, device=device, is_divided=is_divided)
+    on = on and compile_model(model) > 0
+    return replace(plan, compile="on" if on else "off")
 
 
 def _place(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> nn.Module:
