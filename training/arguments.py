@@ -170,7 +170,9 @@ class TrainingArguments:
         "auto",
         "Compile the blocks of the model: on, off, or auto: on GPUs, and on a CPU where the run is long enough.",
     )
-    num_workers: int = option(0, "Processes that prepare batches beside each training process.")
+    num_workers: int | None = option(
+        None, "Processes that prepare batches beside each training process. Default: 2 beside a GPU, 0 on a CPU."
+    )
     seed: int = option(0, "Decides sample order, masks, pairs, dropout and new weights.")
 
     def __post_init__(self) -> None:
@@ -197,7 +199,7 @@ class TrainingArguments:
             "num_workers",
             "seed",
         ]:
-            value = getattr(self, name)
+            value = getattr(self, name) or 0
             if not (value >= 0 and math.isfinite(value)):
                 raise ArgumentError(f"--{name} must not be negative, got {value}")
         for name in ("eval_steps", "save_steps"):

@@ -60,10 +60,9 @@ def should_compile(
                 "install one, or leave --compile away"
             )
         return True
-    # Batches of other shapes are compiled anew.
-    has_fixed_length = all(getattr(stage.work, "fixed_length", False) for stage in stages)
-    is_worth_it = device.type == "cuda" or _operations(arguments, model, stages) >= LONG_ENOUGH
-    return compiler is not None and has_fixed_length and not is_divided and is_worth_it
+    if compiler is None or is_divided or not all(getattr(stage.work, "fixed_length", False) for stage in stages):
+        return False  # batches of other shapes are compiled anew
+    return device.type == "cuda" or _operations(arguments, model, stages) >= LONG_ENOUGH
 
 
 def _operations(arguments: TrainingArguments, model: nn.Module, stages: Sequence[Stage]) -> float:

@@ -446,17 +446,17 @@ def _agree(run: Run, seconds: float) -> float:
 
 def _progress_at(run: Run, step: int) -> float:
     """The share done before a step. It follows from the step, unless the clock may end the run."""
-    by_steps = step / run.plan.max_steps if run.plan.max_steps else 0.0
-    return max(by_steps, run.done) if run.plan.max_minutes else by_steps
+    return max(step / (run.plan.max_steps or math.inf), run.done if run.plan.max_minutes else 0.0)
 
 
 def _loader(run: Run, stage: Stage) -> DataLoader:
     """Micro-batches from the present step on. Not prepared by accelerate: sharding and skipping are the sampler's own.
 
-    The loader draws one number from a generator when it starts; it gets one of its own, so that dropout's is left
-    alone.
+    The loader draws a number when it starts: from a generator of its own, so that dropout's is left alone.
     """
     plan, accelerator, work = run.plan, run.accelerator, stage.work
+    on_gpu = accelerator.device.type == "cuda"
+    num_workers = 2 * on_gpu if plan.num_workers is None else plan.num_workers
     sampler = MicroBatchSampler(
         num_examples=work.num_examples,
         seed=plan.seed,
@@ -473,8 +473,8 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
         TrainingExamples(work),
         batch_sampler=sampler,
         collate_fn=work.collate,
-        num_workers=plan.num_workers,
+        num_workers=num_workers,
         generator=torch.Generator(),
-        pin_memory=accelerator.device.type == "cuda",
-        persistent_workers=plan.num_workers > 0,
+        pin_memory=on_gpu,
+        persistent_workers=num_workers > 0,
     )

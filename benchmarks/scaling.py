@@ -1,0 +1,182 @@
+"""How well several processes share the work: measured on this machine's cores, reckoned for GPUs.
+
+    python benchmarks/scaling.py                # some three minutes: one process beside two, in turn, and the model
+    python benchmarks/scaling.py --rounds 0     # the model of 8 and 64 GPUs alone
+
+Measured is weak scaling on a CPU: one process with all cores against one process for each core (gloo), which exchange
+gradients after every step; each process has as many rows in a step in both cases. Efficiency is tokens per second of
+all processes over those of the one. Both are the recipe itself, by `torchrun`, on the project's built-in text.
+
+Reckoned is what exchanging gradients costs where every GPU has the whole model (DDP): a ring sends 2 (n - 1) / n times
+the float32 gradients through each link, bucket by bucket while the backward pass (two thirds of the work) still runs;
+only what it does not hide is lost. The speed of one GPU is an input (`--mfu`, share of the peak).
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reports import REPOSITORY, RESULTS, describe_machine, positive, write_report
+from tqdm import tqdm
+
+PEAK = 989.4e12
+"""Operations a second of one H100 or H200 in bf16 (NVIDIA data sheets, 2024)."""
+NVLINK, INFINIBAND, ETHERNET = 450e9, 50e9, 12.5e9
+"""Bytes a second in one direction: NVLink 4 and one card of 400 Gbit/s, both for each GPU; one of 100 Gbit/s."""
+ACHIEVED = 0.8
+"""Share of a link's speed that a collective reaches."""
+LATENCY = 15e-6
+"""Seconds for each hop of a ring and bucket."""
+BUCKET = 25 * 2**20
+"""Bytes that DDP exchanges at once."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model in training on many GPUs."""
+
+    name: str
+    parameters: float
+    tokens: int
+    """In one step of one GPU."""
+
+
+CASES = [
+    Case("encoder 32 M", 32e6, 131_072),
+    Case("decoder 124 M", 124e6, 65_536),
+    Case("encoder 150 M", 150e6, 65_536),
+    Case("decoder 1 B", 1e9, 32_768),
+]
+
+
+def exchange_seconds(case: Case, *, gpus: int, bytes_per_second: float) -> float:
+    """A ring's time for the gradients of a step: 2 (n - 1) / n of them through each link, in buckets."""
+    if gpus == 1:
+        return 0.0
+    size = 4 * case.parameters
+    hops = 2 * (gpus - 1) * max(1.0, size / BUCKET)
+    return 2 * (gpus - 1) / gpus * size / (ACHIEVED * bytes_per_second) + hops * LATENCY
+
+
+def efficiency(case: Case, *, gpus: int, bytes_per_second: float, mfu: float) -> float:
+    """Speed of n GPUs over n times that of one: all but its last bucket hides behind the backward pass."""
+    computing = 6 * case.parameters * case.tokens / (mfu * PEAK)
+    exchange = exchange_seconds(case, gpus=gpus, bytes_per_second=bytes_per_second)
+    last = exchange * min(1.0, BUCKET / (4 * case.parameters))
+    lost = max(last, exchange - computing * 2 / 3)
+    return computing / (computing + lost)
+
+
+def reckon(mfu: float) -> list[dict[str, Any]]:
+    """Efficiency of each case on one node of 8 GPUs, on 8 such nodes, and on 8 nodes with slow Ethernet."""
+    places = [
+        ("8 GPUs, NVLink", 8, NVLINK),
+        ("64 GPUs, 8 nodes, InfiniBand 400 Gbit/s a GPU", 64, INFINIBAND),
+        ("64 GPUs, 8 nodes, Ethernet 100 Gbit/s a node", 64, ETHERNET / 8),
+    ]
+    return [
+        {
+            "model": case.name,
+            "place": place,
+            "tokens_a_gpu_and_step": case.tokens,
+            "exchange_ms": round(1e3 * exchange_seconds(case, gpus=gpus, bytes_per_second=speed), 1),
+            "computing_ms": round(1e3 * 6 * case.parameters * case.tokens / (mfu * PEAK), 1),
+            "efficiency": round(efficiency(case, gpus=gpus, bytes_per_second=speed, mfu=mfu), 3),
+        }
+        for place, gpus, speed in places
+        for case in CASES
+    ]
+
+
+def train(count: int, options: argparse.Namespace) -> float:
+    """Tokens per second of the recipe on so many processes, with as many rows for each."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(count)]
+        command += ["recipes/pretrain.py", "--objective", "mlm", "--output_dir", folder, "--size", options.size]
+        command += ["--max_steps", str(options.steps), "--batch_size", str(count * options.batch_size)]
+        command += ["--eval_fraction", "0", "--eval_steps", "0", "--save_steps", "0", "--compile", "off"]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    speeds = [record["tokens_per_second"] for record in map(json.loads, lines) if "tokens_per_second" in record]
+    return statistics.median(speeds[1:] or speeds)  # the first steps warm up
+
+
+def measure(options: argparse.Namespace, counts: list[int]) -> dict[int, list[float]]:
+    """Tokens per second by number of processes, in turn."""
+    speeds: dict[int, list[float]] = {count: [] for count in counts}
+    with tqdm(total=options.rounds * len(counts), unit="run") as bar:
+        for _ in range(options.rounds):
+            for count in counts:
+                bar.set_description(f"{count} process" + ("es" if count > 1 else ""))
+                speeds[count].append(train(count, options))
+                bar.update()
+    return speeds
+
+
+def to_markdown(report: dict[str, Any]) -> list[str]:
+    """The report for people."""
+    settings, lines = report["settings"], [f"# Scaling, {report['date']}", ""]
+    if measured := report["tokens_per_second"]:
+        lines += [
+            f"Size {settings['size']}, {settings['batch_size']} rows of 128 tokens for each process in a step.",
+            "",
+            "| processes | tokens/s (median) | efficiency beside one process with all cores (min..max over rounds) |",
+            "|---|---|---|",
+        ]
+        one = measured["1"]
+        for count, speeds in measured.items():
+            ratios = [theirs / ours for theirs, ours in zip(speeds, one, strict=True)]
+            share = f"{statistics.median(ratios):.0%} ({min(ratios):.0%}..{max(ratios):.0%})"
+            lines.append(f"| {count} | {statistics.median(speeds):,.0f} | {share} |")
+        lines.append("")
+    lines += [
+        f"Reckoned, with one GPU at {settings['mfu']:.0%} of {PEAK / 1e12:.0f} TFLOP/s and gradients in float32:",
+        "",
+        "| where | model | tokens a GPU and step | computing | exchange | efficiency |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in report["reckoned"]:
+        lines.append(
+            f"| {row['place']} | {row['model']} | {row['tokens_a_gpu_and_step']:,} | {row['computing_ms']} ms | "
+            f"{row['exchange_ms']} ms | {row['efficiency']:.0%} |"
+        )
+    return lines
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options; every one has a default."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each number of processes (3); 0 for none")
+    parser.add_argument("--steps", type=positive, default=30, help="optimizer steps of a run (30)")
+    parser.add_argument("--batch_size", type=positive, default=32, help="rows of each process in a step (32)")
+    parser.add_argument("--processes", type=positive, default=2, help="how many share the cores (2)")
+    parser.add_argument("--size", default="tiny", help="of the model (tiny)")
+    parser.add_argument("--mfu", type=float, default=0.4, help="share of its peak that one GPU reaches (0.4)")
+    parser.add_argument("--output_dir", default=str(RESULTS), help="folder of the report")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Parse, measure, reckon, report."""
+    options = parse()
+    machine = describe_machine("torch", "accelerate", "transformers")
+    speeds = measure(options, [1, options.processes])
+    body = {
+        "settings": {name: value for name, value in vars(options).items() if name != "output_dir"},
+        "machine": machine,
+        "tokens_per_second": {str(count): values for count, values in speeds.items() if values},
+        "reckoned": reckon(options.mfu),
+    }
+    write_report(name="scaling", output_dir=options.output_dir, body=body, to_markdown=to_markdown)
+
+
+if __name__ == "__main__":
+    main()
