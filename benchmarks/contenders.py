@@ -54,7 +54,7 @@ def build_modernbert(sizes: Sizes) -> "nn.Module":
     """The native model with the weights of `build_ours`, which makes logits at the masked positions only."""
     import modeling
 
-    native = modeling.to_native(build_ours(sizes), family="modernbert")  # type: ignore[arg-type]
+    native = modeling.to_native(build_ours(sizes), family="modernbert")
     native.sparse_prediction = True
     return native
 
@@ -188,7 +188,7 @@ class Trainee:
             "precision": self.precision,
             "compile": self.compiles or "no",
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
-            "attention": self.model.config._attn_implementation,  # type: ignore[union-attr]
+            "attention": self.model.config._attn_implementation,
             "threads": torch.get_num_threads(),
             "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
         }

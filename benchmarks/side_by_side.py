@@ -76,7 +76,8 @@ def prepare_rows(*, data: str | None, folder: Path, number: int, rows: int, leng
     path = CACHE / "tokenizers" / key
     train_once(documents=text.texts(), output_dir=path, vocab_size=vocab_size)
     tokenizer = load_tokenizer(path)
-    wanted, ids = number * rows * length, []
+    wanted = number * rows * length
+    ids: list[int] = []
     for line in (line for document in text.texts() for line in document.splitlines() if line.strip()):
         if len(ids) >= wanted:
             break
@@ -98,11 +99,10 @@ def prepare_rows(*, data: str | None, folder: Path, number: int, rows: int, leng
     }
 
 
-def start(name: str, *, folder: Path, environment: dict[str, str]) -> Worker:
-    """A worker for this contender, in a folder of its own."""
-    return Worker(
-        name=name, script="contenders.py", folder=Path(tempfile.mkdtemp(dir=folder)), environment=environment
-    )
+def start(name: str, *, folder: Path, title: str, environment: dict[str, str] | None = None) -> Worker:
+    """A worker for this contender; those of one name and title find what the first of them compiled."""
+    place = folder / f"{title}-{name}"
+    return Worker(name=name, script="contenders.py", folder=place, environment=environment or {})
 
 
 def model_of(options: argparse.Namespace, *, positions: int) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def measure_speed(
     workers: dict[str, Worker] = {}
     try:
         for name in names:
-            workers[name] = start(name, folder=folder, environment=environment)
+            workers[name] = start(name, folder=folder, title=title, environment=environment)
             workers[name].send("build", name=name, batches=str(folder / "batches.npz"), **model)
         contenders = {name: worker.receive() for name, worker in workers.items()}
         check_same_work(contenders)
@@ -155,7 +155,7 @@ def measure_speed(
 
 def measure_share(*, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """In a process of its own; see products.py."""
-    worker = start("lacuna", folder=folder, environment={})
+    worker = start("lacuna", folder=folder, title="cpu")
     try:
         with tqdm(total=2, unit="part", leave=False, desc="share, warm-up") as bar:
             model = model_of(options, positions=max(options.length, 512))
@@ -174,7 +174,7 @@ def measure_memory(*, options: argparse.Namespace, folder: Path) -> dict[str, An
     model = {**model_of(options, positions=max(options.memory_length, 512)), "is_compiled": False}
 
     def peak(name: str, rows: int) -> dict[str, Any]:
-        worker = start(name, folder=folder, environment={})
+        worker = start(name, folder=folder, title="memory")
         try:
             worker.ask("build", name=name, batches=None, **model)
             return worker.ask("peak_memory", rows=rows, length=options.memory_length, vocab_size=options.vocab_size)
@@ -272,9 +272,10 @@ def main() -> None:
             sets[options.isa] = (OF_ISA, ISAS[options.isa])
         for title, (all_names, environment) in sets.items():
             names = [name for name in all_names if name in options.contenders]
-            body["speed"][title] = measure_speed(
-                names, options=options, folder=folder, environment=environment, title=title
-            )
+            if names:
+                body["speed"][title] = measure_speed(
+                    names, options=options, folder=folder, environment=environment, title=title
+                )
         if options.share:
             body["share"] = measure_share(options=options, folder=folder)
         if options.memory:

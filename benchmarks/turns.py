@@ -41,7 +41,7 @@ class Worker:
                 env={
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(paths),
-                    # A cache of its own: code that an earlier run compiled would hide how long compiling takes.
+                    # Code that an earlier command compiled would hide how long compiling takes.
                     "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
                     **environment,
                 },
