@@ -43,9 +43,9 @@ quality: install ## Check format, lint and types
 	@echo "== quality: ruff and mypy"
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 
-bench: install ## Measure training speed beside transformers' own models
-	@echo "== bench: tokens per second beside BertForMaskedLM and ModernBertForMaskedLM"
-	@$(BIN)/python benchmarks/training_speed.py
+bench: install ## Measure training speed and memory beside transformers' own models, ten minutes
+	@echo "== bench: tokens per second and memory beside BERT, ModernBERT and GPT-2"
+	@$(BIN)/python benchmarks/side_by_side.py
 
 clean: ## Remove the environment, caches and the demo's runs
 	@echo "== clean: $(VENV), caches, runs/demo"

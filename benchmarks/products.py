@@ -1,0 +1,147 @@
+"""The share of a training step that its matrix products would take if there were nothing else.
+
+The products of one step are written down as they are called, with shapes, strides and dtypes; each is then computed
+alone, over and over, into a result that is there already: that is the rate of the library (oneDNN for bf16 on a CPU,
+MKL for float32). What a step takes beyond the sum of these times is everything else: norms, activations, softmax,
+look-ups, the optimizer, Python, and memory that is touched in between.
+"""
+
+import math
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from contenders import Trainee
+
+LOOP_SECONDS = 0.02
+Operand = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+Product = tuple[str, tuple[Operand, ...]]
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "mm": torch.mm,
+    "addmm": torch.addmm,
+    "bmm": torch.bmm,
+    "baddbmm": torch.baddbmm,
+}
+
+
+class Recorder(TorchDispatchMode):
+    """Counts the matrix products that are called under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[Product] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in FUNCTIONS:
+            operands = (value for value in args if isinstance(value, Tensor))
+            self.found[name, tuple((tuple(x.shape), x.stride(), x.dtype) for x in operands)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operations(product: Product) -> int:
+    """Floating-point operations: two for each multiplication with its addition."""
+    (left, *_), (right, *_) = product[1][-2:]
+    return 2 * math.prod(left) * right[-1]
+
+
+def record(trainee: "Trainee") -> Counter[Product]:
+    """The products of one step on the first batch, not compiled: a compiler calls the same ones (see `profiled`)."""
+    with torch.compiler.set_stance("force_eager"), Recorder() as recorder:
+        trainee.step(0)
+    return recorder.found
+
+
+def profiled(trainee: "Trainee") -> int:
+    """Operations in the products of one step as it is measured, compiled if it is, by torch's profiler."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_flops=True) as profile:
+        trainee.step(0)
+    return sum(int(event.flops) for event in profile.key_averages() if event.key.removeprefix("aten::") in FUNCTIONS)
+
+
+class Loop:
+    """One product with operands of its own, to be computed again and again."""
+
+    def __init__(self, product: Product, device: torch.device) -> None:
+        name, operands = product
+        self._function = FUNCTIONS[name]
+        self._operands = [
+            torch.empty_strided(shape, stride, dtype=dtype, device=device).normal_()
+            for shape, stride, dtype in operands
+        ]
+        self._result = self._function(*self._operands)
+        self._device = device
+        self._times = 1
+        self._times = max(3, math.ceil(LOOP_SECONDS / self.seconds()))
+
+    def seconds(self) -> float:
+        """Of one computation, in a loop of some."""
+        start = time.perf_counter()
+        for _ in range(self._times):
+            self._function(*self._operands, out=self._result)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        return (time.perf_counter() - start) / self._times
+
+
+def measure_share(trainee: "Trainee", *, rounds: int, steps: int) -> dict[str, Any]:
+    """Steps on the first batch and its products alone, in turn.
+
+    Returns:
+        For each product its count, operations and median time; and of all of them together, by round and as medians:
+        seconds alone, seconds of a step and their quotient.
+    """
+    trainee.batches = trainee.batches[:1]
+    found = record(trainee)
+    counted_by_profiler = profiled(trainee)
+    trainee.run(steps)
+    with torch.no_grad():
+        loops = {product: Loop(product, trainee.device) for product in found}
+    of_steps, of_products, by_product = [], [], {product: [] for product in found}  # type: ignore[var-annotated]
+    for _ in range(rounds):
+        of_steps.append(statistics.median(trainee.run(steps)["step_seconds"]))
+        with torch.no_grad():
+            taken = {product: loop.seconds() for product, loop in loops.items()}
+        of_products.append(math.fsum(found[product] * seconds for product, seconds in taken.items()))
+        for product, seconds in taken.items():
+            by_product[product].append(seconds)
+    shares = [alone / whole for alone, whole in zip(of_products, of_steps, strict=True)]
+    total = sum(operations(product) * count for product, count in found.items())
+    alone = statistics.median(of_products)
+    rows = [_describe(product, found[product], statistics.median(by_product[product])) for product in found]
+    return {
+        "operations": total,
+        "operations_profiled": counted_by_profiler,
+        "products": sum(found.values()),
+        "seconds_alone": alone,
+        "seconds_step": statistics.median(of_steps),
+        "operations_per_second": total / alone,
+        "share": statistics.median(shares),
+        "share_min": min(shares),
+        "share_max": max(shares),
+        "seconds_alone_by_round": of_products,
+        "seconds_step_by_round": of_steps,
+        "by_product": sorted(rows, key=lambda row: -row["seconds"]),
+    }
+
+
+def _describe(product: Product, count: int, seconds: float) -> dict[str, Any]:
+    """A product for the report; `seconds` of all its calls in a step."""
+    name, operands = product
+    return {
+        "product": name,
+        "shapes": [list(shape) for shape, _, _ in operands],
+        "strides": [list(stride) for _, stride, _ in operands],
+        "dtype": str(operands[-1][2]).removeprefix("torch."),
+        "count": count,
+        "operations": count * operations(product),
+        "seconds": count * seconds,
+        "operations_per_second": operations(product) / seconds,
+    }
