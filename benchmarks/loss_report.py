@@ -1,5 +1,6 @@
 """What `time_to_loss.py` found: a summary, tables for people and a picture."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,21 @@ COLOURS = {
     "lacuna-clm": curves.BLUE,
 }
 TITLES = {"masked": "masked tokens", "causal": "next tokens"}
-_KEPT = ("loss", "bits_per_byte", "accuracy", "steps", "tokens", "seconds", "parameters", "curve", "precision")
+_KEPT: tuple[str, ...] = (
+    "loss",
+    "bits_per_byte",
+    "accuracy",
+    "steps",
+    "tokens",
+    "seconds",
+    "parameters",
+    "curve",
+    "precision",
+)
 _KEPT += ("first_step_seconds", "around_seconds", "compile_seconds", "warmup_seconds", "across_lines")
 
 
-def summarize(*, found: dict[str, list[dict[str, Any]]], kinds: dict[str, str], ours: list[str]) -> dict[str, Any]:
+def summarize(*, found: dict[str, list[dict[str, Any]]], kinds: Mapping[str, str], ours: list[str]) -> dict[str, Any]:
     """The best run of each peer with its largest budget, all of ours, and how much faster these are.
 
     Args:
@@ -158,8 +169,8 @@ def _our_lines(ours: dict[str, list[dict[str, Any]]]) -> list[str]:
     if not lines:
         return []
     return [
-        "| ours | budget | parameters | minutes | steps | tokens | loss (nats) | bits per byte | compiling, warming up "
-        "| around training | machine |",
+        "| ours | budget | parameters | minutes | steps | tokens | loss (nats) | bits per byte | compiling | "
+        "around training | machine |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
         *lines,
         "",
@@ -172,13 +183,14 @@ def _comparison_lines(compared: dict[str, Any], peers: dict[str, Any]) -> list[s
     lines = []
     for name, facts in compared.items():
         theirs, goal = peers[name], f"{facts['goal']:g} x" if facts["goal"] else ""
+        met = "met" if facts.get("met") else "missed"
         if facts["reached_by"] is None:
             best = "no run" if facts["our_best_loss"] is None else f"not reached, best {facts['our_best_loss']:.4f}"
             lines.append(f"| {name} | {_loss(facts['their_loss'])} | {theirs['minutes']:.2f} | {best} | | {goal} |")
         else:
             lines.append(
                 f"| {name} | {_loss(facts['their_loss'])} | {theirs['minutes']:.2f} | {facts['our_minutes']:.2f} "
-                f"(to {facts['our_loss']:.4f}) | {facts['ratio']:.1f} x | {goal}, {'met' if facts['met'] else 'missed'} |"
+                f"(to {facts['our_loss']:.4f}) | {facts['ratio']:.1f} x | {goal}, {met} |"
             )
     if not lines:
         return []
@@ -251,6 +263,7 @@ def _draw_kind(axes: Any, kind: str, summary: dict[str, Any]) -> None:
     axes.set_ylabel("held-out loss (nats)", color=curves.QUIET)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(curves.short)
+    axes.xaxis.set_minor_formatter(curves.short)
     axes.legend()
 
 

@@ -51,7 +51,7 @@ def build_bert(tokenizer: Any, length: int) -> Any:
 
 
 def build_modernbert(tokenizer: Any, length: int) -> Any:
-    """ModernBertForMaskedLM of the shape of our tiny one, with its own beginning and logits at masked positions only."""
+    """ModernBertForMaskedLM of the shape of our tiny one, with its own first weights; logits at masked positions."""
     config = modeling.LacunaConfig.from_family(
         "modernbert", "tiny", vocab_size=len(tokenizer), max_position_embeddings=max(length, POSITIONS)
     )

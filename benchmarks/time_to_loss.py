@@ -288,7 +288,7 @@ def main() -> None:
         return
     found = {name: bench.found(name) for name in options.contenders}
     kinds = {name: PEERS[name].kind if name in PEERS else OURS[name] for name in options.contenders}
-    body = {
+    body: dict[str, Any] = {
         "settings": {name: value for name, value in vars(options).items() if not name.endswith("_dir")},
         "machine": machine,
         "recipe": RECIPE,
