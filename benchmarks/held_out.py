@@ -133,7 +133,7 @@ def open_material(*, kind: Kind, data: Path, work_dir: Path, length: int, vocab_
         labels[:, 0] = IGNORED
     byte_lengths = torch.from_numpy(tokenization.token_byte_lengths(plain))
     held_out = HeldOut(kind, inputs, labels, byte_lengths, start=tokenizer.cls_token_id)
-    digest = short_hash(*(part.numpy().tobytes() for part in (train, inputs, labels)), made_with)
+    digest = short_hash(*(part.numpy().tobytes() for part in (train, inputs, labels)), length, made_with)
     return Material(kind, train_file, tokenizer, folder, train, held_out, special, digest)
 
 
