@@ -49,7 +49,12 @@ def describe_commit() -> str:
 
 
 def write_report(
-    *, name: str, output_dir: str, body: dict[str, Any], to_markdown: Callable[[dict[str, Any]], list[str]]
+    *,
+    name: str,
+    output_dir: str,
+    body: dict[str, Any],
+    to_markdown: Callable[[dict[str, Any]], list[str]],
+    pattern: str = "{date}-{name}",
 ) -> None:
     """Write DATE-NAME.json and .md, and print the latter.
 
@@ -57,6 +62,7 @@ def write_report(
         name: of the benchmark's file, without .py.
         body: what was found, with "machine".
         to_markdown: the lines for people; machine, command and a warning are added to them.
+        pattern: of the files' names.
     """
     now = datetime.now(UTC)
     report = {
@@ -70,7 +76,7 @@ def write_report(
     lines = [*to_markdown(report), "", f"Machine: {facts}.", "", f"Command: `{report['command']}`"]
     if machine["busy_cores_before"] > QUIET_CORES:
         lines += ["", "Other programs kept the machine busy: do not publish these figures, measure again."]
-    path = Path(output_dir, f"{report['date']}-{name}")
+    path = Path(output_dir, pattern.format(date=report["date"], name=name))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     path.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,21 @@
+"""Benchmarks import one another as scripts do, from their own folder."""
+
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from corpus import builtin_documents
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+
+@pytest.fixture(scope="session")
+def two_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with train.txt and valid.txt, of the built-in text; the latter has blank lines."""
+    folder = tmp_path_factory.mktemp("texts")
+    documents = list(islice(builtin_documents(), 12))
+    (folder / "train.txt").write_text("\n\n".join(documents)[:40_000], encoding="utf-8")
+    (folder / "valid.txt").write_text("\n\n".join(documents)[40_000:44_000], encoding="utf-8")
+    return folder

@@ -1,0 +1,141 @@
+"""Rows and scores that time_to_loss.py and ablations.py share, against independent computations."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from held_out import IGNORED, HeldOut, Kind, encode_lines, find_split, group_texts, mask_rows, open_material, score
+from parts import Budget
+from peers import PEERS, batches, train_peer
+
+import modeling
+
+
+def test_texts_are_joined_and_cut() -> None:
+    rows = group_texts([[2, 7, 3], [2, 3], [2, 8, 9, 10, 3]], 4)
+    assert rows.tolist() == [[2, 7, 3, 2], [3, 2, 8, 9]]  # 10 and 3 fill no row
+    with pytest.raises(SystemExit, match="the text has 3 tokens, and a row 4"):
+        group_texts([[2, 7, 3]], 4)
+
+
+def test_the_files_of_a_folder_are_found(tmp_path: Path) -> None:
+    (tmp_path / "wiki.valid.tokens").write_text("a")
+    assert find_split(tmp_path, "valid").name == "wiki.valid.tokens"
+    with pytest.raises(SystemExit, match="'train' in its name; there is: none"):
+        find_split(tmp_path, "train")
+
+
+@pytest.fixture(scope="module", params=["masked", "causal"])
+def material(request: pytest.FixtureRequest, two_texts: Path, tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    kind: Kind = request.param
+    return open_material(
+        kind=kind, data=two_texts, work_dir=tmp_path_factory.mktemp("work"), length=32, vocab_size=400
+    )
+
+
+def test_the_same_is_made_again(material, two_texts: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    other = open_material(kind=material.kind, data=two_texts, work_dir=tmp_path, length=32, vocab_size=400)
+    assert other.fingerprint == material.fingerprint
+    assert torch.equal(other.held_out.labels, material.held_out.labels)
+    shorter = open_material(kind=material.kind, data=two_texts, work_dir=tmp_path, length=16, vocab_size=400)
+    assert shorter.fingerprint != material.fingerprint
+
+
+def test_rows_hold_the_text(material, two_texts: Path) -> None:  # type: ignore[no-untyped-def]
+    held_out, tokenizer = material.held_out, material.tokenizer
+    text = (two_texts / "valid.txt").read_text()
+    originals = torch.where(held_out.labels == IGNORED, held_out.inputs, held_out.labels)
+    if material.kind == "causal":
+        assert text.startswith(tokenizer.decode(originals.flatten()))
+        assert (held_out.labels[:, 0] == IGNORED).all() and torch.equal(held_out.labels[:, 1:], held_out.inputs[:, 1:])
+        return
+    lines = tokenizer.decode(originals.flatten()).removeprefix("[CLS]").split("[SEP][CLS]")
+    assert lines[:-1] == text.split("\n")[: len(lines) - 1]
+    assert encode_lines("a\n\nb\n", tokenizer)[1] == [tokenizer.cls_token_id, tokenizer.sep_token_id]
+    chosen = held_out.labels != IGNORED
+    assert not material.special[held_out.labels[chosen]].any()
+    assert 0.10 < chosen[~material.special[originals]].float().mean() < 0.20
+    hidden = (held_out.inputs == tokenizer.mask_token_id)[chosen].float().mean()
+    assert 0.7 < hidden < 0.9
+
+
+def test_scores_are_those_of_a_plain_computation(material) -> None:  # type: ignore[no-untyped-def]
+    held_out, tokenizer = material.held_out.subset(5), material.tokenizer
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 448, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    family, head = ("modernbert", modeling.LacunaForMaskedLM), ("qwen3", modeling.LacunaForCausalLM)
+    family, head = family if material.kind == "masked" else head
+    sizes |= {} if material.kind == "masked" else {"num_key_value_heads": 1}
+    model = head(modeling.LacunaConfig.from_family(family, "tiny", initializer_range=0.5, **sizes)).train()
+    found = score(model, held_out)
+    assert model.training
+    model.eval()
+    bits, size, count, nats = 0.0, 0, 0, 0.0
+    for row, labels in zip(held_out.inputs, held_out.labels, strict=True):
+        with torch.no_grad():
+            chances = model(input_ids=row[None]).logits[0].double().softmax(-1)
+        for place, label in enumerate(labels.tolist()):
+            if label == IGNORED:
+                continue
+            chance = float(chances[place - (material.kind == "causal"), label])
+            bits, nats, count = bits - math.log2(chance), nats - math.log(chance), count + 1
+            size += len(tokenizer.convert_ids_to_tokens(label))  # byte-level: a character for each byte
+    assert found["targets"] == count > 0
+    assert found["loss"] == pytest.approx(nats / count, rel=1e-5)
+    assert found["bits_per_byte"] == pytest.approx(bits / size, rel=1e-5)
+
+
+def test_positions_begin_anew_with_each_line() -> None:
+    labels = torch.tensor([[IGNORED, IGNORED, IGNORED, IGNORED, 8, IGNORED]])
+    inputs = torch.tensor([[7, 3, 2, 5, 2, 3]])  # the second 2 is no beginning: it hides an 8
+    held_out = HeldOut("masked", inputs, labels, torch.ones(10, dtype=torch.long), start=2)
+    assert held_out.positions().tolist() == [[0, 1, 0, 1, 2, 3]]
+
+
+def test_batches_of_peers_hold_every_row_once_an_epoch(material) -> None:  # type: ignore[no-untyped-def]
+    rows = len(material.train)
+    stream = batches(material, batch_size=rows - 1, seed=0)
+    epochs = [[next(stream), next(stream)] for _ in range(2)]
+    labels = [torch.cat([batch["labels"] for batch in epoch]) for epoch in epochs]
+    inputs = [torch.cat([batch["input_ids"] for batch in epoch]) for epoch in epochs]
+    originals = [torch.where(each == IGNORED, read, each) for each, read in zip(labels, inputs, strict=True)]
+    for each in originals:
+        assert sorted(each.tolist()) == sorted(material.train.tolist())
+    assert not torch.equal(originals[0], originals[1])  # another order
+
+
+def test_masks_are_drawn_anew(material) -> None:  # type: ignore[no-untyped-def]
+    if material.kind == "masked":
+        from held_out import make_collator
+
+        collator = make_collator(material.tokenizer, torch.Generator().manual_seed(1))
+        first, second = (
+            mask_rows(material.train[:8], collator=collator, special=material.special)[1] for _ in range(2)
+        )
+        assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", list(PEERS))
+def test_peers_learn_the_same_twice(name: str, material, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    if PEERS[name].kind != material.kind:
+        return
+    monkeypatch.setattr("peers.LAYERS", 2)
+    runs = [
+        train_peer(
+            peer=PEERS[name],
+            material=material,
+            budget=Budget(steps=4),
+            learning_rate=1e-3,
+            batch_size=2,
+            seed=0,
+            points=2,
+            subset=material.held_out.subset(4),
+            description=name,
+        )
+        for _ in range(2)
+    ]
+    assert runs[0]["loss"] == runs[1]["loss"]
+    assert runs[0]["steps"] == 4 and runs[0]["tokens"] == 4 * 2 * 32
+    assert [point["step"] for point in runs[0]["curve"]] == [2, 4]
+    assert runs[0]["seconds"] > runs[0]["first_step_seconds"] > 0
