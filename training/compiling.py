@@ -87,7 +87,7 @@ def compile_model(model: nn.Module) -> int:
     for block in blocks:
         block.compile(dynamic=False)
     if hasattr(model, "score_targets"):
-        model.score_targets = torch.compile(model.score_targets, dynamic=True)  # type: ignore[assignment]
+        model.score_targets = torch.compile(model.score_targets, dynamic=True)
     return len(blocks)
 
 
