@@ -195,3 +195,15 @@ def test_flex_attention_agrees() -> None:
         expected = model(ids, position_ids=packed).logits
         model.set_attn_implementation("flex_attention")
         torch.testing.assert_close(model(ids, position_ids=packed).logits, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "positions", [[0, 1, 2, 0, 1, 0, 1, 2], [5, 6, 7, 8, 9, 10, 11, 12], [0, 1, -1, 0, 1, 2, 3, 0]]
+)
+def test_rows_of_repeating_positions_are_turned_to_the_same_bits(positions: list[int]) -> None:
+    rotary = LacunaRotaryEmbedding(LacunaConfig.from_family("qwen3", vocab_size=64))
+    states = torch.zeros(1, dtype=torch.bfloat16)
+    one_by_one = rotary(states, torch.tensor([positions]))
+    of_many = rotary(states, torch.tensor([positions] * 16))
+    for row, rows in zip(one_by_one, of_many, strict=True):
+        assert torch.equal(row.expand_as(rows), rows)
