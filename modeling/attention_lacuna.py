@@ -6,16 +6,25 @@ T tokens of a row, S tokens that are seen, C hidden_size, H heads, D head_dim.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
+from torch.utils._triton import has_triton
+from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from .configuration_lacuna import LacunaConfig
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # before torch 2.10
+    varlen_attn = None
 
 _DENSE_SCORES = 512 * 512
 """Scores of a row and head up to which `DenseAttention` trains faster than torch's kernel, in bf16 on a CPU."""
@@ -220,7 +229,18 @@ def fused_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """`sdpa`, by whichever kernel is fastest here; arguments as in `eager_attention_forward`, no weights."""
+    """`sdpa`, by whichever kernel is fastest here; arguments as in `eager_attention_forward`, no weights.
+
+    Args:
+        document_bounds (a further argument): see `packed_attention_forward`, as are masks that are no tensors.
+    """
+    packing = kwargs.pop("document_bounds", None)
+    packing = attention_mask if isinstance(attention_mask, BlockMask) else packing
+    if packing is not None:
+        is_causal = kwargs.get("is_causal", module.is_causal)
+        return packed_attention_forward(
+            module, query, key, value, packing, scaling, dropout=dropout, is_causal=is_causal
+        )
     length, seen = query.shape[2], key.shape[2]
     if not _trains_densely(query, length=length, seen=seen, dropout=dropout):
         return sdpa_attention_forward(
@@ -233,6 +253,180 @@ def fused_attention_forward(
         bias = as_bias(bias, query.dtype)
     key, value = (share_heads(states, module.num_key_value_groups) for states in (key, value))
     return DenseAttention.apply(query, key, value, bias, scaling).transpose(1, 2), None
+
+
+# -------------------------------------------------------------------------------------------- packed rows on a GPU
+
+PACKED_DEVICES = {"cuda"}
+"""Devices on which a kernel that knows the documents takes the place of a mask [B, 1, T, T]."""
+
+VARLEN_DTYPES = {torch.bfloat16, torch.float16}
+"""What the kernel for rows of any length computes in."""
+
+SHORT = 128
+"""Tokens of a row up to which a mask is made after all: it is no larger than the smallest block of `BlockMask`."""
+
+_BLOCK = 128  # Tokens on a side of a block, torch's own choice.
+_VARLEN_ARGUMENTS = set() if varlen_attn is None else set(inspect.signature(varlen_attn).parameters)
+
+
+def flash_varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Tensor,
+    *,
+    longest: int,
+    window: tuple[int, int],
+    scaling: float,
+    dropout: float,
+) -> Tensor:
+    """Attention inside each stretch of a row of tokens, by the FlashAttention that torch brings: all [total, H, D].
+
+    Args:
+        bounds: int32 [N + 1], where stretches begin and end; equal neighbours bound an empty one.
+        longest: no stretch has more tokens.
+        window: tokens seen on the left and on the right, -1 for all.
+    """
+    is_causal = window == (-1, 0)
+    if dropout > 0:  # varlen_attn has none; it stands on this function, which does
+        sides = {"window_size_left": window[0], "window_size_right": window[1]}
+        return torch.ops.aten._flash_attention_forward(
+            query, key, value, bounds, bounds, longest, longest, dropout, is_causal, False, scale=scaling, **sides
+        )[0]
+    # torch 2.10 has neither window nor scale; its scale is 1 / sqrt(D), as ours.
+    options: dict[str, Any] = {"is_causal": is_causal}
+    if "window_size" in _VARLEN_ARGUMENTS:
+        options = {"window_size": window, "scale": scaling}
+    return varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)
+
+
+def flex_blocks(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, blocks: BlockMask, *, scaling: float
+) -> Tensor:
+    """Attention where `blocks` and the rule in it allow: queries [B, H, T, D] -> [B, T, H, D]."""
+    return flex_attention_forward(module, query, key, value, blocks, scaling=scaling)[0]
+
+
+PACKED_KERNELS: dict[str, Callable[..., Tensor]] = {"varlen": flash_varlen, "flex": flex_blocks}
+
+
+def packed_kernel(hidden_states: Tensor, *, config: LacunaConfig, is_bounded: bool) -> str | None:
+    """Which of `PACKED_KERNELS` attends over packed rows [B, T, C] here; None: neither, and a mask is needed.
+
+    Args:
+        is_bounded: whether it is known where the documents begin and end, see `packed_attention_forward`.
+    """
+    device = hidden_states.device
+    if config._attn_implementation != "sdpa" or device.type not in PACKED_DEVICES:
+        return None
+    is_cuda = device.type == "cuda"
+    if (
+        is_bounded
+        and compute_dtype(hidden_states) in VARLEN_DTYPES
+        and config.head_dim % 8 == 0
+        and config.head_dim <= 256
+        and _VARLEN_ARGUMENTS
+        and ("window_size" in _VARLEN_ARGUMENTS or "sliding_attention" not in config.layer_types)
+        and not (is_cuda and (torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0)))
+    ):
+        return "varlen"
+    # In a graph that is being traced, position_ids may stand for rows that are not packed: see `find_documents`.
+    has_no_flex = config.attention_dropout > 0 or torch.compiler.is_compiling() or (is_cuda and not has_triton())
+    return None if has_no_flex or hidden_states.shape[1] <= SHORT else "flex"
+
+
+def packed_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packing: Tensor | BlockMask,
+    scaling: float,
+    *,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+) -> tuple[Tensor, None]:
+    """softmax(Q K^T / sqrt(D)) V inside the documents of packed rows; nothing of the size [T, T] exists.
+
+    Args:
+        query: [B, H, T, D].
+        key, value: [B, H / groups, S, D].
+        packing: int32 [N + 1], where documents begin and end in the flattened batch [B * T], with 0 first and B * T
+            once or more often at the end (documents of no token); or the blocks of scores to compute.
+        is_causal: whether the future is hidden; blocks know it themselves.
+
+    Returns:
+        Output [B, T, H, D], and no weights.
+    """
+    dtype = compute_dtype(query)  # norms of queries and keys may have left it
+    query, key, value = (states.to(dtype) for states in (query, key, value))
+    if isinstance(packing, BlockMask):
+        return PACKED_KERNELS["flex"](module, query, key, value, packing, scaling=scaling), None
+    rows, length = query.shape[0], query.shape[2]
+    reach = -1
+    if module.sliding_window is not None:
+        reach = module.config.sliding_window - int(is_causal)
+    key, value = (share_heads(states, module.num_key_value_groups) for states in (key, value))
+    output = PACKED_KERNELS["varlen"](
+        *(states.transpose(1, 2).flatten(0, 1) for states in (query, key, value)),
+        packing,
+        longest=length,
+        window=(reach, 0 if is_causal else reach),
+        scaling=scaling,
+        dropout=dropout,
+    )
+    return output.unflatten(0, (rows, length)), None
+
+
+def _ranges(documents: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For each block of 128 tokens: its first and last document, whether it holds padding, and whether only tokens."""
+    documents = nn.functional.pad(documents, (0, -documents.shape[1] % _BLOCK), value=-2).unflatten(1, (-1, _BLOCK))
+    is_real = documents >= 0
+    first = documents.masked_fill(~is_real, torch.iinfo(documents.dtype).max).amin(-1)
+    return first, documents.clamp(min=-1).amax(-1), (documents == -1).any(-1), is_real.all(-1)
+
+
+def document_blocks(
+    documents: Tensor, seen_documents: Tensor | None = None, *, is_causal: bool = False, reach: int | None = None
+) -> BlockMask:
+    """Which blocks of scores attention inside documents needs, found without making a mask and without waiting.
+
+    Documents follow one another, so that two blocks share one where the ranges of their numbers meet.
+
+    Args:
+        documents: numbers of the documents [B, T], rising along a row; -1 for padding.
+        seen_documents: the same of keys and values [B, S]; None: those of the queries.
+        is_causal: whether the future is hidden.
+        reach: how far away a token may be that is seen; None: any distance.
+    """
+    seen = documents if seen_documents is None else seen_documents
+    first, last, has_padding, is_whole = (part[:, None, :, None] for part in _ranges(documents))
+    seen_first, seen_last, seen_padding, seen_whole = (part[:, None, None, :] for part in _ranges(seen))
+    some = (first <= seen_last) & (seen_first <= last) | (has_padding & seen_padding)
+    every = (first == last) & (seen_first == seen_last) & (first == seen_first) & is_whole & seen_whole
+    numbers = torch.arange(max(some.shape[2:]), device=documents.device)
+    apart = numbers[: some.shape[2], None] - numbers[None, : some.shape[3]]
+    if is_causal:
+        some, every = some & (apart >= 0), every & (apart > 0)
+    if reach is not None:
+        some = some & ((apart.abs() - 1) * _BLOCK + 1 <= reach)
+        every = every & (apart.abs() * _BLOCK + _BLOCK - 1 <= reach)
+
+    def is_seen(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        visible = documents[row, query] == seen[row, key]
+        if is_causal:
+            visible = visible & (query >= key)
+        if reach is not None:
+            visible = visible & ((query - key).abs() <= reach)
+        return visible
+
+    lists = []
+    for blocks in (some & ~every, every):
+        lists.append(blocks.sum(-1, dtype=torch.int32))
+        lists.append(blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32))
+    lengths = (documents.shape[1], seen.shape[1])
+    return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=_BLOCK, mask_mod=is_seen, seq_lengths=lengths)
 
 
 def attention_function(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -251,7 +445,10 @@ __all__ = [
     "as_bias",
     "attention_function",
     "compute_dtype",
+    "document_blocks",
     "eager_attention_forward",
     "fused_attention_forward",
+    "packed_attention_forward",
+    "packed_kernel",
     "ready_mask",
 ]

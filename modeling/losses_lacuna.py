@@ -80,6 +80,7 @@ def chunked_cross_entropy(
     project: Callable[[Tensor], Tensor],
     vocab_size: int,
     num_items: int | Tensor | None = None,
+    target_positions: Tensor | None = None,
 ) -> Tensor:
     """`cross_entropy(project(hidden_states), labels)` without ever holding all the logits, for any projection.
 
@@ -90,8 +91,9 @@ def chunked_cross_entropy(
         hidden_states: [..., C].
         labels: [...], -100 where nothing is to be predicted.
         project: hidden states [N, C] -> logits [N, V].
+        target_positions: see `select_targets`.
     """
-    hidden_states, flat_labels = _to_predict(hidden_states, labels, vocab_size=vocab_size)
+    hidden_states, flat_labels = _to_predict(hidden_states, labels, vocab_size=vocab_size, positions=target_positions)
 
     def loss_of(states: Tensor, targets: Tensor) -> Tensor:
         return summed_cross_entropy(project(states), targets, ignore_index=IGNORED, name="labels", field="vocab_size")
@@ -113,6 +115,7 @@ def linear_cross_entropy(
     bias: Tensor | None,
     cap: float | None,
     num_items: int | Tensor | None = None,
+    target_positions: Tensor | None = None,
     score: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None,
 ) -> Tensor:
     """`chunked_cross_entropy` for a matrix with a bias, in two thirds of its time: see `LinearCrossEntropy`.
@@ -121,9 +124,12 @@ def linear_cross_entropy(
         hidden_states: [..., C].
         labels: [...], -100 where nothing is to be predicted.
         weight: [V, C]; bias: [V] or None; cap: of the logits, see `LacunaLanguageModel.project`.
+        target_positions: see `select_targets`.
         score: `score_targets`, or what a compiler made of it.
     """
-    states, targets = _to_predict(hidden_states, as_classes(labels), vocab_size=weight.shape[0])
+    states, targets = _to_predict(
+        hidden_states, as_classes(labels), vocab_size=weight.shape[0], positions=target_positions
+    )
     try:
         total = LinearCrossEntropy.apply(states, targets, weight, bias, cap, score or score_targets)
     except (IndexError, RuntimeError):
@@ -132,12 +138,18 @@ def linear_cross_entropy(
     return total / count_items(num_items, labels)
 
 
-def _to_predict(hidden_states: Tensor, labels: Tensor, *, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """The positions to make logits for, [N, C] and [N]: those with a target, but in a graph all of them."""
-    if torch.compiler.is_compiling():  # the number of targets is data
+def _to_predict(
+    hidden_states: Tensor, labels: Tensor, *, vocab_size: int, positions: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The positions to make logits for, [N, C] and [N]: those with a target, but in a graph all of them.
+
+    Labels [N] come from `select_targets`: to select once more would copy the states, and make a GPU wait.
+    """
+    is_open = positions is None and torch.compiler.is_compiling()  # the number of targets is data
+    if is_open or labels.dim() == 1:
         refuse_other_shape(labels, tuple(hidden_states.shape[:-1]))
         return hidden_states.flatten(0, -2), labels.flatten()
-    return select_targets(hidden_states, labels, vocab_size=vocab_size)
+    return select_targets(hidden_states, labels, vocab_size=vocab_size, positions=positions)
 
 
 def score_targets(
@@ -220,14 +232,22 @@ class LinearCrossEntropy(torch.autograd.Function):
         return of_states, None, of_weight, of_bias, None, None
 
 
-def select_targets(hidden_states: Tensor, labels: Tensor, *, vocab_size: int) -> tuple[Tensor, Tensor]:
+def select_targets(
+    hidden_states: Tensor, labels: Tensor, *, vocab_size: int, positions: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Keep the positions that have a target: [..., C] and [...] -> [N, C] and [N], in row-major order.
+
+    Args:
+        positions: where in the flattened labels the targets are, rising, int64 [N]. Who knew it before the batch moved
+            to a GPU saves the host from waiting until the GPU has found it out.
 
     Raises:
         ValueError: when the shapes differ, or a label is outside the vocabulary (on a GPU: see `check_range`).
     """
     refuse_other_shape(labels, tuple(hidden_states.shape[:-1]))
     check_range(labels, name="labels", limit=vocab_size, field="vocab_size", ignored=IGNORED)
+    if positions is not None:
+        return hidden_states.flatten(0, -2)[positions], labels.flatten()[positions]
     is_target = labels != IGNORED
     return hidden_states[is_target], labels[is_target]
 

@@ -20,8 +20,8 @@ from transformers.masking_utils import (
 )
 from transformers.utils.generic import is_flash_attention_requested
 
-from .attention_lacuna import ready_mask
-from .checks_lacuna import check_mask, check_masks_by_type, refuse_other_shape
+from .attention_lacuna import document_blocks, packed_kernel, ready_mask
+from .checks_lacuna import check_bounds, check_mask, check_masks_by_type, refuse_other_shape
 from .configuration_lacuna import LacunaConfig
 
 # By whether the future is hidden, and by type of layer.
@@ -33,7 +33,7 @@ MASKS: dict[tuple[bool, str], Callable[..., Any]] = {
 }
 
 
-def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
+def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None, *, look: bool = True) -> Tensor | None:
     """Number the documents of packed rows: int64 [B, T], or None when every row holds at most one.
 
     A document starts where a real token has position 0. Padding gets the number -1, so that it keeps to itself.
@@ -42,6 +42,7 @@ def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None) -
         position_ids: [B, T], restarting at 0 with each document.
         attention_mask: [B, T], 1 for real tokens, or None when all are real. One with more dimensions says itself who
             sees whom, and nothing is found.
+        look: whether to look at the numbers, for which a GPU makes the host wait; without, all rows count as packed.
     """
     if (
         position_ids is None
@@ -55,7 +56,7 @@ def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None) -
         starts = starts & attention_mask.bool()
         has_before = attention_mask.bool().cumsum(-1) > 1
     # The number of documents is not known while a graph is being traced: a mask that is right for any number is built.
-    if not torch.compiler.is_compiling() and not bool((starts & has_before).any()):
+    if look and not torch.compiler.is_compiling() and not bool((starts & has_before).any()):
         return None
     documents = starts.cumsum(-1)
     return documents if attention_mask is None else documents.masked_fill(~attention_mask.bool(), -1)
@@ -70,6 +71,7 @@ def build_attention_masks(
     position_ids: Tensor | None,
     past_key_values: Cache | None,
     is_causal: bool,
+    document_bounds: Tensor | None = None,
     name: str = "attention_mask",
 ) -> tuple[dict[str, Any], dict[str, Any], Tensor | None]:
     """Build one mask per layer type that the stack uses.
@@ -77,16 +79,16 @@ def build_attention_masks(
     Must run before the model makes its own cache: even an empty one hides from masking_utils that rows are packed.
 
     Args:
-        stack: `"encoder"` or `"decoder"`.
         hidden_states: embeddings [B, T, C]; only shape, dtype and device matter.
         attention_mask: None, [B, S] with 1 for real tokens, [B, 1, T, S], or masks by layer type from `generate`.
         position_ids: what the caller gave, or None when the positions are simply 0, 1, 2, ...
         past_key_values: the cache that the caller gave, or None.
         is_causal: whether the future is hidden.
+        document_bounds: see `LacunaModel.forward`.
 
     Returns:
         Masks by layer type (None where the kernel needs none, the fast path), further arguments for the attention
-        function, and the documents of packed rows [B, T].
+        function, and the documents of packed rows [B, T], where they were looked for.
 
     Raises:
         ValueError: on a mask of the wrong shape.
@@ -102,26 +104,33 @@ def build_attention_masks(
         check_mask(attention_mask, batch_size=batch_size, length=length, seen=seen, is_fixed=is_fixed, name=name)
     if attention_mask is not None and attention_mask.dim() == 4:
         return dict.fromkeys(layer_types, attention_mask), {}, None
-    documents = None
+    documents, kernel = None, None
+    check_bounds(document_bounds, position_ids=position_ids)
     if (attention_mask is None or attention_mask.shape[-1] == length) and isinstance(seen, int) and seen == 0:
-        documents = find_documents(position_ids, attention_mask)
-    if documents is not None and is_fixed and torch.compiler.is_compiling():
-        documents = None  # While tracing, these may stand for rows that are not packed: generation, with this cache.
+        if position_ids is not None and past_key_values is None and not config.is_encoder_decoder:
+            kernel = packed_kernel(hidden_states, config=config, is_bounded=document_bounds is not None)
+        if kernel == "varlen":
+            return dict.fromkeys(layer_types), {"document_bounds": document_bounds}, None
+        documents = find_documents(position_ids, attention_mask, look=kernel is None)
     if documents is not None and is_fixed:
+        _refuse_fixed_cache()
+    elif documents is not None:
+        documents = documents.expand(batch_size, -1)
+        masks, packing = _build_packed_masks(config, stack, hidden_states, documents, is_causal)
+        return _ready(masks, hidden_states, config), packing, documents
+    arguments = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
+    arguments |= {"past_key_values": past_key_values, "position_ids": None} if is_causal else {}
+    masks = {layer_type: MASKS[is_causal, layer_type](**arguments) for layer_type in layer_types}
+    return _ready(masks, hidden_states, config), {}, None
+
+
+def _refuse_fixed_cache() -> None:
+    """Packed rows find no place there; while tracing, they may be none: generation, with this cache."""
+    if not torch.compiler.is_compiling():
         raise ValueError(
             "the rows hold several documents (position_ids restart) and past_key_values has a fixed length: leave the "
             "cache out, or give one that grows"
         )
-    if documents is not None:
-        documents = documents.expand(batch_size, -1)
-        masks, packing = _build_packed_masks(config, stack, hidden_states, documents, is_causal)
-        return _ready(masks, hidden_states, config), packing, documents
-
-    arguments = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
-    if is_causal:
-        arguments |= {"past_key_values": past_key_values, "position_ids": None}
-    masks = {layer_type: MASKS[is_causal, layer_type](**arguments) for layer_type in layer_types}
-    return _ready(masks, hidden_states, config), {}, None
 
 
 def _ready(masks: dict[str, Any], hidden_states: Tensor, config: LacunaConfig) -> dict[str, Any]:
@@ -201,6 +210,8 @@ def _build_packed_cross_mask(
             "max_length_q": longest,
             "max_length_k": encoder_longest,
         }
+    if packed_kernel(hidden_states, config=config, is_bounded=False) == "flex":
+        return document_blocks(documents, encoder_documents), {}
     if config._attn_implementation == "flex_attention":
 
         def within(batch_idx: Tensor, head_idx: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
@@ -240,17 +251,21 @@ def _build_packed_masks(
         arguments |= {"past_key_values": None} if is_causal else {}
         within = packed_sequence_mask_function(documents)
         return {name: MASKS[is_causal, name](**arguments, and_mask_function=within) for name in layer_types}, {}
+    reaches = {name: config.sliding_window - is_causal if "sliding" in name else None for name in layer_types}
+    if packed_kernel(hidden_states, config=config, is_bounded=False) == "flex":
+        return {
+            name: document_blocks(documents, is_causal=is_causal, reach=reach) for name, reach in reaches.items()
+        }, {}
     # masking_utils would go through vmap here: 5.1 ms a mask at [64, 128] against 0.9 ms for the comparison below.
     same_document = documents[:, None, :, None] == documents[:, None, None, :]
     positions = torch.arange(documents.shape[1], device=documents.device)
     distance = positions[:, None] - positions[None, :]
     masks = {}
-    for layer_type in layer_types:
+    for layer_type, reach in reaches.items():
         visible = torch.ones_like(distance, dtype=torch.bool)
         if is_causal:
             visible = distance >= 0
-        if layer_type == "sliding_attention":
-            reach = config.sliding_window - 1 if is_causal else config.sliding_window
+        if reach is not None:
             visible = visible & (distance.abs() <= reach)
         masks[layer_type] = same_document & visible
     return masks, {}

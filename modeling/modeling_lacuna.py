@@ -461,6 +461,7 @@ class LacunaStack(LacunaPreTrainedModel):
         attention_mask: Any,
         is_causal: bool,
         past_key_values: Cache | None = None,
+        document_bounds: Tensor | None = None,
         **inputs: Any,
     ) -> tuple[Tensor, dict[str, dict[str, Any]], Tensor | None]:
         """Everything that the layers need.
@@ -481,6 +482,7 @@ class LacunaStack(LacunaPreTrainedModel):
             position_ids=inputs["position_ids"],
             past_key_values=past_key_values,
             is_causal=is_causal,
+            document_bounds=document_bounds,
             name=f"{self.prefix}attention_mask",
         )
         arguments = {
@@ -516,6 +518,7 @@ class LacunaEncoder(LacunaStack):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        document_bounds: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Hidden states [B, T, C] of the tokens; arguments as in `LacunaModel.forward`."""
@@ -523,6 +526,7 @@ class LacunaEncoder(LacunaStack):
             input_ids,
             attention_mask=attention_mask,
             is_causal=False,
+            document_bounds=document_bounds,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
@@ -564,6 +568,7 @@ class LacunaDecoder(LacunaStack):
         encoder_documents: Tensor | None = None,
         use_cache: bool | None = None,
         is_causal: bool | None = None,
+        document_bounds: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Hidden states [B, T, C] of the tokens; arguments as in `LacunaModel.forward`.
@@ -576,14 +581,10 @@ class LacunaDecoder(LacunaStack):
         is_causal = not self.config.hybrid if is_causal is None else is_causal
         if not is_causal:
             kwargs["is_causal"] = False  # attention functions take it from the module, unless they are told
+        inputs: dict[str, Any] = {"past_key_values": past_key_values, "document_bounds": document_bounds}
+        inputs |= {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
         hidden_states, arguments, documents = self.prepare(
-            input_ids,
-            attention_mask=attention_mask,
-            is_causal=is_causal,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            past_key_values=past_key_values,
+            input_ids, attention_mask=attention_mask, is_causal=is_causal, **inputs
         )
         cross_mask, cross_packing = build_cross_attention_mask(
             config=self.config,
@@ -694,6 +695,7 @@ class LacunaModel(LacunaPreTrainedModel):
         decoder_position_ids: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         encoder_outputs: Any = None,
+        document_bounds: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPoolingAndCrossAttentions | BaseModelOutputWithPastAndCrossAttentions | Seq2SeqModelOutput:
         """Run the blocks.
@@ -709,6 +711,8 @@ class LacunaModel(LacunaPreTrainedModel):
             decoder_...: the same for the decoder of an encoder-decoder. Without ids it reads `input_ids` shifted by
                 one. In packed rows the n-th document of the decoder sees the n-th of the encoder.
             encoder_outputs: what the encoder returned, in place of its input.
+            document_bounds: what `position_ids`, given too, say, in the form that the fastest kernel of a GPU takes:
+                see `packed_attention_forward`. Elsewhere, and in an encoder-decoder, nobody reads it.
             output_attentions, output_hidden_states: also return these of every layer. Attention weights need
                 `attn_implementation="eager"`.
 
@@ -716,13 +720,8 @@ class LacunaModel(LacunaPreTrainedModel):
             ValueError: when ids are outside the vocabulary, rows longer than the learned positions, masks of a wrong
                 shape, or not exactly one of `input_ids` and `inputs_embeds` is given.
         """
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-        }
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
         if self.config.is_encoder_decoder:
             decoder_inputs = {
                 "input_ids": decoder_input_ids,
@@ -733,6 +732,7 @@ class LacunaModel(LacunaPreTrainedModel):
                 "use_cache": use_cache,
             }
             return self._read_and_write(encoder_outputs, inputs, decoder_inputs, **kwargs)
+        inputs["document_bounds"] = document_bounds
         if self.decoder is not None:
             return self.decoder(**inputs, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
         outputs = self.encoder(**inputs, **kwargs)
@@ -806,6 +806,7 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
     can_skip_logits = True
+    can_take_hints = True  # document_bounds and target_positions; an encoder-decoder passes over them
     score_targets = staticmethod(score_targets)  # an instance may have one that was compiled
 
     def get_output_embeddings(self) -> nn.Module:
@@ -820,7 +821,14 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
         cap = self.config.final_logit_softcapping
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    def loss_of(self, hidden_states: Tensor, labels: Tensor, *, num_items: int | Tensor | None) -> Tensor:
+    def loss_of(
+        self,
+        hidden_states: Tensor,
+        labels: Tensor,
+        *,
+        num_items: int | Tensor | None,
+        target_positions: Tensor | None = None,
+    ) -> Tensor:
         """Cross-entropy of the labels [...] given hidden states [..., C]; no more than a chunk of logits exists."""
         cap, head = self.config.final_logit_softcapping, self.lm_head
         if is_plain_linear(head) and not torch.compiler.is_compiling():
@@ -831,10 +839,16 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
                 bias=head.bias,
                 cap=cap,
                 num_items=num_items,
+                target_positions=target_positions,
                 score=self.score_targets,
             )
         return chunked_cross_entropy(
-            hidden_states, labels, project=self.project, vocab_size=self.config.vocab_size, num_items=num_items
+            hidden_states,
+            labels,
+            project=self.project,
+            vocab_size=self.config.vocab_size,
+            num_items=num_items,
+            target_positions=target_positions,
         )
 
 
@@ -888,6 +902,7 @@ class LacunaForPreTraining(LacunaLanguageModel):
         sparse_prediction: bool | None = None,
         num_items_in_batch: int | Tensor | None = None,
         num_pairs_in_batch: int | Tensor | None = None,
+        target_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> LacunaForPreTrainingOutput:
         """Predict masked tokens and the sentence relation.
@@ -899,19 +914,16 @@ class LacunaForPreTraining(LacunaLanguageModel):
             num_items_in_batch: number of masked tokens in the whole batch, over all parts of it.
             num_pairs_in_batch: number of sentence pairs in the whole batch. Without it (`Trainer` knows tokens only)
                 the mean over the pairs here counts by the share of masked tokens that is here: shares add up to one.
+            target_positions: see `select_targets`.
         """
-        outputs = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
+        inputs = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        outputs = self.model(input_ids, attention_mask=attention_mask, **inputs, **kwargs)
         hidden_states = outputs.last_hidden_state
         sparse = labels is not None and is_sparse(self, sparse_prediction)
         if sparse:
-            hidden_states, labels = select_targets(hidden_states, labels, vocab_size=self.config.vocab_size)
+            hidden_states, labels = select_targets(
+                hidden_states, labels, vocab_size=self.config.vocab_size, positions=target_positions
+            )
 
         logits = self.project(self.transform(hidden_states))
         segments = find_segments(input_ids, token_type_ids, sep_token_id=self.config.sep_token_id)
@@ -982,6 +994,7 @@ class LacunaForMaskedLM(LacunaLanguageModel):
         sparse_prediction: bool | None = None,
         skip_logits: bool = False,
         num_items_in_batch: int | Tensor | None = None,
+        target_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
         """Predict masked tokens.
@@ -991,6 +1004,7 @@ class LacunaForMaskedLM(LacunaLanguageModel):
             sparse_prediction: see `is_sparse`.
             skip_logits: return the loss alone and never hold all the logits, see `linear_cross_entropy`.
             num_items_in_batch: number of masked tokens in the whole batch, over all parts of it.
+            target_positions: see `select_targets`.
         """
         outputs = self.model(
             input_ids,
@@ -1005,7 +1019,9 @@ class LacunaForMaskedLM(LacunaLanguageModel):
             hidden_states = torch.cat((hidden_states[:, :1], hidden_states[:, :-1]), dim=1)
         sparse = labels is not None and (skip_logits or is_sparse(self, sparse_prediction))
         if sparse and not torch.compiler.is_compiling():
-            hidden_states, labels = select_targets(hidden_states, labels, vocab_size=self.config.vocab_size)
+            hidden_states, labels = select_targets(
+                hidden_states, labels, vocab_size=self.config.vocab_size, positions=target_positions
+            )
         if self.transform is not None:
             hidden_states = self.transform(hidden_states)
 
@@ -1092,6 +1108,7 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
         skip_logits: bool = False,
         num_items_in_batch: int | Tensor | None = None,
         is_causal: bool = True,
+        target_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Predict the next token at every position.
@@ -1107,28 +1124,28 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
             is_causal: False lets every token see the whole text, in a hybrid model. With labels at masked tokens only
                 this is masked next-token prediction (https://arxiv.org/abs/2410.24159): the state before a masked
                 token predicts it.
+            target_positions: with `skip_logits`, the positions that predict something (one before their labels), see
+                `select_targets`.
         """
         # No argument by name: `Trainer` takes every argument with "label" in its name for one that a batch must have,
         # and would report no loss in evaluation.
         targets = kwargs.pop("shift_labels", None)
-        outputs = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            is_causal=is_causal,
-            **kwargs,
-        )
+        inputs = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        inputs |= {"past_key_values": past_key_values, "use_cache": use_cache, "is_causal": is_causal}
+        outputs = self.model(input_ids, attention_mask=attention_mask, **inputs, **kwargs)
         hidden_states = outputs.last_hidden_state
         if labels is not None and targets is None:
             refuse_other_shape(labels, tuple(hidden_states.shape[:2]))
             targets = shifted(labels)
 
         logits, loss = language_model_loss(
-            self, hidden_states, targets, keep=logits_to_keep, skip_logits=skip_logits, num_items=num_items_in_batch
+            self,
+            hidden_states,
+            targets,
+            keep=logits_to_keep,
+            skip_logits=skip_logits,
+            num_items=num_items_in_batch,
+            target_positions=target_positions,
         )
 
         return CausalLMOutputWithPast(loss=loss, logits=logits, **carry(outputs))
@@ -1142,6 +1159,7 @@ def language_model_loss(
     keep: int | Tensor = 0,
     skip_logits: bool = False,
     num_items: int | Tensor | None = None,
+    target_positions: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Logits and loss of a head that predicts a token at each position; either may be None.
 
@@ -1151,10 +1169,14 @@ def language_model_loss(
         keep: compute logits for that many last positions (0: all), or for these positions. The labels of the others
             then do not count.
         skip_logits: make the loss without the logits.
+        target_positions: see `select_targets`; only where all positions are kept.
     """
     kept = slice(-keep, None) if isinstance(keep, int) else keep
     if skip_logits and labels is not None:
-        return None, model.loss_of(hidden_states[:, kept], labels[:, kept], num_items=num_items)
+        positions = target_positions if isinstance(keep, int) and keep == 0 else None
+        return None, model.loss_of(
+            hidden_states[:, kept], labels[:, kept], num_items=num_items, target_positions=positions
+        )
     logits = model.project(hidden_states[:, kept])
     return logits, None if labels is None else cross_entropy(logits, labels[:, kept], num_items=num_items)
 

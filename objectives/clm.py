@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from .base import PackedPrediction
 from .data import IGNORED
+from .hints import add_hints, for_model
 from .models import loss_alone
 from .packing import Row
 
@@ -95,12 +96,16 @@ class CausalLanguageModelling(PackedPrediction):
         packed = self.eval_rows[int(self._evaluated[row])]
         return self._finished(packed, packed.ids, next_token_labels(packed))
 
+    def with_hints(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A batch on the CPU with what a GPU would have to wait for: documents' bounds, positions that predict."""
+        return add_hints(batch, targets=functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED))
+
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy of each token given those before it."""
         options = {"use_cache": False, **loss_alone(model, z_loss=self.arguments.z_loss)}
-        output = model(**batch, num_items_in_batch=num_targets["tokens"], **options)
+        output = model(**for_model(model, batch), num_items_in_batch=num_targets["tokens"], **options)
         return self._with_z_loss(output.loss, {}, num_targets, next_tokens(output.logits, batch["labels"]))
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .base import PackedPrediction, describe_masking
 from .data import ObjectiveError, random_stream
+from .hints import add_hints, for_model
 from .masking import EVAL_MASK_PROBABILITY, masked_loss, score_masked
 from .models import loss_alone
 
@@ -54,12 +55,16 @@ class MaskedLanguageModelling(PackedPrediction):
             raise ObjectiveError("--objective mlm cannot go on with --model: that is a hybrid; use --objective hybrid")
         super().check_model(model)
 
+    def with_hints(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A batch on the CPU with what a GPU would have to wait for: documents' bounds and masked positions."""
+        return add_hints(batch, targets=batch["labels"])
+
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy at the masked positions."""
         options = loss_alone(model, z_loss=self.arguments.z_loss)
-        output = model(**batch, num_items_in_batch=num_targets["tokens"], **options)
+        output = model(**for_model(model, batch), num_items_in_batch=num_targets["tokens"], **options)
         loss, logits, labels = output.loss, output.logits, batch["labels"]
         if logits is not None and logits.ndim == 3:  # not of Lacuna, whose logits stand at the masked positions only
             loss = masked_loss(logits, labels, num_targets["tokens"])

@@ -28,7 +28,7 @@ from .run import Run, close_run, open_run
 from .schedules import learning_rate
 from .signals import Watchdog
 from .stages import Stage
-from .work import Work, to_device
+from .work import Work, collator, to_device
 
 SPIKE = 6.0
 """Standard deviations above the mean of the last losses that make a loss a spike."""
@@ -472,7 +472,7 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
     return DataLoader(
         TrainingExamples(work),
         batch_sampler=sampler,
-        collate_fn=work.collate,
+        collate_fn=collator(work, accelerator.device),
         num_workers=num_workers,
         generator=torch.Generator(),
         pin_memory=on_gpu,

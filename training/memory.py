@@ -19,7 +19,7 @@ from .errors import ArgumentError
 from .flops import predicts_targets_only
 from .live_tensors import LiveTensors, counting
 from .optimizers import OPTIMIZERS
-from .work import Work, to_device
+from .work import Work, collator, to_device
 
 _KEPT = 1 / 3
 """Freed memory that glibc's allocator does not give back, as a share of what is made and freed in each step: 0.27 to
@@ -254,7 +254,7 @@ def choose_micro_batch(
 
 def _fits(model: nn.Module, work: Work, rows: int, held: int, device: torch.device, precision: str) -> bool:
     """Whether forward and backward of so many rows run on a GPU while `held` bytes are taken; leaves no gradient."""
-    batch = work.collate([work.example(row % work.num_examples, row, 1.0) for row in range(rows)])
+    batch = collator(work, device)([work.example(row % work.num_examples, row, 1.0) for row in range(rows)])
     counts = {name: torch.tensor(max(count, 1), device=device) for name, count in work.count_targets(batch).items()}
     model.train()
     kept: list[Tensor] = []

@@ -1,5 +1,7 @@
 """What the loop is given to learn. Objectives (pretraining) and tasks (fine-tuning) both look like this."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -63,6 +65,17 @@ class Work(Protocol):
     def baseline(self) -> dict[str, float]:
         """What is reached without a model, under the names of `summarize`."""
         ...
+
+
+def collator(work: Work, device: torch.device) -> Callable[[list[dict[str, Any]]], dict[str, Tensor]]:
+    """What makes batches to train on there; for a GPU `with_hints` of the work, if it has one, is part of it."""
+    if device.type == "cuda" and hasattr(work, "with_hints"):
+        return partial(_collate_with_hints, work)
+    return work.collate
+
+
+def _collate_with_hints(work: Any, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    return work.with_hints(work.collate(examples))
 
 
 def to_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:

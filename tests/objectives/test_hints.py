@@ -1,0 +1,102 @@
+"""What a GPU is told so that nobody waits for it: right, and without effect on what is learned."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+
+from modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
+from objectives import IGNORED, OBJECTIVES
+from objectives.hints import HINTS, TOKENS_A_SLOT, document_bounds, for_model, target_positions
+from training.work import collator
+
+VOCAB = 60
+HEADS = {"mlm": ("encoder", LacunaForMaskedLM), "clm": ("decoder", LacunaForCausalLM)}
+
+
+@pytest.fixture(scope="module")
+def make(store_of, parts):
+    generator = np.random.default_rng(5)
+    lengths = [generator.integers(1, 15, size=generator.integers(1, 12)) for _ in range(40)]
+    store = store_of([[generator.integers(5, VOCAB, size=size).tolist() for size in document] for document in lengths])
+    return lambda name, **options: OBJECTIVES[name](**parts(store, objective=name, **options))
+
+
+def model_for(name: str) -> Any:
+    shape, head = HEADS[name]
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return head(LacunaConfig(shape=shape, **sizes)).train()
+
+
+@pytest.mark.parametrize("packing", ["none", None])
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+@pytest.mark.parametrize("name", HEADS)
+def test_hints_change_no_loss_and_no_gradient(make, name: str, z_loss: float, packing: str | None) -> None:
+    work = make(name, z_loss=z_loss, **({} if packing is None else {"packing": packing}))
+    plain = work.collate([work.example(row, row) for row in range(4)])
+    batch = work.with_hints(plain)
+    assert set(batch) - set(plain) == set(HINTS if packing is None else HINTS[1:])
+    counts = {key: torch.tensor(count) for key, count in work.count_targets(plain).items()}
+    found = []
+    for inputs in (plain, batch):
+        model = model_for(name)
+        loss, _ = work.loss(model, inputs, counts)
+        loss.backward()
+        found.append([loss.detach(), *(parameter.grad for parameter in model.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_other_models_get_none(make) -> None:
+    sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    bert = BertForMaskedLM(BertConfig(**sizes, intermediate_size=16))
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_embd=16, n_layer=1, n_head=2))
+    for name, model in (("mlm", bert), ("clm", gpt2)):
+        work = make(name)
+        batch = work.with_hints(work.collate([work.example(0, 0)]))
+        assert not set(HINTS) & set(for_model(model, batch))
+        loss, _ = work.loss(model, batch, {"tokens": torch.tensor(3)})
+        assert torch.isfinite(loss)
+
+
+def test_only_a_gpu_is_told(make) -> None:
+    work = make("mlm")
+    examples = [work.example(row, row) for row in range(2)]
+    assert collator(work, torch.device("cpu")) == work.collate
+    for_gpu = pickle.loads(pickle.dumps(collator(work, torch.device("cuda"))))  # noqa: S301, as workers get it
+    assert set(for_gpu(examples)) == {*work.collate(examples), *HINTS}
+    pairs = make("mlm_nsp")  # tells nothing
+    assert collator(pairs, torch.device("cuda")) == pairs.collate
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(rows=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=9), min_size=1, max_size=4))
+def test_bounds_are_those_of_the_documents(rows: list[list[int]]) -> None:
+    width = max(map(sum, rows))
+    lengths = [part for row in rows for part in [*row, width - sum(row)] if part]
+    positions = torch.cat([torch.arange(part) for part in lengths]).view(len(rows), width)
+    bounds = document_bounds(positions)
+    total = len(rows) * width
+    assert bounds.dtype == torch.int32
+    assert bounds.tolist()[: len(lengths) + 1] == [0, *np.cumsum(lengths).tolist()]
+    assert set(bounds.tolist()[len(lengths) :]) == {total}
+    slots = len(bounds) - 1
+    base = max(1, total // TOKENS_A_SLOT)
+    assert slots >= len(lengths) and slots % base == 0 and (slots == base or slots < 2 * len(lengths))
+
+
+def test_a_row_that_goes_on_with_a_document_begins_one_of_its_own() -> None:
+    positions = torch.tensor([[3, 4, 0, 1], [2, 3, 4, 5]])
+    assert document_bounds(positions).tolist()[:4] == [0, 2, 4, 8]
+    assert positions[0, 0] == 3, "what was given is as it was"
+
+
+def test_positions_of_targets() -> None:
+    labels = torch.tensor([[IGNORED, 7, IGNORED], [8, IGNORED, 9]])
+    assert target_positions(labels).tolist() == [1, 3, 5]
