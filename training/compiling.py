@@ -24,6 +24,9 @@ LONG_ENOUGH = 3e14
 """Floating-point operations of a run from which on compiling for a CPU pays: some five minutes on two cores, of which
 a tenth to a fifth is saved, against the half minute that it takes."""
 
+_VERSIONS = 64
+"""Of a block's code: by type of layer, for training and evaluation, for each number of documents on a GPU."""
+
 
 def compiler_of(device: torch.device) -> str | None:
     """What turns the code into machine code on this device; None where it is missing."""
@@ -81,6 +84,8 @@ def compile_model(model: nn.Module) -> int:
 
     Weights, their names and what is saved stay as they are.
     """
+    # Blocks share their code, and with it one limit of versions; beyond it they would silently run uncompiled.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _VERSIONS)
     names = set(getattr(model, "_no_split_modules", None) or [])
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     blocks = [block for modules in lists for block in modules if type(block).__name__ in names]

@@ -17,10 +17,15 @@ from hypothesis import strategies as st
 from random_models import assert_agree, assert_same_gradients, configurations, examples, make_model, weigh
 from random_models import random_ids as random_tokens
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.nn.attention.flex_attention import BlockMask
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, LacunaForPreTraining, attention_lacuna
+from modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, attention_lacuna
 from modeling.attention_lacuna import document_blocks, packed_kernel
 from modeling.losses_lacuna import shifted
 from modeling.masks_lacuna import build_attention_masks
@@ -282,6 +287,34 @@ def test_nothing_of_the_size_of_a_mask_is_made(is_bounded: bool) -> None:
     assert seen.elements >= 2 * 1024 * 1024
 
 
+@pytest.mark.parametrize("kernel", ["varlen", "flex"])
+@pytest.mark.parametrize("shape", ["encoder", "decoder"])
+def test_a_step_asks_for_no_number(shape: str, kernel: str) -> None:
+    """With tensors that have a shape and no content: whoever looked at a number would end in an error."""
+    batch = hinted(work_of([[100, 300, 112], [512]], shape=shape), shape=shape)
+    if kernel == "flex":
+        del batch["document_bounds"]
+
+    def shapes_alone(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any
+    ) -> Tensor:
+        groups = query.shape[1] // key.shape[1]
+        return (query + (key + value).repeat_interleave(groups, 1)).transpose(1, 2)
+
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        model = small(shape)
+        inputs = {name: fake.from_tensor(value) for name, value in batch.items()}
+        with as_on_a_gpu(block=128, varlen=attention_lacuna.flash_varlen, flex=shapes_alone) as used:
+            attention_lacuna.VARLEN_DTYPES.add(torch.bfloat16)
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(**inputs, skip_logits=True).loss
+            loss.backward()
+        assert used == [kernel, kernel]
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        with pytest.raises((DataDependentOutputException, DynamicOutputShapeException)):
+            model(**inputs, skip_logits=True)  # the ways of a CPU do look
+
+
 def test_who_gets_which_kernel() -> None:
     config = LacunaConfig(shape="encoder", vocab_size=41, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     config._attn_implementation = "sdpa"
@@ -310,49 +343,10 @@ def test_bounds_that_no_kernel_could_read_are_refused(bounds: Tensor) -> None:
         model(random_tokens(1, 4, seed=0), document_bounds=torch.tensor([0, 4], dtype=torch.int32))
 
 
-# ------------------------------------------------------------------------------------------------ positions of targets
-
-
-@examples(40)
-@given(
-    config=configurations(("encoder", "decoder")),
-    seed=SEEDS,
-    share=st.sampled_from([0.0, 0.2, 1.0]),
-    skip_logits=st.booleans(),
-)
-def test_positions_of_targets_change_no_loss(config: LacunaConfig, seed: int, share: float, skip_logits: bool) -> None:
-    model = make_model(config, seed=seed).train()
-    other = copy.deepcopy(model)
-    ids = random_tokens(3, 7, seed=seed)
-    labels = ids.masked_fill(torch.rand(3, 7, generator=torch.Generator().manual_seed(seed)) >= share, -100)
-    positions = target_positions(labels if config.shape == "encoder" else shifted(labels))
-    losses = [
-        model(ids, labels=labels, skip_logits=skip_logits).loss,
-        other(ids, labels=labels, skip_logits=skip_logits, target_positions=positions).loss,
-    ]
-    for loss in losses:
-        loss.backward()
-    assert_agree(losses[1], losses[0], tolerance=1e-6)
-    assert_same_gradients(other, model, tolerance=1e-6)
-
-
-def test_positions_of_targets_with_pairs_too() -> None:
-    config = LacunaConfig(shape="encoder", vocab_size=41, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
-    model = make_model(config, "LacunaForPreTraining").train()
-    assert isinstance(model, LacunaForPreTraining)
-    ids = random_tokens(2, 6, seed=3)
-    labels = ids.masked_fill(torch.arange(6) % 2 == 0, -100)
-    arguments = {"labels": labels, "next_sentence_label": torch.tensor([0, 1])}
-    expected = model(ids, **arguments)
-    actual = model(ids, **arguments, target_positions=target_positions(labels))
-    torch.testing.assert_close(actual.loss, expected.loss)
-    torch.testing.assert_close(actual.prediction_logits, expected.prediction_logits)
-
-
 # ------------------------------------------------------------------------------------------------------------ on a GPU
 
 
-def on_gpu(shape: str, **fields: Any) -> Any:
+def small(shape: str) -> Any:
     """A model with both types of layers and a window of 20 tokens."""
     config = LacunaConfig(
         shape=shape,
@@ -364,10 +358,9 @@ def on_gpu(shape: str, **fields: Any) -> Any:
         layer_types=["full_attention", "sliding_attention"],
         sliding_window=20,
         max_position_embeddings=2048,
-        **fields,
     )
     torch.manual_seed(0)
-    return (LacunaForMaskedLM if shape == "encoder" else LacunaForCausalLM)(config).cuda().train()
+    return (LacunaForMaskedLM if shape == "encoder" else LacunaForCausalLM)(config).train()
 
 
 def work_of(lengths: list[list[int]], *, shape: str) -> dict[str, Tensor]:
@@ -407,12 +400,12 @@ def test_packed_equals_padded_on_a_gpu(shape: str, dtype: torch.dtype) -> None:
         [torch.ones(len(part), dtype=torch.long) for part in pieces["labels"]], batch_first=True
     )
     del padded["position_ids"]
-    model = on_gpu(shape)
+    model = small(shape).cuda()
     expected = loss_of(model, padded, dtype=dtype)
     expected.backward()
     tolerance = 1e-4 if dtype == torch.float32 else 2e-2
     for inputs in (batch, hinted(batch, shape=shape)):
-        other = on_gpu(shape)
+        other = small(shape).cuda()
         loss = loss_of(other, inputs, dtype=dtype)
         loss.backward()
         assert_agree(loss, expected, tolerance=tolerance)
@@ -428,7 +421,7 @@ def test_no_mask_is_allocated_on_a_gpu(is_bounded: bool) -> None:
     """A mask of 8 rows of 2048 tokens would be 32 MiB as bool, and 64 as numbers to add; torch's workspaces less."""
     batch = work_of([[2048 - 3 * row, 3 * row] if row else [2048] for row in range(8)], shape="encoder")
     batch = hinted(batch, shape="encoder") if is_bounded else batch
-    model = on_gpu("encoder")
+    model = small("encoder").cuda()
     loss_of(model, batch, dtype=torch.bfloat16).backward()  # compiles, and makes room for products
     batch = {name: value.cuda() for name, value in batch.items()}
     with as_recorded() as largest:
@@ -454,7 +447,7 @@ def as_recorded() -> Iterator[list[int]]:
 def test_a_step_waits_for_nothing_on_a_gpu(shape: str) -> None:
     batch = hinted(work_of([[100, 300, 112], [512]], shape=shape), shape=shape)
     batch = {name: value.pin_memory() for name, value in batch.items()}
-    model = on_gpu(shape)
+    model = small(shape).cuda()
     loss_of(model, batch, dtype=torch.bfloat16).backward()  # each shape is looked at once, see `check_range`
     torch.cuda.set_sync_debug_mode("error")
     try:
