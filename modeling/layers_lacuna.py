@@ -277,7 +277,10 @@ def distinct_positions(position_ids: Tensor) -> Tensor | None:
 
     A CPU takes a quarter of the time for their sines and cosines. A GPU would have to be waited for to know the last.
     """
-    if position_ids.device.type != "cpu" or torch.compiler.is_compiling() or position_ids.shape[0] == 1:
+    has_numbers = (
+        position_ids.device.type == "cpu" and type(position_ids) is Tensor and not torch.compiler.is_compiling()
+    )
+    if position_ids.shape[0] == 1 or not has_numbers:
         return None
     first, last = (int(bound) for bound in torch.aminmax(position_ids))
     return torch.arange(last + 1) if first >= 0 and 4 * (last + 1) <= position_ids.numel() else None

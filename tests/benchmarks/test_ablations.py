@@ -29,6 +29,7 @@ def test_every_variant_changes_something_that_exists(study: str) -> None:
         seen[built] = name
 
 
+@pytest.mark.slow
 def test_it_trains_times_and_reports(tmp_path: Path, two_texts: Path) -> None:
     options = {"steps": 2, "length": 16, "vocab_size": 400, "threads": 1, "time_steps": 3, "rounds": 1}
     options |= {"data": two_texts, "output_dir": tmp_path, "work_dir": tmp_path / "work", "objectives": "mlm"}

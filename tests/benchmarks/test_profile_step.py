@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from processes import run
 
 
+@pytest.mark.slow
 def test_it_writes_a_table(tmp_path: Path) -> None:
     words = ["--name", "a", "--steps", 1, "--batch_size", 2, "--length", 16, "--compile", "off"]
     done = run("benchmarks/profile_step.py", *words, "--output_dir", tmp_path)

@@ -5,10 +5,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from loss_report import summarize
 from processes import run
 
 
+@pytest.mark.slow
 def test_it_trains_reports_and_finds_its_parts_again(tmp_path: Path, two_texts: Path) -> None:
     options = {"steps": 3, "tuning_steps": 2, "our_steps": 2, "learning_rates": "1e-3,3e-3", "batch_size": 2}
     options |= {"length": 16, "vocab_size": 400, "points": 3, "point_rows": 4, "threads": 1, "data": two_texts}

@@ -121,7 +121,13 @@ def test_a_compiled_model_computes_the_same_and_warming_up_changes_nothing() -> 
 def test_a_compiled_run_stopped_and_resumed_ends_where_one_ends_that_was_not(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = training.TrainingArguments(
-        output_dir=str(folder), max_steps=6, batch_size=4, compile="on", save_steps=3, eval_steps=0
+        output_dir=str(folder),
+        max_steps=6,
+        batch_size=4,
+        compile="on",
+        save_steps=3,
+        eval_steps=0,
+        mixed_precision="no",
     )
 
     def train(run: training.TrainingArguments) -> list[torch.Tensor]:
