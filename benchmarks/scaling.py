@@ -7,13 +7,15 @@ Measured is weak scaling on a CPU: one process with all cores against one proces
 gradients after every step; each process has as many rows in a step in both cases. Efficiency is tokens per second of
 all processes over those of the one. Both are the recipe itself, by `torchrun`, on the project's built-in text.
 
-Reckoned is what exchanging gradients costs where every GPU has the whole model (DDP): a ring sends 2 (n - 1) / n times
-the float32 gradients through each link, bucket by bucket while the backward pass (two thirds of the work) still runs;
-only what it does not hide is lost. The speed of one GPU is an input (`--mfu`, share of the peak).
+Reckoned is what exchanging gradients costs where every GPU has the whole model (DDP): rings send 2 (n - 1) / n times
+the float32 gradients out of each GPU and, between nodes, out of each node through all its network cards together,
+bucket by bucket while the backward pass (two thirds of the work) still runs; only what it does not hide is lost. The
+speed of one GPU is an input (`--mfu`, share of the peak).
 """
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -27,12 +29,12 @@ from tqdm import tqdm
 
 PEAK = 989.4e12
 """Operations a second of one H100 or H200 in bf16 (NVIDIA data sheets, 2024)."""
-NVLINK, INFINIBAND, ETHERNET = 450e9, 50e9, 12.5e9
-"""Bytes a second in one direction: NVLink 4 and one card of 400 Gbit/s, both for each GPU; one of 100 Gbit/s."""
+NVLINK, INFINIBAND, ETHERNET = 450e9, 8 * 50e9, 12.5e9
+"""Bytes a second in one direction: NVLink 4 of a GPU; of a node, 8 cards of 400 Gbit/s, and one of 100 Gbit/s."""
 ACHIEVED = 0.8
-"""Share of a link's speed that a collective reaches."""
+"""Share of a link's speed that a collective is taken to reach."""
 LATENCY = 15e-6
-"""Seconds for each hop of a ring and bucket."""
+"""Seconds for each level of a tree over all GPUs, up and down, in which a bucket is taken to be begun."""
 BUCKET = 25 * 2**20
 """Bytes that DDP exchanges at once."""
 
@@ -56,12 +58,12 @@ CASES = [
 
 
 def exchange_seconds(case: Case, *, gpus: int, bytes_per_second: float) -> float:
-    """A ring's time for the gradients of a step: 2 (n - 1) / n of them through each link, in buckets."""
+    """A ring's time for the gradients of a step: 2 (n - 1) / n of them through its slowest link, in buckets."""
     if gpus == 1:
         return 0.0
     size = 4 * case.parameters
-    hops = 2 * (gpus - 1) * max(1.0, size / BUCKET)
-    return 2 * (gpus - 1) / gpus * size / (ACHIEVED * bytes_per_second) + hops * LATENCY
+    waits = 2 * math.ceil(math.log2(gpus)) * max(1.0, size / BUCKET)
+    return 2 * (gpus - 1) / gpus * size / (ACHIEVED * bytes_per_second) + waits * LATENCY
 
 
 def efficiency(case: Case, *, gpus: int, bytes_per_second: float, mfu: float) -> float:
@@ -76,9 +78,9 @@ def efficiency(case: Case, *, gpus: int, bytes_per_second: float, mfu: float) ->
 def reckon(mfu: float) -> list[dict[str, Any]]:
     """Efficiency of each case on one node of 8 GPUs, on 8 such nodes, and on 8 nodes with slow Ethernet."""
     places = [
-        ("8 GPUs, NVLink", 8, NVLINK),
-        ("64 GPUs, 8 nodes, InfiniBand 400 Gbit/s a GPU", 64, INFINIBAND),
-        ("64 GPUs, 8 nodes, Ethernet 100 Gbit/s a node", 64, ETHERNET / 8),
+        ("8 GPUs, 1 node, NVLink", 8, NVLINK),
+        ("64 GPUs, 8 nodes, InfiniBand, 8 x 400 Gbit/s a node", 64, INFINIBAND),
+        ("64 GPUs, 8 nodes, Ethernet, 100 Gbit/s a node", 64, ETHERNET),
     ]
     return [
         {

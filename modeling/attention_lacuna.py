@@ -20,6 +20,7 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from .configuration_lacuna import LacunaConfig
+from .grouping_lacuna import DocumentGroups, attend_in_groups
 
 try:
     from torch.nn.attention.varlen import varlen_attn
@@ -28,6 +29,9 @@ except ImportError:  # before torch 2.10
 
 _DENSE_SCORES = 512 * 512
 """Scores of a row and head up to which `DenseAttention` trains faster than torch's kernel, in bf16 on a CPU."""
+
+UNGROUPED = 512
+"""Tokens of a row up to which all scores of packed rows are computed on a CPU: to move states would take as long."""
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
@@ -232,8 +236,15 @@ def fused_attention_forward(
     """`sdpa`, by whichever kernel is fastest here; arguments as in `eager_attention_forward`, no weights.
 
     Args:
-        document_bounds (a further argument): see `packed_attention_forward`, as are masks that are no tensors.
+        document_bounds (a further argument): see `packed_attention_forward`, as are masks of blocks.
     """
+    if isinstance(attention_mask, DocumentGroups):
+
+        def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
+            options: dict[str, Any] = {"dropout": dropout, "is_causal": False}
+            return fused_attention_forward(module, query, key, value, visible, scaling, **options)[0]
+
+        return attend_in_groups(attend, query, key, value, attention_mask), None
     packing = kwargs.pop("document_bounds", None)
     packing = attention_mask if isinstance(attention_mask, BlockMask) else packing
     if packing is not None:
@@ -387,6 +398,17 @@ def _ranges(documents: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return first, documents.clamp(min=-1).amax(-1), (documents == -1).any(-1), is_real.all(-1)
 
 
+def can_group(hidden_states: Tensor, *, config: LacunaConfig) -> bool:
+    """Whether attention over packed rows [B, T, C] may be computed in groups of documents."""
+    return (
+        config._attn_implementation == "sdpa"
+        and hidden_states.device.type == "cpu"
+        and hidden_states.shape[1] > UNGROUPED
+        and type(hidden_states) in (Tensor, nn.Parameter)  # numbers that can be looked at
+        and not torch.compiler.is_compiling()
+    )
+
+
 def document_blocks(
     documents: Tensor, seen_documents: Tensor | None = None, *, is_causal: bool = False, reach: int | None = None
 ) -> BlockMask:
@@ -444,6 +466,7 @@ __all__ = [
     "MultiplicativeScore",
     "as_bias",
     "attention_function",
+    "can_group",
     "compute_dtype",
     "document_blocks",
     "eager_attention_forward",

@@ -229,6 +229,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
 }
 
+# Henry et al. 2020, https://arxiv.org/abs/2010.04245, for the norms on queries and keys: what trains faster than
+# ModernBERT by measurement (benchmarks/ablations-*.md), and is no native class.
+FAMILIES["lacuna"] = {
+    **FAMILIES["modernbert"],
+    "parts": {**FAMILIES["modernbert"]["parts"], "qk_norm": True},
+}
+
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4},
     "mini": {"hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6},

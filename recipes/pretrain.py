@@ -24,7 +24,7 @@ import tokenization
 import training
 from objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction, show_examples
 
-DEFAULT_FAMILY = {"encoder": "modernbert", "decoder": "qwen3", "encoder-decoder": "bart"}
+DEFAULT_FAMILY = {"encoder": "lacuna", "decoder": "qwen3", "encoder-decoder": "bart"}
 CACHE = Path(os.environ.get("LACUNA_CACHE", Path.home() / ".cache" / "lacuna"))
 
 

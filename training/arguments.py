@@ -5,7 +5,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import ArgumentError
 
@@ -73,6 +73,15 @@ class Tracker(str):
         return super().__new__(cls, value)
 
 
+if TYPE_CHECKING:  # after construction it is there
+    DerivedRate = float
+else:
+    DerivedRate = float | None
+
+RATES = {"muon": 6e-3, "lion": 3e-4}
+"""Learning rates of a new tiny model by optimizer, where not 0.001 (benchmarks/ablations-*.md)."""
+
+
 @dataclass
 class ModelArguments:
     """Which model to start from."""
@@ -96,7 +105,8 @@ class NewModelArguments(ModelArguments):
     family: str | None = option(
         None,
         "Architecture of a new model: bert, modernbert (encoders), gpt2, llama, qwen3 (decoders), bart or vaswani "
-        "(encoder-decoders). Default: modernbert, qwen3 or bart, as the objective needs.",
+        "(encoder-decoders). Default: lacuna (modernbert with norms on queries and keys), qwen3 or bart, as the "
+        "objective needs.",
     )
     size: str = option("tiny", "Size of a new model: tiny, mini, small, base or large.")
     vocab_size: int = option(8192, "Vocabulary of the tokenizer that is trained when no --tokenizer is given.")
@@ -125,9 +135,11 @@ class TrainingArguments:
     )
     eval_batch_size: int = option(64, "Examples in one evaluation batch of one process.")
     optimizer: Literal["adamw", "muon", "stable_adamw", "lion", "ademamix"] = option(
-        "adamw", "adamw; muon for matrices with AdamW for the rest; stable_adamw, lion, ademamix: an extra."
+        "muon", "muon, for matrices, with AdamW for the rest; adamw; stable_adamw, lion, ademamix: an extra."
     )
-    learning_rate: float = option(1e-3, "Peak learning rate.")
+    learning_rate: DerivedRate = option(
+        None, "Peak learning rate. Default: 0.006 for muon, 0.0003 for lion, 0.001 for the others."
+    )
     schedule: Literal["wsd", "linear", "cosine", "constant"] = option(
         "wsd", "Learning rate over time: wsd (warm-up, stable, decay by 1 - sqrt), linear, cosine or constant."
     )
@@ -178,6 +190,8 @@ class TrainingArguments:
     def __post_init__(self) -> None:
         self.batch_size, self.batch_size_at = Numbers(self.batch_size), Numbers(self.batch_size_at)
         _check_stages("batch_size", self.batch_size, self.batch_size_at)
+        if self.learning_rate is None:
+            self.learning_rate = RATES.get(self.optimizer, 1e-3)
         if isinstance(self.micro_batch_size, int) and not isinstance(self.micro_batch_size, MicroBatchSize):
             if self.micro_batch_size <= 0:
                 raise ArgumentError(f"--micro_batch_size must be greater than 0, got {self.micro_batch_size}")
@@ -260,7 +274,10 @@ class FineTuningArguments(TrainingArguments):
 
     output_dir: str = option("runs/finetuned", "Folder for the model, predictions, metrics and curves.")
     batch_size: Numbers = option(Numbers(32), "Examples in one optimizer step, over all processes.")
-    learning_rate: float = option(3e-4, "Peak learning rate.")
+    optimizer: Literal["adamw", "muon", "stable_adamw", "lion", "ademamix"] = option(
+        "adamw", "adamw; muon, for matrices, with AdamW for the rest; stable_adamw, lion, ademamix: an extra."
+    )
+    learning_rate: DerivedRate = option(3e-4, "Peak learning rate.")
     schedule: Literal["wsd", "linear", "cosine", "constant"] = option(
         "linear", "Learning rate over time: wsd (warm-up, stable, decay by 1 - sqrt), linear, cosine or constant."
     )

@@ -20,9 +20,9 @@ from .work import to_device
 
 CPU_SPEED = 1e12
 """Operations a second that a CPU is taken to do, to tell how many a run of some minutes makes."""
-LONG_ENOUGH = 3e14
-"""Floating-point operations of a run from which on compiling for a CPU pays: some five minutes on two cores, of which
-a tenth to a fifth is saved, against the half minute that it takes."""
+LONG_ENOUGH = 6e13
+"""Floating-point operations of a run from which on compiling for a CPU pays: about a minute on two cores, of which a
+quarter is saved, against the quarter of a minute that it takes."""
 
 _VERSIONS = 64
 """Of a block's code: by type of layer, for training and evaluation, for each number of documents on a GPU."""

@@ -68,8 +68,8 @@ def test_short_runs_are_not_compiled_and_long_ones_are() -> None:
     operations_a_step = 6 * sum(weight.numel() for weight in small_model().parameters()) * 4 * 8
     enough = int(LONG_ENOUGH // operations_a_step) + 1
     assert decision(max_steps=enough) and not decision(max_steps=enough // 2)
-    assert decision(max_minutes=10) and not decision(max_minutes=1)
-    assert not decision(max_minutes=1, max_steps=enough) and not decision(max_minutes=10, max_steps=10)
+    assert decision(max_minutes=10) and not decision(max_minutes=0.5)
+    assert not decision(max_minutes=0.5, max_steps=enough) and not decision(max_minutes=10, max_steps=10)
 
 
 @pytest.mark.usefixtures("a_compiler")

@@ -15,7 +15,7 @@ from training.devices import GPUS, find_gpu, require_gpu
 from training.errors import ArgumentError
 from training.flops import attentions, flops_per_token, peak_flops
 
-FAMILIES = ["bert", "modernbert", "gpt2", "llama", "qwen3", "bart", "vaswani"]
+FAMILIES = ["bert", "modernbert", "lacuna", "gpt2", "llama", "qwen3", "bart", "vaswani"]
 AUTO = {
     "encoder": "AutoModelForMaskedLM",
     "decoder": "AutoModelForCausalLM",
