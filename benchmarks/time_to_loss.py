@@ -41,11 +41,11 @@ OURS: dict[str, Kind] = {"lacuna-mlm": "masked", "lacuna-clm": "causal"}
 RECIPE: dict[Kind, dict[str, Any]] = {
     "masked": {
         "objective": "mlm",
-        "family": "modernbert",
+        "family": "lacuna",
         "size": "tiny",
         "document_boundary": "line",
         "optimizer": "muon",
-        "learning_rate": 3e-3,
+        "learning_rate": 6e-3,
         "batch_size": 64,
     },
     "causal": {
@@ -54,7 +54,7 @@ RECIPE: dict[Kind, dict[str, Any]] = {
         "size": "tiny",
         "document_boundary": "file",
         "optimizer": "muon",
-        "learning_rate": 3e-3,
+        "learning_rate": 6e-3,
         "batch_size": 64,
     },
 }

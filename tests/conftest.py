@@ -16,6 +16,9 @@ os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 if "PYTEST_XDIST_WORKER" in os.environ:  # a process for each core already; torch's threads would fight over them
     os.environ["OMP_NUM_THREADS"] = "1"
+    if hasattr(os, "sched_setaffinity"):  # recipes use all cores that they may, and inherit this
+        _cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {_cores[int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) % len(_cores)]})
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ import importlib
 import itertools
 import json
 import statistics
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,14 +149,24 @@ def test_memory_is_a_line(shop: Any) -> None:
     assert fitted["bytes_of_a_row"] == pytest.approx(7) and fitted["bytes_fixed"] == pytest.approx(100)
 
 
-def test_more_rows_take_more_memory(shop: Any) -> None:
-    contenders = shop("contenders")
-    peaks = []
-    for rows in (8, 64):
-        trainee = contenders.Trainee(name="bert", sizes=contenders.Sizes(**SIZES), is_compiled=False, threads=1)
-        peaks.append(trainee.peak_memory(rows=rows, length=64, vocab_size=512)["bytes"])
+PEAKS = """
+import sys
+sys.path[:0] = {path!r}
+import contenders
+for rows in (8, 64):
+    trainee = contenders.Trainee(name="bert", sizes=contenders.Sizes(**{sizes!r}), is_compiled=False, threads=1)
+    print(trainee.peak_memory(rows=rows, length=64, vocab_size=512)["bytes"])
+"""
+
+
+def test_more_rows_take_more_memory() -> None:
+    """In a process that keeps no memory of others."""
+    code = PEAKS.format(path=[str(REPOSITORY / "benchmarks"), str(REPOSITORY)], sizes=SIZES)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    few, many = map(int, done.stdout.split())
     logits = 56 * 64 * 512 * 4  # of the rows that were added, in float32
-    assert peaks[1] - peaks[0] > logits
+    assert many - few > logits
 
 
 def test_a_worker_that_fails_says_why(shop: Any, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_spike_is_logged_with_its_samples(toy: Toy) -> None:
     [
         ("seed", 1, "seed is 1"),
         ("batch_size", 4, "batch_size is '4'"),
-        ("optimizer", "adamw", "optimizer is 'adamw'"),
+        ("optimizer", "muon", "optimizer is 'muon'"),
         ("rows", 40, "data is '40 rows'"),
     ],
 )

@@ -24,6 +24,7 @@ OPTIONS: dict[str, Any] = {
     "logging_steps": 1,
     "eval_steps": 6,
     "save_steps": 3,
+    "optimizer": "adamw",
     "learning_rate": 1e-2,
     "mixed_precision": "no",
     "deterministic": True,

@@ -131,7 +131,17 @@ CHECKPOINTS = {
 }
 CODE = {
     f"{name}_lacuna.py"
-    for name in ("attention", "checks", "configuration", "families", "layers", "losses", "masks", "modeling")
+    for name in [
+        "attention",
+        "checks",
+        "configuration",
+        "families",
+        "grouping",
+        "layers",
+        "losses",
+        "masks",
+        "modeling",
+    ]
 }
 
 
