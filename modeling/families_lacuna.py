@@ -230,7 +230,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 # Henry et al. 2020, https://arxiv.org/abs/2010.04245, for the norms on queries and keys: what trains faster than
-# ModernBERT by measurement (benchmarks/ablations-*.md), and is no native class.
+# ModernBERT by measurement (docs/speed.md), and is no native class.
 FAMILIES["lacuna"] = {
     **FAMILIES["modernbert"],
     "parts": {**FAMILIES["modernbert"]["parts"], "qk_norm": True},

@@ -79,7 +79,7 @@ else:
     DerivedRate = float | None
 
 RATES = {"muon": 6e-3, "lion": 3e-4}
-"""Learning rates of a new tiny model by optimizer, where not 0.001 (benchmarks/ablations-*.md)."""
+"""Learning rates of a new tiny model by optimizer, where not 0.001 (docs/speed.md)."""
 
 
 @dataclass
