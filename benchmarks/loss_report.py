@@ -262,8 +262,11 @@ def _draw_kind(axes: Any, kind: str, summary: dict[str, Any]) -> None:
     axes.set_xlabel("minutes of training", color=curves.QUIET)
     axes.set_ylabel("held-out loss (nats)", color=curves.QUIET)
     axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    ticks = [digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5)]
+    axes.set_xticks([tick for tick in ticks if low <= tick <= high])  # all minor ones would run into each other
+    axes.set_xticks([], minor=True)
     axes.xaxis.set_major_formatter(curves.short)
-    axes.xaxis.set_minor_formatter(curves.short)
     axes.legend()
 
 
