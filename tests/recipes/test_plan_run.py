@@ -38,18 +38,8 @@ def number_after(name: str, text: str) -> float:
 
 
 def test_a_plan_trains_nothing(workplace: Path) -> None:
-    words = [
-        "--data",
-        "my_texts",
-        "--vocab_size",
-        "300",
-        "--batch_size",
-        "8",
-        "--max_steps",
-        "20",
-        "--optimizer",
-        "adamw",
-    ]
+    words = ["--data", "my_texts", "--vocab_size", "300", "--batch_size", "8", "--max_steps", "20"]
+    words += ["--optimizer", "adamw"]
     done = plan(workplace, *words, "--device", "H100", "--watts", "500", "--mfu", "0.1")
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in workplace.iterdir()} == {"recipes", "my_texts", "cache"}

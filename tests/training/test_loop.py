@@ -117,6 +117,19 @@ def test_micro_batches_change_neither_samples_nor_loss(run, tmp_path, log_of, mi
     )
 
 
+def test_products_of_muon_in_bf16_carry_rounding_no_further(run, tmp_path, log_of) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    common = {"optimizer": "muon", "learning_rate": 6e-3, "hidden_size": 32, "max_steps": 5}
+    run(output_dir=str(whole), **common)
+    run(output_dir=str(parts), micro_batch_size=2, **common)
+    pairs = [
+        (first["loss"], second["loss"])
+        for first, second in zip(log_of(whole), log_of(parts), strict=True)
+        if "loss" in first
+    ]
+    assert len(pairs) == 5 and all(second == pytest.approx(first, rel=1e-4) for first, second in pairs)
+
+
 def test_loss_and_step_equal_a_loop_of_ten_lines(run, new_model, new_work, tmp_path, log_of) -> None:
     run(max_steps=3, schedule="constant", warmup_steps=0, weight_decay=0.0, micro_batch_size=4)
     model, work = new_model(), new_work()
