@@ -1,0 +1,133 @@
+"""What all tasks have in common: examples of a data set, what was last summarized, and what people are shown of it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from tasks.features import by_length
+
+Inputs = dict[str, Any]
+"""One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
+
+
+class Task:
+    """Labelled data as a `Work` of the loop; a task says how its batches, its loss and its metrics are made.
+
+    A subclass reads its rows in `__init__`, calls `set_examples`, and has `collate`, `loss`, `evaluate`, `scores`,
+    `baseline`, `predictions`, `tables` and `settings`.
+    """
+
+    name: str
+    """As in `task.json`, by which `recipes/predict.py` knows what a model does."""
+    metric: str
+    """The one of `scores` that judges a model."""
+    greater_is_better = True
+    mixture: list[tuple[int, float]] = []
+
+    def __init__(self, *, tokenizer: Any, max_length: int) -> None:
+        """
+        Args:
+            tokenizer: a fast tokenizer with a padding token.
+            max_length: tokens that an example is cut to, special tokens included.
+        """
+        self.tokenizer, self.max_length = tokenizer, max_length
+        self.notes: list[str] = []
+        """What was guessed, left out or cut, a line each, for people."""
+        self.records: list[dict[str, Any]] = []
+        """What `evaluate` returned of every held-out example, in the order of the data."""
+        self.set_examples(train=[], held_out=[])
+
+    def set_examples(self, *, train: Sequence[Inputs], held_out: Sequence[Inputs]) -> None:
+        """Take the examples; those held out are evaluated from the shortest to the longest, with little padding."""
+        self._train, self._eval = train, held_out
+        self._eval_order = by_length(held_out)
+        self.num_examples, self.num_eval_examples = len(train), len(held_out)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each training example, by which the loop puts examples of like length into one micro-batch."""
+        return [len(example["input_ids"]) for example in self._train]
+
+    # What the loop asks for
+
+    def example(self, row: int, index: int, progress: float = 0.0) -> Inputs:
+        """Training example `row`; nothing in it is random, so `index` does not matter."""
+        return self._train[row]
+
+    def eval_example(self, row: int) -> Inputs:
+        """Held-out example `row`, counted from the shortest; its "row" is its number in the data."""
+        number = self._eval_order[row]
+        return {**self._eval[number], "row": number}
+
+    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
+        """Inputs padded to the longest, with their targets; `row` [batch] for held-out examples."""
+        raise NotImplementedError
+
+    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+        """One target an example."""
+        return {"examples": len(batch["input_ids"])}
+
+    def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
+        """The mean loss in nats and `scores` over all records, in any order; they stay in `records`."""
+        self.records = sorted(records, key=lambda record: record["row"])
+        loss = math.fsum(record["loss"] for record in self.records) / max(len(self.records), 1)
+        return {"loss": loss, **self.scores()}
+
+    def scores(self) -> dict[str, float]:
+        """Metrics of `records`."""
+        raise NotImplementedError
+
+    def baseline(self) -> dict[str, float]:
+        """What is reached without a model, under the names of `scores`; empty where nothing is held out."""
+        raise NotImplementedError
+
+    # For people
+
+    def predictions(self) -> list[dict[str, Any]]:
+        """`records`, readable: what was given, `gold`, `prediction`, `correct`, and `probability` or `score`."""
+        raise NotImplementedError
+
+    def tables(self) -> dict[str, Any]:
+        """What the report shows of `records`, by heading; `tasks.report` draws matrices and writes out tables."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        """What must be known to use the model on new rows: columns, lengths, thresholds. JSON, without `name`."""
+        return {"max_length": self.max_length}
+
+    def balance(self) -> Mapping[str, int]:
+        """How many training examples there are of each label; empty where there are no labels."""
+        return {}
+
+    def describe(self, examples: int = 0) -> list[str]:
+        """`notes`, how many rows there are, and the first training examples as the model will see them."""
+        counts = f"{self.num_examples:,} examples to learn from, {self.num_eval_examples:,} held out"
+        shown = [line for row in range(min(examples, self.num_examples)) for line in self.show(self._train[row])]
+        return [*self.notes, counts, *shown]
+
+    def show(self, example: Inputs) -> list[str]:
+        """One example in lines of text: its tokens, special ones included, and its targets."""
+        return [self.tokenizer.decode(example["input_ids"])]
+
+    def note_overlap(self, *, train: Sequence[Any], held_out: Sequence[Any]) -> None:
+        """Warn of held-out rows that are training rows too.
+
+        Args:
+            train, held_out: of each row what makes it the same as another; hashable.
+        """
+        known = set(train)
+        count = sum(row in known for row in held_out)
+        if count:
+            whole = " (are they the same file?)" if count == len(held_out) else ""
+            self.notes.append(
+                f"warning: {count:,} of {len(held_out):,} held-out rows are also in the training rows{whole}; the "
+                "scores are too good by them"
+            )
+
+    def note_cut(self, lengths: Sequence[int], *, what: str = "training texts") -> None:
+        """Say which share is cut; `lengths` are those after cutting."""
+        cut = sum(length >= self.max_length for length in lengths)
+        if cut:
+            self.notes.append(f"{cut / len(lengths):.1%} of the {what} reach --max_length {self.max_length}: cut there")
