@@ -82,7 +82,8 @@ def answer(folder: str, tokenizer: transformers.PreTrainedTokenizerBase, example
         first, last = int(offsets[start][0]), int(offsets[end][1])
         context = row["context"]
         around = f"{context[max(0, first - 60) : first]}>>{context[first:last]}<<{context[last : last + 30]}"
-        print(f"  {row['question']}\n      ...{' '.join(around.split())}... (right: {(row['gold'] or ['no answer'])[0]})")
+        right = row["gold"][0] if row["gold"] else "no answer"
+        print(f"  {row['question']}\n      ...{' '.join(around.split())}... (right: {right})")
 
 
 def main() -> None:
