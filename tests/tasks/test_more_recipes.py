@@ -77,7 +77,7 @@ def test_two_processes_give_the_numbers_of_one(recipe, family, rows, names, pack
     model, small = checkpoint(family), ["--batch_size", 8, "--eval_batch_size", 2, "--compile", "off"]
     if recipe == "finetune_seq2seq":
         small += ["--max_target_length", 8]
-    found = [fine_tuned(recipe, model, rows, tmp_path, *small, num_processes=number, timeout=200) for number in (1, 2)]
+    found = [fine_tuned(recipe, model, rows, tmp_path, *small, num_processes=number) for number in (1, 2)]
     one, two = ([results[f"eval_{name}"] for name in names] for results in found)
     # Two steps make 1e-4 of rounding; an example that counts twice makes 1e-2.
     assert two == pytest.approx(one, rel=1e-3, abs=1e-6)
