@@ -352,7 +352,7 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def load_state(folder: Path, name: str) -> dict[str, Tensor]:
-    """What a verified checkpoint holds beside the model, "optimizer", "average" or "learned"; empty where it is not."""
+    """What a verified checkpoint holds beside its model: "optimizer", "average", "learned"; empty where it is not."""
     path = folder / STATE / f"{name}.safetensors"
     return load_file(path) if path.is_file() else {}
 
