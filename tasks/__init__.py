@@ -9,15 +9,27 @@ from typing import Any
 _HOME = {
     "Classification": "classification",
     "ClassificationArguments": "arguments",
+    "EmbeddingArguments": "arguments",
+    "Embeddings": "embeddings",
+    "MultipleChoice": "multiple_choice",
+    "MultipleChoiceArguments": "arguments",
     "QuestionAnswering": "question_answering",
     "QuestionAnsweringArguments": "arguments",
+    "SequenceToSequence": "sequence_to_sequence",
+    "SequenceToSequenceArguments": "arguments",
+    "TokenClassification": "token_classification",
+    "TokenClassificationArguments": "arguments",
     "TaskError": "errors",
     "CorruptModelError": "errors",
     "check_tokenizer": "models",
     "load_configuration": "models",
+    "load_encoder": "encoders",
     "load_model": "models",
+    "resolve_lengths": "writing",
     "resolve_max_length": "models",
+    "save_encoder": "encoders",
     "write_results": "report",
+    "writes_with": "writing",
 }
 __all__ = sorted(_HOME)
 

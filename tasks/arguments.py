@@ -1,5 +1,6 @@
 """The options of the tasks."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,6 +29,11 @@ def _check_room_for_text(max_length: int | None) -> None:
 def _check_files(*, train_file: str | None, eval_file: str | None) -> None:
     if eval_file is not None and train_file is None:
         raise TaskError(f"--eval_file {eval_file} needs a --train_file")
+
+
+def _check_train_file(train_file: str | None) -> None:
+    if train_file is None:
+        raise TaskError("there is nothing to learn from: name a file with --train_file")
 
 
 def _check_positive(**values: int | None) -> None:
@@ -103,3 +109,142 @@ class QuestionAnsweringArguments:
         _check_room_for_text(self.max_length)
         _check_positive(stride=self.stride, max_answer_length=self.max_answer_length)
         _check_files(train_file=self.train_file, eval_file=self.eval_file)
+
+
+@dataclass
+class TokenClassificationArguments:
+    """Which tagged sentences to learn from, and how to read them."""
+
+    train_file: str | None = _option(
+        None,
+        "Sentences to learn from: columns of CoNLL (.conll, .txt), or rows with a list of tokens and one of tags "
+        "(.jsonl, .parquet, a folder saved by `datasets`, OWNER/NAME:CONFIG:SPLIT of the Hub).",
+    )
+    eval_file: str | None = _option(None, "Sentences to evaluate on. Default: a part of the training sentences.")
+    tokens_column: str | None = _option(None, "Column of the tokens. Default: guessed, and said.")
+    tags_column: str | None = _option(None, "Column of the tags. Default: guessed, and said.")
+    label_names: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Names of tags that are numbers, in order; or all tags that may occur. Default: those there."
+        },
+    )
+    label_all_tokens: bool = _option(
+        False, "Teach a tag to all tokens of a word, and let their mean decide. Default: to the first token alone."
+    )
+    max_length: int | None = _option(
+        None, "Tokens of a window; longer sentences have several. Default: 256, or what the model takes if less."
+    )
+    eval_fraction: float = _option(0.1, "Share of the training sentences to hold out when there is no --eval_file.")
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.eval_fraction)
+        _check_room_for_text(self.max_length)
+        _check_train_file(self.train_file)
+
+
+@dataclass
+class MultipleChoiceArguments:
+    """Which questions with choices to learn from, and how to read them."""
+
+    train_file: str | None = _option(
+        None,
+        "Questions to learn from (.jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, OWNER/NAME:CONFIG:SPLIT "
+        "of the Hub): a list of choices in one column, or each in one of its own, as ending0, ending1, ....",
+    )
+    eval_file: str | None = _option(None, "Questions to evaluate on. Default: a part of the training questions.")
+    context_column: str | None = _option(None, "Column of the text that is asked about. Default: guessed, and said.")
+    question_column: str | None = _option(None, "Column of the question. Default: guessed, and said.")
+    choices_columns: list[str] | None = field(
+        default=None,
+        metadata={"help": "Column of the lists of choices, or one column a choice. Default: guessed, and said."},
+    )
+    label_column: str | None = _option(
+        None, "Column of the right choice: its number, letter, name or text. Default: guessed, and said."
+    )
+    max_length: int | None = _option(
+        None, "Tokens to cut a question with one choice to. Default: 256, or what the model takes if less."
+    )
+    eval_fraction: float = _option(0.1, "Share of the training questions to hold out when there is no --eval_file.")
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.eval_fraction)
+        _check_room_for_text(self.max_length)
+        _check_train_file(self.train_file)
+
+
+@dataclass
+class SequenceToSequenceArguments:
+    """Which pairs of texts to learn from, and how to read and write them."""
+
+    train_file: str | None = _option(
+        None,
+        "Pairs to learn from: two columns (.jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, "
+        "OWNER/NAME:CONFIG:SPLIT of the Hub), or sources, one a line, beside --train_target_file.",
+    )
+    train_target_file: str | None = _option(None, "What is to be written from the lines of --train_file, one a line.")
+    eval_file: str | None = _option(None, "Pairs to evaluate on. Default: a part of the training pairs.")
+    eval_target_file: str | None = _option(None, "What is to be written from the lines of --eval_file, one a line.")
+    source_column: str | None = _option(None, "Column of the source. Default: guessed, and said.")
+    target_column: str | None = _option(None, "Column of what is to be written. Default: guessed, and said.")
+    source_prefix: str = _option("", "Stands before every source, as in: translate English to German: .")
+    max_length: int | None = _option(None, "Tokens to cut sources to. Default: 256, or what the model takes if less.")
+    max_target_length: int | None = _option(
+        None, "Tokens to cut targets to, and to write at most. Default: 128, or what the model takes if less."
+    )
+    num_beams: int = _option(1, "Beams of the search in evaluation; 1: the most probable token each time.")
+    eval_fraction: float = _option(0.1, "Share of the training pairs to hold out when there is no --eval_file.")
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.eval_fraction)
+        _check_room_for_text(self.max_length)
+        _check_positive(max_target_length=self.max_target_length, num_beams=self.num_beams)
+        _check_train_file(self.train_file)
+        for part in ("train", "eval"):
+            if getattr(self, f"{part}_target_file") is not None and getattr(self, f"{part}_file") is None:
+                raise TaskError(f"--{part}_target_file needs a --{part}_file with the sources, one a line")
+
+
+@dataclass
+class EmbeddingArguments:
+    """Which texts that belong together to learn from, and how; training is that of sentence-transformers."""
+
+    train_file: str | None = _option(
+        None,
+        "Rows to learn from (.jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, OWNER/NAME:CONFIG:SPLIT of "
+        "the Hub): two texts with a score, two that belong together, three, or premise, hypothesis and label.",
+    )
+    eval_file: str | None = _option(None, "Rows to evaluate on. Default: a part of the training rows.")
+    kind: Literal["auto", "scored", "pairs", "triples", "nli"] = _option(
+        "auto", "What the rows are: pairs with a score, pairs, triples, or nli. auto: told by the columns, and said."
+    )
+    text_column: str | None = _option(None, "Column of the first text. Default: guessed, and said.")
+    text_pair_column: str | None = _option(None, "Column of the one that belongs to it. Default: guessed, and said.")
+    negative_column: str | None = _option(None, "Column of one that does not. Default: guessed, and said.")
+    label_column: str | None = _option(None, "Column of the score or label. Default: guessed, and said.")
+    max_length: int | None = _option(None, "Tokens to cut a text to. Default: 128, or what the model takes if less.")
+    eval_fraction: float = _option(0.1, "Share of the training rows to hold out when there is no --eval_file.")
+    output_dir: str = _option("runs/embeddings", "Folder for the model, predictions and metrics.")
+    batch_size: int = _option(
+        64, "Rows in one step, over all processes; texts of other rows are what a text is told apart from."
+    )
+    max_steps: int | None = _option(None, "Stop after this many steps.")
+    max_epochs: float = _option(3.0, "Stop after this many passes over the data.")
+    learning_rate: float = _option(3e-4, "Peak learning rate.")
+    warmup_steps: float = _option(0.06, "Steps of warm-up; below 1 a share of the run.")
+    eval_steps: float = _option(0.2, "Steps between evaluations; below 1 a share of the run; 0 only at the end.")
+    mixed_precision: Literal["auto", "no", "bf16"] = _option("auto", "bf16, no, or auto: bf16 where it is fast.")
+    seed: int = _option(0, "Decides the held-out part, sample order and dropout.")
+    dry_run: bool = _option(False, "Show what would be learned; nothing is trained or written.")
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.eval_fraction)
+        _check_room_for_text(self.max_length)
+        _check_train_file(self.train_file)
+        _check_positive(batch_size=self.batch_size, max_steps=self.max_steps)
+        for name in ("max_epochs", "learning_rate"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise TaskError(f"--{name} must be greater than 0, got {getattr(self, name)}")
+        for name in ("warmup_steps", "eval_steps", "seed"):
+            if getattr(self, name) < 0:
+                raise TaskError(f"--{name} must not be negative, got {getattr(self, name)}")
