@@ -1,8 +1,8 @@
 """Questions about texts, answered by a piece of the text: `pipeline("question-answering", model=FOLDER)`.
 
-transformers has had no such pipeline since version 5. This file travels beside the weights and is named in config.json,
-so that `pipeline(task="question-answering", model=FOLDER, trust_remote_code=True)` finds it, on a machine that has
-nothing but transformers. It works with any model for question answering, not only with Lacuna's.
+transformers has had no such pipeline since version 5. This file travels beside the weights and is named in
+config.json, so that `pipeline(task="question-answering", model=FOLDER, trust_remote_code=True)` finds it, on a machine
+that has nothing but transformers. It works with any model for question answering, not only with Lacuna's.
 """
 
 import json
@@ -135,7 +135,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError("answers are pieces of the text, which only a fast tokenizer (tokenizer.json) can find")
         settings = read_settings(model)
-        self.settings = {name: settings.get(name, value) for name, value in DEFAULTS.items()}
+        self.settings: dict[str, Any] = {name: settings.get(name, value) for name, value in DEFAULTS.items()}
         super().__init__(model=model, tokenizer=tokenizer, **kwargs)
 
     def _sanitize_parameters(
@@ -226,7 +226,9 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         stride = stride or (self.settings["stride"] if max_length is None else None) or length // 3
         longest = (length - self.tokenizer.num_special_tokens_to_add(pair=True) - stride) // 2
         if longest < SHORTEST_QUESTION:
-            raise ValueError(f"max_length={length} with stride={stride} leaves {max(longest, 0)} tokens for a question")
+            raise ValueError(
+                f"max_length={length} with stride={stride} leaves {max(longest, 0)} tokens for a question"
+            )
         return length, stride, longest
 
     def _shortened(self, question: str, longest: int) -> str:
@@ -236,9 +238,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
 
     # From windows to spans
 
-    def _forward(
-        self, inputs: dict[str, Any], max_answer_length: int | None = None, top_k: int = 1
-    ) -> dict[str, Any]:
+    def _forward(self, inputs: dict[str, Any], max_answer_length: int | None = None, top_k: int = 1) -> dict[str, Any]:
         """Of each window the best spans: their scores and characters, each [B, spans], and the score of "not here".
 
         A window says at its first token how much it believes that the answer is elsewhere.
