@@ -21,11 +21,14 @@ def tokenizer_inputs(encoding: Mapping[str, Any], number: int) -> dict[str, np.n
     return inputs
 
 
-def pad_inputs(*, examples: Sequence[Mapping[str, Any]], tokenizer: Any) -> dict[str, Tensor]:
-    """Pad the inputs of a batch to its longest example, rounded up, on the tokenizer's padding side.
+def pad_inputs(
+    *, examples: Sequence[Mapping[str, Any]], tokenizer: Any, side: str | None = None
+) -> dict[str, Tensor]:
+    """Pad the inputs of a batch to its longest example, rounded up.
 
     Args:
         examples: each with `input_ids` [length] and, where the tokenizer makes them, `token_type_ids` [length].
+        side: "left" or "right"; None: the tokenizer's padding side.
 
     Returns:
         int64 tensors [batch, length]: `input_ids`, `attention_mask` (1 for tokens, 0 for padding), `token_type_ids`.
@@ -36,13 +39,26 @@ def pad_inputs(*, examples: Sequence[Mapping[str, Any]], tokenizer: Any) -> dict
     names = [name for name in fill if name in examples[0]]
     batch = {name: torch.full((len(examples), longest), fill[name], dtype=torch.long) for name in names}
     batch["attention_mask"] = torch.zeros((len(examples), longest), dtype=torch.long)
+    side = side or tokenizer.padding_side
     for position, example in enumerate(examples):
         length = len(example["input_ids"])
-        place = slice(longest - length, None) if tokenizer.padding_side == "left" else slice(0, length)
+        place = slice(longest - length, None) if side == "left" else slice(0, length)
         batch["attention_mask"][position, place] = 1
         for name in names:
             batch[name][position, place] = torch.from_numpy(example[name].astype(np.int64))
     return batch
+
+
+def pad_like(*, values: Sequence[np.ndarray], batch: Mapping[str, Tensor], fill: int) -> Tensor:
+    """A number for each token of a batch, int64 [batch, length], with `fill` where `batch` is padded.
+
+    Args:
+        values: int [tokens] of each example, as many as its mask has ones.
+        batch: what `pad_inputs` made of the same examples.
+    """
+    padded = torch.full_like(batch["input_ids"], fill)
+    padded[batch["attention_mask"].bool()] = torch.from_numpy(np.concatenate(values).astype(np.int64))
+    return padded
 
 
 def model_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,39 +1,17 @@
-"""Metrics as `evaluate.Metric` classes that need no hub: `evaluate.load("accuracy")` downloads a script, these do not.
+"""The metrics of all tasks, and functions that compute those of one task together."""
 
-A plain `evaluate.Metric` writes an Arrow file with a lock under the user's cache folder even for one number; two
-processes, or a home folder that is read-only, then get in each other's way. These keep their data in memory and
-create no folder, unless `num_process` asks for evaluate's own joining of processes through files.
-"""
-
-import os
 import re
-import string
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import datasets
 import evaluate
+import numpy as np
+from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-
-class LocalMetric(evaluate.Metric):
-    """An `evaluate.Metric` that lives in memory while one process uses it."""
-
-    def __init__(self, config_name: str | None = None, *, num_process: int = 1, **options: Any) -> None:
-        options.setdefault("keep_in_memory", num_process == 1)
-        super().__init__(config_name, num_process=num_process, **options)
-
-    def _build_data_dir(self) -> str:
-        if self.keep_in_memory:
-            return os.path.join(self._data_dir_root, self.name, self.config_name)  # named, never created
-        return super()._build_data_dir()
-
-
-def _info(description: str, citation: str, features: datasets.Features) -> evaluate.MetricInfo:
-    return evaluate.MetricInfo(
-        description=description, citation=citation, inputs_description=description, features=features
-    )
+from tasks.local_metric import LocalMetric, metric_info, optional_module
+from tasks.squad_scores import Squad, SquadV2
 
 
 def _class_features() -> datasets.Features:
@@ -44,7 +22,7 @@ class Accuracy(LocalMetric):
     """Share of predictions that equal their reference."""
 
     def _info(self) -> evaluate.MetricInfo:
-        return _info("Share of predictions that equal their reference.", "", _class_features())
+        return metric_info("Share of predictions that equal their reference.", "", _class_features())
 
     def _compute(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
         return {"accuracy": float(accuracy_score(references, predictions))}
@@ -57,7 +35,7 @@ class F1(LocalMetric):
     """
 
     def _info(self) -> evaluate.MetricInfo:
-        return _info("F1, macro (mean over classes) and micro (over all decisions).", "", _class_features())
+        return metric_info("F1, macro (mean over classes) and micro (over all decisions).", "", _class_features())
 
     def _compute(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
         return {
@@ -70,7 +48,7 @@ class MatthewsCorrelation(LocalMetric):
     """Correlation of predicted and true classes; 0 for any constant guess (Gorodkin 2004 for more than two)."""
 
     def _info(self) -> evaluate.MetricInfo:
-        return _info(
+        return metric_info(
             "Matthews correlation coefficient.",
             "J. Gorodkin, Comparing two K-category assignments by a K-category correlation coefficient, 2004",
             _class_features(),
@@ -81,71 +59,174 @@ class MatthewsCorrelation(LocalMetric):
         return {"matthews_correlation": 0.0 if constant else float(matthews_corrcoef(references, predictions))}
 
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+class MultiLabel(LocalMetric):
+    """Scores of label sets: F1 over labels (macro), decisions (micro) and examples (samples), and whole sets right.
 
-
-def normalize_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation, English articles and surplus blanks (Rajpurkar et al. 2016)."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
-
-
-def exact_match(prediction: str, answer: str) -> float:
-    """1.0 when prediction and answer are equal after normalization, else 0.0."""
-    return float(normalize_answer(prediction) == normalize_answer(answer))
-
-
-def token_f1(prediction: str, answer: str) -> float:
-    """F1 of the bags of words of prediction and answer, both normalized; 0.0 when they share no word.
-
-    As in the script for version 1.1, two empty texts share no word.
+    Predictions and references are rows of 0 and 1, one number a label. As for single labels, macro F1 is the mean
+    over those labels that occur in the references or the predictions. An example that has no label and gets none is
+    right: its F1 is 1.
     """
-    predicted, wanted = normalize_answer(prediction).split(), normalize_answer(answer).split()
-    shared = sum((Counter(predicted) & Counter(wanted)).values())
-    if not shared:
-        return 0.0
-    precision, recall = shared / len(predicted), shared / len(wanted)
-    return 2 * precision * recall / (precision + recall)
-
-
-def best_over_answers(score: Callable[[str, str], float], prediction: str, answers: Iterable[str]) -> float:
-    """The best score of a prediction over all answers that count as right."""
-    return max(score(prediction, answer) for answer in answers)
-
-
-class Squad(LocalMetric):
-    """Exact match and F1 of extracted answers, in percent, by the arithmetic of the SQuAD v1.1 script."""
 
     def _info(self) -> evaluate.MetricInfo:
-        text, number = datasets.Value("string"), datasets.Value("int32")
-        answers = {"text": datasets.List(text), "answer_start": datasets.List(number)}
-        return _info(
-            "SQuAD v1.1 exact match and F1 in percent; a question without a prediction counts 0.",
-            "P. Rajpurkar et al., SQuAD: 100,000+ Questions for Machine Comprehension of Text, 2016",
-            datasets.Features(
-                {"predictions": {"id": text, "prediction_text": text}, "references": {"id": text, "answers": answers}}
-            ),
+        row = datasets.List(datasets.Value("int32"))
+        return metric_info(
+            "F1 of label sets (macro, micro, samples) and the share of sets that are right as a whole.",
+            "",
+            datasets.Features({"predictions": row, "references": row}),
         )
 
-    def _compute(
-        self, predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]
-    ) -> dict[str, float]:
-        guesses = {item["id"]: item["prediction_text"] for item in predictions}
-        totals = {"exact_match": 0.0, "f1": 0.0}
-        for reference in references:
-            guess = guesses.get(reference["id"])
-            if guess is not None:
-                answers = reference["answers"]["text"]
-                totals["exact_match"] += best_over_answers(exact_match, guess, answers)
-                totals["f1"] += best_over_answers(token_f1, guess, answers)
-        return {name: 100.0 * total / len(references) for name, total in totals.items()}
+    def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
+        guessed, wanted = np.asarray(predictions, dtype=bool), np.asarray(references, dtype=bool)
+        both, either = (guessed & wanted).astype(int), guessed.astype(int) + wanted.astype(int)
+        occurs = either.any(axis=0)
+        by_label = 2 * both.sum(axis=0)[occurs] / either.sum(axis=0)[occurs]
+        by_example = np.where(either.any(axis=1), 2 * both.sum(axis=1) / np.maximum(either.sum(axis=1), 1), 1.0)
+        return {
+            "f1_macro": float(by_label.mean()) if occurs.any() else 0.0,
+            "f1_micro": float(2 * both.sum() / max(int(either.sum()), 1)),
+            "f1_samples": float(by_example.mean()),
+            "subset_accuracy": float((guessed == wanted).all(axis=1).mean()),
+        }
+
+
+class Correlation(LocalMetric):
+    """Pearson's and Spearman's correlation of numbers; 0 where one side is constant, as a fixed guess is."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        number = datasets.Value("float64")
+        return metric_info(
+            "Pearson and Spearman correlation.", "", datasets.Features({"predictions": number, "references": number})
+        )
+
+    def _compute(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
+        if min(len(set(predictions)), len(set(references))) < 2:
+            return {"pearson": 0.0, "spearman": 0.0}
+        return {
+            "pearson": float(stats.pearsonr(predictions, references).statistic),
+            "spearman": float(stats.spearmanr(predictions, references).statistic),
+        }
+
+
+class EntityF1(LocalMetric):
+    """Precision, recall and F1 of named entities, over all (micro) and `by_type`, and the accuracy of single tags.
+
+    An entity is right when its type and both its ends are. seqeval finds entities as CoNLL's own script does: in IOB1,
+    IOB2 and BIOES alike, with an entity also where a tag "I-" follows none.
+    """
+
+    def _info(self) -> evaluate.MetricInfo:
+        tags = datasets.List(datasets.Value("string"))
+        return metric_info(
+            "Precision, recall and F1 of entities, by seqeval.",
+            "H. Nakayama, seqeval: A Python framework for sequence labeling evaluation, 2018",
+            datasets.Features({"predictions": tags, "references": tags}),
+        )
+
+    def _compute(self, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, Any]:
+        seqeval = optional_module("seqeval.metrics")
+        report: dict[str, Any] = {}
+        if any(tag != "O" for tags in [*predictions, *references] for tag in tags):  # seqeval needs one entity
+            report = seqeval.classification_report(
+                y_true=references, y_pred=predictions, output_dict=True, zero_division=0
+            )
+        table = {
+            name: {
+                "precision": float(row["precision"]),
+                "recall": float(row["recall"]),
+                "f1": float(row["f1-score"]),
+                "number": int(row["support"]),
+            }
+            for name, row in report.items()
+        }
+        total = table.get("micro avg", {"precision": 0.0, "recall": 0.0, "f1": 0.0})
+        tags = [
+            pair for guess, gold in zip(predictions, references, strict=True) for pair in zip(guess, gold, strict=True)
+        ]
+        return {
+            **{name: total[name] for name in ("precision", "recall", "f1")},
+            "accuracy": sum(guess == gold for guess, gold in tags) / max(len(tags), 1),
+            "by_type": {name: row for name, row in table.items() if not name.endswith(" avg")},
+        }
+
+
+def _text_features() -> datasets.Features:
+    text = datasets.Value("string")
+    return datasets.Features({"predictions": text, "references": datasets.List(text)})
+
+
+def _streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
+    """References as sacrebleu wants them: the first of all texts, the second of all; None where a text has fewer."""
+    most = max(len(texts) for texts in references)
+    return [[texts[n] if n < len(texts) else None for texts in references] for n in range(most)]
+
+
+class Bleu(LocalMetric):
+    """BLEU of whole texts against one or more references each, from 0 to 100, as sacrebleu computes it."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return metric_info(
+            "BLEU, with sacrebleu's tokenizer 13a.",
+            "M. Post, A Call for Clarity in Reporting BLEU Scores, 2018",
+            _text_features(),
+        )
+
+    def _compute(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+        found = optional_module("sacrebleu").corpus_bleu(list(predictions), _streams(references))
+        return {"bleu": float(found.score)}
+
+
+class Chrf(LocalMetric):
+    """chrF, F-score of character n-grams, from 0 to 100, as sacrebleu computes it."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return metric_info(
+            "chrF.", "M. Popović, chrF: character n-gram F-score for automatic MT evaluation, 2015", _text_features()
+        )
+
+    def _compute(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+        found = optional_module("sacrebleu").corpus_chrf(list(predictions), _streams(references))
+        return {"chrf": float(found.score)}
+
+
+class _Words:
+    """Words in lower case for rouge_score, whose own tokenizer, equal on ASCII, drops all other letters."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return re.findall(r"[^\W_]+", text.lower())
+
+
+class Rouge(LocalMetric):
+    """F-measures of shared words (1), pairs of words (2) and longest common subsequences (L), from 0 to 100.
+
+    Means over texts of the best score over a text's references; words are not stemmed.
+    """
+
+    def _info(self) -> evaluate.MetricInfo:
+        return metric_info(
+            "ROUGE-1, ROUGE-2 and ROUGE-L, by rouge_score.",
+            "C.-Y. Lin, ROUGE: A Package for Automatic Evaluation of Summaries, 2004",
+            _text_features(),
+        )
+
+    def _compute(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+        kinds = ("rouge1", "rouge2", "rougeL")
+        scorer = optional_module("rouge_score.rouge_scorer").RougeScorer(list(kinds), tokenizer=_Words())
+        found = [scorer.score_multi(texts, guess) for guess, texts in zip(predictions, references, strict=True)]
+        return {kind: 100.0 * sum(scores[kind].fmeasure for scores in found) / len(found) for kind in kinds}
 
 
 METRICS: dict[str, type[LocalMetric]] = {
     "accuracy": Accuracy,
     "f1": F1,
     "matthews_correlation": MatthewsCorrelation,
+    "multi_label": MultiLabel,
+    "correlation": Correlation,
     "squad": Squad,
+    "squad_v2": SquadV2,
+    "entity_f1": EntityF1,
+    "bleu": Bleu,
+    "chrf": Chrf,
+    "rouge": Rouge,
 }
 
 
@@ -157,12 +238,34 @@ def classification_metrics(*, predictions: Sequence[int], references: Sequence[i
     return results
 
 
-def squad_metrics(*, predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Exact match and F1 in percent. Both mappings go by question id; every question has at least one answer."""
-    return Squad().compute(
-        predictions=[{"id": key, "prediction_text": text} for key, text in predictions.items()],
-        references=[
-            {"id": key, "answers": {"text": list(texts), "answer_start": [0] * len(texts)}}
-            for key, texts in answers.items()
-        ],
-    )
+def multi_label_metrics(
+    *, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]
+) -> dict[str, float]:
+    """F1 (macro, micro, samples) and subset accuracy of rows of 0 and 1, [examples, labels]."""
+    return MultiLabel().compute(predictions=predictions, references=references)
+
+
+def correlation_metrics(*, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
+    """Pearson's and Spearman's correlation; 0 where one side is constant."""
+    return Correlation().compute(predictions=list(predictions), references=list(references))
+
+
+def entity_metrics(*, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """`precision`, `recall`, `f1` of entities, `accuracy` of tags, and `by_type`: type -> the first three, `number`.
+
+    Raises:
+        TaskError: seqeval is not installed.
+    """
+    return EntityF1().compute(predictions=predictions, references=references)
+
+
+def generation_metrics(*, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """`bleu`, `chrf`, `rouge1`, `rouge2` and `rougeL` of texts, all from 0 to 100; each has at least one reference.
+
+    Raises:
+        TaskError: sacrebleu or rouge_score is not installed.
+    """
+    results: dict[str, float] = {}
+    for name in ("bleu", "chrf", "rouge"):
+        results |= METRICS[name]().compute(predictions=list(predictions), references=[list(r) for r in references])
+    return results

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from tasks.errors import TaskError
 from tasks.features import by_length, model_inputs, pad_inputs
-from tasks.metrics import best_over_answers, exact_match, squad_metrics, token_f1
 from tasks.questions import Question, Window, cut_windows, drop_misaligned, read_questions
 from tasks.rows import as_rows, write_predictions
+from tasks.squad_scores import best_over_answers, exact_match, squad_metrics, token_f1
 
 _LONGEST_BASELINE = 10  # words
 _BASELINE_QUESTIONS = 2000

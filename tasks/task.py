@@ -130,4 +130,6 @@ class Task:
         """Say which share is cut; `lengths` are those after cutting."""
         cut = sum(length >= self.max_length for length in lengths)
         if cut:
-            self.notes.append(f"{cut / len(lengths):.1%} of the {what} reach --max_length {self.max_length}: cut there")
+            self.notes.append(
+                f"{cut / len(lengths):.1%} of the {what} reach --max_length {self.max_length}: cut there"
+            )

@@ -11,13 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks import TaskError
 from tasks.metrics import (
     METRICS,
-    best_over_answers,
     classification_metrics,
+    correlation_metrics,
+    entity_metrics,
+    generation_metrics,
+    multi_label_metrics,
+)
+from tasks.squad_scores import (
+    best_over_answers,
     exact_match,
     normalize_answer,
     squad_metrics,
+    squad_v2_f1,
+    squad_v2_metrics,
     token_f1,
 )
 
@@ -59,6 +68,66 @@ def test_classification_metrics_equal_slow_ones(pairs):
     predictions, references = [a for a, _ in pairs], [b for _, b in pairs]
     found = classification_metrics(predictions=predictions, references=references)
     assert found == pytest.approx(slow_classification(predictions, references), abs=1e-12)
+
+
+def slow_multi_label(predictions: list[list[int]], references: list[list[int]]) -> dict[str, float]:
+    """From sets of labels, by the definition of F1."""
+    guessed = [{k for k, on in enumerate(row) if on} for row in predictions]
+    wanted = [{k for k, on in enumerate(row) if on} for row in references]
+
+    def f1(both: int, one: int, other: int) -> float:
+        precision, recall = both / max(one, 1), both / max(other, 1)
+        return 2 * precision * recall / (precision + recall) if both else 0.0
+
+    by_label = []
+    for label in set().union(*guessed, *wanted):
+        mine, gold = ({n for n, row in enumerate(rows) if label in row} for rows in (guessed, wanted))
+        by_label.append(f1(len(mine & gold), len(mine), len(gold)))
+    return {
+        "f1_macro": float(np.mean(by_label)) if by_label else 0.0,
+        "f1_micro": f1(
+            sum(len(a & b) for a, b in zip(guessed, wanted, strict=True)),
+            sum(map(len, guessed)),
+            sum(map(len, wanted)),
+        ),
+        "f1_samples": float(
+            np.mean([f1(len(a & b), len(a), len(b)) if a | b else 1.0 for a, b in zip(guessed, wanted, strict=True)])
+        ),
+        "subset_accuracy": float(np.mean([a == b for a, b in zip(guessed, wanted, strict=True)])),
+    }
+
+
+rows_of_labels = st.lists(
+    st.tuples(*[st.lists(st.integers(0, 1), min_size=4, max_size=4)] * 2), min_size=1, max_size=9
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows_of_labels)
+def test_multi_label_metrics_equal_slow_ones(pairs):
+    predictions, references = [a for a, _ in pairs], [b for _, b in pairs]
+    found = multi_label_metrics(predictions=predictions, references=references)
+    assert found == pytest.approx(slow_multi_label(predictions, references), abs=1e-12)
+
+
+def test_multi_label_metrics_by_hand():
+    found = multi_label_metrics(predictions=[[1, 0, 0], [0, 0, 0]], references=[[1, 1, 0], [0, 0, 0]])
+    assert found == pytest.approx(
+        {"f1_macro": 0.5, "f1_micro": 2 / 3, "f1_samples": (2 / 3 + 1) / 2, "subset_accuracy": 0.5}
+    )
+
+
+def test_correlations_by_hand():
+    # deviations (-1.5, -.5, .5, 1.5) and (-4, -3, -2, 9): sums of products 20, of squares 5 and 110; ranks are equal
+    found = correlation_metrics(predictions=[1.0, 2.0, 3.0, 4.0], references=[1.0, 2.0, 3.0, 14.0])
+    assert found["pearson"] == pytest.approx(20 / np.sqrt(5 * 110))
+    assert found["spearman"] == pytest.approx(1.0)
+    # ranks 1, 2.5, 2.5 and 3, 1, 2
+    assert correlation_metrics(predictions=[0.0, 5.0, 5.0], references=[9.0, 1.0, 2.0])["spearman"] == pytest.approx(
+        -1.5 / np.sqrt(1.5 * 2)
+    )
+    assert correlation_metrics(predictions=[2.0, 2.0], references=[1.0, 3.0]) == {"pearson": 0.0, "spearman": 0.0}
+    assert correlation_metrics(predictions=[2.0], references=[1.0]) == {"pearson": 0.0, "spearman": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -150,6 +219,144 @@ def test_squad_counts_a_question_without_prediction_as_wrong():
     assert found == {"exact_match": 50.0, "f1": 50.0}
 
 
+def slow_v2(predictions: dict, no_answer: dict, answers: dict, threshold: float) -> dict[str, float]:
+    """All scores of version 2.0, from what each question scores when it is answered and when it is not."""
+    names, keys = ("exact", "f1"), list(answers)
+    answered: dict[str, dict[str, float]] = {name: {} for name in names}
+    for key in keys:
+        guess = slow_normal(predictions[key])
+        wanted = [slow_normal(text) for text in answers[key] if slow_normal(text)] or [[]]
+        answered["exact"][key] = float(guess in wanted)
+        answered["f1"][key] = max(
+            float(guess == gold) if not guess or not gold else slow_f1(" ".join(guess), " ".join(gold))
+            for gold in wanted
+        )
+    found: dict[str, float] = {}
+    for prefix, part in (
+        ("", keys),
+        ("HasAns_", [key for key in keys if answers[key]]),
+        ("NoAns_", [key for key in keys if not answers[key]]),
+    ):
+        if part:
+            for name in names:
+                scores = [
+                    float(not answers[key]) if no_answer[key] > threshold else answered[name][key] for key in part
+                ]
+                found[prefix + name] = 100 * sum(scores) / len(part)
+            found[f"{prefix}total"] = len(part)
+    order = sorted(keys, key=no_answer.__getitem__)
+    for name in names:
+        totals = []
+        for count in range(len(order) + 1):  # the first `count` are answered
+            gained = sum(answered[name][key] for key in order[:count] if answers[key])
+            lost = sum(not answers[key] and bool(predictions[key]) for key in order[:count])
+            totals.append(gained - lost + sum(not answers[key] for key in keys))
+        best = int(np.argmax(np.round(totals, 9)))
+        found[f"best_{name}"] = 100 * totals[best] / len(keys)
+        found[f"best_{name}_thresh"] = no_answer[order[best - 1]] if best else 0.0
+    return found
+
+
+asked = st.lists(
+    st.tuples(words, st.lists(words, max_size=3), st.sampled_from([-2.5, 0.0, 0.1, 0.5, 0.9, 1.0, 1.5])),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(asked, st.sampled_from([0.0, 0.5, 1.0]))
+def test_squad_v2_equals_a_slow_one(questions, threshold):
+    predictions = {str(n): guess for n, (guess, _, _) in enumerate(questions)}
+    answers = {str(n): texts for n, (_, texts, _) in enumerate(questions)}
+    no_answer = {str(n): value for n, (_, _, value) in enumerate(questions)}
+    found = squad_v2_metrics(predictions=predictions, no_answer=no_answer, answers=answers, threshold=threshold)
+    assert found == pytest.approx(slow_v2(predictions, no_answer, answers, threshold), abs=1e-9)
+
+
+def test_squad_v2_by_hand():
+    found = squad_v2_metrics(
+        predictions={"1": "the fox", "2": "dog", "3": "cat", "4": ""},
+        no_answer={"1": -3.0, "2": 2.0, "3": -1.0, "4": 5.0},
+        answers={"1": ["fox", "a red fox"], "2": [], "3": ["cat food"], "4": ["yes"]},
+        threshold=0.0,
+    )
+    assert (found["exact"], found["f1"], found["total"]) == (50.0, pytest.approx(100 * (1 + 1 + 2 / 3) / 4), 4)
+    assert (found["HasAns_exact"], found["HasAns_total"]) == (pytest.approx(100 / 3), 3)
+    assert (found["NoAns_exact"], found["NoAns_f1"], found["NoAns_total"]) == (100.0, 100.0, 1)
+    assert (found["best_exact"], found["best_exact_thresh"]) == (50.0, -3.0)
+    assert (found["best_f1"], found["best_f1_thresh"]) == (pytest.approx(100 * (2 + 2 / 3) / 4), -1.0)
+
+
+def test_the_two_scripts_differ_on_texts_without_words():
+    assert token_f1("the", "a") == 0.0
+    assert squad_v2_f1("the", "a") == 1.0 and squad_v2_f1("the", "dog") == 0.0 and squad_v2_f1("", "") == 1.0
+
+
+# Metrics of packages that may be absent
+
+
+def test_entities_by_type():
+    pytest.importorskip("seqeval")
+    gold = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-LOC", "B-LOC", "O"]]
+    found = entity_metrics(
+        predictions=[["B-PER", "I-PER", "O", "B-PER"], ["O", "B-LOC", "I-LOC", "O"]], references=gold
+    )
+    # of PER one of two guesses is right, of LOC none of one; there are one and three
+    assert found["by_type"] == {
+        "PER": {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "number": 1},
+        "LOC": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "number": 3},
+    }
+    assert (found["precision"], found["recall"]) == (pytest.approx(1 / 3), 0.25)
+    assert found["f1"] == pytest.approx(2 / 7) and found["accuracy"] == 6 / 8
+    nothing = entity_metrics(predictions=[["O", "O"]], references=[["O", "O"]])
+    assert nothing == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 1.0, "by_type": {}}
+
+
+@pytest.mark.parametrize("tags", [["I-PER", "I-PER", "O"], ["B-PER", "I-PER", "O"], ["B-PER", "E-PER", "O"]])
+def test_entities_in_all_three_ways_of_writing_them(tags):
+    pytest.importorskip("seqeval")
+    assert entity_metrics(predictions=[tags], references=[tags])["by_type"]["PER"]["number"] == 1
+
+
+def test_generated_texts():
+    pytest.importorskip("sacrebleu"), pytest.importorskip("rouge_score")
+    sentence = "The quick brown fox jumps over the lazy dog."
+    assert generation_metrics(predictions=[sentence] * 2, references=[[sentence], ["no", sentence]]) == pytest.approx(
+        dict.fromkeys(("bleu", "chrf", "rouge1", "rouge2", "rougeL"), 100.0)
+    )
+    found = generation_metrics(predictions=["für drei große"], references=[["für vier große Hunde"]])
+    # two of three words are right, two of four found; the umlaut does not divide a word
+    assert found["rouge1"] == found["rougeL"] == pytest.approx(100 * 4 / 7)
+    assert found["rouge2"] == 0.0 and found["bleu"] == pytest.approx(0.0, abs=20) and 0 < found["chrf"] < 100
+
+
+def test_bleu_and_rouge_equal_what_the_packages_say():
+    sacrebleu = pytest.importorskip("sacrebleu")
+    scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rougeL"])
+    guesses = ["the cat is on the mat", "a dog, which barks", "snake_case words"]
+    golds = [["there is a cat on the mat"], ["the dog barks"], ["words in snake case"]]
+    found = generation_metrics(predictions=guesses, references=golds)
+    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu(guesses, [[g[0] for g in golds]]).score)
+    assert found["chrf"] == pytest.approx(sacrebleu.corpus_chrf(guesses, [[g[0] for g in golds]]).score)
+    own = [scorer.score(gold[0], guess)["rougeL"].fmeasure for gold, guess in zip(golds, guesses, strict=True)]
+    assert found["rougeL"] == pytest.approx(100 * sum(own) / 3)
+
+
+def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch):
+    def absent(name):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr("tasks.local_metric.import_module", absent)
+    for call in (
+        lambda: entity_metrics(predictions=[["O"]], references=[["O"]]),
+        lambda: generation_metrics(predictions=["a"], references=[["a"]]),
+    ):
+        with pytest.raises(TaskError, match=r"pip install 'lacuna\[tasks\]'") as caught:
+            call()
+        assert caught.value.exit_code == 2
+
+
 def test_metrics_keep_evaluates_own_interface():
     metric = METRICS["accuracy"]()
     metric.add_batch(predictions=[1, 0], references=[1, 1])
@@ -164,7 +371,8 @@ def test_metrics_write_nothing_and_need_no_home(tmp_path: Path):
     home = tmp_path / "home"
     home.write_text("not a folder")
     code = """
-from tasks.metrics import classification_metrics, squad_metrics
+from tasks.metrics import classification_metrics
+from tasks.squad_scores import squad_metrics
 assert classification_metrics(predictions=[1, 0], references=[1, 1])["accuracy"] == 0.5
 assert squad_metrics(predictions={"1": "x"}, answers={"1": ["x"]})["f1"] == 100.0
 """

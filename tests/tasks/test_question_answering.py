@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks import QuestionAnswering, TaskError
-from tasks.metrics import best_over_answers, exact_match, token_f1
 from tasks.question_answering import best_spans, split_by_context
 from tasks.questions import Question, answer_tokens, cut_windows, drop_misaligned, read_questions
 from tasks.rows import Row, as_rows
+from tasks.squad_scores import best_over_answers, exact_match, token_f1
 
 
 def flat(context: str, answer: str, question: str = "what is it?", **fields: Any) -> dict[str, Any]:
