@@ -9,6 +9,7 @@ from typing import Any
 _HOME = {
     "Classification": "classification",
     "ClassificationArguments": "arguments",
+    "PredictionArguments": "arguments",
     "QuestionAnswering": "question_answering",
     "QuestionAnsweringArguments": "arguments",
     "TaskError": "errors",
