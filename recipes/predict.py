@@ -4,10 +4,10 @@
     python recipes/predict.py --model runs/answers --input questions.jsonl --output answers.jsonl --batch_size 8
     python recipes/predict.py --model runs/model --input masked.txt --output filled.jsonl       # a laptop, seconds
 
-What is answered follows from the model: task.json, which fine-tuning has left beside it, or its head says it. Every row
-of --input is in --output with all its columns, in the same order, and the answer beside them: docs/fine_tuning.md says
-which columns a task reads and writes. All rows are checked first, so that a broken one is found at once; --output is
-written whole or not at all.
+What is answered follows from the model: task.json, which fine-tuning has left beside it, or its head says it. Every
+row of --input is in --output with all its columns, in the same order, and the answer beside them: docs/fine_tuning.md
+says which columns a task reads and writes. All rows are checked first, so that a broken one is found at once; --output
+is written whole or not at all.
 """
 
 from collections.abc import Iterator

@@ -41,7 +41,8 @@ class Predictor:
         self.max_length, self.batch_size = max_length, arguments.batch_size
         self.notes: list[str] = []
         """What was guessed, a line each, for people."""
-        self.text_column, self.pair_column = "", None
+        self.text_column = ""
+        self.pair_column: str | None = None
         self.prepare(question_pipeline)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""recipes/predict.py: every head answers rows as its model does in a forward pass, in order; mistakes leave nothing."""
+"""recipes/predict.py: every head answers rows as a forward pass does, in their order; mistakes leave nothing."""
 
 import csv
 import json
