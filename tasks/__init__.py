@@ -18,6 +18,7 @@ _HOME = {
     "load_configuration": "models",
     "load_model": "models",
     "resolve_max_length": "models",
+    "write_results": "report",
 }
 __all__ = sorted(_HOME)
 

@@ -11,3 +11,9 @@ class CorruptModelError(RuntimeError):
     """The weights to start from are incomplete or damaged."""
 
     exit_code = 3
+
+
+class StorageError(RuntimeError):
+    """What was found cannot be written."""
+
+    exit_code = 5

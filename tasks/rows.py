@@ -5,6 +5,7 @@ gives); the latter make its errors name file and line.
 """
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,17 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
     return list(rows[0].fields) if rows else []
 
 
+def json_line(record: Mapping[str, Any]) -> str:
+    """A record as a line of JSON; numbers that JSON has not (infinity) become null."""
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    line = json.dumps(finite, ensure_ascii=False)
+    try:
+        line.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which "\ud800" in somebody's .jsonl is
+        line = json.dumps(finite)
+    return line + "\n"
+
+
 def write_predictions(*, predictions: Iterable[Mapping[str, Any]], path: Path) -> int:
     """Write one JSON object a line, in full or not at all, and return how many.
 
@@ -89,7 +101,7 @@ def write_predictions(*, predictions: Iterable[Mapping[str, Any]], path: Path) -
     try:
         with temporary.open("w", encoding="utf-8") as file:
             for prediction in predictions:
-                file.write(json.dumps(prediction, ensure_ascii=False) + "\n")
+                file.write(json_line(prediction))
                 count += 1
         os.replace(temporary, path)
     finally:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from tasks.features import by_length
+from tasks.tables import Matrix, Points, Table
 
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
@@ -24,6 +25,8 @@ class Task:
     metric: str
     """The one of `scores` that judges a model."""
     greater_is_better = True
+    mistakes_heading = "The {count} most confident mistakes"
+    """What the report calls the first of `mistakes`."""
     mixture: list[tuple[int, float]] = []
 
     def __init__(self, *, tokenizer: Any, max_length: int) -> None:
@@ -89,8 +92,17 @@ class Task:
         """`records`, readable: what was given, `gold`, `prediction`, `correct`, and `probability` or `score`."""
         raise NotImplementedError
 
-    def tables(self) -> dict[str, Any]:
-        """What the report shows of `records`, by heading; `tasks.report` draws matrices and writes out tables."""
+    def mistakes(self, predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Those of `predictions` that are wrong, the surest first, by their `probability` or else their `score`."""
+
+        def sureness(prediction: Mapping[str, Any]) -> float:
+            value = prediction.get("probability", prediction.get("score"))
+            return -math.inf if value is None else float(value)
+
+        return sorted((item for item in predictions if not item["correct"]), key=sureness, reverse=True)
+
+    def tables(self) -> dict[str, Matrix | Table | Points]:
+        """What the report shows of `records`, by heading, in text and as a picture (see `tasks.tables`)."""
         return {}
 
     def settings(self) -> dict[str, Any]:

@@ -1,0 +1,102 @@
+"""What a report shows beside scores: matrices of confusion, tables and clouds of points, with their text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_WIDEST_MATRIX = 12  # labels that a matrix in text has room for
+_MOST_CONFUSIONS = 20
+
+
+def number(value: object) -> str:
+    """A cell as text: four digits of a fraction, thousands of a count apart."""
+    if isinstance(value, bool) or value is None:
+        return "" if value is None else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lines of a table; the first column is text, the others stand to the right."""
+    lines = [[str(column) for column in columns], ["---", *["---:"] * (len(columns) - 1)]]
+    lines += [[number(cell) for cell in row] for row in rows]
+    return ["| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines]
+
+
+def _escaped(cell: str) -> str:
+    return " ".join(cell.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """How often each label was taken for each: drawn as confusion.png."""
+
+    labels: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    """[gold label, predicted label]."""
+
+    def text(self) -> list[str]:
+        """The whole matrix, or the most frequent confusions where it would be too wide."""
+        if len(self.labels) <= _WIDEST_MATRIX:
+            rows = [[label, *map(int, row)] for label, row in zip(self.labels, self.counts, strict=True)]
+            return markdown_table(["gold \\ predicted", *self.labels], rows)
+        pairs = [
+            (int(count), gold, predicted)
+            for gold, row in zip(self.labels, self.counts, strict=True)
+            for predicted, count in zip(self.labels, row, strict=True)
+            if count and gold != predicted
+        ]
+        pairs.sort(key=lambda pair: -pair[0])
+        rows = [[gold, predicted, count] for count, gold, predicted in pairs[:_MOST_CONFUSIONS]]
+        return [
+            f"The {len(rows)} most frequent confusions:",
+            "",
+            *markdown_table(["gold", "predicted", "times"], rows),
+        ]
+
+    def reduced(self, most: int) -> "Matrix":
+        """The same with no more than `most` labels: the most frequent ones, and all others as one."""
+        if len(self.labels) <= most:
+            return self
+        totals = [sum(row) for row in self.counts]
+        kept = sorted(sorted(range(len(totals)), key=lambda label: -totals[label])[: most - 1])
+        others = sorted(set(range(len(totals))) - set(kept))
+        groups = [[label] for label in kept] + [others]
+        counts = [[sum(self.counts[i][j] for i in gold for j in said) for said in groups] for gold in groups]
+        return Matrix([*(self.labels[label] for label in kept), f"{len(others)} others"], counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A row for each label, type or kind; with `bars` it is drawn too, as per-type.png."""
+
+    columns: Sequence[str]
+    """The first names the rows."""
+    rows: Sequence[Sequence[object]]
+    bars: Sequence[str] = ()
+    """Columns of numbers from 0 to 1, or all from 0 to 100, that are drawn."""
+
+    def text(self) -> list[str]:
+        """The table."""
+        return markdown_table(self.columns, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Predicted numbers over the right ones: drawn as scatter.png."""
+
+    gold: Sequence[float]
+    predicted: Sequence[float]
+
+    def text(self) -> list[str]:
+        """Means by fifths of the right numbers."""
+        order = sorted(range(len(self.gold)), key=lambda row: self.gold[row])
+        rows: list[list[object]] = []
+        for fifth in range(5):
+            part = order[len(order) * fifth // 5 : len(order) * (fifth + 1) // 5]
+            if part:
+                gold, said = [self.gold[row] for row in part], [self.predicted[row] for row in part]
+                off = sum(abs(a - b) for a, b in zip(gold, said, strict=True)) / len(part)
+                name = f"{number(float(gold[0]))} to {number(float(gold[-1]))}"
+                rows.append([name, len(part), sum(gold) / len(part), sum(said) / len(part), off])
+        return markdown_table(["gold", "examples", "mean gold", "mean prediction", "mean distance"], rows)
