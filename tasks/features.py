@@ -21,9 +21,7 @@ def tokenizer_inputs(encoding: Mapping[str, Any], number: int) -> dict[str, np.n
     return inputs
 
 
-def pad_inputs(
-    *, examples: Sequence[Mapping[str, Any]], tokenizer: Any, side: str | None = None
-) -> dict[str, Tensor]:
+def pad_inputs(*, examples: Sequence[Mapping[str, Any]], tokenizer: Any, side: str | None = None) -> dict[str, Tensor]:
     """Pad the inputs of a batch to its longest example, rounded up.
 
     Args:

@@ -1,0 +1,260 @@
+"""Multiple choice: which of several texts answers a question, or goes on from a context?
+
+Each choice is scored beside the question in a row of its own, and the scores of a question's choices go through one
+softmax. Questions may have different numbers of choices.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tasks.choices import Problem, find_reading, guess_columns, read_labels, read_problems
+from tasks.errors import TaskError
+from tasks.features import model_inputs, pad_inputs, tokenizer_inputs
+from tasks.rows import as_rows
+from tasks.splits import split_groups
+from tasks.task import Inputs, Task
+
+_TOKENIZE_AT_ONCE = 500
+
+
+class MultipleChoice(Task):
+    """Learning to choose; implements the loop's `Work`.
+
+    Args:
+        train_rows: mappings, or records with `fields`, `path` and `line`.
+        eval_rows: the same, held out; empty: a seeded part of `train_rows` is held out, whole contexts at a time.
+        tokenizer: a fast tokenizer with a padding token.
+        context_column, question_column, choices_columns, label_column: column names; None: guessed, and the guess is
+            in `notes`. `choices_columns` is one that holds lists, or one for each choice.
+        max_length: tokens that a question with one choice is cut to, special tokens included; the longer text of the
+            two is cut first.
+        seed: decides the held-out part.
+        eval_fraction: share of `train_rows` to hold out.
+
+    Raises:
+        TaskError: a column, text or label that is missing or cannot be used; the message has its file and line.
+    """
+
+    name = "multiple_choice"
+    metric = "accuracy"
+
+    def __init__(
+        self,
+        *,
+        train_rows: Sequence[Any],
+        eval_rows: Sequence[Any] = (),
+        tokenizer: Any,
+        context_column: str | None = None,
+        question_column: str | None = None,
+        choices_columns: Sequence[str] | None = None,
+        label_column: str | None = None,
+        max_length: int = 256,
+        seed: int = 0,
+        eval_fraction: float = 0.1,
+    ) -> None:
+        super().__init__(tokenizer=tokenizer, max_length=max_length)
+        rows, eval_rows = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
+        if not rows:
+            raise TaskError("there are no training rows: name a file that has some with --train_file")
+        given = {"context": context_column, "question": question_column, "label": label_column}
+        self.columns = guess_columns(rows, **given, choices=choices_columns)
+        self._note_columns(guessed=label_column is None or not choices_columns)
+        train, held_out = read_problems(rows, self.columns), read_problems(eval_rows, self.columns)
+        reading = find_reading(train)
+        labels = read_labels(train, reading=reading)
+        eval_labels = read_labels(held_out, reading=reading)
+        self.notes.append(f"labels are read as {reading}")
+        sizes = Counter(len(problem.choices) for problem in train)
+        self.notes.append(
+            ", ".join(f"{count:,} questions with {size} choices" for size, count in sorted(sizes.items()))
+        )
+        if held_out:
+            self.note_overlap(train=[_content(item) for item in train], held_out=[_content(item) for item in held_out])
+        else:
+            groups = [problem.context or problem.question for problem in train]
+            kept, out = split_groups(groups=groups, fraction=eval_fraction, seed=seed)
+            self.notes.append(f"held out {len(out)} of {len(train)} training questions for evaluation, by context")
+            held_out, eval_labels = [train[i] for i in out], [labels[i] for i in out]
+            train, labels = [train[i] for i in kept], [labels[i] for i in kept]
+        self._train_labels, self._eval_labels = labels, eval_labels
+        self._train_problems, self._eval_problems = train, held_out
+        parts = [self._tokenize(problems, of) for problems, of in ((train, labels), (held_out, eval_labels))]
+        self.note_cut([int(example["sizes"].max()) for example in parts[0]], what="training questions")
+        self.set_examples(train=parts[0], held_out=parts[1])
+
+    def _note_columns(self, *, guessed: bool) -> None:
+        named = {"context": self.columns.context, "question": self.columns.question, "label": self.columns.label}
+        parts = [f"{what} from column '{column}'" for what, column in named.items() if column is not None]
+        parts.append("choices from " + ", ".join(f"'{column}'" for column in self.columns.choices))
+        options = "--context_column, --question_column, --choices_columns and --label_column override it"
+        self.notes.append(", ".join(parts) + (f" (guessed; {options})" if guessed else ""))
+
+    def _tokenize(self, problems: Sequence[Problem], labels: Sequence[int]) -> list[Inputs]:
+        """Of each question the inputs of its choices, one after the other, `sizes` [choices] and the label."""
+        examples: list[Inputs] = []
+        for start in range(0, len(problems), _TOKENIZE_AT_ONCE):
+            part = problems[start : start + _TOKENIZE_AT_ONCE]
+            pairs = [problem.pair(choice) for problem in part for choice in problem.choices]
+            encoding = self.tokenizer(
+                [first for first, _ in pairs],
+                [second for _, second in pairs],
+                truncation=True,
+                max_length=self.max_length,
+                return_attention_mask=False,
+            )
+            number = 0
+            for problem in part:
+                rows = [tokenizer_inputs(encoding, number + choice) for choice in range(len(problem.choices))]
+                number += len(rows)
+                example: Inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+                example["sizes"] = np.array([len(row["input_ids"]) for row in rows], dtype=np.int32)
+                examples.append({**example, "labels": labels[len(examples)]})
+        return examples
+
+    # What the loop asks for
+
+    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
+        """The choices of all questions padded to the longest, [choices of the batch, length].
+
+        Beside them `choices` [batch], how many of those rows are of each question, `labels` [batch], and `row` [batch]
+        for held-out examples.
+        """
+        batch = pad_inputs(
+            examples=[row for example in examples for row in split_choices(example)], tokenizer=self.tokenizer
+        )
+        batch["choices"] = torch.tensor([len(example["sizes"]) for example in examples])
+        for name in ("labels", "row"):
+            if name in examples[0]:
+                batch[name] = torch.tensor([example[name] for example in examples])
+        return batch
+
+    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+        """One target a question."""
+        return {"examples": len(batch["choices"])}
+
+    @staticmethod
+    def logits(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """Scores in float32, [batch, most choices], -inf where a question has fewer.
+
+        A head takes [questions, choices, length] and scores each row by itself: all rows go in as the choices of one
+        question, so that none is made up where another question has more.
+        """
+        scores = model(**{name: value[None] for name, value in model_inputs(batch).items()}).logits.float().flatten()
+        counts = batch["choices"]
+        there = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
+        return scores.new_full(there.shape, -torch.inf).masked_scatter(there, scores)
+
+    def loss(
+        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy over a question's choices, and accuracy, summed and divided by the questions of the step."""
+        logits = self.logits(model, batch)
+        loss = F.cross_entropy(logits, batch["labels"], reduction="sum") / num_targets["examples"]
+        correct = (logits.detach().argmax(dim=1) == batch["labels"]).sum()
+        return loss, {"accuracy": correct / num_targets["examples"]}
+
+    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+        """One record a question: row, label, prediction, the probability of each choice, and the loss in nats."""
+        logits = self.logits(model, batch)
+        losses = F.cross_entropy(logits, batch["labels"], reduction="none")
+        columns = (
+            batch["row"],
+            batch["labels"],
+            logits.argmax(dim=1),
+            losses,
+            logits.softmax(dim=1),
+            batch["choices"],
+        )
+        return [
+            {
+                "row": row,
+                "label": label,
+                "prediction": prediction,
+                "loss": loss,
+                "probabilities": [round(probability, 6) for probability in probabilities[:count]],
+            }
+            for row, label, prediction, loss, probabilities, count in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
+        ]
+
+    def scores(self) -> dict[str, float]:
+        """Accuracy."""
+        right = sum(record["prediction"] == record["label"] for record in self.records)
+        return {"accuracy": right / max(len(self.records), 1)}
+
+    def baseline(self) -> dict[str, float]:
+        """The better of two guesses: always the place that is right most often in training, or the longest choice.
+
+        The loss is that of a guess without a preference.
+        """
+        if not self._eval_problems:
+            return {}
+        place = Counter(self._train_labels).most_common(1)[0][0]
+        longest = [max(range(len(item.choices)), key=lambda n: len(item.choices[n])) for item in self._eval_problems]
+        right = [
+            sum(guess == label for guess, label in zip(guesses, self._eval_labels, strict=True))
+            for guesses in ([place] * len(longest), longest)
+        ]
+        loss = np.mean([np.log(len(problem.choices)) for problem in self._eval_problems])
+        return {"loss": float(loss), "accuracy": max(right) / len(longest)}
+
+    # For people
+
+    def predictions(self) -> list[dict[str, Any]]:
+        """Each question with its choices, the chosen and the right one, and what the model believes of each."""
+        readable = []
+        for record in self.records:
+            problem = self._eval_problems[record["row"]]
+            texts = {"context": problem.context, "question": problem.question}
+            readable.append(
+                {
+                    **{name: text for name, text in texts.items() if text},
+                    "choices": list(problem.choices),
+                    "prediction": problem.choices[record["prediction"]],
+                    "gold": problem.choices[record["label"]],
+                    "prediction_number": record["prediction"],
+                    "gold_number": record["label"],
+                    "probability": record["probabilities"][record["prediction"]],
+                    "probabilities": record["probabilities"],
+                    "correct": record["prediction"] == record["label"],
+                }
+            )
+        return readable
+
+    def settings(self) -> dict[str, Any]:
+        """What `recipes/predict.py` needs to choose in new rows."""
+        columns = {"context_column": self.columns.context, "question_column": self.columns.question}
+        choices = {"choices_columns": list(self.columns.choices), "label_column": self.columns.label}
+        return {**super().settings(), **columns, **choices}
+
+    def balance(self) -> Mapping[str, int]:
+        """How often each place is right in training."""
+        return {f"choice {place}": count for place, count in sorted(Counter(self._train_labels).items())}
+
+    def show(self, example: Inputs) -> list[str]:
+        """One example: each choice as the model sees it, the right one marked."""
+        return [
+            f"{'*' if number == example['labels'] else ' '} {self.tokenizer.decode(row['input_ids'])}"
+            for number, row in enumerate(split_choices(example))
+        ]
+
+
+def split_choices(example: Inputs) -> list[Inputs]:
+    """The inputs of each choice of an example, which holds them one after the other."""
+    ends = np.cumsum(example["sizes"]).tolist()
+    names = [name for name in ("input_ids", "token_type_ids") if name in example]
+    return [
+        {name: example[name][end - size : end] for name in names}
+        for end, size in zip(ends, example["sizes"].tolist(), strict=True)
+    ]
+
+
+def _content(problem: Problem) -> tuple[str, str, tuple[str, ...]]:
+    return problem.context, problem.question, problem.choices
