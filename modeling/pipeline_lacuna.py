@@ -66,7 +66,7 @@ def read_settings(model: Any) -> dict[str, Any]:
     if path is None:
         return {}
     content = json.loads(Path(path).read_text(encoding="utf-8"))
-    return content if content.get("task") == "question_answering" else {}
+    return content if content.get("name") == "question_answering" else {}
 
 
 def best_spans(
@@ -296,7 +296,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
         """Save model, tokenizer, this file and the settings; the folder works like the one that they came from."""
         Pipeline.save_pretrained(self, save_directory, **kwargs)
-        settings = json.dumps({"task": "question_answering", **self.settings}, indent=2)
+        settings = json.dumps({"name": "question_answering", **self.settings}, indent=2)
         Path(save_directory, SETTINGS).write_text(settings + "\n", encoding="utf-8")
         add_question_pipeline(save_directory)
 

@@ -49,7 +49,7 @@ def read_settings(model: str) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return {"task": str(content["task"]), **content}
+        return {"name": str(content["name"]), **content}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TaskError(
             f"{path} is not what fine-tuning writes ({type(error).__name__}: {error}): remove it, or name the task "
@@ -63,7 +63,7 @@ def find_task(*, config: Any, settings: Mapping[str, Any], model: str) -> str:
     Raises:
         TaskError: neither says it.
     """
-    named = settings.get("task")
+    named = settings.get("name")
     if named is not None:
         if named not in PREDICTORS:
             raise TaskError(f"{Path(model, SETTINGS)} names the task {named!r}; known are {', '.join(PREDICTORS)}")

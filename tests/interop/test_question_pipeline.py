@@ -133,7 +133,7 @@ def test_a_stranger_gets_the_answers_of_the_task(checkpoint, native, questions, 
     for family in FAMILIES:
         shutil.copytree(checkpoint(family, "LacunaForQuestionAnswering"), tmp_path / family)
     shutil.copytree(native, tmp_path / "native")
-    settings = {"task": "question_answering", "max_length": 64, "stride": 16, "max_answer_length": 9}
+    settings = {"name": "question_answering", "max_length": 64, "stride": 16, "max_answer_length": 9}
     for path in tmp_path.glob("*/config.json"):
         path.with_name("task.json").write_text(json.dumps(settings))
     (tmp_path / "asked.json").write_text(json.dumps(questions))

@@ -124,7 +124,7 @@ def test_labels_in_the_order_of_the_rows(ending: str, folder_of, run_recipe, tmp
 def test_several_labels_numbers_and_pairs(folder_of, run_recipe, tmp_path) -> None:
     rows = [{"left": a, "right": b} for a, b in zip(TEXTS, reversed(TEXTS), strict=True)]
     source = write_rows(tmp_path / "new.csv", rows)
-    columns = {"task": "classification", "text_column": "left", "text_pair_column": "right", "max_length": 24}
+    columns = {"name": "classification", "text_column": "left", "text_pair_column": "right", "max_length": 24}
     many = folder_of(
         "bert",
         "LacunaForSequenceClassification",
@@ -157,7 +157,7 @@ def test_several_labels_numbers_and_pairs(folder_of, run_recipe, tmp_path) -> No
 
 
 def test_questions_of_flat_rows_and_of_squad(folder_of, run_recipe, tmp_path) -> None:
-    settings = {"task": "question_answering", "max_length": 40, "stride": 8, "max_answer_length": 6}
+    settings = {"name": "question_answering", "max_length": 40, "stride": 8, "max_answer_length": 6}
     folder = folder_of("modernbert", "LacunaForQuestionAnswering", settings=settings)
     context = " ".join(TEXTS)
     asked = [
@@ -265,7 +265,7 @@ def test_mistakes_in_files_and_folders(classifier, folder_of, run_recipe, tmp_pa
     lines = tmp_path / "new.txt"
     lines.write_bytes(b"fine\n\xff broken\n")
     masked = folder_of("modernbert", "LacunaForMaskedLM")
-    named = folder_of("modernbert", "LacunaForMaskedLM", settings={"task": "cooking"})
+    named = folder_of("modernbert", "LacunaForMaskedLM", settings={"name": "cooking"})
     broken = folder_of("modernbert", "LacunaForMaskedLM")
     (broken / "task.json").write_text("{")
     questions = write_rows(tmp_path / "q.jsonl", [{"question": "Who?", "context": "a fox"}, {"question": "Who?"}])
