@@ -17,9 +17,21 @@ from safetensors import SafetensorError
 
 from tasks.arguments import PredictionArguments
 from tasks.errors import CorruptModelError, TaskError
+from tasks.label_predictors import ChoicePredictor, ClassificationPredictor, QuestionPredictor
 from tasks.models import check_tokenizer, load_configuration, longest_input
-from tasks.predictors import PREDICTORS, Predictor
+from tasks.predictor import Predictor
 from tasks.rows import Row, as_rows
+from tasks.tag_predictor import TagPredictor
+from tasks.text_predictors import FillMaskPredictor, GenerationPredictor
+
+PREDICTORS: dict[str, type[Predictor]] = {
+    "classification": ClassificationPredictor,
+    "question_answering": QuestionPredictor,
+    "token_classification": TagPredictor,
+    "multiple_choice": ChoicePredictor,
+    "fill_mask": FillMaskPredictor,
+    "text_generation": GenerationPredictor,
+}
 
 SETTINGS = "task.json"
 _BATCHES_AT_ONCE = 16  # whose rows are sorted by length

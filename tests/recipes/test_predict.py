@@ -19,6 +19,9 @@ from modeling.pipeline_lacuna import QuestionAnsweringPipeline
 from tasks import PredictionArguments, TaskError
 from tasks.answers import write_answers
 from tasks.inference import check_rows, open_predictor, predict
+from tasks.multiple_choice import MultipleChoice
+from tasks.tag_predictor import WORDS
+from tasks.token_classification import TokenClassification
 from tokenization import adapt_tokenizer, save_tokenizer, train_bpe
 
 TEXTS = [
@@ -180,6 +183,131 @@ def test_questions_of_flat_rows_and_of_squad(folder_of, run_recipe, tmp_path) ->
             (one["start"], one["end"], one["answer"]) for one in answers
         ]
         assert all(row["context"][row["start"] : row["end"]] == row["prediction"] != "" for row in found)
+
+
+KINDS = ["O", "B-place", "I-place", "B-person", "I-person"]
+TAGGED = {"id2label": dict(enumerate(KINDS)), "label2id": {name: number for number, name in enumerate(KINDS)}}
+
+
+def by_task(work: Any, folder: Path, head: str) -> list[dict[str, Any]]:
+    """The readable predictions of a task's own evaluation with the model of a folder."""
+    model = getattr(transformers, head).from_pretrained(folder).eval()
+    with torch.no_grad():
+        batches = [work.collate([work.eval_example(row)]) for row in range(work.num_eval_examples)]
+        work.records = [record for batch in batches for record in work.evaluate(model, batch)]
+    work.records.sort(key=lambda record: record["row"])
+    return work.predictions()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_tags_of_tokens(together: bool, folder_of, run_recipe, tmp_path) -> None:
+    """As the task itself finds them, also in sentences longer than a window."""
+    rows = [{"words": f"{text} {' '.join(TEXTS[:number])}".split(), "id": number} for number, text in enumerate(TEXTS)]
+    tags = [
+        {**row, "tags": (["S-person", "B-place", "E-place"] + ["O"] * len(row["words"]))[: len(row["words"])]}
+        for row in rows
+    ]
+    settings = {"max_length": 40, "tokens_column": "words", "scheme": "BIOES", "label_all_tokens": together}
+    folder = folder_of(
+        "modernbert",
+        "LacunaForTokenClassification",
+        settings={"name": "token_classification", **settings},
+        **TAGGED,
+    )
+    source, output = write_rows(tmp_path / "new.jsonl", rows), tmp_path / "tags.jsonl"
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", output, "--batch_size", 4)
+    assert code == 0, said
+    work = TokenClassification(
+        train_rows=tags,
+        eval_rows=tags,
+        tokenizer=AutoTokenizer.from_pretrained(folder),
+        label_names=KINDS,
+        label_all_tokens=together,
+        max_length=40,
+    )
+    assert work.num_eval_examples > len(rows), "no sentence is longer than a window"
+    expected = by_task(work, folder, "AutoModelForTokenClassification")
+    for row, answer, wanted in zip(rows, read_rows(output), expected, strict=True):
+        assert {name: answer[name] for name in row} == row
+        assert answer["predicted_tags"] == wanted["tags"]
+        for found, span in zip(answer["prediction"], wanted["prediction"], strict=True):
+            assert found.pop("probability") == pytest.approx(span.pop("probability"), abs=2e-6)
+            assert found == span
+
+
+def test_entities_of_texts(folder_of, run_recipe, tmp_path) -> None:
+    """A text is parted into words; what is found in these stands at its place in the text."""
+    folder = folder_of("modernbert", "LacunaForTokenClassification", **TAGGED)
+    texts = ["Whoever  reads (this),\tgarden! of\u00a0the city: see http://a.b/c?d=1 @fox", *TEXTS, " ".join(TEXTS)]
+    source = write_rows(tmp_path / "new.jsonl", [{"text": text} for text in texts])
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "texts.jsonl")
+    assert code == 0, said
+    words = [WORDS.findall(text) for text in texts]
+    assert words[0][-5:] == ["city", ":", "see", "http://a.b/c?d=1", "@fox"] and words[0][3:6] == ["this", ")", ","]
+    source = write_rows(tmp_path / "words.jsonl", [{"tokens": each} for each in words])
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "tokens.jsonl")
+    assert code == 0, said
+    number = 0
+    by_text, by_tokens = (read_rows(tmp_path / f"{name}.jsonl") for name in ("texts", "tokens"))
+    for text, found, wanted in zip(texts[:-1], by_text, by_tokens, strict=False):
+        assert all(text[span["start"] : span["end"]] == span["text"] for span in found["prediction"])
+        assert [(span["type"], WORDS.findall(span["text"])) for span in found["prediction"]] == [
+            (span["type"], span["text"].split()) for span in wanted["prediction"]
+        ]
+        number += len(found["prediction"])
+    assert number > 5
+    long = by_text[-1]
+    assert long["prediction"][-1]["end"] > len(long["text"]) // 2, "what is beyond the first window was not seen"
+
+
+def test_a_tag_for_every_word(folder_of, run_recipe, tmp_path) -> None:
+    named = {"id2label": {0: "NOUN", 1: "VERB"}, "label2id": {"NOUN": 0, "VERB": 1}}
+    folder = folder_of("modernbert", "LacunaForTokenClassification", **named)
+    source = write_rows(tmp_path / "new.txt", [{"text": text} for text in TEXTS])
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "x.jsonl")
+    assert code == 0, said
+    rows = read_rows(tmp_path / "x.jsonl")
+    assert all(len(row["prediction"]) == len(row["predicted_tokens"]) > 0 for row in rows)
+    assert {tag for row in rows for tag in row["prediction"]} == {"NOUN", "VERB"}
+
+
+def test_choices(folder_of, run_recipe, tmp_path) -> None:
+    rows = [
+        {
+            "context": text,
+            "question": "What then?" if number % 2 else None,
+            "choices": TEXTS[: 2 + number % 3],
+            "label": 0,
+        }
+        for number, text in enumerate(TEXTS)
+    ]
+    settings = {
+        "name": "multiple_choice",
+        "max_length": 48,
+        "context_column": "context",
+        "question_column": "question",
+    }
+    settings |= {"choices_columns": ["choices"], "label_column": "label"}
+    folder = folder_of("bert", "LacunaForMultipleChoice", settings=settings)
+    new = [{name: row[name] for name in row if name != "label"} for row in rows]
+    source, output = write_rows(tmp_path / "new.jsonl", new), tmp_path / "chosen.jsonl"
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", output, "--batch_size", 3)
+    assert code == 0, said
+    work = MultipleChoice(
+        train_rows=rows,
+        eval_rows=rows,
+        tokenizer=AutoTokenizer.from_pretrained(folder),
+        context_column="context",
+        question_column="question",
+        max_length=48,
+    )
+    expected = by_task(work, folder, "AutoModelForMultipleChoice")
+    for row, answer, wanted in zip(new, read_rows(output), expected, strict=True):
+        assert {name: answer[name] for name in row} == row
+        assert answer["probabilities"] == pytest.approx(wanted["probabilities"], abs=2e-6)
+        assert [answer[name] for name in ("prediction", "prediction_number")] == [
+            wanted[name] for name in ("prediction", "prediction_number")
+        ]
 
 
 def test_masks(folder_of, run_recipe, tmp_path) -> None:
