@@ -1,7 +1,7 @@
 """The options of the tasks."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tasks.errors import TaskError
 
@@ -23,6 +23,11 @@ def _check_room_for_text(max_length: int | None) -> None:
     """
     if max_length is not None and max_length < 8:
         raise TaskError(f"--max_length must be at least 8, or no text is left beside special tokens; got {max_length}")
+
+
+def _check_files(*, train_file: str | None, eval_file: str | None) -> None:
+    if eval_file is not None and train_file is None:
+        raise TaskError(f"--eval_file {eval_file} needs a --train_file")
 
 
 def _check_positive(**values: int | None) -> None:
@@ -63,7 +68,9 @@ class ClassificationArguments:
     """Which labelled texts to learn from, and how to read them."""
 
     train_file: str | None = _option(
-        None, "Labelled rows to learn from (.jsonl, .csv, .tsv, .parquet). Default: the built-in task."
+        None,
+        "Labelled rows to learn from: .jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, or a dataset of the "
+        "Hub (OWNER/NAME:CONFIG:SPLIT). Default: the built-in task.",
     )
     eval_file: str | None = _option(None, "Labelled rows to evaluate on. Default: a part of the training rows.")
     text_column: str | None = _option(None, "Column of the text. Default: guessed, and said.")
@@ -75,14 +82,29 @@ class ClassificationArguments:
             "help": "The labels in the order of the model's outputs. Default: those of the training rows, sorted."
         },
     )
+    problem_type: Literal["auto", "single_label_classification", "multi_label_classification", "regression"] = _option(
+        "auto", "What the label column holds: one label, several, or a number. auto: told by its values, and said."
+    )
+    label_separator: str | None = _option(
+        None, 'What stands between several labels in a text, such as "|". Lists in JSON are read as they are.'
+    )
+    class_weights: Literal["none", "balanced"] = _option(
+        "none", "balanced: in training, rare labels weigh as much as frequent ones."
+    )
+    pooling: Literal["auto", "first", "mean"] = _option(
+        "auto", "What of an encoder is classified: its first token or the mean of all. auto: as its config.json says."
+    )
     max_length: int | None = _option(None, "Tokens to cut a text to. Default: 256, or what the model takes if less.")
     eval_fraction: float = _option(0.1, "Share of the training rows to hold out when there is no --eval_file.")
 
     def __post_init__(self) -> None:
         _check_fraction(self.eval_fraction)
         _check_room_for_text(self.max_length)
-        if self.eval_file is not None and self.train_file is None:
-            raise TaskError(f"--eval_file {self.eval_file} needs a --train_file")
+        _check_files(train_file=self.train_file, eval_file=self.eval_file)
+        if self.label_separator is not None and not self.label_separator.strip(" "):
+            raise TaskError(
+                f'--label_separator {self.label_separator!r} is blank: name a sign, such as --label_separator "|"'
+            )
 
 
 @dataclass
@@ -105,5 +127,4 @@ class QuestionAnsweringArguments:
         _check_fraction(self.eval_fraction)
         _check_room_for_text(self.max_length)
         _check_positive(stride=self.stride, max_answer_length=self.max_answer_length)
-        if self.eval_file is not None and self.train_file is None:
-            raise TaskError(f"--eval_file {self.eval_file} needs a --train_file")
+        _check_files(train_file=self.train_file, eval_file=self.eval_file)

@@ -91,12 +91,31 @@ def check_tokenizer(*, tokenizer: Any, embedding_rows: int) -> None:
         )
 
 
+def _pooling_name(model: str, pooling: str, *, trust_remote_code: bool) -> str:
+    """What the configuration of an encoder calls a pooling.
+
+    Raises:
+        TaskError: its classifier has no choice.
+    """
+    config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+    own = getattr(config, "classifier_pooling", None)
+    names = {"first": "first" if config.model_type == "lacuna" else "cls", "mean": "mean"}
+    if own not in names.values():
+        raise TaskError(
+            f"--pooling {pooling}: the classifier of --model {model} ({config.model_type}) always reads "
+            f"{'the same token' if own is None else f'the {own} token'}: leave --pooling out"
+        )
+    return names[pooling]
+
+
 def load_model(
     *,
     auto_class: str,
     model: str,
     tokenizer: Any,
     label_names: Sequence[str] | None = None,
+    problem_type: str | None = None,
+    pooling: str = "auto",
     trust_remote_code: bool = False,
     seed: int = 0,
 ) -> Any:
@@ -108,9 +127,13 @@ def load_model(
         tokenizer: the tokenizer that will make its inputs.
         label_names: labels in the order of the head's outputs, written to `config.id2label`; a head of another
             number of labels in the checkpoint is replaced.
+        problem_type: written to `config.problem_type` beside them; None: the head has none.
+        pooling: "first" or "mean": what of an encoder a classifier reads; "auto": as its configuration says. A
+            decoder's is the last token that is not padding.
 
     Raises:
-        TaskError: the model has no such head, the tokenizer does not fit, or weights do not fit the configuration.
+        TaskError: the model has no such head or pooling, the tokenizer does not fit, or weights do not fit the
+            configuration.
         CorruptModelError: the weights cannot be read.
     """
     labels: dict[str, Any] = {}
@@ -118,8 +141,11 @@ def load_model(
         labels = {
             "id2label": dict(enumerate(label_names)),
             "label2id": {name: number for number, name in enumerate(label_names)},
-            "problem_type": "single_label_classification",
         }
+    if problem_type is not None:
+        labels["problem_type"] = problem_type
+    if pooling != "auto":
+        labels["classifier_pooling"] = _pooling_name(model, pooling, trust_remote_code=trust_remote_code)
     transformers.set_seed(seed)
     try:
         loaded, report = getattr(transformers, auto_class).from_pretrained(

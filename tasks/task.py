@@ -9,6 +9,7 @@ from torch import Tensor
 from tasks.features import by_length
 from tasks.tables import Matrix, Points, Table
 
+_MOST_LABELS = 30  # that `describe` counts
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
 
@@ -115,9 +116,14 @@ class Task:
 
     def describe(self, examples: int = 0) -> list[str]:
         """`notes`, how many rows there are, and the first training examples as the model will see them."""
-        counts = f"{self.num_examples:,} examples to learn from, {self.num_eval_examples:,} held out"
-        shown = [line for row in range(min(examples, self.num_examples)) for line in self.show(self._train[row])]
-        return [*self.notes, counts, *shown]
+        lines = [*self.notes, f"{self.num_examples:,} examples to learn from, {self.num_eval_examples:,} held out"]
+        if balance := self.balance():
+            parts = [f"{name} {count:,} ({count / self.num_examples:.1%})" for name, count in balance.items()]
+            more = f" and {len(parts) - _MOST_LABELS} more" if len(parts) > _MOST_LABELS else ""
+            lines.append(f"label balance of the examples to learn from: {', '.join(parts[:_MOST_LABELS])}{more}")
+        for row in range(min(examples, self.num_examples)):
+            lines += [f"example {row + 1}:", *(f"    {line}" for line in self.show(self._train[row]))]
+        return lines
 
     def show(self, example: Inputs) -> list[str]:
         """One example in lines of text: its tokens, special ones included, and its targets."""

@@ -184,6 +184,7 @@ def test_summary_equals_a_direct_computation(tokenizer, small_model, evaluate):
         logits = model(**batch).logits
     assert summary["loss"] == pytest.approx(float(F.cross_entropy(logits, labels)), rel=1e-5)
     assert summary["accuracy"] == pytest.approx(float((logits.argmax(-1) == labels).float().mean()))
+    assert work.records[0].keys() == {"row", "label", "prediction", "probability", "loss"}
     assert set(summary) == {"loss", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"}
     assert work.metric in summary
 
@@ -198,7 +199,7 @@ def test_baseline_is_the_majority_of_the_training_part(tokenizer):
     assert found["loss"] == pytest.approx(-(math.log(4 / 6) + 4 * math.log(2 / 6)) / 5)
 
 
-def test_a_small_model_learns_32_rows_by_heart(tokenizer, small_model, fit, evaluate, tmp_path):
+def test_a_small_model_learns_32_rows_by_heart(tokenizer, small_model, fit, evaluate):
     generator = torch.Generator().manual_seed(0)
     letters = torch.randint(97, 123, (32, 12), generator=generator)
     rows = [{"text": "".join(map(chr, row.tolist())), "label": "abcd"[i % 4]} for i, row in enumerate(letters)]
@@ -208,12 +209,129 @@ def test_a_small_model_learns_32_rows_by_heart(tokenizer, small_model, fit, eval
     assert summary["accuracy"] == 1.0 and summary["f1_macro"] == 1.0 and summary["matthews_correlation"] == 1.0
     assert summary["loss"] < 0.1 < work.baseline()["loss"]
 
-    assert work.write_predictions(tmp_path / "predictions.jsonl") == 32
-    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = work.predictions()
     assert [line["text"] for line in lines] == [row["text"] for row in rows]
-    assert [line["label"] for line in lines] == [line["prediction"] for line in lines] == [r["label"] for r in rows]
+    assert [line["gold"] for line in lines] == [line["prediction"] for line in lines] == [r["label"] for r in rows]
     assert all(line["correct"] and 0.5 < line["probability"] <= 1 for line in lines)
-    assert [path.name for path in tmp_path.iterdir()] == ["predictions.jsonl"]
+    assert work.mistakes(lines) == []
+
+
+# Several labels a row
+
+TOPICS = [
+    {
+        "text": f"text {i} " + " ".join("ABC"[k] * 3 for k in range(3) if i >> k & 1),
+        "labels": [f"t{k}" for k in range(3) if i >> k & 1],
+    }
+    for i in [*range(8)] * 4
+]
+
+
+def test_several_labels_are_learnt(tokenizer, small_model, fit, evaluate):
+    work, model = task(tokenizer, TOPICS, eval_rows=TOPICS), small_model(num_labels=3, hidden=64)
+    assert (work.problem_type, work.metric, work.label_names) == (
+        "multi_label_classification", "f1_micro", ["t0", "t1", "t2"]
+    )  # fmt: skip
+    assert any("4 of 32 training rows have no label at all" in note for note in work.notes)
+    batch = work.collate([work.example(row, 0) for row in (0, 5, 7)])
+    assert batch["labels"].tolist() == [[0, 0, 0], [1, 0, 1], [1, 1, 1]] and batch["labels"].dtype == torch.float32
+    targets = {"examples": torch.tensor(3)}
+    model.config.problem_type = work.problem_type
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids", "labels")}
+    assert work.loss(model.eval(), batch, targets)[0].item() == pytest.approx(model(**inputs).loss.item(), rel=1e-5)
+
+    assert fit(model=model, work=work, steps=60) < 0.1
+    summary = work.summarize(evaluate(model=model, work=work))
+    assert summary["subset_accuracy"] == summary["f1_macro"] == summary["f1_samples"] == 1.0
+    baseline = work.baseline()
+    assert set(baseline) == set(summary) and summary["loss"] < baseline["loss"] == pytest.approx(math.log(2), rel=0.01)
+    # always all three: precision 1/2, recall 1; the empty set is the most frequent one with the others
+    assert baseline["f1_micro"] == pytest.approx(2 / 3) and baseline["subset_accuracy"] == 1 / 8
+    first, last = work.predictions()[0], work.predictions()[7]
+    assert first["gold"] == first["prediction"] == [] and first["probabilities"] == {} and first["correct"]
+    assert list(last["probabilities"]) == last["gold"] == ["t0", "t1", "t2"] and 0.5 < last["probability"] < 1
+    assert [row[0] for row in work.tables()["By label"].rows] == ["t0", "t1", "t2"]
+    assert work.settings()["threshold"] == 0.5
+    json.dumps([work.settings(), work.records, work.predictions()])
+
+
+def test_hold_out_of_several_labels_keeps_the_rare_ones_apart(tokenizer):
+    rows = [{"text": f"x {i}", "labels": ["often"] + ["rare"] * (i < 10)} for i in range(100)]
+    work = task(tokenizer, rows, eval_fraction=0.2)
+    held_out = [work.eval_example(row)["labels"] for row in range(work.num_eval_examples)]
+    assert len(held_out) == 20 and sum(len(labels) == 2 for labels in held_out) == 2
+    assert work.balance() == {"often": 80, "rare": 8}
+
+
+# Numbers
+
+
+def test_numbers_are_learnt_on_their_scale(tokenizer, small_model, fit, evaluate):
+    rows = [{"sentence1": "word " * (i % 5), "sentence2": "other", "score": str(i % 5 / 2)} for i in range(20)]
+    rows = [{**row, "sentence1": row["sentence1"] or "none"} for row in rows]
+    work, model = task(tokenizer, rows, eval_rows=rows), small_model(num_labels=1, hidden=64)
+    assert (work.text_pair_column, work.label_column, work.problem_type) == ("sentence2", "score", "regression")
+    assert "numbers from 0 to 2, mean 1" in work.notes and work.label_names == ["score"]
+    assert fit(model=model, work=work, steps=60) < 0.05
+    summary = work.summarize(evaluate(model=model, work=work))
+    assert summary["pearson"] > 0.95 and summary["spearman"] > 0.9 and summary["mean_absolute_error"] < 0.2
+    baseline = work.baseline()
+    assert (baseline["pearson"], baseline["loss"]) == (0.0, pytest.approx(0.5))  # variance of 0, .5, 1, 1.5, 2
+    assert baseline["mean_absolute_error"] == pytest.approx(0.6)
+    predictions = work.predictions()
+    assert all(row["error"] == pytest.approx(row["prediction"] - row["gold"], abs=1e-5) for row in predictions)
+    errors = [abs(row["error"]) for row in work.mistakes(predictions)]
+    assert errors == sorted(errors, reverse=True) and len(errors) == 20
+    assert work.settings()["mean"] == 1.0 and work.balance() == {}
+    assert work.tables()["Predictions by the right number"].gold[:2] == [0.0, 0.5]
+
+
+def test_numbers_far_from_a_heads_scale_are_told(tokenizer):
+    rows = [{"text": "x", "label": 250000.5 + 1000 * i} for i in range(10)]
+    assert any(
+        "warning: an output begins near 0" in note and "'label' by 3e+05" in note
+        for note in task(tokenizer, rows).notes
+    )
+    work = task(tokenizer, [{"text": f"x {i}", "label": i} for i in range(10)], problem_type="regression")
+    assert work.num_eval_examples == 1 and work.num_examples == 9 and not any("warning" in note for note in work.notes)
+
+
+# Weights of the labels
+
+
+def test_balanced_weights_make_every_label_weigh_the_same(tokenizer, small_model):
+    rows = [{"text": f"x {i}", "label": "a" if i < 9 else "b"} for i in range(12)]
+    work = task(tokenizer, rows, eval_rows=rows[:1], class_weights="balanced")
+    plain = task(tokenizer, rows, eval_rows=rows[:1])
+    logits = torch.randn(12, 2, generator=torch.Generator().manual_seed(0))
+
+    class Fixed(torch.nn.Module):
+        def forward(self, **_):
+            return type("Output", (), {"logits": logits})
+
+    batch = work.collate([work.example(row, 0) for row in range(12)])
+    targets = {"examples": torch.tensor(12)}
+    losses = F.cross_entropy(logits, batch["labels"], reduction="none")
+    expected = (losses[:9].mean() + losses[9:].mean()) / 2
+    assert work.loss(Fixed(), batch, targets)[0].item() == pytest.approx(expected.item(), rel=1e-5)
+    assert plain.loss(Fixed(), batch, targets)[0].item() == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert any("weights of the labels in training: a 0.667, b 2" in note for note in work.notes)
+    several = task(tokenizer, TOPICS[:7], eval_rows=TOPICS[:1], class_weights="balanced")
+    assert any("t0 1.33, t1 1.33, t2 1.33" in note for note in several.notes)
+
+
+# What people are shown
+
+
+def test_what_is_shown_before_training(tokenizer):
+    work = task(tokenizer, eval_rows=ROWS[:3])
+    said = "\n".join(work.describe(2))
+    assert "text from column 'text', label from column 'label' (guessed" in said
+    assert "column 'label' holds one label a row, single_label_classification (told by its values" in said
+    assert "label balance of the examples to learn from: dog 8 (50.0%), fox 8 (50.0%)" in said
+    assert "example 1:\n    label: fox\n        [CLS]quick number 0[SEP]" in said and "example 3" not in said
+    assert "warning: 3 of 3 held-out rows are also in the training rows (are they the same file?)" in said
+    assert not any("warning" in line for line in task(tokenizer).describe())
 
 
 # Bad input
@@ -227,8 +345,8 @@ def test_a_small_model_learns_32_rows_by_heart(tokenizer, small_model, fit, eval
         ({"text": "x", "label": None}, "rows.tsv:18: column 'label' has no label"),
         ({"text": "x", "label": " "}, "rows.tsv:18: column 'label' has no label"),
         ({"text": "x", "label": float("nan")}, "rows.tsv:18: column 'label' has no label"),
-        ({"text": "x", "label": 0.5}, r"rows.tsv:18: column 'label' holds 0.5, not one label"),
-        ({"text": "x", "label": ["fox"]}, r"rows.tsv:18: column 'label' holds \['fox'\], not one label"),
+        ({"text": "x", "label": 0.5}, r"rows.tsv:18: column 'label' holds 0.5, not one label.*--problem_type"),
+        ({"text": "x", "label": ["fox"]}, r"rows.tsv:2: column 'label' holds 'fox', and other rows hold lists"),
         ({"text": "  ", "label": "fox"}, "rows.tsv:18: column 'text' is empty"),
         ({"text": 3, "label": "fox"}, "rows.tsv:18: column 'text' holds 3, not text"),
     ],
@@ -255,6 +373,16 @@ def test_a_label_unknown_to_training_is_named(tokenizer):
         (ROWS, {"label_names": ["fox", "fox", "dog"]}, "names a label twice"),
         (ROWS, {"label_names": ["fox", "cat"]}, r"label 'dog' .* not one of the labels \['fox', 'cat'\]"),
         (["just text"], {}, "training row 1 is a str"),
+        ([{"text": "x", "label": "1.5"}] * 3, {}, "every training row has the number 1.5.*--label_column"),
+        ([{"text": "x", "label": i / 2} for i in range(9)], {"label_names": ["a"]}, "which --label_names has no mean"),
+        (
+            [{"text": "x", "label": i / 2} for i in range(9)],
+            {"class_weights": "balanced"},
+            "which --class_weights bal",
+        ),
+        (ROWS, {"label_separator": "|", "problem_type": "regression"}, "--problem_type is regression"),
+        (ROWS, {"problem_type": "regression"}, "row 1: column 'label' holds 'fox', not a finite number"),
+        (ROWS, {"problem_type": "multi_label_classification"}, "'fox', not a list of labels.*--label_separator"),
     ],
 )
 def test_bad_rows_as_a_whole(tokenizer, rows, options, message):

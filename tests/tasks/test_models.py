@@ -5,7 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+)
 
 from tasks import CorruptModelError, TaskError, check_tokenizer, load_configuration, load_model, resolve_max_length
 
@@ -30,6 +37,8 @@ def test_a_native_model_gets_a_head_with_label_names(checkpoint):
     model = load_model(**options, label_names=["no", "maybe", "yes"], seed=1)
     assert model.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
     assert model.config.label2id == {"no": 0, "maybe": 1, "yes": 2}
+    number = load_model(**options, label_names=["score"], problem_type="regression")
+    assert (number.num_labels, number.config.problem_type, number.config.id2label) == (1, "regression", {0: "score"})
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     again, other = (load_model(**options, label_names=["no", "maybe", "yes"], seed=seed) for seed in (1, 2))
     assert torch.equal(model.classifier.weight, again.classifier.weight)
@@ -64,6 +73,19 @@ def test_a_decoder_learns_where_padding_is(tmp_path, tokenizer):
     assert model.config.pad_token_id == tokenizer.pad_token_id
     batch = {name: torch.tensor([[5, 6, 7, 0], [5, 6, 7, 8]]) for name in ("input_ids",)}
     assert model(**batch).logits.shape == (2, 2)
+
+
+def test_pooling_is_a_choice_where_the_configuration_has_it(tmp_path, tokenizer, checkpoint):
+    sizes = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
+    ids = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+    config = ModernBertConfig(vocab_size=320, **sizes, **ids)
+    ModernBertForMaskedLM(config).save_pretrained(tmp_path / "modern")
+    options = {"auto_class": "AutoModelForSequenceClassification", "tokenizer": tokenizer, "label_names": ["a", "b"]}
+    for pooling, own in (("auto", "cls"), ("first", "cls"), ("mean", "mean")):
+        model = load_model(**options, model=str(tmp_path / "modern"), pooling=pooling)
+        assert model.config.classifier_pooling == own
+    with pytest.raises(TaskError, match=r"--pooling mean: the classifier .*\(bert\) always reads the same token"):
+        load_model(**options, model=str(checkpoint), pooling="mean")
 
 
 @pytest.mark.parametrize("name", [None, "", "no/such-folder-here", "/"])

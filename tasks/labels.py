@@ -1,0 +1,268 @@
+"""What a column of labels holds: one label a row, several, or a number; and the names of the labels, in order."""
+
+import ast
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.errors import TaskError
+from tasks.rows import Row
+
+SINGLE, MULTI, NUMBER = "single_label_classification", "multi_label_classification", "regression"
+SEPARATORS = ("|", ";", ",")  # that people join labels with
+_OPTION = "--label_column"
+_JOINED = 0.5  # share of texts with a separator in them from which on they look like several labels
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell is empty: nothing, blanks, or the NaN that tables write for nothing."""
+    return value is None or (isinstance(value, float) and math.isnan(value)) or not str(value).strip()
+
+
+def as_number(value: Any) -> float | None:
+    """The finite number that a cell holds or spells; None where it holds something else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and "_" not in str(value) else None
+
+
+def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) -> str:
+    """What a column holds, by its values: lists are several labels, fractions are numbers, all else is one label.
+
+    Args:
+        separator: what stands between labels in a text, if somebody said so; then each text is several labels.
+
+    Raises:
+        TaskError: some rows hold lists and some do not, or most texts look like several labels that were joined.
+    """
+    values = [row.value(column, option=_OPTION) for row in rows]
+    if separator is not None:
+        return MULTI
+    lists = [isinstance(value, list | tuple) for value in values]
+    if any(lists):
+        if not all(lists):
+            row = rows[lists.index(False)]
+            raise TaskError(
+                f"{row.where}: column '{column}' holds {_shown(row.fields[column])}, and other rows hold lists of "
+                "labels: make it a list too, or name another column with --label_column"
+            )
+        return MULTI
+    numbers = [as_number(value) for value in values if not is_missing(value)]
+    if numbers and all(number is not None for number in numbers):
+        return NUMBER if any(number != int(number) for number in numbers if number is not None) else SINGLE
+    texts = [value for value in values if isinstance(value, str) and value.strip()]
+    if (found := joined_by(texts)) is not None:
+        row = next(row for row in rows if found in str(row.fields[column]))
+        raise TaskError(
+            f"{row.where}: column '{column}' holds the text {_shown(row.fields[column])}, which looks like several "
+            f'labels in one text: take them apart with --label_separator "{"," if found == "[" else found}", or '
+            f"take each text as one label with --problem_type {SINGLE}"
+        )
+    return SINGLE
+
+
+def joined_by(texts: Sequence[str]) -> str | None:
+    """The sign that joins several labels in most of the texts ("[" for written lists), or None.
+
+    A text with ";" or "," counts only where its pieces come again in other texts, as those of "news, sports" do and
+    those of a phrase do not.
+    """
+    if not texts:
+        return None
+    if sum(text.strip().startswith("[") and text.strip().endswith("]") for text in texts) > _JOINED * len(texts):
+        return "["
+    wholes = set(texts)
+    for sign in SEPARATORS:
+        joined = [text for text in texts if sign in text]
+        pieces = {piece.strip() for text in joined for piece in text.split(sign)}
+        alone = {text.strip() for text in wholes if sign not in text}
+        if joined and pieces <= alone:
+            return sign
+        if len(joined) > _JOINED * len(texts) and (sign == "|" or len(pieces | alone) < len(wholes)):
+            return sign
+    return None
+
+
+def label_name(row: Row, column: str) -> str:
+    """The label of a row as a name: numbers as they are written, blanks around it removed.
+
+    Raises:
+        TaskError: the label is missing, is a list, or is a fraction.
+    """
+    value = row.value(column, option=_OPTION)
+    if is_missing(value):
+        raise TaskError(f"{row.where}: column '{column}' has no label: remove the row or label it")
+    name = _name(value)
+    if name is None:
+        raise TaskError(
+            f"{row.where}: column '{column}' holds {_shown(value)}, not one label as the rows before: "
+            f"name another column with --label_column, or say what it holds with --problem_type ({MULTI} for lists, "
+            f"{NUMBER} for fractions)"
+        )
+    return name
+
+
+def _name(value: Any) -> str | None:
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        value = int(value)
+    return str(value).strip() if isinstance(value, str | int) else None
+
+
+def label_set(row: Row, column: str, *, separator: str | None) -> list[str]:
+    """The labels of a row, each once; none for an empty list or, with a separator, an empty text.
+
+    Args:
+        separator: what stands between labels in a text. A text that is a list in JSON or Python is taken as that.
+
+    Raises:
+        TaskError: the row has no value, or something in it is not a label.
+    """
+    value = row.value(column, option=_OPTION)
+    if isinstance(value, str) and separator is not None:
+        written = _written_list(value)
+        value = [piece for piece in value.split(separator) if piece.strip()] if written is None else written
+    if not isinstance(value, list | tuple):
+        if is_missing(value):
+            raise TaskError(f"{row.where}: column '{column}' has no list of labels: write [] for none")
+        raise TaskError(
+            f"{row.where}: column '{column}' holds {_shown(value)}, not a list of labels: "
+            'say what stands between labels with --label_separator, such as --label_separator "|"'
+        )
+    names = [None if is_missing(item) else _name(item) for item in value]
+    if None in names:
+        raise TaskError(
+            f"{row.where}: column '{column}' holds {_shown(value)}, and {value[names.index(None)]!r} in it is not a "
+            "label: labels are texts or whole numbers"
+        )
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def _written_list(text: str) -> list[Any] | None:
+    text = text.strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            value = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return value if isinstance(value, list) else None
+    return None
+
+
+def multi_hot_width(*, rows: Sequence[Row], column: str) -> int | None:
+    """The number of labels where every row is a list of that many 0 and 1, as in [0, 1, 0]; else None."""
+    lists = [row.fields.get(column) for row in rows]
+    width = len(lists[0]) if lists and isinstance(lists[0], list | tuple) else 0
+    whole = all(isinstance(item, list | tuple) and len(item) == width for item in lists)
+    if width < 2 or not whole or not all(value in (0, 1) for item in lists for value in item or ()):
+        return None
+    return width
+
+
+def number_of(row: Row, column: str) -> float:
+    """The number of a row, a target of regression.
+
+    Raises:
+        TaskError: there is none.
+    """
+    value = row.value(column, option=_OPTION)
+    number = as_number(value)
+    if number is None:
+        what = "no number" if is_missing(value) else f"{_shown(value)}, not a finite number"
+        raise TaskError(
+            f"{row.where}: column '{column}' holds {what}, and --problem_type {NUMBER} needs one in each row: "
+            "correct or remove the row, or name another column with --label_column"
+        )
+    return number
+
+
+def _is_whole(name: str) -> bool:
+    return name.removeprefix("-").isdecimal()
+
+
+def sorted_names(names: set[str]) -> list[str]:
+    """Label names in order: as numbers when all are numbers, else as text."""
+    return sorted(names, key=int) if all(map(_is_whole, names)) else sorted(names)
+
+
+def name_labels(
+    *, found: set[str], given: Sequence[str] | None, rows: Sequence[Row], column: str
+) -> tuple[list[str], dict[str, int], str | None]:
+    """Names of the labels in the order of the model's outputs, and the output of each label as it is in the data.
+
+    Args:
+        found: labels of the training rows.
+        given: value of --label_names; names for labels that are the numbers 0, 1, ... are matched to them in order.
+
+    Returns:
+        Names, label of the data -> number of the output, and a note where they were matched.
+
+    Raises:
+        TaskError: fewer than two labels, too many to be labels, or names that do not fit.
+    """
+    if not found:
+        raise TaskError(
+            f"{rows[0].where}: no training row has a label in column '{column}': name another one with {_OPTION}"
+        )
+    if len(found) > max(20, len(rows) // 2):
+        numeric = all(as_number(name) is not None for name in found)
+        raise TaskError(
+            f"{rows[0].where}: column '{column}' has {len(found)} different values in {len(rows)} rows, too many to "
+            f"be labels: name another column with {_OPTION}"
+            + (f", or learn them as numbers with --problem_type {NUMBER}" if numeric else "")
+        )
+    if len(found) == 1:
+        raise TaskError(
+            f"{rows[0].where}: every training row has the label '{next(iter(found))}' in column '{column}': "
+            f"at least two labels are needed to learn from; name another column with {_OPTION}"
+        )
+    if given is None:
+        names = sorted_names(found)
+        return names, {name: number for number, name in enumerate(names)}, None
+    if len(set(given)) != len(given):
+        raise TaskError(f"--label_names {' '.join(given)} names a label twice")
+    numbered = [str(number) for number in range(len(given))]
+    if found <= set(numbered) and not found & set(given):
+        pairs = ", ".join(f"{number} is {name}" for number, name in zip(numbered, given, strict=True))
+        return list(given), {n: place for place, n in enumerate(numbered)}, f"labels are numbers in the data: {pairs}"
+    return list(given), {name: number for number, name in enumerate(given)}, None
+
+
+def check_known(*, name: str, known: Mapping[str, int], row: Row, column: str) -> None:
+    """Refuse a label that the model has no output for.
+
+    Raises:
+        TaskError: it is not among `known`.
+    """
+    if name not in known:
+        raise TaskError(
+            f"{row.where}: label '{name}' in column '{column}' is not one of the labels {list(known)} of the training "
+            "rows or of --label_names: correct it, or list every label with --label_names"
+        )
+
+
+def balanced_weights(counts: Mapping[int, int], size: int) -> list[float]:
+    """A weight for each of `size` labels, the rarer the larger: rows / (labels that occur x rows of the label).
+
+    Their mean over the rows is 1. A label without rows gets 1.
+    """
+    total, kinds = sum(counts.values()), sum(count > 0 for count in counts.values())
+    return [total / (kinds * counts[label]) if counts.get(label) else 1.0 for label in range(size)]
+
+
+def counted(names: Sequence[str], labels: Sequence[int]) -> dict[str, int]:
+    """How often each label comes, under its name, in the order of the names."""
+    counts = Counter(labels)
+    return {name: counts[number] for number, name in enumerate(names)}
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "…"

@@ -1,0 +1,146 @@
+"""What a column of labels holds is told by its values; names, sets and numbers are read, what is wrong is named."""
+
+import pytest
+
+from tasks import TaskError
+from tasks.labels import (
+    MULTI,
+    NUMBER,
+    SINGLE,
+    as_number,
+    balanced_weights,
+    joined_by,
+    label_set,
+    multi_hot_width,
+    name_labels,
+    number_of,
+    problem_type_of,
+    sorted_names,
+)
+from tasks.rows import Row
+
+
+def rows(*values) -> list[Row]:
+    return [Row(fields={"text": "x", "y": value}, where=f"f.csv:{line}") for line, value in enumerate(values, start=2)]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["a", "b", "a"], SINGLE),
+        ([0, 1, 2], SINGLE),
+        (["1", "2", "2"], SINGLE),
+        ([1.0, 2.0, 5.0], SINGLE),
+        ([True, False], SINGLE),
+        (["0.5", "1", "2.25"], NUMBER),
+        ([0.5, 1, None], NUMBER),
+        ([1e-3, 2.0], NUMBER),
+        (["1.5", "high"], SINGLE),
+        ([["a"], ["a", "b"], []], MULTI),
+        ([[0, 1, 0], [1, 1, 0]], MULTI),
+        (["I like it, a lot", "no, thanks", "well, well"], SINGLE),
+        (["news", "rock & roll", "n/a"], SINGLE),
+        (["1_000", "0.5"], SINGLE),
+    ],
+)
+def test_kinds_are_told_by_values(values, kind):
+    assert problem_type_of(rows=rows(*values), column="y", separator=None) == kind
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (["a|b", "b|c", "a"], r'f.csv:2: column .y. holds the text .a\|b..*--label_separator "\|"'),
+        (["a", "b", "a|b", "b", "a"], r'f.csv:4: .*--label_separator "\|"'),
+        (["['a', 'b']", "['a']", "[]"], r'f.csv:2: .*--label_separator ","'),
+        (['["a","b"]', '["a"]'], r'f.csv:2: .*--label_separator ","'),
+        (["news, sports", "sports, arts", "arts, news", "news"], r'--label_separator ","'),
+        (["a;b", "b;c", "c;a", "a;c"], r'--label_separator ";"'),
+    ],
+)
+def test_several_labels_written_as_text_are_refused_with_the_remedy(values, named):
+    with pytest.raises(TaskError, match=named) as caught:
+        problem_type_of(rows=rows(*values), column="y", separator=None)
+    assert "--problem_type single_label_classification" in str(caught.value)
+    assert problem_type_of(rows=rows(*values), column="y", separator="|") == MULTI
+
+
+def test_lists_among_texts_are_refused():
+    with pytest.raises(TaskError, match=r"f.csv:3: column 'y' holds 'b', and other rows hold lists"):
+        problem_type_of(rows=rows(["a"], "b"), column="y", separator=None)
+    with pytest.raises(TaskError, match=r"f.csv:2: no column 'z'; the columns there are \['text', 'y'\]"):
+        problem_type_of(rows=rows("a"), column="z", separator=None)
+    assert joined_by([]) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "separator", "expected"),
+    [
+        (["b", "a", "b "], None, ["b", "a"]),
+        ([1, 2.0], None, ["1", "2"]),
+        ([], None, []),
+        ("a | b|a|", "|", ["a", "b"]),
+        ("", "|", []),
+        ("a", ",", ["a"]),
+        ('["a, b", "c"]', ",", ["a, b", "c"]),
+        ("['a', 'b']", "|", ["a", "b"]),
+        ("[]", "|", []),
+        ("[a", "|", ["[a"]),
+        ("[a]", "|", ["[a]"]),
+        (["x|y"], "|", ["x|y"]),
+    ],
+)
+def test_label_sets(value, separator, expected):
+    assert label_set(rows(value)[0], "y", separator=separator) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "separator", "message"),
+    [
+        (None, None, "f.csv:2: column 'y' has no list of labels: write \\[\\]"),
+        (None, "|", "f.csv:2: column 'y' has no list of labels"),
+        ("a", None, "'a', not a list of labels.*--label_separator"),
+        (["a", None], None, "None in it is not a label"),
+        (["a", 0.5], None, "0.5 in it is not a label"),
+        ([["a"]], None, "\\['a'\\] in it is not a label"),
+    ],
+)
+def test_label_sets_that_are_none(value, separator, message):
+    with pytest.raises(TaskError, match=message):
+        label_set(rows(value)[0], "y", separator=separator)
+
+
+def test_zeros_and_ones():
+    assert multi_hot_width(rows=rows([0, 1, 0], [1.0, 1, 0]), column="y") == 3
+    assert multi_hot_width(rows=rows([0, 1], [1, 1, 0]), column="y") is None
+    assert multi_hot_width(rows=rows([0, 1, 2], [1, 1, 0]), column="y") is None
+    assert multi_hot_width(rows=rows(["a", "b"]), column="y") is None
+    assert multi_hot_width(rows=rows([1], [0]), column="y") is None
+
+
+def test_numbers():
+    assert [as_number(value) for value in (" 1.5", 2, "1e3", True, "nan", float("inf"), "x", "", None, [1])] == [
+        1.5, 2.0, 1000.0, None, None, None, None, None, None, None,
+    ]  # fmt: skip
+    for value, what in (("high", "'high', not a finite number"), (None, "no number"), (float("nan"), "no number")):
+        with pytest.raises(TaskError, match=f"f.csv:2: column 'y' holds {what}"):
+            number_of(rows(value)[0], "y")
+
+
+def test_names_in_order():
+    assert sorted_names({"10", "9", "-1"}) == ["-1", "9", "10"]
+    assert sorted_names({"b", "a", "10"}) == ["10", "a", "b"]
+    options = {"rows": rows(*["x"] * 50), "column": "y"}
+    assert name_labels(found={"1", "0"}, given=["no", "yes"], **options) == (
+        ["no", "yes"], {"0": 0, "1": 1}, "labels are numbers in the data: 0 is no, 1 is yes"
+    )  # fmt: skip
+    with pytest.raises(TaskError, match=r"30 different values in 50 rows.*--problem_type regression"):
+        name_labels(found={str(n) for n in range(30)}, given=None, **options)
+    with pytest.raises(TaskError, match="no training row has a label"):
+        name_labels(found=set(), given=None, **options)
+
+
+def test_weights_have_mean_one_over_the_rows():
+    weights = balanced_weights({0: 90, 1: 9, 2: 1}, 4)
+    assert sum(weight * count for weight, count in zip(weights, (90, 9, 1, 0), strict=True)) == pytest.approx(100)
+    assert weights[0] * 90 == pytest.approx(weights[1] * 9) == pytest.approx(weights[2]) and weights[3] == 1.0
