@@ -18,6 +18,7 @@ from tasks.errors import TaskError
 from tasks.features import model_inputs, pad_inputs, tokenizer_inputs
 from tasks.rows import as_rows
 from tasks.splits import split_groups
+from tasks.tables import Matrix, Points, Table
 from tasks.task import Inputs, Task
 
 _TOKENIZE_AT_ONCE = 500
@@ -233,6 +234,18 @@ class MultipleChoice(Task):
         columns = {"context_column": self.columns.context, "question_column": self.columns.question}
         choices = {"choices_columns": list(self.columns.choices), "label_column": self.columns.label}
         return {**super().settings(), **columns, **choices}
+
+    def tables(self) -> dict[str, Matrix | Table | Points]:
+        """How often each place is right, was chosen, and was chosen where it was right."""
+        places = range(max((len(record["probabilities"]) for record in self.records), default=0))
+        rows: list[list[object]] = []
+        for place in places:
+            right = [record for record in self.records if record["label"] == place]
+            chosen = sum(record["prediction"] == place for record in self.records)
+            hits = sum(record["prediction"] == place for record in right)
+            rows.append([f"choice {place}", len(right), chosen, hits / len(right) if right else None])
+        columns = ("place", "right", "chosen", "accuracy")
+        return {"By the place of the right choice": Table(columns, rows, bars=("accuracy",))}
 
     def balance(self) -> Mapping[str, int]:
         """How often each place is right in training."""

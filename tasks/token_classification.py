@@ -19,17 +19,9 @@ from tasks.errors import TaskError
 from tasks.features import model_inputs, pad_inputs, pad_like
 from tasks.metrics import classification_metrics, entity_metrics
 from tasks.rows import as_rows
+from tasks.tables import Matrix, Points, Table
 from tasks.tagged import Sentence, TokenWindow, cut_sentences, guess_columns, read_sentences
-from tasks.tags import (
-    OUTSIDE,
-    PLAIN,
-    entities,
-    find_scheme,
-    irregular,
-    join_tag,
-    split_tag,
-    write_tags,
-)
+from tasks.tags import OUTSIDE, PLAIN, entities, find_scheme, irregular, join_tag, split_tag, write_tags
 from tasks.task import Inputs, Task
 
 _IGNORED = -100
@@ -246,7 +238,7 @@ class TokenClassification(Task):
         """The label of a token that the model does not see."""
         if self.scheme != PLAIN:
             return OUTSIDE
-        return max(self.balance().items(), key=lambda item: item[1])[0]
+        return self.label_names[int(np.bincount(np.concatenate(self._train_tags)).argmax())]
 
     # What the loop asks for
 
@@ -380,10 +372,27 @@ class TokenClassification(Task):
             "scheme": self.scheme,
         }
 
+    def tables(self) -> dict[str, Matrix | Table | Points]:
+        """Entities by type; of plain tags what was taken for what."""
+        tags = [tags for tags, _ in self._predicted()]
+        if self.scheme != PLAIN:
+            columns = ("type", "precision", "recall", "f1", "number")
+            found = entity_metrics(predictions=tags, references=self._gold())["by_type"]
+            rows = [[kind, *(row[name] for name in columns[1:])] for kind, row in found.items()]
+            return {"Entities by type": Table(columns, rows, bars=columns[1:4])}
+        counts = np.zeros((len(self.label_names), len(self.label_names)), dtype=int)
+        for predicted, gold in zip(tags, self._eval_tags, strict=True):
+            np.add.at(counts, (gold, np.array([self._number_of[tag] for tag in predicted])), 1)
+        return {"Confusion matrix": Matrix(self.label_names, counts.tolist())}
+
     def balance(self) -> Mapping[str, int]:
-        """How many training tokens have each label."""
-        counts = np.bincount(np.concatenate(self._train_tags), minlength=len(self.label_names))
-        return dict(zip(self.label_names, counts.tolist(), strict=True))
+        """In how many training sentences there is an entity of each type, or each tag."""
+        return dict(Counter(kind for item in self._train_sentences for kind in self._kinds(item)).most_common())
+
+    def _kinds(self, item: Sentence) -> list[str]:
+        if self.scheme == PLAIN:
+            return sorted(set(item.tags))
+        return sorted({entity.type or "entity" for entity in entities(item.tags)}) or ["no entity"]
 
     def show(self, example: Inputs) -> list[str]:
         """One example: its tokens, each that counts with its tag."""

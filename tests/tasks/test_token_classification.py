@@ -147,6 +147,8 @@ def test_parts_of_speech_are_measured_by_accuracy(tokenizer, tagger, evaluate):
     wrong = sum(not row["correct"] for row in work.predictions())
     assert set(found) == {"loss", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"} and wrong
     assert work.baseline()["accuracy"] == 1.0
+    counts = work.tables()["Confusion matrix"].counts
+    assert [sum(row) for row in counts] == [2, 2, 1]
     assert work.predictions()[0]["gold"] == ["DET", "NOUN", "VERB"]
 
 
@@ -329,6 +331,7 @@ def test_a_small_model_learns_its_sentences(tokenizer, tagger, fit, evaluate):
     assert [{**span, "probability": 0} for span in first["prediction"]] == [
         {**span, "probability": 0} for span in first["gold"]
     ]
+    assert work.tables()["Entities by type"].rows == [["x", 1.0, 1.0, 1.0, 8], ["y", 1.0, 1.0, 1.0, 8]]
     assert all(first["text"][span["start"] : span["end"]] == span["text"] for span in first["prediction"])
 
 
@@ -351,7 +354,7 @@ def test_what_people_are_told(tokenizer):
     assert "water (2)" in said and "place (2)" in said and "several windows" in said and "/B-water" in said
     assert work.settings()["label_names"] == work.label_names and work.settings()["max_length"] == 12
     assert json.dumps(work.settings())
-    assert work.balance()["B-place"] == 2
+    assert work.balance() == {"place": 2, "water": 2, "no entity": 1}
 
 
 # Bad input
