@@ -28,7 +28,8 @@ class ClassificationPredictor(Predictor):
         if self.problem is None:
             self.problem = "regression" if config.num_labels == 1 else "single_label_classification"
         if self.problem != "regression":
-            self.columns = ("prediction", "probability")
+            several = self.problem == "multi_label_classification"
+            self.columns = ("prediction", "probabilities" if several else "probability")
         config.problem_type = self.problem  # by which the pipeline chooses between softmax, sigmoid and neither
         self._pipeline = self.pipeline("text-classification", top_k=None)
 
@@ -40,11 +41,10 @@ class ClassificationPredictor(Predictor):
                 yield {"prediction": next(iter(numbers.values())) if len(numbers) == 1 else numbers}
             elif self.problem == "multi_label_classification":
                 threshold = self.settings.get("threshold", 0.5)
-                chances = {each["label"]: round(each["score"], 6) for each in scores}
-                yield {
-                    "prediction": [name for name, chance in chances.items() if chance >= threshold],
-                    "probability": chances,
-                }
+                found = {each["label"]: round(each["score"], 6) for each in scores}
+                chances = {name: found[name] for _, name in sorted(self.model.config.id2label.items())}
+                chosen = [name for name, chance in chances.items() if chance > threshold]
+                yield {"prediction": chosen, "probabilities": chances}
             else:
                 yield {"prediction": scores[0]["label"], "probability": round(scores[0]["score"], 6)}
 
