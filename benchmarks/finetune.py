@@ -11,8 +11,8 @@ BART. All have the tokenizer of the first and go through the same recipe with th
 training steps. They are evaluated once, at the end, so nothing was chosen by the rows that judge.
 
 The data are those that tests use (--data, LACUNA_DATA): SST-2, SQuAD 1.1 (its articles, 40 to learn from and 8 to
-evaluate on), WNUT-17 and Multi30k from English to German, with the official parts to evaluate on where there are such;
-the two built-in tasks need none. Every run is a file of its own: the benchmark can be stopped and goes on where it was.
+evaluate on), WNUT-17 and Multi30k from English to German, with the official parts to evaluate on where there are any;
+the two built-in tasks need none. Every run is a file of its own: the benchmark can be stopped, and goes on from there.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from reports import REPOSITORY, describe_machine, positive, write_report
 from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer, BartConfig, BartForConditionalGeneration, BertConfig, BertModel
 
-import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+import modeling
 
 KINDS = {
     "pretrained": "Lacuna, pretrained",
@@ -50,12 +50,12 @@ PRETRAINING = {"encoder": ("mlm", "AutoModelForMaskedLM"), "encoder-decoder": ("
 """Objective and head by the shape of the model."""
 
 
-def sst2(data: Path, folder: Path) -> dict[str, Any]:
+def sst2(data: Path, folder: Path) -> dict[str, Path]:
     """Sentences of film reviews, good or bad."""
     return {"train_file": data / "sst2" / "train.tsv", "eval_file": data / "sst2" / "dev.tsv"}
 
 
-def squad(data: Path, folder: Path) -> dict[str, Any]:
+def squad(data: Path, folder: Path) -> dict[str, Path]:
     """Questions about Wikipedia; whole articles are held out."""
     content = json.loads((data / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))
     articles = content["data"]
@@ -67,7 +67,7 @@ def squad(data: Path, folder: Path) -> dict[str, Any]:
     return files
 
 
-def wnut17(data: Path, folder: Path) -> dict[str, Any]:
+def wnut17(data: Path, folder: Path) -> dict[str, Path]:
     """Names in messages of Twitter, new ones in the part to evaluate on."""
     return {
         "train_file": data / "wnut17" / "wnut17train.conll",
@@ -75,14 +75,14 @@ def wnut17(data: Path, folder: Path) -> dict[str, Any]:
     }
 
 
-def multi30k(data: Path, folder: Path) -> dict[str, Any]:
+def multi30k(data: Path, folder: Path) -> dict[str, Path]:
     """Captions of pictures, from English to German."""
     names = {"train_file": "train.en", "train_target_file": "train.de"}
     names |= {"eval_file": "test_2016_flickr.en", "eval_target_file": "test_2016_flickr.de"}
     return {option: data / "multi30k" / name for option, name in names.items()}
 
 
-def built_in(data: Path, folder: Path) -> dict[str, Any]:
+def built_in(data: Path, folder: Path) -> dict[str, Path]:
     """What every Python interpreter brings along."""
     return {}
 
@@ -96,7 +96,7 @@ class Task:
     metrics: tuple[str, ...]
     """The first one judges."""
     baseline: str
-    files: Callable[[Path, Path], dict[str, Any]]
+    files: Callable[[Path, Path], dict[str, Path]]
     """(data, folder for what has to be written) -> options that name the files."""
     shape: str = "encoder"
     options: dict[str, Any] = field(default_factory=dict)
@@ -188,6 +188,17 @@ class Benchmark:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.work, self.parts, self.data = Path(options.work_dir), Path(options.parts_dir), Path(options.data)
+        self.work.mkdir(parents=True, exist_ok=True)
+        if not any((self.data / "novels").glob("*.txt")):
+            raise SystemExit(f"--data {self.data} has no novels/*.txt to pretrain on")
+        try:
+            self.files = {name: TASKS[name].files(self.data, self.work) for name in options.only}
+            self.contents = {
+                name: {option: short_hash(path.read_bytes()) for option, path in files.items()}
+                for name, files in self.files.items()
+            }
+        except FileNotFoundError as error:
+            raise SystemExit(f"--data {self.data} has no {error.filename}; leave its task out with --only") from error
 
     # Pretraining
 
@@ -266,15 +277,12 @@ class Benchmark:
     def settings(self, name: str, kind: str, seed: int) -> dict[str, Any]:
         """All that decides a run."""
         task = TASKS[name]
-        self.work.mkdir(parents=True, exist_ok=True)
-        files = {key: Path(path) for key, path in task.files(self.data, self.work).items()}
-        contents = {key: short_hash(path.read_bytes()) for key, path in files.items()}
         options = {**task.options, **self.limit(), "seed": seed}
         return {
             "task": name,
             "kind": kind,
             "options": options,
-            "files": contents,
+            "files": self.contents[name],
             "pretraining": self.pretraining(task.shape),
             "limit_minutes": self.options.limit_minutes,
         }
@@ -286,8 +294,8 @@ class Benchmark:
         label = f"{name}-{kind}-seed{seed}"
         folder = self.work / "runs" / label
         shutil.rmtree(folder, ignore_errors=True)
-        options = {"model": model, **task.files(self.data, self.work), **task.options, **self.limit()}
-        options |= {"seed": seed, "eval_steps": 0, "save_steps": 0, "output_dir": folder}
+        options = {"model": model, **self.files[name], **task.options, **self.limit()}
+        options |= {"seed": seed, "average": "none", "eval_steps": 0, "save_steps": 0, "output_dir": folder}
         seconds = run_recipe(
             f"finetune_{task.recipe}",
             options,
@@ -300,7 +308,7 @@ class Benchmark:
         results = read_results(folder)
         scores = {metric: results[f"eval_{metric}"] for metric in task.metrics}
         guess = {metric: results.get(f"baseline_{metric}") for metric in task.metrics}
-        facts = {name: results.get(name) for name in ("steps", "epochs", "tokens", "seconds")}
+        facts = {name: results.get(name) for name in ("steps", "train_tokens", "train_seconds")}
         weights = sum(p.numel() for p in load_parameters(folder))
         return {"scores": scores, "baseline": guess, "wall_seconds": seconds, "parameters": weights, **facts}
 

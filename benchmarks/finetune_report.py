@@ -50,7 +50,7 @@ def _scores(parts: dict[str, list[dict[str, Any]]], metric: str) -> dict[str, An
 
 
 def _facts(part: dict[str, Any]) -> dict[str, Any]:
-    names = ("wall_seconds", "parameters", "steps", "epochs", "tokens")
+    names = ("wall_seconds", "parameters", "steps", "train_tokens")
     return {name: part["result"].get(name) for name in names} | {"seed": part["settings"]["options"]["seed"]}
 
 
@@ -75,10 +75,9 @@ def to_markdown(report: dict[str, Any]) -> list[str]:
     for row in report["rows"]:
         for place, metric in enumerate(row["metrics"]):
             scores = row["scores"][metric]
-            cells = [_number(scores.get(name), metric) for name in TITLES]
-            lines.append(
-                f"| {row['what'] if not place else ''} | {metric} | {' | '.join(cells)} | {_added(scores, metric)} |"
-            )
+            digits = 3 if _is_share(scores) else 1
+            cells = ["" if scores.get(name) is None else f"{scores[name]:.{digits}f}" for name in TITLES]
+            lines.append(f"| {row['what'] if not place else ''} | {metric} | {' | '.join(cells)} | {_added(scores)} |")
     lines += ["", "No model: " + "; ".join(f"{row['task']}: {row['baseline_is']}" for row in report["rows"]) + "."]
     lines += ["", *_runs(report)]
     return lines
@@ -103,42 +102,36 @@ def _pretraining(report: dict[str, Any]) -> list[str]:
 def _runs(report: dict[str, Any]) -> list[str]:
     """Time and size of the runs."""
     lines = [
-        "| task | model | parameters | passes over the data | minutes in all, the longest |",
-        "|---|---|---|---|---|",
+        "| task | model | parameters | steps | tokens | minutes in all, the longest |",
+        "|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
         for kind in ORDER:
             runs = row["runs"].get(kind)
             if runs:
                 minutes = max(run["wall_seconds"] for run in runs) / 60
-                passes = statistics.fmean(run["epochs"] or 0 for run in runs)
+                steps, tokens = (statistics.fmean(run[name] for run in runs) for name in ("steps", "train_tokens"))
                 mark = " (busy)" if kind in row["busy"] else ""
                 lines.append(
-                    f"| {row['task']} | {TITLES[kind]} | {runs[0]['parameters'] / 1e6:.2f} M | {passes:.1f} | "
-                    f"{minutes:.1f}{mark} |"
+                    f"| {row['task']} | {TITLES[kind]} | {runs[0]['parameters'] / 1e6:.2f} M | {steps:,.0f} | "
+                    f"{tokens / 1e6:.2f} M | {minutes:.1f}{mark} |"
                 )
             elif kind in row["too_long"]:
                 limit = report["settings"]["limit_minutes"]
-                lines.append(f"| {row['task']} | {TITLES[kind]} | | | ended after {limit:g} |")
+                lines.append(f"| {row['task']} | {TITLES[kind]} | | | | ended after {limit:g} |")
     commits = sorted({commit for row in report["rows"] for commit in row["commits"]})
     return [*lines, "", f"Runs were made at: {', '.join(commits) or 'no commit yet'}."]
 
 
-def _number(value: float | None, metric: str) -> str:
-    if value is None:
-        return ""
-    return f"{value:.3f}" if _is_share(metric) else f"{value:.1f}"
+def _is_share(scores: dict[str, Any]) -> bool:
+    """Whether a metric goes up to 1, and not to 100."""
+    return all(abs(scores[name]) <= 1 for name in TITLES if scores.get(name) is not None)
 
 
-def _is_share(metric: str) -> bool:
-    """Whether a metric goes up to 1; the others are in percent."""
-    return metric.startswith(("accuracy", "f1_"))
-
-
-def _added(scores: dict[str, Any], metric: str) -> str:
+def _added(scores: dict[str, Any]) -> str:
     if scores["added"] is None:
         return ""
-    digits = 3 if _is_share(metric) else 1
+    digits = 3 if _is_share(scores) else 1
     low, high = min(scores["differences"]), max(scores["differences"])
     spread = f" ({low:+.{digits}f}..{high:+.{digits}f})" if len(scores["differences"]) > 1 else ""
     return f"{scores['added']:+.{digits}f}{spread}"
