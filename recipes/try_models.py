@@ -56,7 +56,7 @@ def classify(folder: str, tokenizer: transformers.PreTrainedTokenizerBase, examp
             chances = model(**batch).logits[0].softmax(dim=-1)
         best = int(chances.argmax())
         shown = " ".join(row["text"].split())[:90]
-        print(f"  {shown}\n      {model.config.id2label[best]} {chances[best]:.0%} (right: {row['label']})")
+        print(f"  {shown}\n      {model.config.id2label[best]} {chances[best]:.0%} (right: {row['gold']})")
 
 
 def answer(folder: str, tokenizer: transformers.PreTrainedTokenizerBase, examples: list[dict]) -> None:
@@ -82,7 +82,7 @@ def answer(folder: str, tokenizer: transformers.PreTrainedTokenizerBase, example
         first, last = int(offsets[start][0]), int(offsets[end][1])
         context = row["context"]
         around = f"{context[max(0, first - 60) : first]}>>{context[first:last]}<<{context[last : last + 30]}"
-        print(f"  {row['question']}\n      ...{' '.join(around.split())}... (right: {row['answers'][0]})")
+        print(f"  {row['question']}\n      ...{' '.join(around.split())}... (right: {(row['gold'] or ['no answer'])[0]})")
 
 
 def main() -> None:

@@ -112,7 +112,9 @@ class QuestionAnsweringArguments:
     """Which questions to learn from, and how to cut their contexts."""
 
     train_file: str | None = _option(
-        None, "Questions to learn from: SQuAD 1.1 JSON, or .jsonl with a question a line. Default: the built-in task."
+        None,
+        "Questions to learn from: SQuAD JSON (1.1 or 2.0), .jsonl or .parquet with a question a row, or a dataset of "
+        "the Hub (OWNER/NAME:CONFIG:SPLIT). Default: the built-in task.",
     )
     eval_file: str | None = _option(None, "Questions to evaluate on. Default: a part of the training contexts.")
     max_length: int | None = _option(

@@ -1,13 +1,13 @@
-"""Extractive question answering: the answer to a question is a piece of its context.
+"""Extractive question answering: the answer to a question is a piece of its context, or there is none.
 
 A context longer than the model is cut into windows that overlap. A window that does not hold the answer is taught to
-point at its first token, so each window also says how much it believes that the answer is elsewhere.
+point at its first token, so each window also says how much it believes that the answer is elsewhere. Where all windows
+of a question say so, by more than a threshold that is tuned on the held-out questions, there is no answer.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tasks.errors import TaskError
-from tasks.features import by_length, model_inputs, pad_inputs
-from tasks.questions import Question, Window, cut_windows, drop_misaligned, read_questions
-from tasks.rows import as_rows, write_predictions
-from tasks.squad_scores import best_over_answers, exact_match, squad_metrics, token_f1
+from tasks.features import model_inputs, pad_inputs
+from tasks.questions import Question, Window, cut_windows, misaligned, read_questions
+from tasks.rows import as_rows
+from tasks.squad_scores import (
+    best_over_answers,
+    exact_match,
+    squad_metrics,
+    squad_v2_f1,
+    squad_v2_metrics,
+    token_f1,
+    tuned_threshold,
+)
+from tasks.tables import Matrix, Points, Table
+from tasks.task import Inputs, Task
 
 _LONGEST_BASELINE = 10  # words
 _BASELINE_QUESTIONS = 2000
+_MOST_KINDS = 10  # of questions, by their first word
 
 
 def split_by_context(*, questions: Sequence[Question], fraction: float, seed: int) -> tuple[list[int], list[int]]:
@@ -71,12 +82,12 @@ def best_spans(
     return best - nothing, first, first + places % width
 
 
-class QuestionAnswering:
-    """Learning to mark the answer to a question in its context; implements the loop's `Work`.
+class QuestionAnswering(Task):
+    """Learning to mark the answer to a question in its context.
 
     Args:
-        train_rows: SQuAD 1.1 JSON or flat rows (see `read_questions`), as mappings or as records with `fields`,
-            `path` and `line`.
+        train_rows: SQuAD JSON, 1.1 or 2.0, or flat rows (see `read_questions`), as mappings or as records with
+            `fields`, `path` and `line`.
         eval_rows: the same, held out; empty: a seeded part of the training contexts is held out.
         tokenizer: a fast tokenizer with a template for pairs and a padding token.
         max_length: tokens of one window, question and special tokens included.
@@ -92,9 +103,7 @@ class QuestionAnswering:
         TaskError: a row that cannot be used (the message has its file and line), or lengths that leave no room.
     """
 
-    metric = "f1"
-    greater_is_better = True
-    mixture: list[tuple[int, float]] = []
+    name, metric = "question_answering", "f1"
 
     def __init__(
         self,
@@ -109,59 +118,75 @@ class QuestionAnswering:
         eval_fraction: float = 0.1,
         num_best: int = 5,
     ) -> None:
-        self.notes: list[str] = []
-        self.tokenizer = tokenizer
+        super().__init__(tokenizer=tokenizer, max_length=max_length)
         self.max_answer_length, self.num_best = max_answer_length, num_best
+        self.stride = max_length // 3 if stride is None else stride
         train = read_questions(as_rows(train_rows, part="training"))
         held_out = read_questions(as_rows(eval_rows, part="evaluation"))
-        if not train:
-            raise TaskError("there are no training questions: name a file that has some with --train_file")
-        train, note = drop_misaligned(train)
-        if note:
-            self.notes.append(note)
+        train, held_out = self._checked(train, held_out)
         if not held_out:
             kept, out = split_by_context(questions=train, fraction=eval_fraction, seed=seed)
             self.notes.append(f"held out {len(out)} of {len(train)} training questions for evaluation, by context")
             train, held_out = [train[i] for i in kept], [train[i] for i in out]
         self._train_questions, self._eval_questions = train, held_out
-        stride = max_length // 3 if stride is None else stride
-        self._train, self._eval = (
-            cut_windows(questions=part, tokenizer=tokenizer, max_length=max_length, stride=stride)
+        self.may_have_none = any(not item.answers for item in (*train, *held_out))
+        """Whether some questions have no answer, so that "no answer" is one."""
+        self.threshold: float | None = None
+        """Above it a question's lead of "no answer", in nats, makes the prediction empty; None: never."""
+        self._note_unanswerable()
+        self._train_windows, self._eval_windows = (
+            cut_windows(questions=part, tokenizer=tokenizer, max_length=max_length, stride=self.stride)
             for part in (train, held_out)
         )
-        self._eval_order = by_length([window.inputs for window in self._eval])
-        self.num_examples, self.num_eval_examples = len(self._train), len(self._eval)
-        self.notes.append(
-            f"{len(train)} questions in {len(self._train)} windows to learn from, "
-            f"{len(held_out)} in {len(self._eval)} to evaluate on (--max_length {max_length}, --stride {stride})"
+        self.set_examples(
+            train=[_features(window) for window in self._train_windows],
+            held_out=[{**_features(window), "allowed": _allowed(window)} for window in self._eval_windows],
         )
-        self._records: list[dict[str, Any]] = []
+        self.note_overlap(
+            train=[(item.question, item.context) for item in train],
+            held_out=[(item.question, item.context) for item in held_out],
+        )
+        self.notes.append(
+            f"{len(train)} questions in {len(self._train_windows)} windows to learn from, "
+            f"{len(held_out)} in {len(self._eval_windows)} to evaluate on "
+            f"(--max_length {max_length}, --stride {self.stride})"
+        )
+
+    def _checked(self, train: list[Question], held_out: list[Question]) -> tuple[list[Question], list[Question]]:
+        """The same without training questions whose answer is elsewhere than is said; held-out ones stay, as their
+        answers are compared by their text."""
+        if not train:
+            raise TaskError("there are no training questions: name a file that has some with --train_file")
+        wrong, line = misaligned(train)
+        if line:
+            self.notes.append(f"left out: {line}")
+        _, line = misaligned(held_out, option="--eval_file")
+        if line:
+            self.notes.append(f"evaluated by their text alone: {line}")
+        train = [item for number, item in enumerate(train) if number not in set(wrong)]
+        if not any(item.answers for item in train):
+            raise TaskError(
+                f"{train[0].where if train else 'training'}: no training question has an answer: "
+                "name a file where some have with --train_file"
+            )
+        return train, held_out
+
+    def _note_unanswerable(self) -> None:
+        parts = {"training": self._train_questions, "held-out": self._eval_questions}
+        none = {name: sum(not item.answers for item in part) for name, part in parts.items()}
+        if self.may_have_none:
+            said = " and ".join(f"{none[name]:,} of {len(part):,} {name} questions" for name, part in parts.items())
+            self.notes.append(f"{said} have no answer; the threshold for it is tuned on the held-out ones")
+            if not none["training"]:
+                self.notes.append("warning: no training question is without an answer, so that cannot be learnt")
 
     # What the loop asks for
 
-    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
-        """Training window `row`; nothing in it is random, so `index` does not matter."""
-        return self._features(self._train[row])
-
-    def eval_example(self, row: int) -> dict[str, Any]:
-        """Held-out window `row`, counted from the shortest; its "row" is its number in the order of the data.
-
-        "allowed" tells the tokens of the context at which an answer may start or end.
-        """
-        number = self._eval_order[row]
-        window = self._eval[number]
-        allowed = np.zeros(len(window.inputs["input_ids"]), dtype=bool)
-        allowed[window.first : window.first + len(window.offsets)] = window.offsets[:, 0] < window.offsets[:, 1]
-        return {**self._features(window), "allowed": allowed, "row": number}
-
-    @staticmethod
-    def _features(window: Window) -> dict[str, Any]:
-        return {**window.inputs, "start": window.start, "end": window.end}
-
-    def collate(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
         """Inputs padded to the longest [batch, length], `start_positions` and `end_positions` [batch].
 
-        Held-out windows add `allowed` (bool [batch, length]) and `row` [batch].
+        Held-out windows add `row` [batch] and `allowed` (bool [batch, length]): tokens of the context at which an
+        answer may start or end.
         """
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
         first = batch["attention_mask"].argmax(dim=1)  # of all tokens; not 0 where padding stands on the left
@@ -174,10 +199,6 @@ class QuestionAnswering:
                 place = slice(int(first[number]), int(first[number]) + len(example["allowed"]))
                 batch["allowed"][number, place] = torch.from_numpy(example["allowed"])
         return batch
-
-    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
-        """One target a window."""
-        return {"examples": len(batch["start_positions"])}
 
     @staticmethod
     def _logits(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -219,7 +240,7 @@ class QuestionAnswering:
         columns = (batch["row"], (losses[0] + losses[1]) / 2, scores, firsts, lasts)
         records = []
         for row, loss, *spans in zip(*(column.tolist() for column in columns), strict=True):
-            window = self._eval[row]
+            window = self._eval_windows[row]
             characters = [
                 [score, *window.characters(first, last)]
                 for score, first, last in zip(*spans, strict=True)
@@ -228,25 +249,45 @@ class QuestionAnswering:
             records.append({"row": row, "question": window.question, "loss": loss, "spans": characters})
         return records
 
-    def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
-        """Loss over all windows; exact match and F1 in percent over the questions that they belong to."""
-        self._records = sorted(records, key=lambda record: record["row"])
-        answered = {prediction["id"]: prediction for prediction in self._answers()}
-        return {
-            "loss": math.fsum(record["loss"] for record in self._records) / len(self._records),
-            **self._scores({number: answered[number]["prediction"] for number in answered}),
-        }
+    def scores(self) -> dict[str, float]:
+        """Exact match and F1 in percent over the questions of the records.
 
-    def _answers(self) -> list[dict[str, Any]]:
-        """The best span over all windows of each question in the records, with blanks around it removed."""
+        Where some have no answer, the threshold is tuned on these questions first; then also the scores with and
+        without an answer apart, F1 with a threshold of 0 that nobody tuned, and the threshold.
+        """
+        found = {answer["id"]: answer for answer in self._answers(apply_threshold=False)}
+        texts = {str(number): answer["prediction"] for number, answer in found.items()}
+        answers = {str(number): self._eval_questions[number].answers for number in found}
+        if not self.may_have_none:
+            return squad_metrics(predictions=texts, answers=answers)
+        no_answer = {str(number): -answer["score"] for number, answer in found.items()}
+        given = {"predictions": texts, "no_answer": no_answer, "answers": answers}
+        self.threshold = tuned_threshold(**given)
+        tuned = squad_v2_metrics(**given, threshold=self.threshold)
+        results = {"exact_match": tuned["exact"], "f1": tuned["f1"]}
+        for prefix, name in (("HasAns_", "has_answer"), ("NoAns_", "no_answer")):
+            if f"{prefix}total" in tuned:
+                results |= {f"{name}_exact_match": tuned[f"{prefix}exact"], f"{name}_f1": tuned[f"{prefix}f1"]}
+        results["untuned_f1"] = squad_v2_metrics(**given, threshold=0.0)["f1"]
+        return {**results, "no_answer_threshold": self.threshold}
+
+    def _answers(self, *, apply_threshold: bool = True) -> list[dict[str, Any]]:
+        """The best span over all windows of each question in the records, with blanks around it removed.
+
+        Its score is by how much it is believed more than "no answer", in nats; that of an empty prediction is by how
+        much "no answer" is believed more.
+        """
         best: dict[int, list[Any]] = {}
-        for record in self._records:
+        for record in self.records:
             for span in record["spans"]:
                 if record["question"] not in best or span[0] > best[record["question"]][0]:
                     best[record["question"]] = span
         answers = []
-        for number in dict.fromkeys(record["question"] for record in self._records):
+        for number in dict.fromkeys(record["question"] for record in self.records):
             score, start, end = best.get(number, [-math.inf, 0, 0])
+            if apply_threshold and self.threshold is not None and -score > self.threshold:
+                answers.append({"id": number, "prediction": "", "start": None, "end": None, "score": -score})
+                continue
             text = self._eval_questions[number].context[start:end]
             start += len(text) - len(text.lstrip())
             text = text.strip()
@@ -255,33 +296,44 @@ class QuestionAnswering:
             )
         return answers
 
-    def _scores(self, predictions: dict[int, str]) -> dict[str, float]:
-        return squad_metrics(
-            predictions={str(number): text for number, text in predictions.items()},
-            answers={str(number): self._eval_questions[number].answers for number in predictions},
-        )
+    def _guessed(self, predictions: Sequence[str]) -> dict[str, float]:
+        """Exact match and F1 of a guess for every held-out question."""
+        answers = {str(number): item.answers for number, item in enumerate(self._eval_questions)}
+        texts = {str(number): text for number, text in enumerate(predictions)}
+        if not self.may_have_none:
+            return squad_metrics(predictions=texts, answers=answers)
+        found = squad_v2_metrics(predictions=texts, no_answer=dict.fromkeys(texts, 0.0), answers=answers)
+        return {"exact_match": found["exact"], "f1": found["f1"]}
 
     def baseline(self) -> dict[str, float]:
-        """For each metric the better of two guesses that need no model.
+        """For each metric the best of two or three guesses that need no model.
 
-        One is the most frequent answer of the training questions. The other is the first words of the context, as
-        many as score best on the training questions.
+        One is the most frequent answer of the training questions. Another is the first words of the context, as many
+        as score best on the training questions. Where questions may have no answer, the third is none for all.
         """
         if not self._eval_questions:
             return {}
-        frequent = Counter(item.answers[0] for item in self._train_questions).most_common(1)[0][0]
-        sample = self._train_questions[:_BASELINE_QUESTIONS]
+        answered = [item for item in self._train_questions if item.answers]
+        frequent = Counter(item.answers[0] for item in answered).most_common(1)[0][0]
+        sample = answered[:_BASELINE_QUESTIONS]
         count = max(
             range(1, _LONGEST_BASELINE + 1), key=lambda words: _mean_f1(sample, (_opening(q, words) for q in sample))
         )
-        guesses = (lambda _: frequent, lambda question: _opening(question, count))
-        results = [self._scores({n: guess(q) for n, q in enumerate(self._eval_questions)}) for guess in guesses]
+        guesses = [[frequent] * len(self._eval_questions), [_opening(item, count) for item in self._eval_questions]]
+        if self.may_have_none:
+            guesses.append([""] * len(self._eval_questions))
+        results = [self._guessed(guess) for guess in guesses]
         return {name: max(result[name] for result in results) for name in results[0]}
 
     # For people
 
+    @property
+    def num_judged(self) -> int:
+        """Held-out questions; `num_eval_examples` are their windows."""
+        return len(self._eval_questions)
+
     def predictions(self) -> list[dict[str, Any]]:
-        """What was last summarized, readable: question, prediction and its place in the context, answers, score."""
+        """What was last summarized, readable: question, prediction and its place in the context, gold, score."""
         readable = []
         for answer in self._answers():
             question = self._eval_questions[answer["id"]]
@@ -290,19 +342,81 @@ class QuestionAnswering:
                     "id": question.id,
                     "question": question.question,
                     "context": question.context,
+                    "gold": list(dict.fromkeys(question.answers)),
                     "prediction": answer["prediction"],
-                    "answers": list(dict.fromkeys(question.answers)),
-                    "score": round(answer["score"], 4) if math.isfinite(answer["score"]) else None,
                     "start": answer["start"],
                     "end": answer["end"],
-                    "correct": bool(best_over_answers(exact_match, answer["prediction"], question.answers)),
+                    "score": round(answer["score"], 4) if math.isfinite(answer["score"]) else None,
+                    "correct": bool(self._marks(answer["prediction"], question.answers)[0]),
                 }
             )
         return readable
 
-    def write_predictions(self, path: Path) -> int:
-        """Write the last evaluation's predictions, one JSON object a line; returns how many."""
-        return write_predictions(predictions=self.predictions(), path=path)
+    def _marks(self, prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+        """Exact match and F1 of one question, from 0 to 1."""
+        if self.may_have_none:
+            answers = [text for text in answers if exact_match(text, "") == 0] or [""]
+        overlap = squad_v2_f1 if self.may_have_none else token_f1
+        return best_over_answers(exact_match, prediction, answers), best_over_answers(overlap, prediction, answers)
+
+    def tables(self) -> dict[str, Matrix | Table | Points]:
+        """Scores by the first word of the question, and with and without an answer."""
+        marks: dict[str, list[tuple[float, float]]] = {}
+        kinds = Counter(_first_word(item) for item in self._eval_questions)
+        frequent = [word for word, _ in kinds.most_common(_MOST_KINDS)]
+        with_answer: dict[str, list[tuple[float, float]]] = {}
+        for answer in self._answers():
+            question = self._eval_questions[answer["id"]]
+            word, mark = _first_word(question), self._marks(answer["prediction"], question.answers)
+            marks.setdefault(word if word in frequent else "others", []).append(mark)
+            with_answer.setdefault("has an answer" if question.answers else "has none", []).append(mark)
+        columns, bars = ("question", "exact_match", "f1", "questions"), ("exact_match", "f1")
+        order = sorted(marks, key=lambda word: (word == "others", -len(marks[word])))
+        shown = {"By the first word of the question": Table(columns, [_row(w, marks[w]) for w in order], bars=bars)}
+        if self.may_have_none:
+            rows = [_row(name, part) for name, part in sorted(with_answer.items())]
+            shown["With and without an answer"] = Table(columns, rows)
+        return dict(shown)
+
+    def settings(self) -> dict[str, Any]:
+        """Lengths and the threshold of "no answer"."""
+        return {
+            **super().settings(),
+            "stride": self.stride,
+            "max_answer_length": self.max_answer_length,
+            "threshold": self.threshold,
+        }
+
+    def balance(self) -> Mapping[str, int]:
+        """Windows that hold the answer and windows that do not."""
+        held = sum(window.has_answer for window in self._train_windows)
+        return {"window with the answer": held, "window without": len(self._train_windows) - held}
+
+    def show(self, example: Inputs) -> list[str]:
+        """Tokens of a window and of the answer in it."""
+        start, end = example["start"], example["end"]
+        answer = self.tokenizer.decode(example["input_ids"][start : end + 1]).strip() if end else "not in this window"
+        return [f"answer: {answer}", *(f"    {line}" for line in super().show(example))]
+
+
+def _features(window: Window) -> Inputs:
+    return {**window.inputs, "start": window.start, "end": window.end}
+
+
+def _allowed(window: Window) -> np.ndarray:
+    """Tokens of a window, bool [length], at which an answer may start or end."""
+    allowed = np.zeros(len(window.inputs["input_ids"]), dtype=bool)
+    allowed[window.first : window.first + len(window.offsets)] = window.offsets[:, 0] < window.offsets[:, 1]
+    return allowed
+
+
+def _row(name: str, marks: Sequence[tuple[float, float]]) -> list[object]:
+    exact, overlap = (100 * math.fsum(mark[place] for mark in marks) / len(marks) for place in (0, 1))
+    return [name, exact, overlap, len(marks)]
+
+
+def _first_word(question: Question) -> str:
+    return next(iter(question.question.lower().split()), "")
 
 
 def _opening(question: Question, words: int) -> str:

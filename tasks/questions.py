@@ -1,4 +1,4 @@
-"""Questions about contexts, out of SQuAD 1.1's nested JSON or flat rows; and how a context is cut into windows."""
+"""Questions about contexts, out of SQuAD's nested JSON or flat rows; and how a context is cut into windows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ _SHORTEST_QUESTION = 8
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question whose answer is a piece of its context."""
+    """A question whose answer is a piece of its context, or that has none."""
 
     id: str
     question: str
     context: str
     answers: tuple[str, ...]
-    """Texts that count as right; at least one."""
+    """Texts that count as right; none where the context does not answer the question."""
     starts: tuple[int, ...]
     """Character of the context at which each answer starts."""
     where: str
 
     @property
     def is_aligned(self) -> bool:
-        """Whether the first answer, the one that is learnt, stands where it is said to."""
-        return self.starts[0] >= 0 and self.context.startswith(self.answers[0], self.starts[0])
+        """Whether the first answer, the one that is learnt, stands where it is said to; there may be none."""
+        return not self.answers or (self.starts[0] >= 0 and self.context.startswith(self.answers[0], self.starts[0]))
 
     @property
     def target(self) -> tuple[int, int]:
@@ -40,9 +40,22 @@ class Question:
         return start, start + len(text.strip())
 
 
+_FORMAT = "a file with columns question, context and answers"
+
+
 def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Texts and starts, from {"text": [...], "answer_start": [...]} or [{"text": ..., "answer_start": ...}, ...]."""
-    value = row.value("answers", option="a file with columns question, context and answers")
+    """Texts and starts, from {"text": [...], "answer_start": [...]} or [{"text": ..., "answer_start": ...}, ...].
+
+    None for a question that "is_impossible", whatever stands beside it. A table may have the columns "answer" and
+    "answer_start" instead, for one answer.
+    """
+    if row.fields.get("is_impossible") in (True, "True", "true", 1):
+        return (), ()
+    value: Any
+    if "answers" not in row.fields and {"answer", "answer_start"} <= row.fields.keys():
+        value = [{"text": row.fields["answer"], "answer_start": row.fields["answer_start"]}]
+    else:
+        value = row.value("answers", option=_FORMAT)
     try:
         if isinstance(value, Mapping):
             pairs = list(zip(value["text"], value["answer_start"], strict=True))
@@ -54,10 +67,10 @@ def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
             f"{row.where}: 'answers' holds {str(value)[:100]!r}; it must be "
             '{"text": [...], "answer_start": [...]} or a list of {"text": ..., "answer_start": ...}'
         ) from error
-    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+    if not all(isinstance(text, str) and text.strip() for text in texts):
         raise TaskError(
-            f"{row.where}: the question has no answer, or an empty one; every question needs an answer that is in "
-            "its context (SQuAD 1.1): remove the row from --train_file or --eval_file"
+            f"{row.where}: the question has an empty answer: a question that its context does not answer has an empty "
+            'list, "answers": []'
         )
     return texts, starts
 
@@ -88,11 +101,11 @@ def read_questions(rows: Sequence[Row]) -> list[Question]:
     """Questions in the order of the data.
 
     Args:
-        rows: flat rows with question, context, answers and perhaps id; or SQuAD's whole JSON file, or one article or
-            one paragraph of it, as a row.
+        rows: flat rows with question, context, answers and perhaps id; or SQuAD's whole JSON file (1.1 or 2.0), or
+            one article or one paragraph of it, as a row.
 
     Raises:
-        TaskError: a column is missing or empty, or a question has no answer.
+        TaskError: a column is missing, or a question, a context or an answer is empty.
     """
     questions: list[Question] = []
     for row in (flat for nested in rows for flat in flat_rows(nested)):
@@ -100,8 +113,8 @@ def read_questions(rows: Sequence[Row]) -> list[Question]:
         questions.append(
             Question(
                 id=str(row.fields.get("id", len(questions))),
-                question=row.text("question", option="a file with columns question, context and answers").strip(),
-                context=row.text("context", option="a file with columns question, context and answers"),
+                question=row.text("question", option=_FORMAT).strip(),
+                context=row.text("context", option=_FORMAT),
                 answers=texts,
                 starts=starts,
                 where=row.where,
@@ -110,24 +123,33 @@ def read_questions(rows: Sequence[Row]) -> list[Question]:
     return questions
 
 
-def drop_misaligned(questions: Sequence[Question], *, tolerated: float = 0.01) -> tuple[list[Question], str | None]:
-    """Questions whose first answer stands where `answer_start` says, and a note on those that were left out.
+def misaligned(
+    questions: Sequence[Question], *, option: str = "--train_file", tolerated: float = 0.01
+) -> tuple[list[int], str | None]:
+    """Numbers of the questions whose first answer does not stand where `answer_start` says, and a note on them.
+
+    Args:
+        option: the option that named their file.
+        tolerated: which share of the answers may be wrong.
 
     Raises:
-        TaskError: more than `tolerated` of them are wrong.
+        TaskError: more than that are.
     """
-    wrong = [question for question in questions if not question.is_aligned]
+    wrong = [number for number, question in enumerate(questions) if not question.is_aligned]
     if not wrong:
-        return list(questions), None
-    first = wrong[0]
+        return [], None
+    first, total = questions[wrong[0]], sum(bool(question.answers) for question in questions)
     found = first.context[max(0, first.starts[0]) :][: len(first.answers[0])]
+    others = f", the next at {', '.join(questions[number].where for number in wrong[1:5])}" if wrong[1:] else ""
     line = (
-        f"{len(wrong)} of {len(questions)} answers are not where answer_start says; the first: {first.where}: "
-        f"answer {first.answers[0]!r}, but at character {first.starts[0]} stands {found!r}"
+        f"{len(wrong)} of {total} answers are not where answer_start says; the first: {first.where}: "
+        f"answer {first.answers[0]!r}, but at character {first.starts[0]} stands {found!r}{others}"
     )
-    if len(wrong) > tolerated * len(questions):
-        raise TaskError(f"{line}; count characters (not bytes) from 0 in --train_file")
-    return [question for question in questions if question.is_aligned], f"left out: {line}"
+    if len(wrong) > tolerated * total:
+        raise TaskError(
+            f"{line}; more than {tolerated:.0%} are too many: count characters (not bytes) from 0 in {option}"
+        )
+    return wrong, line
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +166,11 @@ class Window:
     start: int
     end: int
     """First and last token of the answer; both 0, the first token of all, when it is not in this window."""
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the whole answer is in this window."""
+        return self.end > 0
 
     def characters(self, start: int, end: int) -> tuple[int, int]:
         """The characters [start, end) of the context under the tokens from `start` to `end`, the latter included."""
@@ -213,7 +240,8 @@ def cut_windows(*, questions: Sequence[Question], tokenizer: Any, max_length: in
             context = np.flatnonzero([sequence == 1 for sequence in encoding.sequence_ids(number)])
             first = int(context[0]) if len(context) else 0
             offsets = np.asarray(encoding["offset_mapping"][number], dtype=np.int32)[context]
-            found = answer_tokens(offsets, *part[sample].target) if part[sample].is_aligned else None
+            item = part[sample]
+            found = answer_tokens(offsets, *item.target) if item.answers and item.is_aligned else None
             start, end = (found[0] + first, found[1] + first) if found else (0, 0)
             inputs = tokenizer_inputs(encoding, number)
             windows.append(Window(inputs, begin + sample, first, offsets.reshape(-1, 2), start, end))

@@ -82,7 +82,7 @@ def headline(task: Task, results: Mapping[str, float]) -> str:
     if score is None:
         return "nothing was held out, so nothing is known of how good the model is"
     beside = "" if base is None else f"; without a model: {number(float(base))}"
-    return f"{task.metric} {number(float(score))} on {task.num_eval_examples:,} held-out examples{beside}"
+    return f"{task.metric} {number(float(score))} on {task.num_judged:,} held-out examples{beside}"
 
 
 def _scores(task: Task, results: Mapping[str, float]) -> list[str]:

@@ -1,5 +1,6 @@
 """Exact match and F1 of extracted answers, by the arithmetic of the scripts for SQuAD 1.1 and 2.0."""
 
+import math
 import re
 import string
 from collections import Counter
@@ -192,3 +193,34 @@ def squad_v2_metrics(
         references=_squad_references(answers),
         no_answer_threshold=threshold,
     )
+
+
+def tuned_threshold(
+    *, predictions: Mapping[str, str], no_answer: Mapping[str, float], answers: Mapping[str, Sequence[str]]
+) -> float:
+    """The threshold of "no answer" that gives the best F1: `no_answer` above it makes a prediction empty.
+
+    It lies half-way between two questions and never between two of the same number, so that rounding does not move
+    any over it. Arguments are those of `squad_v2_metrics`.
+    """
+    gains: dict[float, float] = {}
+    for key, text in predictions.items():
+        wanted = [answer for answer in answers[key] if normalize_answer(answer)] or [""]
+        if answers[key]:
+            gain = best_over_answers(squad_v2_f1, text, wanted)
+        else:
+            gain = -float(bool(text))
+        gains[no_answer[key]] = gains.get(no_answer[key], 0.0) + gain
+    values = sorted(gains)
+    if not values:
+        return 0.0
+    best = current = 0.0
+    chosen = -1  # the last value that is answered
+    for place, value in enumerate(values):
+        current += gains[value]
+        if current > best:
+            best, chosen = current, place
+    below = values[chosen] if chosen >= 0 else values[0] - 2.0
+    above = values[chosen + 1] if chosen + 1 < len(values) else below + 2.0
+    middle = (below + above) / 2
+    return middle if math.isfinite(middle) else below + 1.0

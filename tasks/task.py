@@ -89,6 +89,11 @@ class Task:
 
     # For people
 
+    @property
+    def num_judged(self) -> int:
+        """How many things `scores` are about; other than `num_eval_examples` where examples are parts of them."""
+        return self.num_eval_examples
+
     def predictions(self) -> list[dict[str, Any]]:
         """`records`, readable: what was given, `gold`, `prediction`, `correct`, and `probability` or `score`."""
         raise NotImplementedError

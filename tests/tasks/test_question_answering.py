@@ -10,12 +10,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
 from tasks import QuestionAnswering, TaskError
 from tasks.question_answering import best_spans, split_by_context
-from tasks.questions import Question, answer_tokens, cut_windows, drop_misaligned, read_questions
-from tasks.rows import Row, as_rows
-from tasks.squad_scores import best_over_answers, exact_match, token_f1
+from tasks.questions import Question, answer_tokens, cut_windows, misaligned, read_questions
+from tasks.rows import as_rows
+from tasks.squad_scores import best_over_answers, exact_match, token_f1, tuned_threshold
 
 
 def flat(context: str, answer: str, question: str = "what is it?", **fields: Any) -> dict[str, Any]:
@@ -257,7 +259,7 @@ class Oracle(torch.nn.Module):
         return SimpleNamespace(start_logits=start, end_logits=end)
 
 
-def test_a_model_that_knows_gets_full_marks(tokenizer, tmp_path):
+def test_a_model_that_knows_gets_full_marks(tokenizer):
     rows = long_rows()
     work = task(tokenizer, rows)
     assert work.num_eval_examples > 3 * len(rows)
@@ -269,8 +271,9 @@ def test_a_model_that_knows_gets_full_marks(tokenizer, tmp_path):
         assert prediction["prediction"] == row["answers"]["text"][0]
         assert row["context"][prediction["start"] : prediction["end"]] == prediction["prediction"]
         assert prediction["id"] == row["id"] and prediction["correct"] and prediction["score"] == 18.0
-    work.write_predictions(tmp_path / "p.jsonl")
-    assert len((tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()) == len(rows)
+    assert work.mistakes(work.predictions()) == [] and work.num_judged == len(rows) and work.threshold is None
+    table = work.tables()["By the first word of the question"]
+    assert [list(row) for row in table.rows] == [["where", 100.0, 100.0, len(rows)]]
 
 
 def test_a_window_that_believes_in_itself_less_loses(tokenizer):
@@ -289,7 +292,7 @@ def test_a_window_that_believes_in_itself_less_loses(tokenizer):
     records = work.evaluate(model, batch)
     assert records[0]["spans"][0][0] == pytest.approx(2.0) and records[1]["spans"][0][0] == pytest.approx(6.0)
     work.summarize(records)
-    window = work._eval[int(batch["row"][1])]
+    window = work._eval_windows[int(batch["row"][1])]
     start, end = window.characters(second, second)
     assert work.predictions()[0]["prediction"] == long_rows(1)[0]["context"][start:end].strip()
 
@@ -353,6 +356,124 @@ def test_a_small_model_learns_windows_by_heart(tokenizer, small_model, fit, eval
     assert work.baseline()["f1"] < 60
 
 
+# Questions without an answer
+
+
+def test_version_two_and_its_kin_are_read():
+    paragraph = {
+        "context": "The fox is brown.",
+        "qas": [
+            {
+                "id": "1",
+                "question": "Colour?",
+                "answers": [{"text": "brown", "answer_start": 11}],
+                "is_impossible": False,
+            },
+            {
+                "id": "2",
+                "question": "Age?",
+                "answers": [],
+                "is_impossible": True,
+                "plausible_answers": [{"text": "The"}],
+            },
+        ],
+    }
+    nested = questions_of([{"version": "v2.0", "data": [{"title": "A", "paragraphs": [paragraph]}]}])
+    assert [(q.answers, q.starts, q.is_aligned) for q in nested] == [(("brown",), (11,), True), ((), (), True)]
+    hub = {"question": "Age?", "context": "The fox is brown.", "answers": {"text": [], "answer_start": []}}
+    table = {"question": "Colour?", "context": "The fox is brown.", "answer": "brown", "answer_start": "11"}
+    assert [q.answers for q in questions_of([hub, table])] == [(), ("brown",)]
+    assert questions_of([table])[0].starts == (11,)
+
+
+def mixed_rows(count: int = 12) -> list[dict[str, Any]]:
+    """Every third question has no answer in its context."""
+    rows = long_rows(count, words=25)
+    for row in rows[::3]:
+        row["answers"] = {"text": [], "answer_start": []}
+    return rows
+
+
+def test_an_unanswerable_question_points_at_the_first_token_in_every_window(tokenizer):
+    work = task(tokenizer, mixed_rows())
+    for window in work._train_windows:
+        if not work._train_questions[window.question].answers:
+            assert (window.start, window.end) == (0, 0)
+    balance = work.balance()
+    assert sum(balance.values()) == work.num_examples and balance["window with the answer"] >= 8
+    assert any(
+        "4 of 12 training questions and 4 of 12 held-out questions have no answer" in note for note in work.notes
+    )
+
+
+def test_a_model_that_knows_what_it_does_not_know(tokenizer):
+    """Logits that are sure of answers and half sure of none: the threshold finds the place between them."""
+    rows = mixed_rows()
+    work = task(tokenizer, rows)
+    batch = work.collate([work.eval_example(row) for row in range(work.num_eval_examples)])
+    # Where there is no answer the model likes some word, by 2 nats; where there is one, by 18.
+    targets = []
+    for number, (start, end) in enumerate(
+        zip(batch["start_positions"].tolist(), batch["end_positions"].tolist(), strict=True)
+    ):
+        word = int(batch["allowed"][number].nonzero()[2])
+        targets.append((start, end, 9.0) if end else (word, word, 1.0))
+    summary = work.summarize(work.evaluate(Oracle(targets), batch))
+    assert summary["exact_match"] == summary["f1"] == summary["has_answer_f1"] == summary["no_answer_f1"] == 100.0
+    assert summary["untuned_f1"] < 80  # the word may be an article, which counts as nothing
+    assert -18 < work.threshold == summary["no_answer_threshold"] == -10.0 == work.settings()["threshold"]
+    for prediction, row in zip(work.predictions(), rows, strict=True):
+        assert prediction["gold"] == row["answers"]["text"] and prediction["correct"]
+        assert prediction["prediction"] == (row["answers"]["text"] or [""])[0]
+        assert (prediction["start"] is None) == (not row["answers"]["text"])
+    assert [row[0] for row in work.tables()["With and without an answer"].rows] == ["has an answer", "has none"]
+
+
+def test_scores_of_unanswerable_questions_equal_the_scripts_on_the_same_predictions(tokenizer, small_model, evaluate):
+    work = task(tokenizer, mixed_rows(15))
+    torch.manual_seed(3)
+    summary = work.summarize(evaluate(model=small_model(), work=work))
+    predictions = work.predictions()
+    right = [
+        p["prediction"] == "" if not p["gold"] else exact_match(p["prediction"], p["gold"][0]) for p in predictions
+    ]
+    overlap = [
+        float(p["prediction"] == "") if not p["gold"] else token_f1(p["prediction"], p["gold"][0]) for p in predictions
+    ]
+    assert summary["exact_match"] == pytest.approx(100 * sum(right) / 15)
+    assert summary["f1"] == pytest.approx(100 * sum(overlap) / 15)
+    parts = {"has_answer": [n for n in range(15) if n % 3], "no_answer": [n for n in range(15) if n % 3 == 0]}
+    for name, part in parts.items():
+        assert summary[f"{name}_f1"] == pytest.approx(100 * sum(overlap[n] for n in part) / len(part))
+        assert summary[f"{name}_exact_match"] == pytest.approx(100 * sum(right[n] for n in part) / len(part))
+    assert [p["correct"] for p in predictions] == [bool(mark) for mark in right]
+    assert summary["f1"] >= max(summary["untuned_f1"], 100 * 5 / 15) - 1e-9  # nothing for all is one threshold
+    assert work.baseline()["exact_match"] >= 100 * 5 / 15
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["x", "y", ""]), st.booleans(), st.integers(-3, 3)), min_size=1, max_size=8))
+def test_the_threshold_is_the_best_of_all(questions):
+    predictions = {str(n): text for n, (text, _, _) in enumerate(questions)}
+    no_answer = {str(n): float(value) for n, (_, _, value) in enumerate(questions)}
+    answers = {str(n): ["x"] if has else [] for n, (_, has, _) in enumerate(questions)}
+
+    def score(threshold: float) -> float:
+        given = [("" if no_answer[key] > threshold else predictions[key], answers[key]) for key in predictions]
+        return sum(text == "x" if gold else text == "" for text, gold in given)
+
+    found = tuned_threshold(predictions=predictions, no_answer=no_answer, answers=answers)
+    assert score(found) == max(score(value / 2) for value in range(-20, 21))
+    assert found not in no_answer.values()
+
+
+def test_what_is_shown_of_a_window(tokenizer):
+    said = "\n".join(task(tokenizer, [flat("the fox is brown", "brown")], eval_rows=mixed_rows()).describe(1))
+    assert "example 1:\n    answer: brown\n        [CLS]what is it?[SEP]the fox is brown[SEP]" in said
+    assert "label balance of the examples to learn from: window with the answer 1 (100.0%), window without 0" in said
+    assert "warning: no training question is without an answer" in said
+
+
 # Held-out part
 
 
@@ -378,11 +499,9 @@ GOOD = flat("the fox is brown", "brown")
     [
         ({"context": "x", "answers": GOOD["answers"]}, r"q.json:7: no column 'question'; the columns there are"),
         ({**GOOD, "context": " "}, "q.json:7: column 'context' is empty"),
-        ({**GOOD, "answers": {"text": [], "answer_start": []}}, "q.json:7: the question has no answer"),
-        (
-            {**GOOD, "answers": {"text": [""], "answer_start": [0]}},
-            "q.json:7: the question has no answer, or an empty",
-        ),
+        ({**GOOD, "answers": {"text": [], "answer_start": []}}, "q.json:7: no training question has an answer"),
+        ({**GOOD, "is_impossible": True}, "q.json:7: no training question has an answer.*--train_file"),
+        ({**GOOD, "answers": {"text": [""], "answer_start": [0]}}, "q.json:7: the question has an empty answer"),
         ({**GOOD, "answers": "brown"}, r"q.json:7: 'answers' holds 'brown'; it must be"),
         ({**GOOD, "answers": {"text": ["brown"]}}, "q.json:7: 'answers' holds"),
         ({"question": "x", "context": "y"}, "q.json:7: no column 'answers'"),
@@ -397,13 +516,35 @@ def test_a_bad_row_is_named(tokenizer, bad, message):
     assert caught.value.exit_code == 2
 
 
-def test_few_misplaced_answers_are_left_out_and_told():
-    good = [Row(fields={**GOOD, "id": str(n)}, where=f"row {n}") for n in range(199)]
-    wrong = Row(fields={**GOOD, "answers": {"text": ["brown"], "answer_start": [1]}}, where="row 200")
-    kept, note = drop_misaligned(read_questions([*good, wrong]))
-    assert len(kept) == 199
-    assert note is not None and "1 of 200 answers" in note and "row 200" in note
-    assert drop_misaligned(kept) == (kept, None)
+def misplaced(total: int, wrong: int) -> list[dict[str, Any]]:
+    """Questions about contexts of their own, some of whose answers start one character before."""
+    rows = [flat(f"the fox is brown {n}", "brown", id=str(n)) for n in range(total)]
+    for row in rows[:wrong]:
+        row["answers"]["answer_start"][0] -= 1
+    return rows
+
+
+def test_few_misplaced_answers_are_left_out_and_named(tokenizer):
+    work = task(tokenizer, misplaced(200, 2), eval_rows=[])
+    (note,) = [note for note in work.notes if note.startswith("left out")]
+    assert "2 of 200 answers are not where answer_start says; the first: training row 1: answer 'brown'" in note
+    assert "but at character 10 stands ' brow', the next at training row 2" in note
+    assert len(work._train_questions) + len(work._eval_questions) == 198
+    with pytest.raises(TaskError, match=r"3 of 200 answers.*more than 1% are too many.*--train_file") as caught:
+        task(tokenizer, misplaced(200, 3), eval_rows=[])
+    assert caught.value.exit_code == 2
+    work = task(tokenizer, misplaced(3, 0), eval_rows=misplaced(100, 1))
+    assert any(note.startswith("evaluated by their text alone: 1 of 100") for note in work.notes)
+    assert work.num_judged == 100
+    with pytest.raises(TaskError, match=r"2 of 100 answers.*--eval_file"):
+        task(tokenizer, misplaced(3, 0), eval_rows=misplaced(100, 2))
+    assert misaligned(read_questions(as_rows(misplaced(5, 0), part="training"))) == ([], None)
+
+
+def test_the_training_file_as_evaluation_file_is_told(tokenizer):
+    rows = long_rows()
+    assert any("warning: 6 of 6 held-out rows" in note for note in task(tokenizer, rows).notes)
+    assert not any("warning" in note for note in task(tokenizer, rows[:3], eval_rows=rows[3:]).notes)
 
 
 @pytest.mark.parametrize(
@@ -435,8 +576,61 @@ def test_squad(tokenizer, shared_data, small_model, evaluate):
 
     summary = work.summarize(evaluate(model=small_model(), work=work, batch_size=16))
     predictions = work.predictions()
-    matches = [best_over_answers(exact_match, p["prediction"], p["answers"]) for p in predictions]
-    overlaps = [best_over_answers(token_f1, p["prediction"], p["answers"]) for p in predictions]
+    matches = [best_over_answers(exact_match, p["prediction"], p["gold"]) for p in predictions]
+    overlaps = [best_over_answers(token_f1, p["prediction"], p["gold"]) for p in predictions]
     assert summary["exact_match"] == pytest.approx(100 * sum(matches) / len(questions))
     assert summary["f1"] == pytest.approx(100 * sum(overlaps) / len(questions))
     assert 0 < work.baseline()["f1"] < 40
+
+
+def trained_tokenizer(contexts: list[str], *, vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of the given contexts; without merges (261 ids) each byte is a token."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    special = ["[PAD]", "[CLS]", "[SEP]"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    core.train_from_iterator(
+        contexts,
+        trainers.BpeTrainer(
+            vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        ),
+    )
+    core.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
+
+
+def test_every_answer_of_squad_comes_back(shared_data):
+    """All 10,570 questions: windows of 384 tokens hold each answer, and its characters come back from its tokens.
+
+    Where an answer begins or ends within a token ("10." of "2010.") those tokens come back; with bytes as tokens these
+    answers come back exactly too, so that nothing but the tokenizer stands between.
+    """
+    whole = json.loads((shared_data / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))
+    questions = questions_of([whole])
+    assert len(questions) == 10570 and misaligned(questions) == ([], None)
+    contexts = list(dict.fromkeys(question.context for question in questions))
+
+    def come_back(part: list[Question], *, vocab_size: int, max_length: int) -> tuple[set[int], set[int]]:
+        tokenizer = trained_tokenizer(contexts, vocab_size=vocab_size)
+        found, exact = set(), set()
+        for window in cut_windows(questions=part, tokenizer=tokenizer, max_length=max_length, stride=max_length // 3):
+            if window.has_answer:
+                question = part[window.question]
+                start, end = window.characters(window.start, window.end)
+                first, last = question.target
+                assert start <= first and end >= last and question.context[first:last] == question.answers[0].strip()
+                found.add(window.question)
+                # A token of this tokenizer takes the blank before it.
+                start += len(question.context[start:end]) - len(question.context[start:end].lstrip())
+                if (start, end) == (first, last):
+                    exact.add(window.question)
+        return found, exact
+
+    found, exact = come_back(questions, vocab_size=4096, max_length=384)
+    assert len(found) == 10570 and len(exact) >= 0.99 * 10570
+    rest = [question for number, question in enumerate(questions) if number not in exact]
+    found, exact = come_back(rest, vocab_size=259, max_length=1024)
+    assert len(exact) == len(found) == len(rest) > 0
