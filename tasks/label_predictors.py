@@ -77,12 +77,8 @@ class QuestionPredictor(Predictor):
 
     def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
         for found in self.through(self._pipeline, given):
-            yield {
-                "prediction": found["answer"],
-                "probability": round(found["score"], 6),
-                "start": found["start"],
-                "end": found["end"],
-            }
+            place = {name: found[name] if found["answer"] else None for name in ("start", "end")}
+            yield {"prediction": found["answer"], "probability": round(found["score"], 6), **place}
 
 
 class ChoicePredictor(Predictor):

@@ -98,8 +98,8 @@ def questions(texts) -> list[dict[str, Any]]:
     return rows
 
 
-def by_task(folder: Path, questions: list[dict[str, Any]], **options: Any) -> list[dict[str, Any]]:
-    """What the task itself says of the questions, with the model of the folder."""
+def by_task(folder: Path, questions: list[dict[str, Any]], **options: Any) -> QuestionAnswering:
+    """The task, with what it found with the model of the folder."""
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     model = AutoModelForQuestionAnswering.from_pretrained(folder, trust_remote_code=True).eval()
     work = QuestionAnswering(train_rows=questions, eval_rows=questions, tokenizer=tokenizer, **options)
@@ -107,7 +107,7 @@ def by_task(folder: Path, questions: list[dict[str, Any]], **options: Any) -> li
         rows = [work.eval_example(row) for row in range(work.num_eval_examples)]
         work.summarize([record for row in rows for record in work.evaluate(model, work.collate([row]))])
     assert work.num_eval_examples > len(questions) + 3, "no context is longer than a window"
-    return work.predictions()
+    return work
 
 
 def places(answers: list[dict[str, Any]], name: str = "answer") -> list[tuple[int, int, str]]:
@@ -155,7 +155,7 @@ def test_a_stranger_gets_the_answers_of_the_task(checkpoint, native, questions, 
         assert entry["module"].startswith("transformers_modules.") and entry["task"] == TASK
         assert entry["model"].startswith("transformers_modules." if name != "native" else "transformers.models.bert")
         assert ("pipeline_lacuna.py" in entry["alone"]) == (name != "native")
-        expected = by_task(tmp_path / name, questions, max_length=64, stride=16, max_answer_length=9)
+        expected = by_task(tmp_path / name, questions, max_length=64, stride=16, max_answer_length=9).predictions()
         assert places(entry["answers"]) == places(expected, "prediction")
         assert places(entry["again"]) == places(expected, "prediction")
         assert all(0 < answer["score"] < 1 for answer in entry["answers"])
@@ -193,6 +193,30 @@ def test_no_answer(native, answering, questions) -> None:
             assert found == plain
     both = answers(questions[0], handle_impossible_answer=True, threshold=1e9, top_k=2)
     assert both[0] == plain and both[1]["answer"] == "" and both[0]["score"] + both[1]["score"] == pytest.approx(1)
+
+
+def test_the_threshold_of_the_task(native, answering, questions, tmp_path) -> None:
+    """Questions without an answer are those that the task finds, by the threshold that it has tuned."""
+    folder = shutil.copytree(native, tmp_path / "answers")
+    probe = by_task(folder, questions, max_length=64, stride=16).predictions()
+    likely = sorted(probe, key=lambda row: row["score"])
+    hidden = {
+        row["id"] for row in likely[: len(likely) // 2]
+    }  # that have no answer, and where the model is least sure
+    none = {"text": [], "answer_start": []}
+    work = by_task(
+        folder,
+        [{**row, "answers": none if row["id"] in hidden else row["answers"]} for row in questions],
+        max_length=64,
+        stride=16,
+    )
+    (folder / "task.json").write_text(json.dumps({"name": work.name, **work.settings()}))
+    assert work.threshold is not None
+    expected = [row["prediction"] for row in work.predictions()]
+    assert 0 < expected.count("") < len(expected)
+    answers = answering(folder)
+    assert [answer["answer"] for answer in answers(questions, batch_size=3)] == expected
+    assert all(answer["answer"] for answer in answers(questions, handle_impossible_answer=False))
 
 
 @pytest.mark.parametrize(
