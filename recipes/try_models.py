@@ -47,42 +47,26 @@ def continue_prompts(folder: str, tokenizer: transformers.PreTrainedTokenizerBas
         print(f"  {text} ... {' '.join(tokenizer.decode(ids[0], skip_special_tokens=True)[len(text) :].split())}")
 
 
-def classify(folder: str, tokenizer: transformers.PreTrainedTokenizerBase, examples: list[dict]) -> None:
-    """The label of each text beside the one it should have."""
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True).eval()
+def classify(folder: str, examples: list[dict]) -> None:
+    """What each text is taken for, beside what it is."""
+    classifier = transformers.pipeline("text-classification", model=folder, trust_remote_code=True)
     for row in examples:
-        batch = tokenizer(row["text"], truncation=True, max_length=128, return_tensors="pt")
-        with torch.no_grad():
-            chances = model(**batch).logits[0].softmax(dim=-1)
-        best = int(chances.argmax())
+        given = {"text": row["text"], "text_pair": row["text_pair"]} if "text_pair" in row else row["text"]
+        best = classifier(given, truncation=True, max_length=128)
+        best = best[0] if isinstance(best, list) else best
         shown = " ".join(row["text"].split())[:90]
-        print(f"  {shown}\n      {model.config.id2label[best]} {chances[best]:.0%} (right: {row['gold']})")
+        print(f"  {shown}\n      {best['label']} {best['score']:.0%} (right: {row['gold']})")
 
 
-def answer(folder: str, tokenizer: transformers.PreTrainedTokenizerBase, examples: list[dict]) -> None:
-    """The context of each question with the likeliest span marked."""
-    model = transformers.AutoModelForQuestionAnswering.from_pretrained(folder, trust_remote_code=True).eval()
+def answer(folder: str, examples: list[dict]) -> None:
+    """The context of each question with the likeliest span marked, by the pipeline that the folder brings along."""
+    answers = transformers.pipeline("question-answering", model=folder, trust_remote_code=True)
     for row in examples:
-        batch = tokenizer(
-            row["question"],
-            row["context"],
-            truncation="only_second",
-            max_length=384,
-            return_offsets_mapping=True,
-            return_tensors="pt",
-        )
-        offsets = batch.pop("offset_mapping")[0]
-        inside = torch.tensor([part == 1 for part in batch.sequence_ids(0)])
-        with torch.no_grad():
-            output = model(**batch)
-        scores = output.start_logits[0][:, None] + output.end_logits[0][None, :]
-        length = len(inside)
-        allowed = inside[:, None] & inside[None, :] & torch.ones(length, length, dtype=torch.bool).triu().tril(29)
-        start, end = divmod(int(scores.masked_fill(~allowed, -torch.inf).argmax()), length)
-        first, last = int(offsets[start][0]), int(offsets[end][1])
-        context = row["context"]
-        around = f"{context[max(0, first - 60) : first]}>>{context[first:last]}<<{context[last : last + 30]}"
-        print(f"  {row['question']}\n      ...{' '.join(around.split())}... (right: {(row['gold'] or ['no answer'])[0]})")
+        best, context = answers(row), row["context"]
+        first, last = best["start"], best["end"]
+        around = f"{context[max(0, first - 60) : first]}>>{best['answer']}<<{context[last : last + 30]}"
+        right = row["gold"][0] if row["gold"] else "it does not say"
+        print(f"  {row['question']}\n      ...{' '.join(around.split())}... (right: {right})")
 
 
 def main() -> None:
@@ -108,9 +92,9 @@ def main() -> None:
     if "CausalLM" in head:
         continue_prompts(options.model, tokenizer)
     elif "SequenceClassification" in head:
-        classify(options.model, tokenizer, examples)
+        classify(options.model, examples)
     elif "QuestionAnswering" in head:
-        answer(options.model, tokenizer, examples)
+        answer(options.model, examples)
     else:
         fill_masks(options.model, tokenizer)
 
