@@ -152,11 +152,16 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float, seed: int) -> Adapter
 
 
 def _linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Names and linear layers of the backbone, without its pooler."""
+    """Names and linear layers of the backbone, without its pooler.
+
+    Models that do not set their backbone apart (T5) are taken whole, without their output layer.
+    """
     prefix, backbone = backbone_of(model)
+    output = getattr(model, "get_output_embeddings", lambda: None)()
     for name, module in (backbone if backbone is not None else model).named_modules():
         # GPT-2 has layers of its own, which are linear too.
-        if (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D") and not is_pooler(name):
+        is_linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+        if is_linear and module is not output and not is_pooler(name):
             yield prefix + name, module
 
 

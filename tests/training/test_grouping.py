@@ -1,6 +1,6 @@
-"""Examples of like length in one step: every row once an epoch, the same for any division of the step, less padding."""
+"""Examples of like length in one step: every row once an epoch, the same however a step is divided, less padding."""
 
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ def test_a_step_has_the_same_rows_however_it_is_divided(processes, micro) -> Non
     lengths, steps = lengths_of(103), range(0, 33)
     whole = batches(lengths, steps=steps, batch_size=16, micro=16)
     parts = batches(lengths, steps=steps, batch_size=16, micro=micro, processes=processes)
-    assert [sum(step, []) for step in parts] == [step[0] for step in whole]
+    assert [[*chain(*step)] for step in parts] == [step[0] for step in whole]
     late = batches(lengths, steps=range(20, 33), batch_size=16, micro=micro, processes=processes)
     assert late == parts[20:], "beginning late is beginning early and waiting"
 
@@ -82,7 +82,7 @@ def test_two_epochs_at_a_time_are_one_after_the_other() -> None:
 def test_rows_of_a_step_are_alike_and_steps_follow_by_chance(count) -> None:
     lengths, size = lengths_of(count), 32
     # The second epoch too, whose steps begin elsewhere.
-    steps = [sum(step, []) for step in batches(lengths, steps=range(2 * count // size), batch_size=size, micro=size)]
+    steps = [step[0] for step in batches(lengths, steps=range(2 * count // size), batch_size=size, micro=size)]
     spread = np.array([np.std([lengths[row] for row in step]) for step in steps])
     assert np.median(spread) < 0.35 * np.std(lengths)
     means = np.array([np.mean([lengths[row] for row in step]) for step in steps])
@@ -137,7 +137,7 @@ def test_the_loop_groups_what_has_lengths_and_resumes(new_model, plain_tokenizer
         run("broken", stop_at=8 * 8)
     again, _ = run("broken", resume=True)
     assert again.rows == grouped.rows[6 * 8 :]
-    with pytest.raises(Exception, match="group_by_length is None, but the run in .* was made with True"):
+    with pytest.raises(Exception, match=r"group_by_length is None, but the run in .* was made with True"):
         run("broken", resume=True, group_by_length=False)
 
 

@@ -17,7 +17,6 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
-
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -144,7 +143,7 @@ def test_ademamix_must_know_how_long_the_run_is(new_model, options) -> None:
         OPTIMIZERS["ademamix"](new_model(), options(max_steps=None, max_minutes=1))
 
 
-# ------------------------------------------------------------------------------------------------------- rates by layer
+# ------------------------------------------------------------------------------------------------------ rates by layer
 
 
 def scales_of(model: nn.Module, optimizers: list[Any]) -> dict[str, float]:
