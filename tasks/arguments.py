@@ -48,7 +48,9 @@ class PredictionArguments:
     text_column: str | None = _option(None, "Column of the text. Default: that of training, or guessed, and said.")
     text_pair_column: str | None = _option(None, "Column of a second text. Default: that of training, or guessed.")
     max_length: int | None = _option(None, "Tokens to cut an input to. Default: as in training.")
-    max_new_tokens: int = _option(64, "Most tokens of a text that is generated.")
+    max_new_tokens: int | None = _option(
+        None, "Most tokens of a text that is written. Default: as in training, or 64."
+    )
     top_k: int = _option(5, "Tokens to name for each mask.")
     overwrite: bool = _option(False, "Write over --output if it is there.")
     trust_remote_code: bool = _option(

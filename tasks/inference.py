@@ -22,13 +22,15 @@ from tasks.models import check_tokenizer, load_configuration, longest_input
 from tasks.predictor import Predictor
 from tasks.rows import Row, as_rows
 from tasks.tag_predictor import TagPredictor
-from tasks.text_predictors import FillMaskPredictor, GenerationPredictor
+from tasks.text_predictors import EmbeddingPredictor, FillMaskPredictor, GenerationPredictor, WritingPredictor
 
 PREDICTORS: dict[str, type[Predictor]] = {
     "classification": ClassificationPredictor,
     "question_answering": QuestionPredictor,
     "token_classification": TagPredictor,
     "multiple_choice": ChoicePredictor,
+    "sequence_to_sequence": WritingPredictor,
+    "embeddings": EmbeddingPredictor,
     "fill_mask": FillMaskPredictor,
     "text_generation": GenerationPredictor,
 }
@@ -69,19 +71,26 @@ def read_settings(model: str) -> dict[str, Any]:
         ) from error
 
 
-def find_task(*, config: Any, settings: Mapping[str, Any], model: str) -> str:
-    """The task of a model: as its `task.json` says, else as the name of its head says.
+def named_task(*, settings: Mapping[str, Any], model: str) -> str | None:
+    """The task that `task.json` names, or that of a folder of sentence-transformers; None where neither says one.
 
     Raises:
-        TaskError: neither says it.
+        TaskError: there is no such task.
     """
     named = settings.get("name")
-    if named is not None:
-        if named not in PREDICTORS:
-            raise TaskError(f"{Path(model, SETTINGS)} names the task {named!r}; known are {', '.join(PREDICTORS)}")
-        return str(named)
-    if Path(model, "modules.json").is_file():
-        return "embeddings"
+    if named is None:
+        return "embeddings" if Path(model, "modules.json").is_file() else None
+    if named not in PREDICTORS:
+        raise TaskError(f"{Path(model, SETTINGS)} names the task {named!r}; known are {', '.join(PREDICTORS)}")
+    return str(named)
+
+
+def task_of_head(*, config: Any, model: str) -> str:
+    """What the head of a model is for.
+
+    Raises:
+        TaskError: its name does not say it.
+    """
     head = next(iter(getattr(config, "architectures", None) or []), "")
     for ending, task in HEADS.items():
         if head.endswith(ending):
@@ -127,28 +136,25 @@ def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callabl
         CorruptModelError: its weights cannot be read.
     """
     name = arguments.model
-    settings = read_settings(name) if arguments.task is None else {}
     if arguments.task is not None and arguments.task not in PREDICTORS:
         raise TaskError(f"--task {arguments.task} is not known; choose from {', '.join(PREDICTORS)}")
+    settings = read_settings(name) if arguments.task is None else {}
+    task = arguments.task or named_task(settings=settings, model=name)
+    given: dict[str, Any] = {"settings": settings, "arguments": arguments, "question_pipeline": question_pipeline}
+    if task == "embeddings":
+        return PREDICTORS[task](**given)
     config, tokenizer = load_configuration(model=name, trust_remote_code=arguments.trust_remote_code)
-    task = arguments.task or find_task(config=config, settings=settings, model=name)
-    kind = PREDICTORS[task]
-    model = None
-    if auto_class := kind.auto_class(config):
-        model = load_head(auto_class=auto_class, model=name, trust_remote_code=arguments.trust_remote_code)
-        check_tokenizer(tokenizer=tokenizer, embedding_rows=model.get_input_embeddings().num_embeddings)
+    kind = PREDICTORS[task or task_of_head(config=config, model=name)]
+    auto_class = kind.auto_class(config)
+    if auto_class == "AutoModelForCausalLM" and tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token  # on the left, behind the mask
     limit = longest_input(config=config, tokenizer=tokenizer)
     asked = arguments.max_length or settings.get("max_length")
     if limit is not None and asked is not None and asked > limit:
         raise TaskError(f"--max_length {asked} is more than the {limit} tokens that the model takes: lower it")
-    return kind(
-        model=model,
-        tokenizer=tokenizer,
-        settings=settings,
-        arguments=arguments,
-        max_length=asked or limit or 512,
-        question_pipeline=question_pipeline,
-    )
+    model = load_head(auto_class=auto_class, model=name, trust_remote_code=arguments.trust_remote_code)
+    check_tokenizer(tokenizer=tokenizer, embedding_rows=model.get_input_embeddings().num_embeddings)
+    return kind(**given, model=model, tokenizer=tokenizer, max_length=asked or limit or 512)
 
 
 def check_rows(predictor: Predictor, records: Iterable[Any]) -> int:

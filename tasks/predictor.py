@@ -16,23 +16,25 @@ class Predictor:
 
     columns: tuple[str, ...] = ("prediction",)
     """Names of what is answered."""
+    trained_column = "text_column"
+    """What `task.json` calls the column of the text."""
 
     def __init__(
         self,
         *,
-        model: Any,
-        tokenizer: Any,
         settings: Mapping[str, Any],
         arguments: PredictionArguments,
-        max_length: int,
+        model: Any = None,
+        tokenizer: Any = None,
+        max_length: int = 512,
         question_pipeline: Any = None,
     ) -> None:
         """
         Args:
-            model: with the head of the task; None where `auto_class` names none.
-            tokenizer: a fast tokenizer with a padding token.
             settings: what fine-tuning has left in `task.json`.
             arguments: what the person asked for.
+            model: with the head of the task; None where the subclass loads its own.
+            tokenizer: a fast tokenizer with a padding token; None as the model.
             max_length: tokens that an input is cut to.
             question_pipeline: see `open_predictor`.
         """
@@ -72,7 +74,7 @@ class Predictor:
         if asked := self.arguments.text_column:
             row.value(asked, option="--text_column")
             return asked, False
-        trained = self.settings.get("text_column")
+        trained = self.settings.get(self.trained_column)
         if trained in row.fields:
             return str(trained), False
         texts = [column for column in columns_of([row]) if isinstance(row.fields[column], str)]

@@ -20,6 +20,7 @@ from tasks import PredictionArguments, TaskError
 from tasks.answers import write_answers
 from tasks.inference import check_rows, open_predictor, predict
 from tasks.multiple_choice import MultipleChoice
+from tasks.sequence_to_sequence import SequenceToSequence
 from tasks.tag_predictor import WORDS
 from tasks.token_classification import TokenClassification
 from tokenization import adapt_tokenizer, save_tokenizer, train_bpe
@@ -346,6 +347,40 @@ def test_texts_go_on(folder_of, run_recipe, tmp_path) -> None:
         ids = tokenizer(row["prompt"], return_tensors="pt")["input_ids"][:, -55:]
         made = model.generate(ids, max_new_tokens=9, do_sample=False)[0, ids.shape[1] :]
         assert answer == {**row, "prediction": tokenizer.decode(made, skip_special_tokens=True)}
+
+
+@pytest.mark.parametrize(
+    ("family", "head"), [("bart", "LacunaForConditionalGeneration"), ("qwen3", "LacunaForCausalLM")]
+)
+def test_texts_from_texts(family: str, head: str, folder_of, run_recipe, tmp_path) -> None:
+    settings = {"name": "sequence_to_sequence", "max_length": 24, "max_target_length": 12, "source_column": "en"}
+    folder = folder_of(family, head, settings=settings)
+    rows = [{"id": number, "en": text} for number, text in enumerate(TEXTS)]
+    source, output = write_rows(tmp_path / "new.jsonl", rows), tmp_path / "written.jsonl"
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", output, "--batch_size", 3)
+    assert code == 0, said
+    config, tokenizer = transformers.AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    pairs = [{**row, "de": row["en"]} for row in rows]
+    columns = {"source_column": "en", "target_column": "de", "max_length": 24, "max_target_length": 12}
+    work = SequenceToSequence(train_rows=pairs, eval_rows=pairs, tokenizer=tokenizer, config=config, **columns)
+    auto_class = "AutoModelForSeq2SeqLM" if family == "bart" else "AutoModelForCausalLM"
+    for row, answer, wanted in zip(rows, read_rows(output), by_task(work, folder, auto_class), strict=True):
+        assert {name: answer[name] for name in row} == row and answer["prediction"] == wanted["prediction"]
+        assert answer["probability"] == pytest.approx(wanted["probability"], abs=2e-6)
+    assert len({row["prediction"] for row in read_rows(output)}) > 1
+
+
+def test_vectors_of_texts(folder_of, run_recipe, tmp_path) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="pip install -e '.[interop]'")
+    encoder = library.SentenceTransformer(str(folder_of("modernbert", "LacunaModel")))
+    encoder.save(str(tmp_path / "encoder"))
+    source = write_rows(tmp_path / "new.txt", [{"text": text} for text in TEXTS])
+    output = tmp_path / "vectors.jsonl"
+    code, said = run_recipe("predict", "--model", tmp_path / "encoder", "--input", source, "--output", output)
+    assert code == 0, said
+    for text, row in zip(TEXTS, read_rows(output), strict=True):
+        assert row["text"] == text
+        assert row["prediction"] == pytest.approx(encoder.encode(text).tolist(), abs=2e-5)
 
 
 @pytest.fixture
