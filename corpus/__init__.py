@@ -6,6 +6,7 @@ from .builtin import builtin_documents
 from .builtin_tasks import builtin_classification, builtin_questions
 from .errors import BadRecord, CorpusError, HubError, StorageError, WorkerError
 from .formats import Record
+from .labelled import read_labelled, read_parallel
 from .sentences import split_sentences
 from .sources import find_files, read_records
 from .store import TokenStore, open_store
@@ -31,6 +32,8 @@ __all__ = [
     "open_store",
     "open_text",
     "prepare_store",
+    "read_labelled",
+    "read_parallel",
     "read_records",
     "split_sentences",
 ]

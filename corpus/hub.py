@@ -11,6 +11,7 @@ from typing import Any
 
 from .errors import BadRecord, CorpusError, HubError
 from .formats import Record, kind_of
+from .label_features import label_names, with_names
 from .sources import KINDS, choose_split
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -72,6 +73,31 @@ def open_dataset(*, name: str, config: str | None, split: str | None) -> HubData
     return HubDataset(name, config, chosen, str(revision), max(1, splits[chosen].num_shards))
 
 
+def read_split(*, name: str, config: str | None, split: str | None) -> Iterator[Record]:
+    """All rows of a split with all their columns, as they arrive; numbers that stand for labels become their names.
+
+    Args:
+        split: by default the only one, or "train".
+
+    Raises:
+        HubError: the dataset does not exist, is gated, cannot be reached or cannot be read.
+        CorpusError: it has no such configuration or split.
+    """
+    with _hub_errors(name, option="", config="write a configuration behind its name, OWNER/NAME:CONFIG"):
+        splits = _load(name, config, None)
+        names = list(map(str, splits))
+        chosen = split or (names[0] if len(names) == 1 else "train")
+        if chosen not in names:
+            raise CorpusError(
+                f"{name} has no split {chosen!r}; write one behind its name and configuration, which may be empty "
+                f"(OWNER/NAME:CONFIG:SPLIT): {', '.join(names)}."
+            )
+        features = splits[chosen].features
+        labels = label_names(features.to_dict()) if features is not None else {}
+        for number, row in enumerate(splits[chosen], start=1):
+            yield Record(with_names(row, labels), f"{name} ({chosen})", number)
+
+
 @lru_cache(maxsize=8)
 def _load(name: str, config: str | None, revision: str | None) -> Any:
     """All splits of a dataset, none of them read yet."""
@@ -82,7 +108,9 @@ def _load(name: str, config: str | None, revision: str | None) -> Any:
 
 
 @contextmanager
-def _hub_errors(name: str) -> Iterator[None]:
+def _hub_errors(
+    name: str, *, option: str = "--data ", config: str = "choose a configuration with --dataset_config"
+) -> Iterator[None]:
     """Whatever the two libraries raise, as one sentence that says what to do. Neither token nor password is shown."""
     try:
         yield
@@ -92,7 +120,7 @@ def _hub_errors(name: str) -> Iterator[None]:
         kind, text = type(error).__name__, _SECRET.sub("***", " ".join(str(error).split()))
         # The libraries wrap each other's exceptions: a gated dataset may come as DatasetNotFoundError.
         names = {type(cause).__name__ for cause in _causes(error)}
-        where = f"--data {name}: there is no such file or folder, and the dataset {name} of the Hub"
+        where = f"{option}{name}: there is no such file or folder, and the dataset {name} of the Hub"
         if "GatedRepoError" in names or "is a gated dataset" in text:
             raise HubError(
                 f"{where} is gated. Ask for access on https://huggingface.co/datasets/{name} and log in: hf auth login"
@@ -107,8 +135,8 @@ def _hub_errors(name: str) -> Iterator[None]:
                 "Check the connection, and that HF_HUB_OFFLINE is not set."
             ) from None
         if isinstance(error, ValueError) and "onfig" in text:
-            raise CorpusError(f"--data {name}: choose a configuration with --dataset_config. {text[:600]}") from None
-        raise HubError(f"--data {name}: the dataset cannot be read ({kind}: {text[:300]}).") from None
+            raise CorpusError(f"{option}{name}: {config}. {text[:600]}") from None
+        raise HubError(f"{option}{name}: the dataset cannot be read ({kind}: {text[:300]}).") from None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

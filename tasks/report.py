@@ -20,7 +20,7 @@ _PICTURES: dict[type, str] = {Matrix: "confusion.png", Table: "per-type.png", Po
 
 
 def write_results(task: Task, results: Mapping[str, float], output_dir: Path | str) -> None:
-    """Write what became of the held-out examples, and print the score in a line.
+    """Write what became of the held-out examples, and print which files tell of it.
 
     The folder receives predictions.jsonl (an object for each example), report.md (scores beside the baseline, tables,
     the most confident mistakes), confusion.png, per-type.png or scatter.png, and task.json (what must be known to use
@@ -47,7 +47,7 @@ def write_results(task: Task, results: Mapping[str, float], output_dir: Path | s
         ) from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
-    print(f"{headline(task, results)}\n{', '.join(names)} are in {folder}", flush=True)
+    print(f"{', '.join(names)} are in {folder}", flush=True)
 
 
 def _write_all(task: Task, results: Mapping[str, float], folder: Path) -> list[str]:

@@ -66,7 +66,8 @@ def test_all_files_are_there_and_say_the_same(tmp_path, capsys):
     assert "| accuracy | 0.8125 | 0.5 |\n| loss | 0.25 |  |\n" in report
     assert "| gold \\\\ predicted | a | b |\n| --- | ---: | ---: |\n| a | 30 | 30 |\n" in report
     assert "![Confusion](confusion.png)" in report
-    assert "accuracy 0.8125 on 60 held-out examples; without a model: 0.5" in capsys.readouterr().out
+    assert "\n\naccuracy 0.8125 on 60 held-out examples; without a model: 0.5\n\n" in report
+    assert "report.md, predictions.jsonl, confusion.png, task.json are in" in capsys.readouterr().out
     assert picture(folder / "confusion.png").std() > 0.05
 
 

@@ -1,0 +1,229 @@
+"""Labelled rows for fine-tuning: tables, tagged sentences, parallel lines, saved data sets and those of the Hub."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .errors import BadRecord, CorpusError
+from .formats import Record, kind_of, read_rows
+from .hub import is_hub_name, read_split
+from .label_features import label_names, with_names
+from .sources import RECORD_KINDS, SAVED_DATASET, SAVED_SPLITS, find_files, near_names, read_records
+from .streams import Line, bad_record, decode, open_stream, read_lines, shown
+
+TAGGED_KINDS = (".conll", ".txt", ".iob", ".bio", ".conllu")
+_WAYS = "a token and its tag a line, with tabs or blanks between them and an empty line after each sentence"
+
+
+def read_labelled(name: Path | str, split: str | None = None) -> list[Record]:
+    """All rows of a labelled data set.
+
+    Args:
+        name: a table (.jsonl, .csv, .tsv, .parquet, .json); tagged sentences in columns (.conll, .txt, .iob, .bio;
+            .conllu), whose rows have "tokens" and "tags"; a folder saved by `datasets`, or FOLDER:SPLIT; or a dataset
+            of the Hub, OWNER/NAME:CONFIG:SPLIT, where configuration and split may be left out.
+        split: of a saved folder or a dataset of the Hub; by default the only one, or "train".
+
+    Returns:
+        Rows with their file and line. Numbers that stand for labels in parquet files, saved folders and datasets of
+        the Hub are replaced by the names that are kept there.
+
+    Raises:
+        CorpusError: there is no such thing, or something in it is broken; the message says where.
+        HubError: the dataset of the Hub does not exist or cannot be reached.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _read_saved(path, split)
+    if path.exists():
+        return _read_file(path)
+    front, *behind = str(name).split(":")
+    if behind and Path(front).expanduser().is_dir():
+        return _read_saved(Path(front).expanduser(), ":".join(behind))
+    if is_hub_name(front):
+        if len(behind) > 2:
+            raise CorpusError(f"{shown(str(name))}: a dataset of the Hub is named OWNER/NAME:CONFIG:SPLIT.")
+        config, named = [part or None for part in (*behind, "", "")][:2]
+        return list(read_split(name=front, config=config, split=named or split))
+    raise CorpusError(f"there is no file or folder {shown(path)}.{near_names(path)}")
+
+
+def _read_file(path: Path) -> list[Record]:
+    kind = kind_of(path)
+    if kind in TAGGED_KINDS:
+        rows = list(_read_universal(path) if kind == ".conllu" else _read_columns(path))
+        if not rows:
+            raise CorpusError(f"{shown(path)} is empty: it has no row.")
+        return rows
+    if kind not in RECORD_KINDS:
+        raise CorpusError(
+            f"{shown(path)} has the ending {path.suffix!r}; labelled rows are read from "
+            f"{', '.join((*RECORD_KINDS, *TAGGED_KINDS))}, each also with .gz or .zst."
+        )
+    rows = list(read_records(path))
+    names = _names_in_parquet(path) if path.suffix.lower() == ".parquet" else {}
+    return _named(rows, names)
+
+
+def _named(rows: list[Record], names: dict[str, list[str]]) -> list[Record]:
+    if not names:
+        return rows
+    return [Record(with_names(row.fields, names), row.path, row.line, row.offset) for row in rows]
+
+
+def _names_in_parquet(path: Path) -> dict[str, list[str]]:
+    """Names of labels that `datasets` has left in a parquet file."""
+    import pyarrow.parquet
+
+    with path.open("rb") as file:
+        metadata = pyarrow.parquet.read_schema(file).metadata or {}
+    return _names_in(metadata.get(b"huggingface", b"{}"), "info")
+
+
+def _names_in(text: bytes | str, *inside: str) -> dict[str, list[str]]:
+    """Names of labels in what describes a data set in JSON; none where that is broken, as rows can be read without."""
+    try:
+        content: Any = json.loads(text)
+        for key in inside:
+            content = content.get(key) or {}
+        return label_names(content.get("features") or {})
+    except (ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _read_saved(folder: Path, split: str | None) -> list[Record]:
+    if not any((folder / name).is_file() for name in (SAVED_DATASET, SAVED_SPLITS)):
+        raise CorpusError(
+            f"{shown(folder)} is a folder that `datasets` has not saved (it has no {SAVED_DATASET}): name one file."
+        )
+    rows: list[Record] = []
+    for file in find_files(paths=[str(folder)], split=_saved_split(folder, split)):
+        about = file.parent / "dataset_info.json"
+        names = _names_in(about.read_bytes()) if about.is_file() else {}
+        for row in read_rows(file):
+            if isinstance(row, BadRecord):
+                raise row
+            rows.append(Record(with_names(row.fields, names), row.path, row.line, row.offset))
+    if not rows:
+        raise CorpusError(f"{shown(folder)} is empty: it has no row.")
+    return rows
+
+
+def _saved_split(folder: Path, split: str | None) -> str | None:
+    """The split to read; what was asked for where nothing describes the splits, which the reader tells of."""
+    try:
+        splits = json.loads((folder / SAVED_SPLITS).read_bytes())["splits"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return split
+    chosen = split or (splits[0] if len(splits) == 1 else "train")
+    if chosen not in splits:
+        raise CorpusError(
+            f"{shown(folder)} has no split {chosen!r}; write one behind its name (FOLDER:SPLIT): "
+            f"{', '.join(map(str, splits))}."
+        )
+    return str(chosen)
+
+
+def _lines(path: Path) -> Iterator[tuple[Line, str]]:
+    """Lines of a file, and their text without its end.
+
+    Raises:
+        BadRecord: one is not UTF-8, or too long.
+    """
+    with open_stream(path) as stream:
+        for line in read_lines(stream):
+            if isinstance(line, BadRecord):
+                raise line
+            yield line, decode(line, path).rstrip("\r\n")
+
+
+def _read_columns(path: Path) -> Iterator[Record]:
+    """Sentences of a file with a token a line: the token in the first column, its tag in the last.
+
+    Columns between them become "column_2" and so on; lines that begin with -DOCSTART- are left out.
+    """
+    rows: list[list[str]] = []
+    first: Line | None = None
+    width = 0
+    for line, text in _lines(path):
+        if not text.strip() or text.startswith("-DOCSTART-"):
+            if first is not None:
+                yield _sentence(rows, path, first)
+            rows, first = [], None
+            continue
+        cells = text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
+        width = width or len(cells)
+        if len(cells) != width or width < 2 or not all(cell.strip() for cell in cells):
+            what = (
+                f"{len(cells)} columns where the first line has {width}"
+                if len(cells) != width
+                else ("a line with nothing but a token" if width < 2 else "an empty column")
+            )
+            raise bad_record(
+                path,
+                number=line.number,
+                offset=line.offset,
+                what=f"{what}; a {kind_of(path)} file of labelled text has {_WAYS}",
+                head=text,
+            )
+        first = first or line
+        rows.append([cell.strip() for cell in cells])
+    if first is not None:
+        yield _sentence(rows, path, first)
+
+
+def _sentence(rows: list[list[str]], path: Path, first: Line) -> Record:
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    between = {f"column_{number}": column for number, column in enumerate(columns[1:-1], start=2)}
+    return Record({"tokens": columns[0], "tags": columns[-1], **between}, str(path), first.number, first.offset)
+
+
+def _read_universal(path: Path) -> Iterator[Record]:
+    """Sentences of Universal Dependencies: words and their universal part of speech; "xpos" is the treebank's own."""
+    rows: list[list[str]] = []
+    first: Line | None = None
+    for line, text in [*_lines(path), (Line(b"", 0, 0), "")]:
+        if not text.strip():
+            if first is not None:
+                words, tags, own = (list(column) for column in zip(*rows, strict=True))
+                yield Record({"tokens": words, "tags": tags, "xpos": own}, str(path), first.number, first.offset)
+            rows, first = [], None
+            continue
+        if text.startswith("#"):
+            continue
+        cells = text.split("\t")
+        if len(cells) != 10:
+            what = f"{len(cells)} columns; a .conllu file has 10, with tabs between them"
+            raise bad_record(path, number=line.number, offset=line.offset, what=what, head=text)
+        if cells[0].isdecimal():  # 3-4 is a word of two, 5.1 one that is not written
+            first = first or line
+            rows.append([cells[1], cells[3], cells[4]])
+
+
+def read_parallel(source: Path | str, target: Path | str) -> list[Record]:
+    """Rows {"source", "target"} of two files with a text a line, where line N of one belongs to line N of the other.
+
+    Raises:
+        CorpusError: a file is missing, empty or broken, or one has more lines than the other.
+    """
+    sides: list[list[tuple[Line, str]]] = []
+    for name in (source, target):
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise CorpusError(f"there is no file {shown(path)}.{near_names(path)}")
+        lines = list(_lines(path))
+        while lines and not lines[-1][1].strip():
+            lines.pop()
+        if not lines:
+            raise CorpusError(f"{shown(path)} is empty: it has no line.")
+        sides.append(lines)
+    if len(sides[0]) != len(sides[1]):
+        raise CorpusError(
+            f"{shown(source)} has {len(sides[0]):,} lines and {shown(target)} has {len(sides[1]):,}: line N of one "
+            "must belong to line N of the other. Look for a line that is missing or was broken in two."
+        )
+    return [
+        Record({"source": text, "target": other}, str(source), line.number, line.offset)
+        for (line, text), (_, other) in zip(*sides, strict=True)
+    ]
