@@ -18,39 +18,46 @@ import transformers
 from tqdm import tqdm
 
 import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
-from corpus import Record, read_records
+from corpus import BadRecord, Record, read_labelled, read_records
+from corpus.formats import kind_of
+from corpus.sources import RECORD_KINDS
 from corpus.streams import decode, open_stream, read_lines
 from modeling.pipeline_lacuna import QuestionAnsweringPipeline
 from tasks import PredictionArguments
 from tasks.answers import WRITERS, write_answers
+from tasks.errors import StorageError
 from tasks.inference import check_output, check_rows, open_predictor, predict
-from training import StorageError, exit_cleanly, parse_arguments, use_all_cores
+from training import exit_cleanly, parse_arguments, use_all_cores
 
 BAR_AFTER = 5  # seconds
 
 
-def read(path: Path) -> Iterator[Record]:
-    """Rows of a file; of .txt the lines, blank ones at its end left out."""
-    if ".txt" not in path.suffixes[-2:] or not path.is_file():
+def read(name: str) -> Iterator[Record]:
+    """Rows of a file, one at a time; of .txt its lines, blank ones at the end left out. What has labels (sentences in
+    columns, folders saved by `datasets`, the Hub) is read as for training."""
+    path = Path(name).expanduser()
+    if not path.is_file() or kind_of(path) not in (".txt", *RECORD_KINDS):
+        yield from read_labelled(name)
+    elif kind_of(path) != ".txt":
         yield from read_records(path)
-        return
-    blank: list[Record] = []
-    with open_stream(path) as stream:
-        for line in read_lines(stream):
-            if isinstance(line, Exception):
-                raise line
-            row = Record({"text": decode(line, path).rstrip("\r\n")}, str(path), line.number, line.offset)
-            blank.append(row)
-            if row.fields["text"].strip():
-                yield from blank
-                blank = []
+    else:
+        waiting: list[Record] = []
+        with open_stream(path) as stream:
+            for line in read_lines(stream):
+                if isinstance(line, BadRecord):
+                    raise line
+                text = decode(line, path).rstrip("\r\n")
+                waiting.append(Record({"text": text}, str(path), line.number, line.offset))
+                if text.strip():
+                    yield from waiting
+                    waiting = []
 
 
 def main() -> None:
     """Parse, check, answer."""
     (arguments,) = parse_arguments((PredictionArguments,), description=__doc__)
-    path, source = check_output(arguments, endings=WRITERS), Path(arguments.input).expanduser()
-    next(read(source))  # before a model is loaded for it
+    path, source = check_output(arguments, endings=WRITERS), arguments.input
+    next(read(source), None)  # what cannot be read is said before a model is loaded for it
     use_all_cores()
     transformers.logging.set_verbosity_error()
     predictor = open_predictor(arguments=arguments, question_pipeline=QuestionAnsweringPipeline)

@@ -73,7 +73,7 @@ def _write_table(*, rows: Iterable[Written], path: Path, put: Callable[[TextIO, 
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
+        with temporary.open("w", encoding="utf-8", newline="", errors="backslashreplace") as file:
             put(file, table())
         os.replace(temporary, path)
     finally:

@@ -1,6 +1,7 @@
 """recipes/predict.py: every head answers rows as a forward pass does, in their order; mistakes leave nothing."""
 
 import csv
+import errno
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -236,6 +237,17 @@ def test_tags_of_tokens(together: bool, folder_of, run_recipe, tmp_path) -> None
             assert found == span
 
 
+def test_tags_of_sentences_in_columns(folder_of, run_recipe, tmp_path) -> None:
+    folder = folder_of("modernbert", "LacunaForTokenClassification", **TAGGED)
+    source = tmp_path / "new.conll"
+    source.write_text("\n\n".join("\n".join(f"{word} O" for word in text.split()) for text in TEXTS) + "\n")
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "tags.jsonl")
+    assert code == 0, said
+    rows = read_rows(tmp_path / "tags.jsonl")
+    assert [row["tokens"] for row in rows] == [text.split() for text in TEXTS]
+    assert all(len(row["predicted_tags"]) == len(row["tokens"]) for row in rows)
+
+
 def test_entities_of_texts(folder_of, run_recipe, tmp_path) -> None:
     """A text is parted into words; what is found in these stands at its place in the text."""
     folder = folder_of("modernbert", "LacunaForTokenClassification", **TAGGED)
@@ -438,6 +450,7 @@ def test_mistakes_in_files_and_folders(classifier, folder_of, run_recipe, tmp_pa
     cases = [
         (classifier, lines, "new.txt:2"),
         (classifier, tmp_path / "absent.csv", "there is no file"),
+        (classifier, write_rows(tmp_path / "empty.txt", []), "--input has no row"),
         (tmp_path, lines, "is not a model"),
         (named, plain, "names the task 'cooking'"),
         (broken, plain, "is not what fine-tuning writes"),
@@ -473,6 +486,17 @@ def test_overwriting_when_asked(classifier, run_recipe, tmp_path) -> None:
     output.write_text("old")
     code, said = run_recipe("predict", "--model", classifier, "--input", source, "--output", output, "--overwrite")
     assert code == 0 and read_rows(output)[0]["text"] == "a", said
+
+
+def test_a_full_disk_is_another_error(classifier, run_recipe, tmp_path, monkeypatch) -> None:
+    def full(*paths: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    source = write_rows(tmp_path / "new.jsonl", [{"text": "a"}])
+    monkeypatch.setattr("tasks.answers.os.replace", full)
+    code, said = run_recipe("predict", "--model", classifier, "--input", source, "--output", tmp_path / "x.csv")
+    assert code == 5 and "x.csv cannot be written: No space left on device" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["new.jsonl"]
 
 
 def test_rows_are_read_as_answers_are_taken(classifier, tmp_path) -> None:
