@@ -9,16 +9,24 @@ from typing import Any
 _HOME = {
     "Classification": "classification",
     "ClassificationArguments": "arguments",
+    "MultipleChoice": "multiple_choice",
+    "MultipleChoiceArguments": "arguments",
     "PredictionArguments": "arguments",
     "QuestionAnswering": "question_answering",
     "QuestionAnsweringArguments": "arguments",
+    "SequenceToSequence": "sequence_to_sequence",
+    "SequenceToSequenceArguments": "arguments",
+    "TokenClassification": "token_classification",
+    "TokenClassificationArguments": "arguments",
     "TaskError": "errors",
     "CorruptModelError": "errors",
     "check_tokenizer": "models",
     "load_configuration": "models",
     "load_model": "models",
+    "resolve_lengths": "writing",
     "resolve_max_length": "models",
     "write_results": "report",
+    "writes_with": "writing",
 }
 __all__ = sorted(_HOME)
 

@@ -30,6 +30,11 @@ def _check_files(*, train_file: str | None, eval_file: str | None) -> None:
         raise TaskError(f"--eval_file {eval_file} needs a --train_file")
 
 
+def _check_train_file(train_file: str | None) -> None:
+    if train_file is None:
+        raise TaskError("there is nothing to learn from: name a file with --train_file")
+
+
 def _check_positive(**values: int | None) -> None:
     for name, value in values.items():
         if value is not None and value <= 0:
@@ -132,3 +137,97 @@ class QuestionAnsweringArguments:
         _check_room_for_text(self.max_length)
         _check_positive(stride=self.stride, max_answer_length=self.max_answer_length)
         _check_files(train_file=self.train_file, eval_file=self.eval_file)
+
+
+@dataclass
+class TokenClassificationArguments:
+    """Which tagged sentences to learn from, and how to read them."""
+
+    train_file: str | None = _option(
+        None,
+        "Sentences to learn from: columns of CoNLL (.conll, .txt), or rows with a list of tokens and one of tags "
+        "(.jsonl, .parquet, a folder saved by `datasets`, OWNER/NAME:CONFIG:SPLIT of the Hub).",
+    )
+    eval_file: str | None = _option(None, "Sentences to evaluate on. Default: a part of the training sentences.")
+    tokens_column: str | None = _option(None, "Column of the tokens. Default: guessed, and said.")
+    tags_column: str | None = _option(None, "Column of the tags. Default: guessed, and said.")
+    label_names: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Names of tags that are numbers, in order; or all tags that may occur. Default: those there."
+        },
+    )
+    label_all_tokens: bool = _option(
+        False, "Teach a tag to all tokens of a word, and let their mean decide. Default: to the first token alone."
+    )
+    max_length: int | None = _option(
+        None, "Tokens of a window; longer sentences have several. Default: 256, or what the model takes if less."
+    )
+    eval_fraction: float = _option(0.1, "Share of the training sentences to hold out when there is no --eval_file.")
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.eval_fraction)
+        _check_room_for_text(self.max_length)
+        _check_train_file(self.train_file)
+
+
+@dataclass
+class MultipleChoiceArguments:
+    """Which questions with choices to learn from, and how to read them."""
+
+    train_file: str | None = _option(
+        None,
+        "Questions to learn from (.jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, OWNER/NAME:CONFIG:SPLIT "
+        "of the Hub): a list of choices in one column, or each in one of its own, as ending0, ending1, ....",
+    )
+    eval_file: str | None = _option(None, "Questions to evaluate on. Default: a part of the training questions.")
+    context_column: str | None = _option(None, "Column of the text that is asked about. Default: guessed, and said.")
+    question_column: str | None = _option(None, "Column of the question. Default: guessed, and said.")
+    choices_columns: list[str] | None = field(
+        default=None,
+        metadata={"help": "Column of the lists of choices, or one column a choice. Default: guessed, and said."},
+    )
+    label_column: str | None = _option(
+        None, "Column of the right choice: its number, letter, name or text. Default: guessed, and said."
+    )
+    max_length: int | None = _option(
+        None, "Tokens to cut a question with one choice to. Default: 256, or what the model takes if less."
+    )
+    eval_fraction: float = _option(0.1, "Share of the training questions to hold out when there is no --eval_file.")
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.eval_fraction)
+        _check_room_for_text(self.max_length)
+        _check_train_file(self.train_file)
+
+
+@dataclass
+class SequenceToSequenceArguments:
+    """Which pairs of texts to learn from, and how to read and write them."""
+
+    train_file: str | None = _option(
+        None,
+        "Pairs to learn from: two columns (.jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, "
+        "OWNER/NAME:CONFIG:SPLIT of the Hub), or sources, one a line, beside --train_target_file.",
+    )
+    train_target_file: str | None = _option(None, "What is to be written from the lines of --train_file, one a line.")
+    eval_file: str | None = _option(None, "Pairs to evaluate on. Default: a part of the training pairs.")
+    eval_target_file: str | None = _option(None, "What is to be written from the lines of --eval_file, one a line.")
+    source_column: str | None = _option(None, "Column of the source. Default: guessed, and said.")
+    target_column: str | None = _option(None, "Column of what is to be written. Default: guessed, and said.")
+    source_prefix: str = _option("", "Stands before every source, as in: translate English to German: .")
+    max_length: int | None = _option(None, "Tokens to cut sources to. Default: 256, or what the model takes if less.")
+    max_target_length: int | None = _option(
+        None, "Tokens to cut targets to, and to write at most. Default: 128, or what the model takes if less."
+    )
+    num_beams: int = _option(1, "Beams of the search in evaluation; 1: the most probable token each time.")
+    eval_fraction: float = _option(0.1, "Share of the training pairs to hold out when there is no --eval_file.")
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.eval_fraction)
+        _check_room_for_text(self.max_length)
+        _check_positive(max_target_length=self.max_target_length, num_beams=self.num_beams)
+        _check_train_file(self.train_file)
+        for part in ("train", "eval"):
+            if getattr(self, f"{part}_target_file") is not None and getattr(self, f"{part}_file") is None:
+                raise TaskError(f"--{part}_target_file needs a --{part}_file with the sources, one a line")

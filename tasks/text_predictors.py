@@ -127,7 +127,10 @@ class WritingPredictor(Predictor):
 
 
 class EmbeddingPredictor(Predictor):
-    """The vector of a text, by sentence-transformers."""
+    """The vector of a text, by sentence-transformers; also where training was on pairs."""
+
+    def _choose_pair(self, row: Row) -> str | None:
+        return None
 
     def prepare(self, question_pipeline: Any) -> None:
         library = optional_module("sentence_transformers", extra="embeddings")

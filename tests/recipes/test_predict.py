@@ -386,6 +386,8 @@ def test_vectors_of_texts(folder_of, run_recipe, tmp_path) -> None:
     library = pytest.importorskip("sentence_transformers", reason="pip install -e '.[interop]'")
     encoder = library.SentenceTransformer(str(folder_of("modernbert", "LacunaModel")))
     encoder.save(str(tmp_path / "encoder"))
+    settings = {"name": "embeddings", "max_length": 32, "text_column": "first", "text_pair_column": "second"}
+    (tmp_path / "encoder" / "task.json").write_text(json.dumps(settings))
     source = write_rows(tmp_path / "new.txt", [{"text": text} for text in TEXTS])
     output = tmp_path / "vectors.jsonl"
     code, said = run_recipe("predict", "--model", tmp_path / "encoder", "--input", source, "--output", output)

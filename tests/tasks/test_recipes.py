@@ -79,7 +79,8 @@ def test_question_answering(checkpoint, tmp_path):
     check_predictions(output / "predictions.jsonl", 2, keys)
     AutoModelForQuestionAnswering.from_pretrained(output)
     settings = json.loads((output / "task.json").read_text())
-    assert settings == {"name": "question_answering", "max_length": 64, "stride": 16, "max_answer_length": 48, "threshold": None}  # fmt: skip
+    lengths = {"max_length": 64, "stride": 16, "max_answer_length": 48}
+    assert settings == {"name": "question_answering", **lengths, "threshold": None}
     assert (output / "per-type.png").is_file()
 
 

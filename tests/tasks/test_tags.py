@@ -1,11 +1,13 @@
 """Tags of entities: the three ways of writing them, told apart, read and written; spans as seqeval finds them."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.tags import PLAIN, SCHEMES, Entity, entities, find_scheme, irregular, write_tags
 
+# A machine that has much else to do is no fault of the tests.
+often = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TAGS = st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("a", "b-c"))])
 
 
@@ -22,6 +24,7 @@ def sentences(draw: st.DrawFn) -> tuple[int, list[Entity]]:
     return length, found
 
 
+@often
 @given(sentence=sentences(), scheme=st.sampled_from(SCHEMES))
 def test_what_is_written_comes_back(sentence, scheme):
     length, found = sentence
@@ -29,7 +32,7 @@ def test_what_is_written_comes_back(sentence, scheme):
     assert entities(tags) == found and irregular(tags, scheme=scheme) == 0
 
 
-@settings(max_examples=500, deadline=None)  # the first imports seqeval
+@often
 @given(tags=st.lists(TAGS, max_size=10))
 def test_spans_are_those_of_seqeval(tags):
     sequence_labeling = pytest.importorskip(
@@ -61,6 +64,7 @@ def test_the_way_of_writing_is_told_from_the_tags(tags, scheme):
     assert find_scheme([tags.split()]) == scheme
 
 
+@often
 @given(data=st.data(), scheme=st.sampled_from(SCHEMES))
 def test_a_scheme_writes_what_it_is_told_from(data, scheme):
     drawn = data.draw(st.lists(sentences(), min_size=1, max_size=4))

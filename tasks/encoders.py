@@ -1,0 +1,164 @@
+"""Encoders of sentence-transformers: loaded from a checkpoint, watched in training, and saved with a card."""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import TrainerCallback
+
+from tasks.errors import StorageError, TaskError
+from tasks.local_metric import optional_module
+
+
+def load_encoder(*, model: str, max_length: int, trust_remote_code: bool = False, seed: int = 0) -> Any:
+    """A `SentenceTransformer` of a checkpoint, in float32.
+
+    A folder that sentence-transformers has made keeps its modules; of any other model the mean over the tokens is
+    taken, of a decoder the last token.
+
+    Args:
+        max_length: tokens that texts are cut to.
+
+    Raises:
+        TaskError: sentence-transformers is not installed, or the model cannot be loaded.
+    """
+    library = optional_module("sentence_transformers", extra="embeddings")
+    transformers.set_seed(seed)
+    try:
+        encoder = library.SentenceTransformer(
+            model, trust_remote_code=trust_remote_code, model_kwargs={"dtype": torch.float32}
+        )
+    except (OSError, ValueError, KeyError) as error:
+        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise TaskError(f"--model {model} cannot be loaded by sentence-transformers: {line}") from error
+    encoder.max_seq_length = max_length
+    return encoder
+
+
+class KeepBest(TrainerCallback):
+    """Evaluates on the way, and keeps the weights of the best evaluation, in memory.
+
+    Args:
+        task: an `Embeddings`, which evaluates and says which score judges.
+        encoder: whose weights are kept.
+        every: steps between evaluations; below 1 a share of the run; 0 only at the end.
+        enabled: whether this process evaluates.
+    """
+
+    def __init__(self, task: Any, encoder: Any, *, every: float, enabled: bool) -> None:
+        self.task, self.encoder, self.every, self.enabled = task, encoder, every, enabled
+        self.best, self.weights = -math.inf, dict[str, Tensor]()
+        self.history: list[dict[str, float]] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Evaluate when it is time; the last step is `finish`'s."""
+        interval = self.every if self.every >= 1 else max(1, round(self.every * state.max_steps))
+        if (
+            self.enabled
+            and self.every
+            and state.global_step % int(interval) == 0
+            and state.global_step < state.max_steps
+        ):
+            self._evaluate(state.global_step)
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        scores = self.task.evaluate_encoder(self.encoder)
+        self.history.append({"step": step, **{f"eval_{name}": value for name, value in scores.items()}})
+        if scores[self.task.metric] > self.best:
+            self.best = scores[self.task.metric]
+            self.weights = {name: value.detach().clone() for name, value in self.encoder.state_dict().items()}
+        return scores
+
+    def finish(self, step: int) -> dict[str, float]:
+        """Evaluate the last weights, go back to the best ones, and return the scores of these."""
+        last = self._evaluate(step)
+        if last[self.task.metric] >= self.best:
+            return last
+        self.encoder.load_state_dict(self.weights)
+        return self.task.evaluate_encoder(self.encoder)
+
+
+_CARD = """\
+---
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+tags:
+- sentence-transformers
+- lacuna
+---
+
+# {title}
+
+Vectors of texts, of {size} numbers each, trained with Lacuna by way of sentence-transformers.
+
+```python
+from sentence_transformers import SentenceTransformer
+
+encoder = SentenceTransformer("PATH"{trust})
+vectors = encoder.encode(["a text", "another text"])
+print(encoder.similarity(vectors, vectors))
+```
+
+| held out | this model | before training | without a model |
+|---|---|---|---|
+{rows}
+
+{facts}
+"""
+
+
+def save_encoder(
+    encoder: Any,
+    *,
+    results: Mapping[str, float],
+    history: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Any],
+    output_dir: Path | str,
+) -> None:
+    """Write the encoder, its model card, results.json and metrics.jsonl, whole or not at all.
+
+    Args:
+        history: lines of metrics.jsonl.
+        facts: what else the card says, by name: data, command, versions.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    folder = Path(output_dir)
+    hidden = folder / f".model.{os.getpid()}"
+    names = [name.removeprefix("eval_") for name in results if name.startswith("eval_")]
+    rows = [
+        " | ".join(
+            [
+                f"| {name}",
+                *(f"{results.get(f'{part}_{name}', math.nan):.4f}" for part in ("eval", "start", "baseline")),
+            ]
+        )
+        + " |"
+        for name in names
+    ]
+    config = getattr(encoder, "config", None)
+    card = _CARD.format(
+        title=folder.name,
+        size=len(encoder.encode("a", show_progress_bar=False)),
+        trust=", trust_remote_code=True" if getattr(config, "auto_map", None) else "",
+        rows="\n".join(rows),
+        facts="\n".join(f"- {name}: {value}" for name, value in facts.items()),
+    )
+    try:
+        encoder.save_pretrained(str(hidden), create_model_card=False)
+        (hidden / "README.md").write_text(card, encoding="utf-8")
+        lines = "".join(json.dumps(line) + "\n" for line in history)
+        (hidden / "metrics.jsonl").write_text(lines, encoding="utf-8")
+        (hidden / "results.json").write_text(json.dumps(dict(results), indent=2) + "\n", encoding="utf-8")
+        for path in sorted(hidden.iterdir()):
+            os.replace(path, folder / path.name)
+        hidden.rmdir()
+    except OSError as error:
+        raise StorageError(f"--output_dir {folder}: cannot be written: {error.strerror or error}") from error
