@@ -33,12 +33,12 @@ import transformers
 from finetune_report import summarize, to_markdown
 from held_out import find_device, short_hash
 from parts import read_parts, run_part, use_cores
-from peers import HEADS, LAYERS, WIDTH
+from peers import POSITIONS
 from reports import REPOSITORY, describe_machine, positive, write_report
 from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer, BartConfig, BartForConditionalGeneration, BertConfig, BertModel
 
-import modeling
+import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 
 KINDS = {
     "pretrained": "Lacuna, pretrained",
@@ -121,7 +121,13 @@ TASKS = {
         "WNUT-17: names in messages", "token_classification", ("f1",), "the tag that each word mostly had", wnut17
     ),
     "multi30k": Task(
-        "Multi30k, English to German", "seq2seq", ("bleu", "chrf"), "the source itself", multi30k, "encoder-decoder"
+        "Multi30k, English to German",
+        "seq2seq",
+        ("chrf", "bleu"),
+        "the source itself",
+        multi30k,
+        "encoder-decoder",
+        {"max_length": 64, "max_target_length": 64},
     ),
     "classification": Task(
         "built-in: which family of modules a docstring is from",
@@ -262,11 +268,9 @@ class Benchmark:
             transformers.set_seed(seed)
             tokenizer = AutoTokenizer.from_pretrained(pretrained)
             hidden = folder.with_name(f".{folder.name}")
-            if kind == "new":
-                head = getattr(transformers, PRETRAINING[shape][1])
-                model = head.from_config(AutoConfig.from_pretrained(pretrained))
-            else:
-                model = build_native(shape, tokenizer)
+            ours = AutoConfig.from_pretrained(pretrained)
+            head = getattr(transformers, PRETRAINING[shape][1])
+            model = head.from_config(ours) if kind == "new" else build_native(ours)
             model.save_pretrained(hidden)
             tokenizer.save_pretrained(hidden)
             hidden.replace(folder)
@@ -356,38 +360,39 @@ def load_parameters(folder: Path) -> list[torch.Tensor]:
     return [tensor for path in sorted(folder.glob("model*.safetensors")) for tensor in load_file(path).values()]
 
 
-def build_native(shape: str, tokenizer: Any) -> Any:
-    """The model of transformers that has the shape of our tiny one, as it comes: dropout 0.1, four widths inside."""
-    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
-    ids = {name: number for name, number in ids.items() if number is not None}
-    if shape == "encoder":
+def build_native(ours: Any) -> Any:
+    """The model of transformers that has the shape of ours, as it comes: dropout 0.1, four widths inside.
+
+    Args:
+        ours: the configuration of Lacuna's model.
+    """
+    shared = {name: getattr(ours, name) for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")}
+    if not ours.is_encoder_decoder:
         return BertModel(
             BertConfig(
-                vocab_size=len(tokenizer),
-                hidden_size=WIDTH,
-                num_hidden_layers=LAYERS,
-                num_attention_heads=HEADS,
-                intermediate_size=4 * WIDTH,
-                max_position_embeddings=512,
-                pad_token_id=tokenizer.pad_token_id,
+                hidden_size=ours.hidden_size,
+                num_hidden_layers=ours.num_hidden_layers,
+                num_attention_heads=ours.num_attention_heads,
+                intermediate_size=4 * ours.hidden_size,
+                max_position_embeddings=POSITIONS,
+                **shared,
             )
         )
-    ours = modeling.LacunaConfig.from_family("bart", "tiny", vocab_size=len(tokenizer))
-    begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("attention_heads", ours.num_attention_heads), ("ffn_dim", 4 * ours.hidden_size))
+    }
     return BartForConditionalGeneration(
         BartConfig(
-            vocab_size=len(tokenizer),
             d_model=ours.hidden_size,
             encoder_layers=ours.num_hidden_layers,
-            decoder_layers=ours.num_hidden_layers,
-            encoder_attention_heads=ours.num_attention_heads,
-            decoder_attention_heads=ours.num_attention_heads,
-            encoder_ffn_dim=4 * ours.hidden_size,
-            decoder_ffn_dim=4 * ours.hidden_size,
-            max_position_embeddings=512,
-            decoder_start_token_id=begin,
+            decoder_layers=ours.num_decoder_layers,
+            max_position_embeddings=POSITIONS,
+            decoder_start_token_id=ours.decoder_start_token_id,
             forced_eos_token_id=None,
-            **ids,
+            **sides,
+            **shared,
         )
     )
 
