@@ -9,6 +9,8 @@ from typing import Any
 _HOME = {
     "Classification": "classification",
     "ClassificationArguments": "arguments",
+    "EmbeddingArguments": "arguments",
+    "Embeddings": "embeddings",
     "MultipleChoice": "multiple_choice",
     "MultipleChoiceArguments": "arguments",
     "PredictionArguments": "arguments",
@@ -22,9 +24,11 @@ _HOME = {
     "CorruptModelError": "errors",
     "check_tokenizer": "models",
     "load_configuration": "models",
+    "load_encoder": "encoders",
     "load_model": "models",
     "resolve_lengths": "writing",
     "resolve_max_length": "models",
+    "save_encoder": "encoders",
     "write_results": "report",
     "writes_with": "writing",
 }

@@ -1,5 +1,6 @@
 """The options of the tasks."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -231,3 +232,48 @@ class SequenceToSequenceArguments:
         for part in ("train", "eval"):
             if getattr(self, f"{part}_target_file") is not None and getattr(self, f"{part}_file") is None:
                 raise TaskError(f"--{part}_target_file needs a --{part}_file with the sources, one a line")
+
+
+@dataclass
+class EmbeddingArguments:
+    """Which texts that belong together to learn from, and how; training is that of sentence-transformers."""
+
+    train_file: str | None = _option(
+        None,
+        "Rows to learn from (.jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, OWNER/NAME:CONFIG:SPLIT of "
+        "the Hub): two texts with a score, two that belong together, three, or premise, hypothesis and label.",
+    )
+    eval_file: str | None = _option(None, "Rows to evaluate on. Default: a part of the training rows.")
+    kind: Literal["auto", "scored", "pairs", "triples", "nli"] = _option(
+        "auto", "What the rows are: pairs with a score, pairs, triples, or nli. auto: told by the columns, and said."
+    )
+    text_column: str | None = _option(None, "Column of the first text. Default: guessed, and said.")
+    text_pair_column: str | None = _option(None, "Column of the one that belongs to it. Default: guessed, and said.")
+    negative_column: str | None = _option(None, "Column of one that does not. Default: guessed, and said.")
+    label_column: str | None = _option(None, "Column of the score or label. Default: guessed, and said.")
+    max_length: int | None = _option(None, "Tokens to cut a text to. Default: 128, or what the model takes if less.")
+    eval_fraction: float = _option(0.1, "Share of the training rows to hold out when there is no --eval_file.")
+    output_dir: str = _option("runs/embeddings", "Folder for the model, predictions and metrics.")
+    batch_size: int = _option(
+        64, "Rows in one step, over all processes; texts of other rows are what a text is told apart from."
+    )
+    max_steps: int | None = _option(None, "Stop after this many steps.")
+    max_epochs: float = _option(3.0, "Stop after this many passes over the data.")
+    learning_rate: float = _option(3e-4, "Peak learning rate.")
+    warmup_steps: float = _option(0.06, "Steps of warm-up; below 1 a share of the run.")
+    eval_steps: float = _option(0.2, "Steps between evaluations; below 1 a share of the run; 0 only at the end.")
+    mixed_precision: Literal["auto", "no", "bf16"] = _option("auto", "bf16, no, or auto: bf16 where it is fast.")
+    seed: int = _option(0, "Decides the held-out part, sample order and dropout.")
+    dry_run: bool = _option(False, "Show what would be learned; nothing is trained or written.")
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.eval_fraction)
+        _check_room_for_text(self.max_length)
+        _check_train_file(self.train_file)
+        _check_positive(batch_size=self.batch_size, max_steps=self.max_steps)
+        for name in ("max_epochs", "learning_rate"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise TaskError(f"--{name} must be greater than 0, got {getattr(self, name)}")
+        for name in ("warmup_steps", "eval_steps", "seed"):
+            if getattr(self, name) < 0:
+                raise TaskError(f"--{name} must not be negative, got {getattr(self, name)}")

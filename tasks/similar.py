@@ -111,7 +111,8 @@ def kind_of(rows: Sequence[Row], columns: Columns) -> str:
         return TRIPLES
     if columns.label is None:
         return PAIRS
-    values = {str(row.fields.get(columns.label, "")).strip().lower() for row in rows} - _UNKNOWN
+    given = [row.fields.get(columns.label) for row in rows]
+    values = {str(value).strip().lower() for value in given if value is not None} - _UNKNOWN
     numbers = {"0", "1", "2"}
     if values <= set(_RELATIONS) or (columns.first == "premise" and values <= numbers):
         return NLI

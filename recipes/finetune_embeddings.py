@@ -1,0 +1,103 @@
+"""Fine-tune a pretrained model to give texts vectors, near to those of texts that belong to them.
+
+    accelerate launch recipes/finetune_embeddings.py --model runs/model --train_file pairs.jsonl --output_dir runs/vectors
+    torchrun --nproc_per_node 2 recipes/finetune_embeddings.py --model runs/model --train_file stsb.csv --max_steps 20
+    python recipes/finetune_embeddings.py --model runs/model --train_file nli.jsonl --dry_run
+
+Rows are read from .jsonl, .csv, .tsv and .parquet, from folders that `datasets` saved and from the Hub: two texts with
+a score of how alike they are, two that belong together (question and answer), three of which the last does not, or
+premise, hypothesis and label. What they are is told by their columns and said. Trainer and losses are those of
+sentence-transformers (the extra `embeddings`), and so is the folder: `SentenceTransformer(output_dir)` loads it. The
+weights of the best evaluation are kept. Beside the model, --output_dir receives results.json (scores beside those
+before training and those of words without a model), predictions.jsonl, report.md and task.json.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from importlib.metadata import version
+
+import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from corpus import read_labelled
+from tasks import (
+    EmbeddingArguments,
+    Embeddings,
+    load_configuration,
+    load_encoder,
+    resolve_max_length,
+    save_encoder,
+    write_results,
+)
+from training import (
+    FineTuningArguments,
+    ModelArguments,
+    claim_output_dir,
+    exit_cleanly,
+    is_main_process,
+    parse_arguments,
+    processes,
+    use_all_cores,
+)
+from training.environment import bf16_is_fast
+from training.shown import shown_command, without_places
+
+
+def facts(data: EmbeddingArguments, model: str, work: Embeddings) -> dict[str, str]:
+    """What the model card says of where the model comes from."""
+    given = {name: value for name, value in asdict(data).items() if value is not None}
+    libraries = ("torch", "transformers", "sentence-transformers")
+    return {
+        "made from": f"`{without_places(model)}`",
+        "data": f"{work.num_examples:,} rows to learn from, {work.num_eval_examples:,} held out",
+        "options": f"`{without_places(json.dumps(given))}`",
+        "command": f"`{shown_command()}`",
+        "versions": ", ".join(
+            [f"Python {sys.version.split()[0]}", *(f"{name} {version(name)}" for name in libraries)]
+        ),
+    }
+
+
+def main() -> None:
+    """Parse, build, train, save."""
+    start, data = parse_arguments((ModelArguments, EmbeddingArguments), description=__doc__)
+    config, tokenizer = load_configuration(model=start.model, trust_remote_code=start.trust_remote_code)
+    max_length = resolve_max_length(asked=data.max_length, default=128, config=config, tokenizer=tokenizer)
+    columns = ("kind", "text_column", "text_pair_column", "negative_column", "label_column", "seed", "eval_fraction")
+    work = Embeddings(
+        train_rows=read_labelled(data.train_file),
+        eval_rows=read_labelled(data.eval_file) if data.eval_file else [],
+        tokenizer=tokenizer,
+        max_length=max_length,
+        **{name: getattr(data, name) for name in columns},
+    )
+    is_main = is_main_process()
+    if is_main:
+        print("\n".join([processes().describe(), *work.describe(5 if data.dry_run else 0)]), flush=True)
+    if data.dry_run:
+        return
+    if is_main:
+        claim_output_dir(FineTuningArguments(output_dir=data.output_dir))
+    use_all_cores()
+    encoder = load_encoder(
+        model=start.model, max_length=max_length, trust_remote_code=start.trust_remote_code, seed=data.seed
+    )
+    shared = ("output_dir", "batch_size", "max_steps", "max_epochs", "learning_rate", "warmup_steps", "eval_steps")
+    results = work.train(
+        encoder,
+        **{name: getattr(data, name) for name in (*shared, "seed")},
+        bf16=bf16_is_fast() if data.mixed_precision == "auto" else data.mixed_precision == "bf16",
+        num_processes=processes().count,
+    )
+    if is_main:
+        save_encoder(
+            encoder,
+            results=results,
+            history=work.history,
+            facts=facts(data, start.model, work),
+            output_dir=data.output_dir,
+        )
+        write_results(work, results, data.output_dir)
+
+
+if __name__ == "__main__":
+    exit_cleanly(main)

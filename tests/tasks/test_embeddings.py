@@ -1,0 +1,303 @@
+"""Embeddings: what rows are, scores against those of sentence-transformers, training, and folders that load again."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from modeling import LacunaConfig, LacunaForMaskedLM
+from tasks import TaskError
+from tasks.embeddings import Embeddings
+from tasks.report import write_results
+from tasks.rows import as_rows
+from tasks.similar import Columns, guess_columns, kind_of
+
+sentence_transformers = pytest.importorskip(
+    "sentence_transformers", reason="sentence-transformers is not installed: pip install -e '.[embeddings]'"
+)
+
+
+@dataclasses.dataclass
+class Record:
+    """What `corpus.read_labelled` gives."""
+
+    fields: dict[str, Any]
+    path: str
+    line: int
+
+
+def records(rows: list[dict[str, Any]], path: str = "train.jsonl") -> list[Record]:
+    return [Record(fields=row, path=path, line=line) for line, row in enumerate(rows, start=1)]
+
+
+WORDS = ["fox", "dog", "river", "north", "city", "name", "quick", "lazy", "year", "text", "built", "piece"]
+PAIRS = [{"anchor": f"the {word}", "positive": f"what is a {word}?"} for word in WORDS]
+TRIPLES = [{**row, "negative": PAIRS[i - 1]["positive"]} for i, row in enumerate(PAIRS)]
+SCORED = [
+    {"sentence1": f"the {one}", "sentence2": f"a {other}", "score": 5.0 * (one == other) + i % 2}
+    for i, one in enumerate(WORDS)
+    for other in (one, WORDS[i - 1])
+]
+NLI = [
+    {"premise": f"the {word}", "hypothesis": f"{start} {word}", "label": label}
+    for word in WORDS
+    for start, label in (("a", "entailment"), ("no", "contradiction"), ("my", "neutral"))
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tokenizer, tmp_path_factory) -> Path:
+    """A small encoder that fills masks, with its tokenizer."""
+    folder = tmp_path_factory.mktemp("encoder")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16}
+    config = LacunaConfig.from_family(
+        "bert", vocab_size=320, intermediate_size=64, max_position_embeddings=128, initializer_range=0.2, **sizes
+    )
+    LacunaForMaskedLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def encoder(checkpoint):
+    from tasks.encoders import load_encoder
+
+    return load_encoder(model=str(checkpoint), max_length=32)
+
+
+def task(tokenizer, rows=PAIRS, **options) -> Embeddings:
+    return Embeddings(train_rows=rows, tokenizer=tokenizer, max_length=32, **options)
+
+
+# Rows
+
+
+@pytest.mark.parametrize(
+    ("fields", "columns", "kind"),
+    [
+        (PAIRS[0], Columns("anchor", "positive", None, None), "pairs"),
+        (TRIPLES[0], Columns("anchor", "positive", "negative", None), "triples"),
+        (SCORED[0], Columns("sentence1", "sentence2", None, "score"), "scored"),
+        (NLI[0], Columns("premise", "hypothesis", None, "label"), "nli"),
+        ({"premise": "x", "hypothesis": "y", "label": 2}, Columns("premise", "hypothesis", None, "label"), "nli"),
+        (
+            {"question1": "x", "question2": "y", "is_duplicate": 1},
+            Columns("question1", "question2", None, "is_duplicate"),
+            "scored",
+        ),
+        ({"a": "x", "b": "y"}, Columns("a", "b", None, None), "pairs"),
+        ({"id": 1, "question": "x", "answer": "y"}, Columns("question", "answer", None, None), "pairs"),
+    ],
+)
+def test_what_rows_are_is_told_by_their_columns(fields, columns, kind):
+    rows = as_rows([fields], part="training")
+    assert guess_columns(rows) == columns and kind_of(rows, columns) == kind
+
+
+def test_columns_that_are_named_win():
+    rows = as_rows([{"anchor": "x", "positive": "y", "a": "z", "b": "w", "c": "v", "s": 1}], part="training")
+    found = guess_columns(rows, first="a", second="b", negative="c", label="s")
+    assert found == Columns("a", "b", "c", "s")
+    assert guess_columns(as_rows([{"a": "x", "b": "y"}], part="training"), first="b").second == "a"
+
+
+def test_premises_make_triples_and_what_is_left_out_is_said(tokenizer):
+    work = task(tokenizer, [*NLI, {"premise": "x", "hypothesis": "y", "label": None}], eval_rows=NLI)
+    assert work.kind == "triples" and len(work.train_rows) == 12
+    assert work.train_rows[0].texts == ("the fox", "a fox", "no fox")
+    assert any("of 37 premises with a hypothesis 24 make 12 triples" in note for note in work.notes)
+    pairs = task(tokenizer, [row for row in NLI if row["label"] != "contradiction"])
+    assert pairs.kind == "pairs"
+    numbers = [{**row, "label": ["entailment", "neutral", "contradiction"].index(row["label"])} for row in NLI]
+    assert [item.texts for item in task(tokenizer, numbers, eval_rows=NLI).train_rows] == [
+        item.texts for item in work.train_rows
+    ]
+
+
+# Scores
+
+
+def test_correlations_are_those_of_sentence_transformers(tokenizer, encoder):
+    from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
+    work = task(tokenizer, SCORED, eval_rows=SCORED)
+    found = work.evaluate_encoder(encoder)
+    sides = [[row[name] for row in SCORED] for name in ("sentence1", "sentence2", "score")]
+    expected = EmbeddingSimilarityEvaluator(*sides, write_csv=False)(encoder)
+    for name in ("spearman", "pearson"):
+        assert found[name] == pytest.approx(expected[f"{name}_cosine"], abs=1e-5)
+    readable = work.predictions()
+    assert len(readable) == 24 and readable[0]["gold"] == 5.0 and abs(readable[0]["rank_difference"]) <= 1
+    largest = work.mistakes(readable)
+    assert abs(largest[0]["rank_difference"]) == max(abs(row["rank_difference"]) for row in readable)
+
+
+@pytest.mark.parametrize("rows", [PAIRS, TRIPLES], ids=["pairs", "triples"])
+def test_ranks_are_those_of_sentence_transformers(tokenizer, encoder, rows):
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator, TripletEvaluator
+
+    given = [*rows, {**rows[0], "positive": "the quick one"}]  # two texts belong to the first
+    work = task(tokenizer, given, eval_rows=given)
+    found = work.evaluate_encoder(encoder)
+    documents = list(dict.fromkeys(row[name] for row in given for name in ("positive", "negative") if name in row))
+    relevant: dict[str, set[str]] = {}
+    for row in given:
+        relevant.setdefault(row["anchor"], set()).add(row["positive"])
+    judge = InformationRetrievalEvaluator(
+        {text: text for text in relevant},
+        {text: text for text in documents},
+        relevant,
+        mrr_at_k=[10],
+        precision_recall_at_k=[1, 5, 10],
+        write_csv=False,
+    )
+    expected = judge(encoder)
+    for name, theirs in (
+        ("recall_at_1", "recall@1"),
+        ("recall_at_5", "recall@5"),
+        ("recall_at_10", "recall@10"),
+        ("mrr_at_10", "mrr@10"),
+    ):
+        assert found[name] == pytest.approx(expected[f"cosine_{theirs}"], abs=1e-6), name
+    if "negative" in rows[0]:
+        triples = TripletEvaluator(*([row[name] for row in given] for name in row if name in rows[0]), write_csv=False)
+        assert found["triplet_accuracy"] == pytest.approx(triples(encoder)["cosine_accuracy"])
+    readable = work.predictions()
+    assert [row["text"] for row in readable] == list(relevant)
+    assert readable[0]["gold"] == [rows[0]["positive"], "the quick one"]
+    assert all(row["correct"] == (row["prediction"] in row["gold"]) for row in readable)
+    assert sum(row[1] for row in work.tables()["Rank of what belongs to a text"].rows) == 12
+
+
+def test_baselines_are_those_of_words(tokenizer):
+    pairs = task(tokenizer, PAIRS, eval_rows=PAIRS)
+    assert pairs.baseline()["recall_at_1"] == 1.0 and pairs.records == []
+    scored = task(tokenizer, SCORED, eval_rows=SCORED)
+    assert scored.baseline()["spearman"] > 0.8
+
+
+# Learning
+
+
+@pytest.mark.parametrize(
+    ("rows", "metric"),
+    [(SCORED, "spearman"), (PAIRS, "mrr_at_10"), (TRIPLES, "mrr_at_10"), (NLI, "mrr_at_10")],
+    ids=["scored", "pairs", "triples", "nli"],
+)
+def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, metric):
+    from tasks.encoders import save_encoder
+
+    work = task(tokenizer, rows, eval_rows=rows)
+    assert work.metric == metric
+    folder = tmp_path / "vectors"
+    results = work.train(encoder, output_dir=folder, batch_size=12, max_steps=30, learning_rate=3e-3, eval_steps=10)
+    assert results["steps"] == 30 and results[f"eval_{metric}"] > results[f"start_{metric}"]
+    assert results[f"eval_{metric}"] == work.scores()[metric] > 0.6
+    assert [line["step"] for line in work.history if f"eval_{metric}" in line] == [10, 20, 30]
+    save_encoder(encoder, results=results, history=work.history, facts={"data": "words"}, output_dir=folder)
+    write_results(work, results, folder)
+    names = {path.name for path in folder.iterdir()}
+    wanted = {"config.json", "model.safetensors", "modules.json", "README.md", "results.json", "predictions.jsonl"}
+    assert wanted | {"task.json", "report.md", "metrics.jsonl", "modeling_lacuna.py"} <= names
+    assert not [name for name in names if name.endswith((".bin", ".pt", ".pth")) or name.startswith(".")]
+    again = sentence_transformers.SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    texts = ["the fox", "a river in the north"]
+    np.testing.assert_allclose(again.encode(texts), encoder.encode(texts), atol=1e-5)
+    assert again.max_seq_length == 32
+    assert "trust_remote_code=True" in (folder / "README.md").read_text(encoding="utf-8")
+    assert json.loads((folder / "task.json").read_text(encoding="utf-8"))["name"] == "embeddings"
+
+
+def test_the_best_weights_are_kept(tokenizer, encoder):
+    from tasks.encoders import KeepBest
+
+    class Judge:
+        metric = "score"
+
+        def __init__(self) -> None:
+            self.told = iter([0.5, 0.9, 0.1, 0.9])
+
+        def evaluate_encoder(self, judged: Any) -> dict[str, float]:
+            return {"score": next(self.told)}
+
+    watch = KeepBest(Judge(), encoder, every=1, enabled=True)  # type: ignore[arg-type]
+    weight = next(encoder.parameters())
+    kept = []
+    for step in (1, 2):
+        with torch.no_grad():
+            weight += 1
+        watch._evaluate(step)
+        kept.append(weight.detach().clone())
+    with torch.no_grad():
+        weight += 1
+    assert watch.finish(3) == {"score": 0.9}
+    assert torch.equal(weight, kept[1])
+    assert [line["step"] for line in watch.history] == [1, 2, 3]
+
+
+# What people are told
+
+
+def test_what_people_are_told(tokenizer):
+    work = task(tokenizer, TRIPLES, eval_fraction=0.25)
+    said = "\n".join(work.describe(1))
+    assert "the rows are triples" in said and "MultipleNegativesRankingLoss" in said and "held out 3 of 12" in said
+    assert "[CLS]the fox[SEP]" in said or "[CLS]the " in said
+    held_out = {item.first for item in work.eval_rows}
+    assert not held_out & {item.first for item in work.train_rows}
+    assert json.dumps(work.settings())
+    assert any("12 of 12 held-out rows" in note for note in task(tokenizer, PAIRS, eval_rows=PAIRS).notes)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("rows", "bad", "message"),
+    [
+        (
+            PAIRS,
+            {"anchor": "x"},
+            r"train.jsonl:13: no column 'positive'; the columns there are \['anchor'\].*--text_pair_column",
+        ),
+        (PAIRS, {"anchor": " ", "positive": "y"}, "train.jsonl:13: column 'anchor' is empty"),
+        (
+            TRIPLES,
+            {"anchor": "x", "positive": "y", "negative": 3},
+            "train.jsonl:13: column 'negative' holds 3, not text",
+        ),
+        (
+            SCORED,
+            {"sentence1": "x", "sentence2": "y", "score": "high"},
+            "train.jsonl:25: column 'score' holds 'high', not a number",
+        ),
+        (SCORED, {"sentence1": "x", "sentence2": "y", "score": None}, "train.jsonl:25: column 'score' holds None"),
+    ],
+)
+def test_a_bad_row_is_named(tokenizer, rows, bad, message):
+    with pytest.raises(TaskError, match=message) as caught:
+        task(tokenizer, records([*rows, bad]))
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ([], {}, "no training rows.*--train_file"),
+        ([{"a": "x"}], {}, r"which of the columns \['a'\] hold the texts.*--text_pair_column"),
+        (PAIRS, {"kind": "triples"}, "triples need a third text.*--negative_column"),
+        (PAIRS, {"kind": "scored"}, "which of .* is the label.*--label_column"),
+        ([{**row, "score": 1} for row in PAIRS], {}, "every pair has the score 1.*--kind pairs"),
+        ([{**NLI[0], "label": "neutral"}], {}, "no row is labelled entailment"),
+        ([{**NLI[0], "label": "maybe"}], {"kind": "nli"}, "label 'maybe' in column 'label' is none of entailment"),
+        (PAIRS, {"text_column": "txt"}, "no column 'txt'.*--text_column"),
+    ],
+)
+def test_bad_rows_as_a_whole(tokenizer, rows, options, message):
+    with pytest.raises(TaskError, match=message):
+        task(tokenizer, rows, **options)
