@@ -167,6 +167,8 @@ class Classification(Task):
             train, text=text_column, pair=text_pair_column, label=label_column
         )
         self._note_columns(guessed=text_column is None or label_column is None)
+        if self.text_pair_column is not None:
+            self.note_pairs()
         self.head = self._head(
             train, problem_type, separator=label_separator, given=label_names, balanced=class_weights == "balanced"
         )

@@ -134,6 +134,7 @@ class QuestionAnswering(Task):
         self.threshold: float | None = None
         """Above it a question's lead of "no answer", in nats, makes the prediction empty; None: never."""
         self._note_unanswerable()
+        self.note_pairs()
         self._train_windows, self._eval_windows = (
             cut_windows(questions=part, tokenizer=tokenizer, max_length=max_length, stride=self.stride)
             for part in (train, held_out)

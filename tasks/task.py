@@ -152,7 +152,13 @@ class Task:
     def note_cut(self, lengths: Sequence[int], *, what: str = "training texts") -> None:
         """Say which share is cut; `lengths` are those after cutting."""
         cut = sum(length >= self.max_length for length in lengths)
-        if cut:
+        share = f"{cut / len(lengths):.1%} of the {what} reach" if cut else f"none of the {what} reaches"
+        self.notes.append(f"{share} --max_length {self.max_length}{': cut there' if cut else ''}")
+
+    def note_pairs(self) -> None:
+        """Warn where the tokenizer puts nothing between two texts, so that a model cannot tell where one ends."""
+        if not self.tokenizer.num_special_tokens_to_add(pair=True):
             self.notes.append(
-                f"{cut / len(lengths):.1%} of the {what} reach --max_length {self.max_length}: cut there"
+                "warning: the tokenizer puts no token between two texts, which the model will see as one: add a "
+                "template for pairs to its tokenizer.json"
             )

@@ -331,7 +331,17 @@ def test_what_is_shown_before_training(tokenizer):
     assert "label balance of the examples to learn from: dog 8 (50.0%), fox 8 (50.0%)" in said
     assert "example 1:\n    label: fox\n        [CLS]quick number 0[SEP]" in said and "example 3" not in said
     assert "warning: 3 of 3 held-out rows are also in the training rows (are they the same file?)" in said
-    assert not any("warning" in line for line in task(tokenizer).describe())
+    plain = task(tokenizer).describe()
+    assert not any("warning" in line for line in plain)
+    assert "none of the training texts reaches --max_length 256" in plain
+
+
+def test_a_tokenizer_that_does_not_part_two_texts_is_told(tokenizer):
+    bare = copy.deepcopy(tokenizer)
+    bare.backend_tokenizer.post_processor = None
+    rows = [{"text1": f"x {i}", "text2": "y", "label": "ab"[i % 2]} for i in range(8)]
+    assert any("puts no token between two texts" in note for note in task(bare, rows).notes)
+    assert not any("puts no token" in note for note in [*task(tokenizer, rows).notes, *task(bare).notes])
 
 
 # Bad input
