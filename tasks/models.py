@@ -1,6 +1,8 @@
 """The model that a task starts from: a checkpoint of Lacuna or any native model, with a head for the task."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -91,6 +93,17 @@ def check_tokenizer(*, tokenizer: Any, embedding_rows: int) -> None:
         )
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the table of transformers on a head that is new, which is what fine-tuning is about."""
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(before)
+
+
 def _pooling_name(model: str, pooling: str, *, trust_remote_code: bool) -> str:
     """What the configuration of an encoder calls a pooling.
 
@@ -148,14 +161,15 @@ def load_model(
         labels["classifier_pooling"] = _pooling_name(model, pooling, trust_remote_code=trust_remote_code)
     transformers.set_seed(seed)
     try:
-        loaded, report = getattr(transformers, auto_class).from_pretrained(
-            model,
-            dtype=torch.float32,  # the default keeps the precision of the file, and bf16 weights do not train well
-            trust_remote_code=trust_remote_code,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            **labels,
-        )
+        with _quiet():
+            loaded, report = getattr(transformers, auto_class).from_pretrained(
+                model,
+                dtype=torch.float32,  # the default keeps the precision of the file, and bf16 weights do not train well
+                trust_remote_code=trust_remote_code,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **labels,
+            )
     except SafetensorError as error:
         raise CorruptModelError(f"--model {model}: its weights cannot be read: {_first_line(error)}") from error
     except (OSError, ValueError, KeyError) as error:
@@ -164,6 +178,12 @@ def load_model(
     misfits = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
     if any(name.startswith(body) for name in misfits):
         raise TaskError(f"--model {model}: weights and config.json disagree on the shape of {misfits[0]}")
+    lacking = sorted(name for name in report["missing_keys"] if name.startswith(body) and "pooler" not in name)
+    if lacking:
+        warnings.warn(
+            f"--model {model} lacks {len(lacking)} weights of its body, which begin at random: {lacking[0]} ...",
+            stacklevel=2,
+        )
     check_tokenizer(tokenizer=tokenizer, embedding_rows=loaded.get_input_embeddings().num_embeddings)
     if getattr(loaded.config, "pad_token_id", None) is None:
         loaded.config.pad_token_id = tokenizer.pad_token_id  # decoders look for the last token that is not padding

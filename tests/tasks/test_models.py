@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -73,6 +74,18 @@ def test_a_decoder_learns_where_padding_is(tmp_path, tokenizer):
     assert model.config.pad_token_id == tokenizer.pad_token_id
     batch = {name: torch.tensor([[5, 6, 7, 0], [5, 6, 7, 8]]) for name in ("input_ids",)}
     assert model(**batch).logits.shape == (2, 2)
+
+
+def test_a_body_that_is_not_whole_is_told_and_a_new_head_is_not(checkpoint, capfd, recwarn):
+    _, tokenizer = load_configuration(model=str(checkpoint))
+    options = {"auto_class": "AutoModelForQuestionAnswering", "model": str(checkpoint), "tokenizer": tokenizer}
+    load_model(**options)
+    assert "MISSING" not in capfd.readouterr().err and not [w for w in recwarn if "--model" in str(w.message)]
+    weights = load_file(checkpoint / "model.safetensors")
+    weights.pop("bert.encoder.layer.0.output.dense.weight")
+    save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    with pytest.warns(UserWarning, match=r"lacks 1 weights of its body, which begin at random: bert.encoder.layer.0"):
+        load_model(**options)
 
 
 def test_pooling_is_a_choice_where_the_configuration_has_it(tmp_path, tokenizer, checkpoint):
