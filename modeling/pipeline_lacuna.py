@@ -54,15 +54,18 @@ def read_settings(model: Any) -> dict[str, Any]:
     name = getattr(config, "name_or_path", "")
     if not name:
         return {}
-    path = cached_file(
-        name,
-        SETTINGS,
-        revision=getattr(config, "_commit_hash", None),
-        local_files_only=os.path.isdir(name),
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
+    try:
+        path = cached_file(
+            name,
+            SETTINGS,
+            revision=getattr(config, "_commit_hash", None),
+            local_files_only=os.path.isdir(name),
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    except OSError:  # a folder that is no longer there
+        path = None
     if path is None:
         return {}
     content = json.loads(Path(path).read_text(encoding="utf-8"))

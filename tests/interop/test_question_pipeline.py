@@ -14,7 +14,7 @@ import torch
 import transformers
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfig, BertForQuestionAnswering, Pipeline
 
-from modeling.pipeline_lacuna import add_question_pipeline, best_spans
+from modeling.pipeline_lacuna import QuestionAnsweringPipeline, add_question_pipeline, best_spans
 from tasks import QuestionAnswering
 
 TASK = "question-answering"
@@ -231,6 +231,15 @@ def test_the_threshold_of_the_task(native, answering, questions, tmp_path) -> No
 def test_what_is_no_question_is_refused(native, answering, asked, message) -> None:
     with pytest.raises(ValueError, match=message):
         answering(native)(asked)
+
+
+def test_a_model_whose_folder_is_gone_has_the_usual_lengths(native, tmp_path) -> None:
+    folder = shutil.copytree(native, tmp_path / "answers")
+    (folder / "task.json").write_text(json.dumps({"name": "question_answering", "max_length": 40}))
+    model, tokenizer = AutoModelForQuestionAnswering.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert QuestionAnsweringPipeline(model=model, tokenizer=tokenizer).settings["max_length"] == 40
+    shutil.rmtree(folder)
+    assert QuestionAnsweringPipeline(model=model, tokenizer=tokenizer).settings["max_length"] == 384
 
 
 def test_lengths_that_leave_no_room_are_refused(native, answering, questions) -> None:
