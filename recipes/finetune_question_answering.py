@@ -16,11 +16,12 @@ recipes/predict.py reads.
 """
 
 from dataclasses import asdict
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from corpus import builtin_questions, read_labelled
+from modeling.pipeline_lacuna import add_question_pipeline
 from tasks import (
     QuestionAnswering,
     QuestionAnsweringArguments,
@@ -58,6 +59,10 @@ def main() -> None:
             seed=seed,
         )
 
+    def finish(results: dict[str, float], folder: Path) -> None:
+        write_results(work, results, folder)
+        add_question_pipeline(folder)  # a native model does not bring it along
+
     fine_tune(
         work=work,
         make_model=make_model,
@@ -65,7 +70,7 @@ def main() -> None:
         arguments=arguments,
         run_info={"objective": "fine-tuning for question answering", "model": start.model, "task": asdict(data)},
         identity={"task": asdict(data), "examples": work.num_examples},
-        finish=partial(write_results, work),
+        finish=finish,
         describe=work.describe,
     )
 

@@ -13,6 +13,7 @@ _HOME = {
     "Embeddings": "embeddings",
     "MultipleChoice": "multiple_choice",
     "MultipleChoiceArguments": "arguments",
+    "PredictionArguments": "arguments",
     "QuestionAnswering": "question_answering",
     "QuestionAnsweringArguments": "arguments",
     "SequenceToSequence": "sequence_to_sequence",

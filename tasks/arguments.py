@@ -43,6 +43,35 @@ def _check_positive(**values: int | None) -> None:
 
 
 @dataclass
+class PredictionArguments:
+    """Which model answers which rows, and where the answers go."""
+
+    model: str = _option("runs/finetuned", "Folder or Hub id of the model that answers.")
+    input: str = _option("", "Rows to answer: .jsonl, .json, .csv, .tsv, .parquet, or .txt with a text a line.")
+    output: str = _option("", "File for the rows with their answers: .jsonl, .csv or .tsv.")
+    task: str | None = _option(None, "What the model is for. Default: as its task.json or its head says.")
+    batch_size: int = _option(32, "Rows, or windows of long ones, that go through the model at once.")
+    text_column: str | None = _option(None, "Column of the text. Default: that of training, or guessed, and said.")
+    text_pair_column: str | None = _option(None, "Column of a second text. Default: that of training, or guessed.")
+    max_length: int | None = _option(None, "Tokens to cut an input to. Default: as in training.")
+    max_new_tokens: int | None = _option(
+        None, "Most tokens of a text that is written. Default: as in training, or 64."
+    )
+    top_k: int = _option(5, "Tokens to name for each mask.")
+    overwrite: bool = _option(False, "Write over --output if it is there.")
+    trust_remote_code: bool = _option(
+        False, "Run the code that a checkpoint carries. Checkpoints of Lacuna do not need it here."
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("input", "output"):
+            if not getattr(self, name):
+                raise TaskError(f"--{name} is missing: name a file, as in --input new.jsonl --output answers.jsonl")
+        _check_room_for_text(self.max_length)
+        _check_positive(batch_size=self.batch_size, max_new_tokens=self.max_new_tokens, top_k=self.top_k)
+
+
+@dataclass
 class ClassificationArguments:
     """Which labelled texts to learn from, and how to read them."""
 

@@ -75,7 +75,7 @@ def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
     return texts, starts
 
 
-def _flat(row: Row) -> Iterator[Row]:
+def flat_rows(row: Row) -> Iterator[Row]:
     """The flat rows inside a row: of SQuAD's whole file, of one article, of one paragraph, or the row itself."""
     fields = row.fields
     for part in ("data", "paragraphs"):
@@ -85,7 +85,7 @@ def _flat(row: Row) -> Iterator[Row]:
                     raise TaskError(
                         f"{row.where}: '{part}' number {number} is not an object, so this is not SQuAD JSON"
                     )
-                yield from _flat(Row(fields=inner, where=row.where))
+                yield from flat_rows(Row(fields=inner, where=row.where))
             return
     if isinstance(fields.get("qas"), list):
         for number, question in enumerate(fields["qas"]):
@@ -108,7 +108,7 @@ def read_questions(rows: Sequence[Row]) -> list[Question]:
         TaskError: a column is missing, or a question, a context or an answer is empty.
     """
     questions: list[Question] = []
-    for row in (flat for nested in rows for flat in _flat(nested)):
+    for row in (flat for nested in rows for flat in flat_rows(nested)):
         texts, starts = _answers(row)
         questions.append(
             Question(

@@ -56,6 +56,7 @@ LONG = [
     "test_pretrain",
     "test_global_batches",
     "test_recipes",
+    "test_predict",
     "test_remote_code",
     "test_onnx",
 ]

@@ -25,6 +25,8 @@ _HOME = {
     "load_pretrained": "pretrained",
     "load_pretrained_tokenizer": "pretrained",
     "Work": "work",
+    "fine_tune": "fine_tuning",
+    "shown_command": "shown",
     "train": "loop",
 }
 __all__ = sorted(_HOME)

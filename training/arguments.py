@@ -145,6 +145,9 @@ class TrainingArguments:
     )
     warmup_steps: float = option(0.05, "Steps of warm-up; below 1 a share of the run.")
     decay_share: float = option(0.4, "Share of the run at its end in which wsd lowers the learning rate to zero.")
+    layerwise_decay: float = option(
+        1.0, "Each layer learns at this share of the rate of the layer above it, the embeddings slowest; 1 is off."
+    )
     weight_decay: float = option(0.01, "Weight decay of matrices; norms, biases and embeddings have none.")
     adam_beta2: float = option(0.98, "Second-moment decay of AdamW.")
     max_grad_norm: float = option(1.0, "Gradients are scaled down to this norm; 0 leaves them as they are.")
@@ -157,12 +160,26 @@ class TrainingArguments:
     keep_checkpoints: int = option(
         2, "How many of the newest checkpoints to keep; of those with an evaluation at their step the best stays too."
     )
-    average: Literal["none", "ema", "tail"] = option(
+    early_stopping_patience: int = option(
+        0, "Stop after this many evaluations in a row without a better metric; 0 goes on to the end."
+    )
+    average: Literal["none", "ema", "tail", "best"] = option(
         "none",
-        "Which weights are saved as the model: the last, a moving average, or the mean over the end of the run.",
+        "Which weights are saved as the model: the last, a moving average (ema), the mean over the end of the run "
+        "(tail), or those of the best evaluation.",
     )
     ema_decay: float = option(0.999, "Decay of --average ema in one step.")
     tail_share: float = option(0.2, "Share of the run at its end over which --average tail takes its mean.")
+    freeze_backbone: bool = option(False, "Train the head alone, with its pooler if it has one.")
+    lora_rank: int = option(
+        0, "Train low-rank additions of this rank to the linear layers of the backbone, and the head; 0 trains all."
+    )
+    lora_alpha: float | None = option(
+        None, "Additions of --lora_rank are multiplied by this over the rank. Default: twice the rank."
+    )
+    group_by_length: bool = option(
+        False, "Put examples of like length into one step, where their lengths are known: less padding."
+    )
     skip_steps: str = option("", "Steps to leave out on a rerun, with their samples, as 120-125,300.")
     max_bad_steps: int = option(5, "Stop after this many steps in a row whose loss or gradient is not finite.")
     allow_change: list[str] = dataclasses.field(
@@ -211,6 +228,8 @@ class TrainingArguments:
             "save_minutes",
             "hang_timeout",
             "num_workers",
+            "early_stopping_patience",
+            "lora_rank",
             "seed",
         ]:
             value = getattr(self, name) or 0
@@ -228,10 +247,24 @@ class TrainingArguments:
             raise ArgumentError(f"--ema_decay must be at least 0 and below 1, got {self.ema_decay}")
         if not 0 < self.tail_share <= 1:
             raise ArgumentError(f"--tail_share must be above 0 and at most 1, got {self.tail_share}")
+        if self.early_stopping_patience and not self.eval_steps:
+            raise ArgumentError("--early_stopping_patience counts evaluations, and --eval_steps 0 makes only one")
+        if not 0 < self.layerwise_decay <= 1:
+            raise ArgumentError(f"--layerwise_decay must be above 0 and at most 1, got {self.layerwise_decay}")
+        self._check_parts()
         if not 0 <= self.adam_beta2 < 1:
             raise ArgumentError(f"--adam_beta2 must be at least 0 and below 1, got {self.adam_beta2}")
         if self.seed >= 2**32:
             raise ArgumentError(f"--seed must be below {2**32}, got {self.seed}")
+
+    def _check_parts(self) -> None:
+        """Of the options that say which weights learn."""
+        if self.lora_alpha is not None and not self.lora_rank:
+            raise ArgumentError(f"--lora_alpha {self.lora_alpha} scales what --lora_rank adds: give a --lora_rank")
+        if self.lora_alpha is not None and not (self.lora_alpha > 0 and math.isfinite(self.lora_alpha)):
+            raise ArgumentError(f"--lora_alpha must be greater than 0, got {self.lora_alpha}")
+        if self.lora_rank and self.freeze_backbone:
+            raise ArgumentError("--lora_rank trains additions to the backbone and --freeze_backbone none: choose one")
 
     @property
     def writes_checkpoints(self) -> bool:
@@ -283,3 +316,29 @@ class FineTuningArguments(TrainingArguments):
     )
     warmup_steps: float = option(0.06, "Steps of warm-up; below 1 a share of the run.")
     save_steps: float = option(0, "Steps between checkpoints; below 1 a share of the run; 0 never.")
+    average: Literal["none", "ema", "tail", "best"] = option(
+        "best",
+        "Which weights are saved as the model: those of the best evaluation (best), the last (none), a moving average "
+        "(ema), or the mean over the end of the run (tail).",
+    )
+    group_by_length: bool = option(
+        True, "Put examples of like length into one step, where their lengths are known: less padding."
+    )
+    seeds: int = option(
+        1, "Train this many times, with --seed and the numbers after it; results.json has means and deviations."
+    )
+    dry_run: bool = option(
+        False, "Show what would be learned and how long that would take; nothing is trained or written."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seeds < 1:
+            raise ArgumentError(f"--seeds must be at least 1, got {self.seeds}")
+        if self.seeds > 1 and self.resume:
+            raise ArgumentError(
+                f"--resume goes on with one run, and --seeds {self.seeds} are several: start them anew in another "
+                "--output_dir"
+            )
+        if self.seed + self.seeds > 2**32:
+            raise ArgumentError(f"--seed and the {self.seeds - 1} numbers after it must be below {2**32}")

@@ -1,4 +1,4 @@
-"""Averages of the weights over the course of a run, which often judge better than the last weights do.
+"""Weights other than the last that a run can end with: averages over its course, or those that were judged best.
 
 `ema`: an exponential moving average; of the weights w_1 ... w_t after each step, sum of decay^(t-i) w_i divided by the
 sum of decay^(t-i). Divided by what the weights sum to, as Adam does (Kingma and Ba, 2015,
@@ -6,6 +6,8 @@ https://arxiv.org/abs/1412.6980), it has no share of the first weights that it w
 
 `tail`: the plain mean over the last `tail_share` of the run (Izmailov et al., 2018, https://arxiv.org/abs/1803.05407;
 Sanyal et al., 2023, https://arxiv.org/abs/2306.03241, for language models).
+
+`best`: no average but a copy, of the weights that evaluation has judged best by the metric of the work.
 """
 
 import contextlib
@@ -28,6 +30,9 @@ class Average:
     It is the same in every process, because the weights are; of a model that FSDP shards each process keeps the shards
     that it has of the weights.
     """
+
+    is_evaluated = True
+    """Whether evaluations in the course of the run are of these weights."""
 
     def __init__(self, share: Callable[[int, float], float], model: nn.Module) -> None:
         """
@@ -103,6 +108,29 @@ class Average:
                     weight.copy_(value)
 
 
+class Best(Average):
+    """The trained weights as they were at the best evaluation so far; steps leave them as they are."""
+
+    is_evaluated = False
+
+    def __init__(self, model: nn.Module) -> None:
+        """
+        Args:
+            model: the bare model, on its device and sharded if it is to be.
+        """
+        super().__init__(lambda number, done: 0.0, model)
+
+    @torch.no_grad()
+    def keep(self, model: nn.Module) -> None:
+        """Take the present weights in place of those that are there."""
+        self._updates += 1
+        for name, weight in _trained(model).items():
+            if name in self._weights:
+                self._weights[name].copy_(weight)
+            else:
+                self._weights[name] = weight.detach().float().clone()
+
+
 def _trained(model: nn.Module) -> dict[str, Tensor]:
     """Weights that training moves, by name; tied ones once."""
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
@@ -118,21 +146,26 @@ def _placed(value: Tensor, *, like: Tensor) -> Tensor:
     return distribute_tensor(value, like.device_mesh, like.placements) if isinstance(like, DTensor) else value
 
 
-def ema(arguments: TrainingArguments) -> Callable[[int, float], float]:
+def ema(arguments: TrainingArguments, model: nn.Module) -> Average:
     """Exponential moving average with the decay `ema_decay`."""
     decay = arguments.ema_decay
-    return lambda number, done: (1.0 - decay) / (1.0 - decay**number)
+    return Average(lambda number, done: (1.0 - decay) / (1.0 - decay**number), model)
 
 
-def tail(arguments: TrainingArguments) -> Callable[[int, float], float]:
+def tail(arguments: TrainingArguments, model: nn.Module) -> Average:
     """Mean over the last `tail_share` of the run."""
     begin = 1.0 - arguments.tail_share + 1e-9  # rounding must not let the step in that ends where the tail begins
-    return lambda number, done: 1.0 / number if done > begin else 0.0
+    return Average(lambda number, done: 1.0 / number if done > begin else 0.0, model)
 
 
-AVERAGES: dict[str, Callable[[TrainingArguments], Callable[[int, float], float]]] = {"ema": ema, "tail": tail}
+def best(arguments: TrainingArguments, model: nn.Module) -> Average:
+    """The weights of the best evaluation."""
+    return Best(model)
+
+
+AVERAGES: dict[str, Callable[[TrainingArguments, nn.Module], Average]] = {"ema": ema, "tail": tail, "best": best}
 
 
 def make_average(arguments: TrainingArguments, model: nn.Module) -> Average | None:
-    """The average of a bare model's weights that `average` asks for; None for "none"."""
-    return None if arguments.average == "none" else Average(AVERAGES[arguments.average](arguments), model)
+    """What `average` asks for, of a bare model's weights; None for "none"."""
+    return None if arguments.average == "none" else AVERAGES[arguments.average](arguments, model)

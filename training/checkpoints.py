@@ -4,6 +4,7 @@ step-00000100/                   a model folder that `from_pretrained` loads
     training_state/
         optimizer.safetensors    what the optimizer remembers, by parameter name
         average.safetensors      the weights of --average, where there are any
+        learned.safetensors      with --lora_rank: what is learned, before it is merged into the weights of the model
         progress.json            where the run stands
         manifest.json            size and SHA-256 of every file
         complete                 SHA-256 of manifest.json: the last file that is written, the first that is removed
@@ -24,9 +25,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from .arguments import TrainingArguments
+from .arguments import FineTuningArguments, TrainingArguments
 from .errors import ArgumentError, CorruptCheckpointError, StorageError
 from .lock import hold
+from .progress import Progress
 
 STATE, MANIFEST, MARKER = "training_state", "training_state/manifest.json", "training_state/complete"
 PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
@@ -39,38 +41,6 @@ PATIENCE = 3
 
 
 @dataclass
-class Progress:
-    """Where a run stands; with (configuration, data, seed) it determines everything that follows."""
-
-    step: int = 0
-    seconds: float = 0.0
-    """Seconds spent in training steps, over all sessions of the run."""
-    tokens: int = 0
-    stage: int = 0
-    """Number of the stage the last step belonged to."""
-    samples: int = 0
-    """Examples seen of the work of that stage; the next step begins with this global sample number."""
-    epochs: float = 0.0
-    """Passes over the works of earlier stages."""
-    bad_steps: int = 0
-    """Steps in a row, up to this one, that were not applied because something was not finite."""
-    losses: list[float] = field(default_factory=list)
-    """Those of the last steps, from which a spike stands out."""
-    metric: float | None = None
-    """What evaluation at this very step said of the model; None where there was none."""
-    evaluation_due: bool = False
-    """Whether evaluation at this step was given up for a request to stop."""
-    micro_batch_sizes: list[int] = field(default_factory=list)
-    """Of each stage, in the session that wrote this."""
-    num_processes: int = 0
-    """In that session."""
-    identity: dict[str, Any] = field(default_factory=dict)
-    """What must not change when the run is resumed: model, data, tokenizer, seed, batch size."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Options that may change when it is resumed, as they were."""
-
-
-@dataclass
 class Snapshot:
     """A run at the end of a step, in memory of its own, so that training may go on while it is written."""
 
@@ -79,11 +49,14 @@ class Snapshot:
     average: dict[str, Tensor]
     progress: Progress
     card: str
+    learned: dict[str, Tensor] = field(default_factory=dict)
+    """What resuming takes in place of `weights`, where these are merged with an adapter."""
 
     @property
     def num_bytes(self) -> int:
         """Of all tensors together."""
-        tensors = [*self.weights.values(), *self.optimizer.values(), *self.average.values()]
+        parts = (self.weights, self.optimizer, self.average, self.learned)
+        tensors = [tensor for part in parts for tensor in part.values()]
         return sum(value.numel() * value.element_size() for value in tensors)
 
     def is_finite(self) -> bool:
@@ -94,11 +67,15 @@ class Snapshot:
 def claim_output_dir(arguments: TrainingArguments) -> None:
     """Refuse a folder that holds another run or somebody's files, before any work is done; keep other runs out of it.
 
+    With `--dry_run` nothing is claimed, since nothing is written.
+
     Raises:
         ArgumentError: the folder is not empty and holds no run that `--resume` was given for, is a file, or a run is
             in it now.
         StorageError: the folder cannot be written.
     """
+    if isinstance(arguments, FineTuningArguments) and arguments.dry_run:
+        return
     folder = Path(arguments.output_dir)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(f"--output_dir {folder} is a file; name a folder")
@@ -315,8 +292,9 @@ class Saver:
             weights=dict(snapshot.weights),
         )
         save_file(snapshot.optimizer, folder / STATE / "optimizer.safetensors")
-        if snapshot.average:
-            save_file(snapshot.average, folder / STATE / "average.safetensors")
+        for name, tensors in (("average", snapshot.average), ("learned", snapshot.learned)):
+            if tensors:
+                save_file(tensors, folder / STATE / f"{name}.safetensors")
         progress = json.dumps(asdict(snapshot.progress), indent=2)
         (folder / STATE / "progress.json").write_text(progress, encoding="utf-8")
 
@@ -373,9 +351,9 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
-def load_average(folder: Path) -> dict[str, Tensor]:
-    """The averaged weights of a verified checkpoint; empty where there are none."""
-    path = folder / STATE / "average.safetensors"
+def load_state(folder: Path, name: str) -> dict[str, Tensor]:
+    """What a verified checkpoint holds beside its model: "optimizer", "average", "learned"; empty where it is not."""
+    path = folder / STATE / f"{name}.safetensors"
     return load_file(path) if path.is_file() else {}
 
 

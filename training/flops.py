@@ -128,7 +128,7 @@ def attentions(model: nn.Module) -> dict[str, Attention]:
     general = getattr(model, "config", None)
     found = {}
     for name, module in model.named_modules():
-        own = {child: _weight_of(part) is not None for child, part in module.named_children()}
+        own = {child: _weight_of(_plain(part)) is not None for child, part in module.named_children()}
         query = next((each for each in _QUERIES if own.get(each)), None)
         if query is None and not any(own.get(each) for each in _FUSED):
             continue
@@ -140,7 +140,7 @@ def attentions(model: nn.Module) -> dict[str, Attention]:
         )
         is_causal = bool(getattr(module, "is_causal", getattr(module, "is_decoder", False))) and not is_cross
         found[name] = Attention(
-            width=_fused_width(module, config) if query is None else _shape(getattr(module, query))[1],
+            width=_fused_width(module, config) if query is None else _shape(_plain(getattr(module, query)))[1],
             is_causal=is_causal,
             is_cross=is_cross,
             window=None if is_cross else getattr(module, "sliding_window", None),
@@ -158,7 +158,7 @@ def _linear_layers(model: nn.Module, rows: _Rows) -> Iterator[tuple[str, float, 
         weight = _weight_of(module)
         if weight is None:
             continue
-        above, _, own = name.rpartition(".")
+        above, _, own = name.removesuffix(".base_layer").rpartition(".")
         tokens: float = rows.decoded if _is_in_decoder(model, name) else rows.encoded
         if _ONCE_A_ROW & set(name.split(".")):
             tokens = 1.0
@@ -189,6 +189,12 @@ def _is_in_decoder(model: nn.Module, name: str) -> bool:
 
 def _is_computed_twice(module: nn.Module) -> bool:
     return isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    """The layer itself, where low-rank additions stand around it."""
+    layer = getattr(module, "base_layer", module)
+    return layer if isinstance(layer, nn.Module) else module
 
 
 def _weight_of(module: nn.Module) -> torch.Tensor | None:

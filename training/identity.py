@@ -11,10 +11,14 @@ from .errors import ArgumentError
 IDENTITY = ("seed", "batch_size", "batch_size_at", "optimizer", "average")
 """Options without which the run is another one: resuming with another value is refused, unless --allow_change."""
 
+PARTS = ("freeze_backbone", "lora_rank", "lora_alpha", "group_by_length")
+"""The same of options that most runs leave alone: they are part of a run's identity where they are given."""
+
 SCHEDULE = (
     *("max_steps", "max_minutes", "max_epochs", "max_tokens", "learning_rate", "schedule", "warmup_steps"),
     *("decay_share", "weight_decay", "adam_beta2", "max_grad_norm", "ema_decay", "tail_share", "skip_steps"),
     *("mixed_precision", "deterministic", "micro_batch_size", "compile"),
+    *("layerwise_decay", "early_stopping_patience"),
 )
 """Options that shape what follows and may change: the change is shown, and recorded in run.json."""
 
@@ -29,6 +33,7 @@ def identity_of(*, arguments: TrainingArguments, config: Any, facts: dict[str, A
     options = {
         name: str(value) if isinstance(value := getattr(arguments, name), tuple) else value for name in IDENTITY
     }
+    options |= {name: value for name in PARTS if (value := getattr(arguments, name))}
     if hasattr(config, "to_diff_dict"):
         content = {name: value for name, value in config.to_diff_dict().items() if name != "transformers_version"}
         text = json.dumps(content, sort_keys=True, default=str)

@@ -5,10 +5,9 @@ import math
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
 import torch
@@ -18,22 +17,20 @@ from torch.utils.data import DataLoader
 
 from . import sharding
 from .arguments import TrainingArguments
-from .checkpoints import PATIENCE, Progress, save_final
-from .errors import NumericsError, StoppedError, StorageError
+from .averaging import Best
+from .checkpoints import PATIENCE, save_final
+from .errors import StoppedError, StorageError
 from .evaluating import evaluate
 from .identity import skipped_steps
 from .lock import release
 from .order import MicroBatchSampler, TrainingExamples, dropout_seed
+from .progress import Window, enter_stage, is_due, stops_early
 from .run import Run, close_run, open_run
 from .schedules import learning_rate
 from .signals import Watchdog
 from .stages import Stage
+from .watching import leave_out, poisoned, watch
 from .work import Work, collator, to_device
-
-SPIKE = 6.0
-"""Standard deviations above the mean of the last losses that make a loss a spike."""
-REMEMBERED, ENOUGH = 128, 32
-"""Losses that the mean is taken of, at most and at least."""
 
 
 def train(
@@ -44,6 +41,7 @@ def train(
     arguments: TrainingArguments,
     run_info: dict[str, Any] | None = None,
     identity: dict[str, Any] | None = None,
+    stay_joined: bool = False,
 ) -> dict[str, float]:
     """Train a model on a work and write the output folder.
 
@@ -55,6 +53,7 @@ def train(
         arguments: how long, how fast, in what portions.
         run_info: further facts for run.json and the model card (objective, fingerprints).
         identity: what must be equal when this run is resumed (fingerprints of data and tokenizer).
+        stay_joined: do not part from the other processes in the end: another run of theirs follows.
 
     Returns:
         The content of results.json, on every process.
@@ -83,7 +82,7 @@ def train(
         run.saver.close()
         run.log.close()
         release()
-    close_run(run)
+    close_run(run, stay_joined=stay_joined)
     return results
 
 
@@ -100,7 +99,8 @@ def _train(run: Run) -> dict[str, float]:
             _await_checkpoint(run)
         if due["evaluate"]:
             metrics, evaluated_at = _evaluate_and_log(run), run.progress.step
-        if due["save"] and not run.stopping:
+        ends_early = stops_early(run.plan, run.progress) and run.plan.writes_checkpoints
+        if (due["save"] or ends_early) and not run.stopping:
             began = time.perf_counter()
             _save_resumable(run)
             run.waited += time.perf_counter() - began
@@ -108,16 +108,38 @@ def _train(run: Run) -> dict[str, float]:
     if evaluated_at != run.progress.step:
         metrics = _evaluate_and_log(run)
         _stop_if_asked(run)
-    return metrics
+    return _evaluate_kept(run, metrics)
+
+
+def _evaluate_kept(run: Run, metrics: dict[str, float]) -> dict[str, float]:
+    """The last metrics; with `--average best` those of the weights that are kept, measured once more where they are
+    not the last, so that what the work remembers of the held-out examples is of them."""
+    progress, metric = run.progress, run.work.metric
+    if stops_early(run.plan, progress):
+        run.log.say(
+            f"stopped early after step {progress.step:,}: {progress.without_better} evaluations in a row without a "
+            f"better {metric} than that of step {progress.best_step:,}"
+        )
+    if not isinstance(run.average, Best) or not run.average or progress.best_step == progress.step:
+        return metrics
+    run.log.say(f"the weights of step {progress.best_step:,} are kept: {metric} {progress.best_metric:.4f}")
+    kept = _evaluate(run, of_average=True)
+    if kept is None:
+        run.stopping = True
+    _stop_if_asked(run)
+    return kept or {}
 
 
 def _finish(run: Run, metrics: dict[str, float]) -> dict[str, float]:
     """Write the model and results.json."""
-    progress = run.progress
+    progress, plan = run.progress, run.plan
+    baseline = {f"baseline_{name}": value for name, value in run.work.baseline().items()}
     results = {
         **metrics,
-        **{f"baseline_{name}": value for name, value in run.work.baseline().items()},
+        **baseline,
         "steps": progress.step,
+        **({"best_step": progress.best_step} if plan.average == "best" and progress.best_step >= 0 else {}),
+        **({"stopped_early": stops_early(plan, progress)} if plan.early_stopping_patience else {}),
         "train_tokens": progress.tokens,
         "train_seconds": round(progress.seconds, 2),
         "compile_seconds": round(run.compile_seconds, 2),
@@ -131,10 +153,12 @@ def _finish(run: Run, metrics: dict[str, float]) -> dict[str, float]:
         save_final(
             model=run.bare,
             tokenizer=run.tokenizer,
-            card=run.card(metrics),
-            output_dir=Path(run.plan.output_dir),
-            weights=weights,
+            card=run.card(metrics, baseline),
+            output_dir=Path(plan.output_dir),
+            weights=weights if run.adapter is None else run.adapter.merged(weights),
         )
+        if run.adapter is not None:
+            run.adapter.save(weights, Path(plan.output_dir, "adapter"))
     run.log.finish(results)
     run.accelerator.wait_for_everyone()
     return results
@@ -166,18 +190,25 @@ def _evaluate_and_log(run: Run) -> dict[str, float]:
     """Metrics over the held-out examples; empty where there are none, or where the run is to stop first."""
     if not run.work.num_eval_examples:
         return {}
-    average = run.average.applied(run.bare) if run.average is not None else contextlib.nullcontext()
-    with average, sharding.whole(run.bare):
-        metrics = evaluate(
-            run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=partial(_go_on, run)
-        )
+    metrics = _evaluate(run, of_average=run.average is not None and run.average.is_evaluated)
     run.progress.evaluation_due = metrics is None
     if metrics is None:
         run.stopping = True
         return {}
-    run.progress.metric = metrics.get(f"eval_{run.work.metric}")
+    metric = metrics.get(f"eval_{run.work.metric}")
+    if run.progress.judge(metric, greater_is_better=run.work.greater_is_better) and isinstance(run.average, Best):
+        run.average.keep(run.bare)
     run.log.evaluation({"step": run.progress.step, **metrics})
     return metrics
+
+
+def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
+    """Metrics of the present weights or of the average; None where the run is to stop first."""
+    average = run.average.applied(run.bare) if run.average is not None and of_average else contextlib.nullcontext()
+    with average, sharding.whole(run.bare):
+        return evaluate(
+            run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=partial(_go_on, run)
+        )
 
 
 def _go_on(run: Run) -> bool:
@@ -217,47 +248,20 @@ def _await_checkpoint(run: Run) -> None:
         run.log.mark("checkpoint", written)
 
 
-def _is_due(interval: float, *, step: int, before: float, after: float) -> bool:
-    """Whether something that happens every `interval` steps (below 1: share of the run) happens now."""
-    if interval == 0:
-        return False
-    if interval >= 1:
-        return step % int(interval) == 0
-    return math.floor(after / interval + 1e-9) > math.floor(before / interval + 1e-9)
-
-
-@dataclass
-class _Window:
-    """What is logged together: sums over steps, and where the run stood when it was opened."""
-
-    opened: Progress
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    steps: int = 0
-    last: dict[str, float] = field(default_factory=dict)
-    """Learning rate and norm of the gradient of the last step that was applied."""
-
-    def add(self, parts: dict[str, Tensor], **last: float) -> None:
-        """One more step."""
-        self.last = last
-        for name, value in parts.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
-        self.steps += 1
-
-
 def _steps(run: Run) -> Iterator[dict[str, bool]]:
     """Train; after each optimizer step, yield what is due. All processes yield the same."""
     plan, progress = run.plan, run.progress
     skip = skipped_steps(plan.skip_steps)
     stage: Stage | None = None
     loader: Iterator[Any] | None = None
-    window, saved_at = _Window(replace(progress)), progress.seconds
-    while run.done < 1.0:
+    window, saved_at = Window(replace(progress)), progress.seconds
+    while run.done < 1.0 and not stops_early(plan, progress):
         run.watchdog.beat()
         before = run.done
-        if (reached := _enter_stage(run)) is not stage:
+        if (reached := enter_stage(progress, run.stages, done=run.done)) is not stage:
             stage, loader = reached, None
         if any(progress.step + 1 in steps for steps in skip):
-            _leave_out(run, stage, skip)
+            leave_out(run, stage, skip)
             loader = None
         else:
             if loader is None:
@@ -267,9 +271,9 @@ def _steps(run: Run) -> Iterator[dict[str, bool]]:
         run.log.advance(run.done, step=progress.step)
         if window.steps and (progress.step % plan.logging_steps == 0 or run.done >= 1.0):
             _log_window(run, window)
-            window = _Window(replace(progress))
+            window = Window(replace(progress))
         due = {
-            name: _is_due(interval, step=progress.step, before=before, after=run.done)
+            name: is_due(interval, step=progress.step, before=before, after=run.done)
             for name, interval in (("evaluate", plan.eval_steps), ("save", plan.save_steps))
         }
         if plan.save_minutes and progress.seconds - saved_at >= 60 * plan.save_minutes:
@@ -279,15 +283,17 @@ def _steps(run: Run) -> Iterator[dict[str, bool]]:
             due["save"] = bool(plan.save_steps or plan.save_minutes)  # with it a run can be continued for longer
         saved_at = progress.seconds if due["save"] else saved_at
         yield due
+    if window.steps:  # of a run that stops early between two lines of its log
+        _log_window(run, window)
 
 
-def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: _Window) -> None:
+def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: Window) -> None:
     """One optimizer step, with its rate, its counters and its share of the next line of the log."""
     progress, started = run.progress, time.perf_counter()
     micro_batches = stage.batch_size // (run.accelerator.num_processes * stage.micro_batch_size)
     rate = learning_rate(run.plan, step=progress.step, progress=run.done)
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
-        group["lr"] = rate
+        group["lr"] = rate * group.get("rate_scale", 1.0)
     batches = [next(loader) for _ in range(micro_batches)]
     parts, grad_norm, tokens = _step(run, stage, batches)
     if run.accelerator.is_main_process:
@@ -303,32 +309,7 @@ def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: _Window) 
         run.average.update(run.bare, done=run.done)
 
 
-def _leave_out(run: Run, stage: Stage, skip: list[range]) -> None:
-    """Pass over the steps of `--skip_steps` that come next, at once; to the end of the stage at most."""
-    progress, last = run.progress, max(steps.stop - 1 for steps in skip if run.progress.step + 1 in steps)
-    if run.plan.max_steps:
-        ends = min((other.at for other in run.stages if other.at > stage.at), default=1.0)
-        last = min(last, math.ceil(ends * run.plan.max_steps - 1e-9))
-    number = max(1, last - progress.step)
-    _mark_samples(run, "skipped", stage, steps=number, reason="--skip_steps")
-    progress.step += number
-    progress.samples += number * stage.batch_size
-
-
-def _enter_stage(run: Run) -> Stage:
-    """The stage that the run is in. Another work counts its samples from 0; none is left for an earlier one."""
-    progress = run.progress
-    reached = max(number for number, stage in enumerate(run.stages) if stage.at <= run.done)
-    while progress.stage < reached:
-        before, after = run.stages[progress.stage : progress.stage + 2]
-        if after.work is not before.work:
-            progress.epochs += progress.samples / before.work.num_examples
-            progress.samples = 0
-        progress.stage += 1
-    return run.stages[progress.stage]
-
-
-def _log_window(run: Run, window: _Window) -> None:
+def _log_window(run: Run, window: Window) -> None:
     """One line of metrics.jsonl: means over the steps since the last one, over all processes."""
     progress, opened = run.progress, window.opened
     seconds = max(progress.seconds - opened.seconds, 1e-9)
@@ -368,53 +349,12 @@ def _step(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tuple[dic
         last = micro_step == len(batches) - 1
         with contextlib.nullcontext() if last else sharding.no_sync(model):
             loss, metrics = stage.work.loss(model, to_device(batch, accelerator.device), num_targets)
-            sharding.backward(accelerator, model, _poisoned(loss) * accelerator.num_processes)
+            sharding.backward(accelerator, model, poisoned(loss) * accelerator.num_processes)
         for name, value in {"loss": loss.detach(), **metrics}.items():
             parts[name] = parts[name] + value if name in parts else value
     grad_norm = sharding.update(run.bare, run.optimizers, max_norm=run.plan.max_grad_norm)
-    _watch(run, stage, float(accelerator.reduce(parts["loss"], "sum")), grad_norm)
+    watch(run, stage, float(accelerator.reduce(parts["loss"], "sum")), grad_norm)
     return parts, grad_norm, tokens
-
-
-def _poisoned(loss: Tensor) -> Tensor:
-    """The same loss; one that is not finite has a gradient of NaN, which reaches all processes with the gradients."""
-    return loss * torch.where(torch.isfinite(loss.detach()), 1.0, math.nan)
-
-
-def _watch(run: Run, stage: Stage, loss: float, grad_norm: float) -> None:
-    """Note steps that were not applied and losses that stand out, with their samples.
-
-    Raises:
-        NumericsError: too many steps in a row were not applied.
-    """
-    progress = run.progress
-    if not math.isfinite(grad_norm):
-        progress.bad_steps += 1
-        what = "loss" if not math.isfinite(loss) else "gradient"
-        samples = _mark_samples(run, "skipped", stage, reason=f"{what} not finite")
-        message = f"step {progress.step + 1:,}: the {what} is not finite (samples {samples}); the step was not applied"
-        if progress.bad_steps < run.plan.max_bad_steps:
-            run.log.say(f"warning: {message}")
-            return
-        raise NumericsError(
-            f"{message}, nor were the {progress.bad_steps - 1} before it. Try a lower --learning_rate or "
-            "--mixed_precision no, and --resume"
-        )
-    progress.bad_steps = 0
-    if len(progress.losses) >= ENOUGH:
-        mean, deviation = fmean(progress.losses), pstdev(progress.losses)
-        if loss > mean + SPIKE * max(deviation, 1e-3 * abs(mean)):
-            samples = _mark_samples(run, "spike", stage, loss=loss)
-            run.log.say(f"step {progress.step + 1:,}: loss {loss:.3f} after {mean:.3f} (samples {samples})")
-    progress.losses = [*progress.losses[1 - REMEMBERED :], loss]
-
-
-def _mark_samples(run: Run, event: str, stage: Stage, *, steps: int = 1, **facts: Any) -> str:
-    """Keep the numbers of the samples of the next steps in the log, and return them."""
-    first, last = run.progress.samples, run.progress.samples + steps * stage.batch_size - 1
-    facts |= {} if steps == 1 else {"last_step": run.progress.step + steps}
-    run.log.mark(event, run.progress.step + 1, samples=[first, last], stage=run.progress.stage, **facts)
-    return f"{first} to {last}"
 
 
 def _global_counts(run: Run, work: Work, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], int]:
@@ -467,6 +407,7 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
         rank=accelerator.process_index,
         num_processes=accelerator.num_processes,
         mixture=work.mixture,
+        grouping=stage.grouping,
         progress_at=partial(_progress_at, run),
     )
     return DataLoader(

@@ -159,7 +159,7 @@ def trained_bytes(model: nn.Module) -> int:
 def micro_batch_of(work: Work, *, rows: int = 1) -> MicroBatch:
     """The shape of a work's batches, from a few of its examples: the longest of them, and how many have a target."""
     seen = [
-        work.collate([work.example(row, row, progress) for row in range(min(_LOOKED_AT, work.num_examples))])
+        work.collate([work.example(row, row, progress) for row in _longest_rows(work, _LOOKED_AT)])
         for progress in (0.0, 1.0)
     ]
     shares, lengths, decoded = [], [], []
@@ -169,6 +169,14 @@ def micro_batch_of(work: Work, *, rows: int = 1) -> MicroBatch:
         labels = batch.get("labels", torch.zeros(0))
         shares.append((labels != _IGNORED).sum().item() / labels.numel() if labels.ndim == 2 else 1.0)
     return MicroBatch(rows, length=max(lengths), target_length=max(decoded), predicted_share=max(shares))
+
+
+def _longest_rows(work: Work, count: int) -> list[int]:
+    """Rows of the longest examples, where the work says how long they are; else the first ones."""
+    lengths = getattr(work, "lengths", None)
+    if lengths is None:
+        return list(range(min(count, work.num_examples)))
+    return sorted(range(work.num_examples), key=lambda row: -lengths[row])[:count]
 
 
 def largest_micro_batch(*, share: int, memory: float, needed: Callable[[int], int]) -> int | None:
@@ -254,7 +262,8 @@ def choose_micro_batch(
 
 def _fits(model: nn.Module, work: Work, rows: int, held: int, device: torch.device, precision: str) -> bool:
     """Whether forward and backward of so many rows run on a GPU while `held` bytes are taken; leaves no gradient."""
-    batch = collator(work, device)([work.example(row % work.num_examples, row, 1.0) for row in range(rows)])
+    longest = _longest_rows(work, rows)
+    batch = collator(work, device)([work.example(longest[row % len(longest)], row, 1.0) for row in range(rows)])
     counts = {name: torch.tensor(max(count, 1), device=device) for name, count in work.count_targets(batch).items()}
     model.train()
     kept: list[Tensor] = []

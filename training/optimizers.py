@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .arguments import TrainingArguments
+from .depth import rate_scales
 from .errors import ArgumentError
 from .sharding import on_whole_matrices
 
@@ -36,17 +37,27 @@ def split_parameters(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     return matrices, [parameter for parameter in trained if id(parameter) not in chosen]
 
 
-def _groups(matrices: list[Tensor], rest: list[Tensor], arguments: TrainingArguments) -> list[dict[str, Any]]:
-    groups: list[dict[str, Any]] = [
-        {"params": matrices, "weight_decay": arguments.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+def _groups(
+    model: nn.Module, matrices: list[Tensor], rest: list[Tensor], arguments: TrainingArguments
+) -> list[dict[str, Any]]:
+    """Matrices, which decay, and the rest, each divided by the share of the learning rate that they learn at.
+
+    The share is `rate_scale` of a group; whoever sets `lr` multiplies by it.
+    """
+    scales = rate_scales(model, arguments.layerwise_decay)
+    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    for decays, weights in ((True, matrices), (False, rest)):
+        for weight in weights:
+            group = {"params": [], "weight_decay": arguments.weight_decay * decays, "rate_scale": scales[id(weight)]}
+            groups.setdefault((decays, scales[id(weight)]), group)["params"].append(weight)
+    return list(groups.values())
 
 
-def _adamw(matrices: list[Tensor], rest: list[Tensor], arguments: TrainingArguments) -> torch.optim.Optimizer:
+def _adamw(
+    model: nn.Module, matrices: list[Tensor], rest: list[Tensor], arguments: TrainingArguments
+) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
-        _groups(matrices, rest, arguments),
+        _groups(model, matrices, rest, arguments),
         lr=arguments.learning_rate,
         betas=(0.9, arguments.adam_beta2),
         fused=True,
@@ -55,7 +66,7 @@ def _adamw(matrices: list[Tensor], rest: list[Tensor], arguments: TrainingArgume
 
 def adamw(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Optimizer]:
     """AdamW (Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101) in torch's fused form."""
-    return [_adamw(*split_parameters(model), arguments)]
+    return [_adamw(model, *split_parameters(model), arguments)]
 
 
 class BankedMuon(torch.optim.Muon):
@@ -138,9 +149,9 @@ def muon(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Opt
     ]
     chosen = {id(matrix) for matrix in hidden}
     others = [matrix for matrix in matrices if id(matrix) not in chosen]
-    optimizers = [_adamw(others, rest, arguments)] if others or rest else []
+    optimizers = [_adamw(model, others, rest, arguments)] if others or rest else []
     if hidden:
-        optimizers.append(BankedMuon(hidden, lr=arguments.learning_rate, weight_decay=arguments.weight_decay))
+        optimizers.append(BankedMuon(_groups(model, hidden, [], arguments), lr=arguments.learning_rate))
     return optimizers
 
 
@@ -159,7 +170,7 @@ def _from_library(
             f'--optimizer {name} needs the package pytorch_optimizer: pip install "lacuna[optimizers]"'
         ) from error
     build = getattr(pytorch_optimizer, class_name)
-    groups = _groups(*split_parameters(model), arguments)
+    groups = _groups(model, *split_parameters(model), arguments)
     optimizer = build(groups, lr=arguments.learning_rate, weight_decouple=True, **options)
     optimizer.register_step_post_hook(_keep_whole)
     optimizer.register_load_state_dict_post_hook(_count_on)

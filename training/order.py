@@ -12,6 +12,10 @@ from .work import Work
 _ORDER_STREAM = 0x6F72646572
 
 
+# The same for the order of steps, where examples of like length come together.
+_STEP_STREAM = 0x7374657073
+
+
 # Weights of sources are rounded to parts of this many samples, in which each source has its share exactly.
 _PERIOD = 1 << 16
 
@@ -23,7 +27,57 @@ def _permutation(seed: int, epoch: int, num_examples: int, source: int) -> np.nd
     return order.astype(np.uint32) if num_examples <= 1 << 32 else order
 
 
-def row_of(index: int, *, seed: int, num_examples: int, mixture: Sequence[tuple[int, float]] = ()) -> int:
+class Grouping:
+    """Orders in which the examples of a step, and more so those of a micro-batch, are of like length.
+
+    An epoch is a permutation of all rows, as it is without. Its whole steps are dealt into parts of about `PART`
+    steps, at least `FEWEST` of them; the rows of a part are sorted by length, cut into steps, and the steps shuffled.
+    Rows at both ends of an epoch, whose steps belong to two epochs, stay where they are, sorted. All of it follows
+    from (seed, epoch).
+    """
+
+    PART, FEWEST = 50, 4
+
+    def __init__(self, lengths: Sequence[int], *, batch_size: int) -> None:
+        """
+        Args:
+            lengths: tokens of each row.
+            batch_size: samples of a step; steps of other sizes are none the worse, but their rows less alike.
+        """
+        self.lengths, self.batch_size = np.asarray(lengths), batch_size
+        self._orders: dict[tuple[int, int], np.ndarray] = {}
+
+    def order(self, *, seed: int, epoch: int) -> np.ndarray:
+        """The rows of an epoch [rows], in the order in which they come."""
+        if (seed, epoch) not in self._orders:
+            # Of two at a time: a step may belong to both.
+            newest = list(self._orders.items())[-1:]
+            self._orders = dict([*newest, ((seed, epoch), self._made(seed, epoch))])
+        return self._orders[seed, epoch]
+
+    def _made(self, seed: int, epoch: int) -> np.ndarray:
+        rows, size = _permutation(seed, epoch, len(self.lengths), 0), self.batch_size
+        first = min(-epoch * len(rows) % size, len(rows))  # samples of the last step of the epoch before
+        steps = (len(rows) - first) // size
+        middle = rows[first : first + steps * size].reshape(steps, size)
+        parts = np.array_split(middle, min(max(self.FEWEST, -(-steps // self.PART)), max(steps, 1)))
+        generator = np.random.Generator(np.random.Philox(key=[seed, _STEP_STREAM], counter=[0, 0, 0, epoch]))
+        sorted_parts = [self._sorted(part.reshape(-1)).reshape(part.shape) for part in parts]
+        shuffled = [part[generator.permutation(len(part))].reshape(-1) for part in sorted_parts]
+        return np.concatenate([self._sorted(rows[:first]), *shuffled, self._sorted(rows[first + steps * size :])])
+
+    def _sorted(self, rows: np.ndarray) -> np.ndarray:
+        return rows[np.argsort(self.lengths[rows], kind="stable")]
+
+
+def row_of(
+    index: int,
+    *,
+    seed: int,
+    num_examples: int,
+    mixture: Sequence[tuple[int, float]] = (),
+    grouping: Grouping | None = None,
+) -> int:
     """The row shown at global sample number `index`.
 
     Without a mixture each epoch is a new permutation of all rows. With one, the sources alternate as evenly as their
@@ -31,9 +85,12 @@ def row_of(index: int, *, seed: int, num_examples: int, mixture: Sequence[tuple[
 
     Args:
         mixture: rows and weight of each source; rows of a source follow those of the one before.
+        grouping: orders each epoch further by the lengths of its rows; without a mixture.
     """
     if not mixture:
         epoch, position = divmod(index, num_examples)
+        if grouping is not None:
+            return int(grouping.order(seed=seed, epoch=epoch)[position])
         return int(_permutation(seed, epoch, num_examples, 0)[position])
     sources, ordinals, counts = _alternation(tuple(weight for _, weight in mixture))
     period, place = divmod(index, _PERIOD)
@@ -85,6 +142,7 @@ class MicroBatchSampler(Sampler[list[tuple[int, int, float]]]):
         rank: int,
         num_processes: int,
         mixture: Sequence[tuple[int, float]] = (),
+        grouping: Grouping | None = None,
         progress_at: Callable[[int], float] = lambda step: 0.0,
     ) -> None:
         self.num_examples = num_examples
@@ -94,11 +152,13 @@ class MicroBatchSampler(Sampler[list[tuple[int, int, float]]]):
         self.micro_batch_size = micro_batch_size
         self.rank = rank
         self.share = batch_size // num_processes
-        self.mixture = tuple(mixture)
+        self.mixture, self.grouping = tuple(mixture), grouping
         self.progress_at = progress_at
 
     def _row(self, index: int) -> int:
-        return row_of(index, seed=self.seed, num_examples=self.num_examples, mixture=self.mixture)
+        return row_of(
+            index, seed=self.seed, num_examples=self.num_examples, mixture=self.mixture, grouping=self.grouping
+        )
 
     def __iter__(self) -> Iterator[list[tuple[int, int, float]]]:
         step, first = self.start_step, self.first_sample + self.rank * self.share

@@ -12,18 +12,16 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from safetensors.torch import load_file
 from torch import nn
 
 from . import sharding, zero
+from .adapters import Adapter, fingerprint_of_frozen, prepare
 from .arguments import TrainingArguments
 from .averaging import Average, make_average
 from .checkpoints import (
-    STATE,
-    Progress,
     Saver,
     Snapshot,
-    load_average,
+    load_state,
     load_weights,
     newest_checkpoint,
     read_progress,
@@ -37,6 +35,7 @@ from .lock import hold
 from .memory import choose_micro_batch
 from .model_card import model_card
 from .optimizers import OPTIMIZERS
+from .progress import Progress, share_done
 from .run_log import RunLog, describe_run
 from .signals import StopSignals, Watchdog
 from .stages import Stage, epochs_per_step, plan_stages, skipped, tokens_per_step
@@ -60,6 +59,7 @@ class Run:
     log: RunLog
     saver: Saver
     average: Average | None
+    adapter: Adapter | None
     info: dict[str, Any]
     throughput: Throughput
     signals: StopSignals = field(default_factory=StopSignals)
@@ -100,35 +100,28 @@ class Run:
         self.compile_seconds = warm_up(self.model, ahead, device=self.accelerator.device, backward=backward)
         self.log.say(f"compiled in {self.compile_seconds:.0f} s")
 
-    def card(self, metrics: dict[str, float]) -> str:
-        """The model card as things stand."""
+    def card(self, metrics: dict[str, float], baseline: dict[str, float] | None = None) -> str:
+        """The model card as things stand; `metrics` and `baseline` as in results.json."""
         return model_card(
             model=self.bare,
             run_info=self.info,
             step=self.progress.step,
             tokens=self.progress.tokens,
             metrics=metrics,
+            baseline=baseline or {},
         )
 
     def snapshot(self) -> Snapshot:
         """The run as it stands, in memory of its own. All processes must call it; only rank 0 gets the tensors."""
+        weights, adapter = sharding.full_model_state(self.bare), self.adapter
         return Snapshot(
-            weights=sharding.full_model_state(self.bare),
+            weights=weights if adapter is None else adapter.merged(weights),
+            learned={} if adapter is None else adapter.learned(weights),
             optimizer=sharding.full_optimizer_state(self.bare, self.optimizers),
             average=self.average.state() if self.average is not None else {},
             progress=Progress(**json.loads(json.dumps(vars(self.progress)))),
             card=self.card({}),
         )
-
-
-def share_done(plan: TrainingArguments, progress: Progress) -> float:
-    """By steps or by the clock, whichever is further. The clock ends a run with the step that ends nearest to it."""
-    by_steps = progress.step / plan.max_steps if plan.max_steps else 0.0
-    if not plan.max_minutes:
-        return by_steps
-    limit, a_step = 60.0 * plan.max_minutes, progress.seconds / max(progress.step, 1)
-    by_clock = 1.0 if limit - progress.seconds < a_step / 2 else progress.seconds / limit
-    return max(by_steps, by_clock)
 
 
 def open_run(
@@ -142,24 +135,28 @@ def open_run(
 ) -> Run:
     """Join the processes, make the optimizer, and go back to the newest checkpoint when resuming."""
     skipped_steps(arguments.skip_steps)  # a mistake is better told now
+    if arguments.early_stopping_patience and not works[-1][1].num_eval_examples:
+        raise ArgumentError("--early_stopping_patience needs examples that are held out, and there are none")
     accelerator = _join(arguments)
     if accelerator.is_main_process:
         hold(Path(arguments.output_dir))
     stages = plan_stages(arguments=arguments, works=works, num_processes=accelerator.num_processes)
     tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
     plan = arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
+    adapter = prepare(model, plan)
+    facts = dict(identity) if adapter is None else {**identity, "frozen_weights": fingerprint_of_frozen(model)}
     model, optimizers = _learners(accelerator, model, plan)
     bare = accelerator.unwrap_model(model)
     plan = _compiled(plan, bare, stages, device=accelerator.device)
     average = make_average(plan, bare)
     progress = Progress(
-        identity=identity_of(arguments=plan, config=getattr(bare, "config", None), facts=identity),
+        identity=identity_of(arguments=plan, config=getattr(bare, "config", None), facts=facts),
         options=schedule_of(plan),
     )
     notices = _skipped_stages(plan, stages)
     changed: list[dict[str, Any]] = []
     if plan.resume:
-        progress, changed, resumed = _restore(plan, bare, optimizers, average, progress)
+        progress, changed, resumed = _restore(plan, bare, optimizers, average, adapter, progress)
         notices += resumed
     if plan.micro_batch_size == 0:
         stages = _fitted(stages, accelerator, bare, optimizers, plan, progress)
@@ -186,6 +183,7 @@ def open_run(
             greater_is_better=works[-1][1].greater_is_better,
         ),
         average=average,
+        adapter=adapter,
         info=info,
         throughput=Throughput(
             device=accelerator.device,
@@ -328,6 +326,7 @@ def _restore(
     model: nn.Module,
     optimizers: list[Any],
     average: Average | None,
+    adapter: Adapter | None,
     fresh: Progress,
 ) -> tuple[Progress, list[dict[str, Any]], list[str]]:
     """Where the newest checkpoint stands, what has changed since, and what people are told."""
@@ -349,13 +348,17 @@ def _restore(
     changed += changes(progress.options, fresh.options)
     renewed = {change["option"] for change in changed} & {"optimizer", "average"}
     try:
-        sharding.load_model_state(model, load_weights(checkpoint))
-        state = {} if "optimizer" in renewed else load_file(checkpoint / STATE / "optimizer.safetensors")
+        if adapter is None:
+            sharding.load_model_state(model, load_weights(checkpoint))
+        else:
+            learned = load_state(checkpoint, "learned")
+            sharding.load_model_state(model, learned, names=adapter.learned(model.state_dict()).keys())
+        state = {} if "optimizer" in renewed else load_state(checkpoint, "optimizer")
         sharding.load_optimizer_state(model, optimizers, state)
     except (KeyError, ValueError) as error:
         raise CorruptCheckpointError(f"checkpoint {checkpoint} is not of this model: {error.args[0]}") from error
     if average is not None and "average" not in renewed:
-        average.load(load_average(checkpoint))
+        average.load(load_state(checkpoint, "average"))
     notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
     notices += [f"  {change['option']} was {change['before']} and is {change['after']} now" for change in changed]
     notices += [f"  nothing of the {name} there was is taken over" for name in sorted(renewed)]
@@ -395,8 +398,8 @@ def _describe(run: Run, changed: list[dict[str, Any]]) -> None:
     write_atomically(path, json.dumps(facts, indent=2, default=str) + "\n")
 
 
-def close_run(run: Run) -> None:
-    """Part from the other processes; DDP's wrapper goes first.
+def close_run(run: Run, *, stay_joined: bool = False) -> None:
+    """Part from the other processes, unless another run of theirs follows; DDP's wrapper goes first.
 
     Its reducer would be the last to hold the process group and take it down with Python's lock held, for which a
     thread of gloo waits: 3 of 20 runs on two processes never returned (torch 2.13).
@@ -405,4 +408,5 @@ def close_run(run: Run) -> None:
     if run.accelerator.num_processes > 1:
         run.accelerator.free_memory()
         gc.collect()
-    run.accelerator.end_training()
+    if not stay_joined:
+        run.accelerator.end_training()

@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -268,8 +268,11 @@ def full_model_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_model_state(model: nn.Module, state: dict[str, Tensor]) -> None:
+def load_model_state(model: nn.Module, state: dict[str, Tensor], *, names: Collection[str] | None = None) -> None:
     """Take over weights, whole on every process; names that tying makes superfluous may be missing.
+
+    Args:
+        names: of those that are taken over, where others stay as they are; by default all.
 
     Raises:
         KeyError: a weight is missing.
@@ -277,6 +280,7 @@ def load_model_state(model: nn.Module, state: dict[str, Tensor]) -> None:
     """
     given: set[int] = set()
     tensors = model.state_dict(keep_vars=True)
+    tensors = tensors if names is None else {name: tensors[name] for name in names}
     for name, tensor in tensors.items():
         if name in state:
             if state[name].shape != tensor.shape:

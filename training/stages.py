@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .arguments import TrainingArguments
 from .errors import ArgumentError
+from .order import Grouping
 from .work import Work
 
 _SAMPLED_ROWS = 512
@@ -23,6 +24,8 @@ class Stage:
     """Examples in one optimizer step, over all processes."""
     micro_batch_size: int
     """Examples that one process sends through the model at once."""
+    grouping: Grouping | None = None
+    """How examples of like length come together, where they do."""
 
 
 def plan_stages(
@@ -36,7 +39,8 @@ def plan_stages(
     Raises:
         ArgumentError: a batch cannot be divided among the processes and micro-batches.
     """
-    stages = []
+    stages: list[Stage] = []
+    groupings: dict[int, Grouping | None] = {}
     for at in sorted({*(start for start, _ in works), *arguments.batch_size_at}):
         work = [work for start, work in works if start <= at][-1]
         size = [size for start, size in zip(arguments.batch_size_at, arguments.batch_size, strict=True) if start <= at]
@@ -46,8 +50,16 @@ def plan_stages(
                 f"{size[-1] // work.num_examples:,} times"
             )
         micro = _micro_batch_size(int(size[-1]), arguments.micro_batch_size, num_processes)
-        stages.append(Stage(at=at, work=work, batch_size=int(size[-1]), micro_batch_size=micro))
+        if id(work) not in groupings:  # one for each work: a change of its order would show rows twice in an epoch
+            groupings[id(work)] = _grouping(work, int(size[-1])) if arguments.group_by_length else None
+        stages.append(Stage(at, work, int(size[-1]), micro, groupings[id(work)]))
     return stages
+
+
+def _grouping(work: Work, batch_size: int) -> Grouping | None:
+    """None for a work that does not say how long its examples are, and for one of several sources."""
+    lengths = getattr(work, "lengths", None)
+    return None if lengths is None or work.mixture else Grouping(lengths, batch_size=batch_size)
 
 
 def _micro_batch_size(batch_size: int, asked: int | None, num_processes: int) -> int:

@@ -21,7 +21,8 @@ class Work(Protocol):
     mixture: list[tuple[int, float]]
     """Rows and weight of each source, whose rows follow one another; empty: every row is seen once in an epoch."""
 
-    # A work may also have `fixed_length`, true where all training batches of so many rows have one shape.
+    # A work may also have `fixed_length`, true where all training batches of so many rows have one shape, and
+    # `lengths`, the tokens of each training example, by which examples of like length come into one micro-batch.
 
     def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
         """Training example `row` (0 <= row < num_examples), as it is seen at global sample number `index`.

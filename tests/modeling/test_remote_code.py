@@ -141,6 +141,7 @@ CODE = {
         "losses",
         "masks",
         "modeling",
+        "pipeline",
     ]
 }
 

@@ -78,6 +78,7 @@ def test_question_answering(checkpoint, tmp_path):
     keys = {"question", "prediction", "gold", "score", "start", "end"}
     check_predictions(output / "predictions.jsonl", 2, keys)
     AutoModelForQuestionAnswering.from_pretrained(output)
+    assert (output / "pipeline_lacuna.py").is_file()
     settings = json.loads((output / "task.json").read_text())
     lengths = {"max_length": 64, "stride": 16, "max_answer_length": 48}
     assert settings == {"name": "question_answering", **lengths, "threshold": None}

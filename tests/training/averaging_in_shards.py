@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from training.averaging import make_average
+from training.averaging import Best, make_average
 from training.optimizers import BankedMuon
 
 
@@ -49,6 +49,24 @@ def trained(model: nn.Module, *, stop_at: int | None = None) -> Any:
     return average
 
 
+def keeps(whole: nn.Module, sharded: nn.Module) -> bool:
+    """Whether the weights that are kept of shards are those that were there, through later steps and a file."""
+    whole.load_state_dict({name: weight.full_tensor() for name, weight in sharded.named_parameters()})
+    best = [Best(model) for model in (whole, sharded, sharded)]
+    for one in best[:2]:
+        one.keep(whole if one is best[0] else sharded)
+    with torch.no_grad():
+        for weight in sharded.parameters():
+            weight.add_(1.0)
+    best[2].load(best[1].state())
+    states = [one.state() for one in best]
+    with best[2].applied(sharded):
+        seen = {name: weight.full_tensor() for name, weight in sharded.named_parameters()}
+    return all(torch.equal(states[0][name], value) for name, value in seen.items()) and all(
+        torch.equal(states[0][name], state[name]) for state in states[1:] for name in states[0]
+    )
+
+
 def main() -> None:
     """Compare."""
     torch.set_num_threads(1)
@@ -66,8 +84,9 @@ def main() -> None:
     with averages[1].applied(sharded):
         seen = {name: weight.full_tensor() for name, weight in sharded.named_parameters()}
     swapped = all(torch.equal(seen[name], states[1][name]) for name in seen)
+    kept = keeps(whole, sharded)
     if dist.get_rank() == 0:
-        print(f"error={error:.1e} exact={exact} swapped={swapped}")
+        print(f"error={error:.1e} exact={exact} swapped={swapped} kept={kept}")
     dist.destroy_process_group()
 
 

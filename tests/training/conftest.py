@@ -10,7 +10,7 @@ import torch
 from toys import PlainTokenizer, ToyWork, make_model
 from transformers import BertForMaskedLM
 
-from training import TrainingArguments
+from training import FineTuningArguments, TrainingArguments
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,17 @@ def options(tmp_path: Path) -> Callable[..., TrainingArguments]:
             "mixed_precision": "no",
         }
         return TrainingArguments(**{**defaults, **overrides})
+
+    return make
+
+
+@pytest.fixture
+def tuning_options(tmp_path: Path) -> Callable[..., FineTuningArguments]:
+    """The same with the defaults of fine-tuning."""
+
+    def make(**overrides: Any) -> FineTuningArguments:
+        defaults = {"output_dir": str(tmp_path / "run"), "batch_size": 8, "max_steps": 8, "logging_steps": 1}
+        return FineTuningArguments(**{**defaults, "learning_rate": 1e-2, "mixed_precision": "no", **overrides})
 
     return make
 

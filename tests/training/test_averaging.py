@@ -176,5 +176,5 @@ def test_of_a_sharded_model_the_average_is_the_same() -> None:
     done = run("tests/training/averaging_in_shards.py", num_processes=2, timeout=120)
     assert done.returncode == 0, done.stderr
     error, *flags = done.stdout.split()
-    assert flags == ["exact=True", "swapped=True"]
+    assert flags == ["exact=True", "swapped=True", "kept=True"]
     assert float(error.removeprefix("error=")) < 1e-3, done.stdout

@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +17,23 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
-from modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForPreTraining
-from training import ArgumentError
+from modeling import (
+    LacunaConfig,
+    LacunaForCausalLM,
+    LacunaForConditionalGeneration,
+    LacunaForPreTraining,
+    LacunaForSequenceClassification,
+)
+from training import ArgumentError, train
 from training.optimizers import OPTIMIZERS, BankedMuon, orthogonalized, split_parameters
 
 LIBRARY = ["stable_adamw", "lion", "ademamix"]
@@ -125,6 +141,100 @@ def test_an_absent_library_is_an_error_that_says_what_to_install(new_model, opti
 def test_ademamix_must_know_how_long_the_run_is(new_model, options) -> None:
     with pytest.raises(ArgumentError, match="--max_steps or --max_epochs"):
         OPTIMIZERS["ademamix"](new_model(), options(max_steps=None, max_minutes=1))
+
+
+# ------------------------------------------------------------------------------------------------------ rates by layer
+
+
+def scales_of(model: nn.Module, optimizers: list[Any]) -> dict[str, float]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        names[id(weight)]: group["rate_scale"]
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for weight in group["params"]
+    }
+
+
+SMALL = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 40}
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_rates_fall_from_the_head_to_the_embeddings(options, name) -> None:
+    """Three layers by hand: the head and the pooler 1, layers 0.5, 0.25, 0.125 from above, embeddings 0.0625."""
+    model = BertForSequenceClassification(BertConfig(**SMALL, num_hidden_layers=3))
+    scales = scales_of(model, OPTIMIZERS[name](model, options(layerwise_decay=0.5)))
+    assert scales.keys() == dict(model.named_parameters()).keys()
+    for parameter, scale in scales.items():
+        if parameter.startswith("bert.encoder.layer."):
+            assert scale == 0.5 ** (3 - int(parameter.split(".")[3])), parameter
+        else:
+            assert scale == (0.0625 if ".embeddings." in parameter else 1.0), parameter
+    off = OPTIMIZERS[name](model, options())
+    assert set(scales_of(model, off).values()) == {1.0}
+    assert len(off[0].param_groups) == 2 and all(len(one.param_groups) == 1 for one in off[1:])
+
+
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [
+        ("lacuna", LacunaForSequenceClassification),
+        ("bert", LacunaForSequenceClassification),
+        ("qwen3", LacunaForCausalLM),
+        ("bart", LacunaForConditionalGeneration),
+        ("vaswani", LacunaForConditionalGeneration),
+    ],
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_rates_of_lacunas_own_models(options, family, head, tied) -> None:
+    """Each stack for itself; all below it is slower than its lowest layer, all behind it as fast as the head."""
+    model = head(LacunaConfig.from_family(family, **SMALL, num_hidden_layers=2, tie_word_embeddings=tied))
+    scales = scales_of(model, OPTIMIZERS["adamw"](model, options(layerwise_decay=0.9)))
+    layered = {name: int(match[1]) for name in scales if (match := re.search(r"layers\.(\d+)\.", name))}
+    assert {layered[name] for name in layered} == {0, 1}
+    for name, scale in scales.items():
+        if name in layered:
+            assert scale == pytest.approx(0.9 ** (2 - layered[name])), name
+        else:
+            assert scale == (pytest.approx(0.9**3) if "embed" in name else 1.0), name
+    assert any("embed" in name for name in scales)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "t5"])
+def test_rates_of_models_with_other_names(options, kind) -> None:
+    if kind == "gpt2":
+        model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=40, tie_word_embeddings=False))
+        expected = {"transformer.wte.weight": 0.125, "transformer.h.0.attn.c_attn.weight": 0.25}
+        expected |= {"transformer.h.1.mlp.c_fc.bias": 0.5, "transformer.ln_f.weight": 1.0, "lm_head.weight": 1.0}
+    else:
+        config = T5Config(d_model=32, d_ff=64, d_kv=16, num_layers=2, num_decoder_layers=3, num_heads=2, vocab_size=40)
+        model = T5ForConditionalGeneration(config)
+        expected = {"shared.weight": 0.0625, "encoder.block.0.layer.0.SelfAttention.q.weight": 0.25}
+        expected |= {"decoder.block.0.layer.0.SelfAttention.q.weight": 0.125, "decoder.final_layer_norm.weight": 1.0}
+    scales = scales_of(model, OPTIMIZERS["adamw"](model, options(layerwise_decay=0.5)))
+    assert {name: scales[name] for name in expected} == expected
+
+
+def test_the_loop_multiplies_the_rate(new_model, new_work, plain_tokenizer, options) -> None:
+    """The first step of AdamW moves each weight by its rate, whatever the gradient is."""
+    model, start = new_model(), new_model()
+    arguments = options(max_steps=1, learning_rate=0.01, schedule="constant", warmup_steps=0, weight_decay=0.0)
+    arguments = replace(arguments, layerwise_decay=0.5, optimizer="adamw", max_grad_norm=0)
+    train(model=model, work=new_work(), tokenizer=plain_tokenizer, arguments=arguments)
+    moved = {
+        name: float((weight - first).abs().max().detach())
+        for (name, weight), first in zip(model.named_parameters(), start.parameters(), strict=True)
+    }
+    assert moved["cls.predictions.transform.dense.weight"] == pytest.approx(0.01, rel=1e-3)
+    assert moved["bert.encoder.layer.1.output.dense.weight"] == pytest.approx(0.005, rel=1e-3)
+    assert moved["bert.encoder.layer.0.output.dense.weight"] == pytest.approx(0.0025, rel=1e-3)
+    assert moved["bert.embeddings.word_embeddings.weight"] == pytest.approx(0.00125, rel=1e-3)
+
+
+@pytest.mark.parametrize("value", [0, -0.1, 1.1, math.nan])
+def test_a_decay_that_is_no_share_is_refused(options, value) -> None:
+    with pytest.raises(ArgumentError, match="--layerwise_decay must be above 0 and at most 1"):
+        options(layerwise_decay=value)
 
 
 # ---------------------------------------------------------------------------------------------------- beside formulas
@@ -256,7 +366,7 @@ def train_steps(model: nn.Module, optimizers: list[torch.optim.Optimizer], steps
     for step in steps:
         ids = torch.randint(5, 40, (4, 12), generator=torch.Generator().manual_seed(step))
         for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-            group["lr"] = 1e-2 / (step + 1)
+            group["lr"] = 1e-2 / (step + 1) * group["rate_scale"]
         model(input_ids=ids, labels=ids).loss.backward()
         for optimizer in optimizers:
             optimizer.step()
@@ -282,10 +392,13 @@ def tensors_alone(model: nn.Module, optimizers: list[Any], fresh_model: nn.Modul
         other.load_state_dict({"state": kept, "param_groups": other.state_dict()["param_groups"]})
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.8])
 @pytest.mark.parametrize("carry", [flat_state, tensors_alone])
-def test_a_stopped_run_goes_on_to_the_bit(new_model, options, optimizer_name, carry: Callable[..., None]) -> None:
+def test_a_stopped_run_goes_on_to_the_bit(
+    new_model, options, optimizer_name, carry: Callable[..., None], decay
+) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 64}
-    arguments = options(max_steps=8)
+    arguments = options(max_steps=8, layerwise_decay=decay)
     whole = new_model(**sizes)
     train_steps(whole, OPTIMIZERS[optimizer_name](whole, arguments), range(8))
 

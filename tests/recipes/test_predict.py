@@ -1,0 +1,541 @@
+"""recipes/predict.py: every head answers rows as a forward pass does, in their order; mistakes leave nothing."""
+
+import csv
+import errno
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+import transformers
+from transformers import AutoTokenizer, BertConfig, PreTrainedTokenizerFast
+
+import modeling
+from modeling import LacunaConfig
+from modeling.pipeline_lacuna import QuestionAnsweringPipeline
+from tasks import PredictionArguments, TaskError
+from tasks.answers import write_answers
+from tasks.inference import check_rows, open_predictor, predict
+from tasks.multiple_choice import MultipleChoice
+from tasks.sequence_to_sequence import SequenceToSequence
+from tasks.tag_predictor import WORDS
+from tasks.token_classification import TokenClassification
+from tokenization import adapt_tokenizer, save_tokenizer, train_bpe
+
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog.",
+    "A lacuna is a gap.",
+    "Whoever reads this, in the garden or in the city, has come upon the longest of these texts, and it goes on.",
+    "Müller, naïve and brave.",
+    "The dog sleeps.",
+    "Every gap in the text can be filled, by whoever reads it.",
+    "No.",
+]
+SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+}
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_bpe(documents=[text + "\n" for text in TEXTS] * 4, vocab_size=320)
+
+
+@pytest.fixture(scope="session")
+def folder_of(tokenizer, tmp_path_factory) -> Callable[..., Path]:
+    """The folder of a small model with random weights."""
+    root = tmp_path_factory.mktemp("models")
+
+    def make(family: str, head: str, *, settings: dict[str, Any] | None = None, **fields: Any) -> Path:
+        torch.manual_seed(3)
+        config = LacunaConfig.from_family(family, **{**SMALL, **fields, "vocab_size": len(tokenizer)})
+        folder = root / f"{family}_{head}_{len(list(root.iterdir()))}"
+        getattr(modeling, head)(config).save_pretrained(folder)
+        adapted = adapt_tokenizer(
+            tokenizer=tokenizer,
+            shape=config.shape if config.shape == "decoder" else "encoder",
+            segments=config.type_vocab_size > 1,
+            max_length=64,
+        )
+        save_tokenizer(tokenizer=adapted, output_dir=folder)
+        if settings:
+            (folder / "task.json").write_text(json.dumps(settings))
+        return folder
+
+    return make
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif path.suffix == ".txt":
+        path.write_text("".join(row["text"] + "\n" for row in rows), encoding="utf-8")
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+
+
+@torch.no_grad()
+def logits(folder: Path, head: str, *texts: str, **options: Any) -> torch.Tensor:
+    """Those of one input, without padding."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = getattr(transformers, head).from_pretrained(folder).eval()
+    return model(**tokenizer(*texts, return_tensors="pt", truncation=True, **options)).logits[0]
+
+
+CLASSES = "AutoModelForSequenceClassification"
+NAMED = {"id2label": {0: "bad", 1: "good", 2: "odd"}, "label2id": {"bad": 0, "good": 1, "odd": 2}}
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".parquet", ".txt"])
+def test_labels_in_the_order_of_the_rows(ending: str, folder_of, run_recipe, tmp_path) -> None:
+    folder = folder_of("modernbert", "LacunaForSequenceClassification", **NAMED)
+    rows = [{"text": text, "note": str(number)} for number, text in enumerate(TEXTS)]
+    rows = [{"text": row["text"]} for row in rows] if ending == ".txt" else rows
+    source, output = write_rows(tmp_path / f"new{ending}", rows), tmp_path / "out" / "answers.jsonl"
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", output, "--batch_size", 3)
+    assert code == 0, said
+    answers = read_rows(output)
+    assert [{name: row[name] for name in rows[0]} for row in answers] == rows
+    for row in answers:
+        chances = logits(folder, CLASSES, row["text"]).softmax(-1)
+        assert row["prediction"] == NAMED["id2label"][int(chances.argmax())]
+        assert row["probability"] == pytest.approx(float(chances.max()), abs=2e-6)
+    assert len({row["prediction"] for row in answers}) > 1
+
+
+def test_several_labels_numbers_and_pairs(folder_of, run_recipe, tmp_path) -> None:
+    rows = [{"left": a, "right": b} for a, b in zip(TEXTS, reversed(TEXTS), strict=True)]
+    source = write_rows(tmp_path / "new.csv", rows)
+    columns = {"name": "classification", "text_column": "left", "text_pair_column": "right", "max_length": 24}
+    many = folder_of(
+        "bert",
+        "LacunaForSequenceClassification",
+        settings={**columns, "threshold": 0.4},
+        problem_type="multi_label_classification",
+        **NAMED,
+    )
+    number = folder_of(
+        "bert", "LacunaForSequenceClassification", settings=columns, problem_type="regression", num_labels=1
+    )
+    for folder in (many, number):
+        code, said = run_recipe(
+            "predict", "--model", folder, "--input", source, "--output", tmp_path / f"{folder.name}.csv"
+        )
+        assert code == 0, said
+    cut = 0
+    for row, by_many, by_number in zip(
+        rows, read_rows(tmp_path / f"{many.name}.csv"), read_rows(tmp_path / f"{number.name}.csv"), strict=True
+    ):
+        texts = (row["left"], row["right"])
+        chances = logits(many, CLASSES, *texts, max_length=24).sigmoid()
+        wanted = [name for place, name in NAMED["id2label"].items() if chances[place] > 0.4]
+        assert json.loads(by_many["prediction"]) == wanted
+        assert json.loads(by_many["probabilities"])["odd"] == pytest.approx(float(chances[2]), abs=2e-6)
+        whole = logits(number, CLASSES, *texts)
+        value = logits(number, CLASSES, *texts, max_length=24)
+        cut += abs(float(whole) - float(value)) > 1e-4
+        assert float(by_number["prediction"]) == pytest.approx(float(value), rel=1e-4, abs=1e-5)
+    assert cut, "no text was longer than in training"
+
+
+def test_questions_of_flat_rows_and_of_squad(folder_of, run_recipe, tmp_path) -> None:
+    settings = {"name": "question_answering", "max_length": 40, "stride": 8, "max_answer_length": 6}
+    folder = folder_of("modernbert", "LacunaForQuestionAnswering", settings=settings)
+    context = " ".join(TEXTS)
+    asked = [
+        {"question": f"What of {text.split()[0]}?", "context": context[number * 20 :]}
+        for number, text in enumerate(TEXTS)
+    ]
+    paragraphs = [{"context": row["context"], "qas": [{"question": row["question"], "id": "x"}]} for row in asked]
+    squad = tmp_path / "squad.json"
+    squad.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+    flat = write_rows(tmp_path / "flat.csv", asked)
+    for source in (squad, flat):
+        code, said = run_recipe(
+            "predict", "--model", folder, "--input", source, "--output", source.with_suffix(".jsonl")
+        )
+        assert code == 0, said
+    answers = transformers.pipeline("question-answering", model=str(folder), trust_remote_code=True)(asked)
+    for name in ("squad", "flat"):
+        found = read_rows(tmp_path / f"{name}.jsonl")
+        assert [(row["start"], row["end"], row["prediction"]) for row in found] == [
+            (one["start"], one["end"], one["answer"]) for one in answers
+        ]
+        assert all(row["context"][row["start"] : row["end"]] == row["prediction"] != "" for row in found)
+
+
+KINDS = ["O", "B-place", "I-place", "B-person", "I-person"]
+TAGGED = {"id2label": dict(enumerate(KINDS)), "label2id": {name: number for number, name in enumerate(KINDS)}}
+
+
+def by_task(work: Any, folder: Path, head: str) -> list[dict[str, Any]]:
+    """The readable predictions of a task's own evaluation with the model of a folder."""
+    model = getattr(transformers, head).from_pretrained(folder).eval()
+    with torch.no_grad():
+        batches = [work.collate([work.eval_example(row)]) for row in range(work.num_eval_examples)]
+        work.records = [record for batch in batches for record in work.evaluate(model, batch)]
+    work.records.sort(key=lambda record: record["row"])
+    return work.predictions()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_tags_of_tokens(together: bool, folder_of, run_recipe, tmp_path) -> None:
+    """As the task itself finds them, also in sentences longer than a window."""
+    rows = [{"words": f"{text} {' '.join(TEXTS[:number])}".split(), "id": number} for number, text in enumerate(TEXTS)]
+    tags = [
+        {**row, "tags": (["S-person", "B-place", "E-place"] + ["O"] * len(row["words"]))[: len(row["words"])]}
+        for row in rows
+    ]
+    settings = {"max_length": 40, "tokens_column": "words", "scheme": "BIOES", "label_all_tokens": together}
+    folder = folder_of(
+        "modernbert",
+        "LacunaForTokenClassification",
+        settings={"name": "token_classification", **settings},
+        **TAGGED,
+    )
+    source, output = write_rows(tmp_path / "new.jsonl", rows), tmp_path / "tags.jsonl"
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", output, "--batch_size", 4)
+    assert code == 0, said
+    work = TokenClassification(
+        train_rows=tags,
+        eval_rows=tags,
+        tokenizer=AutoTokenizer.from_pretrained(folder),
+        label_names=KINDS,
+        label_all_tokens=together,
+        max_length=40,
+    )
+    assert work.num_eval_examples > len(rows), "no sentence is longer than a window"
+    expected = by_task(work, folder, "AutoModelForTokenClassification")
+    for row, answer, wanted in zip(rows, read_rows(output), expected, strict=True):
+        assert {name: answer[name] for name in row} == row
+        assert answer["predicted_tags"] == wanted["tags"]
+        for found, span in zip(answer["prediction"], wanted["prediction"], strict=True):
+            assert found.pop("probability") == pytest.approx(span.pop("probability"), abs=2e-6)
+            assert found == span
+
+
+def test_tags_of_sentences_in_columns(folder_of, run_recipe, tmp_path) -> None:
+    folder = folder_of("modernbert", "LacunaForTokenClassification", **TAGGED)
+    source = tmp_path / "new.conll"
+    source.write_text("\n\n".join("\n".join(f"{word} O" for word in text.split()) for text in TEXTS) + "\n")
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "tags.jsonl")
+    assert code == 0, said
+    rows = read_rows(tmp_path / "tags.jsonl")
+    assert [row["tokens"] for row in rows] == [text.split() for text in TEXTS]
+    assert all(len(row["predicted_tags"]) == len(row["tokens"]) for row in rows)
+
+
+def test_entities_of_texts(folder_of, run_recipe, tmp_path) -> None:
+    """A text is parted into words; what is found in these stands at its place in the text."""
+    folder = folder_of("modernbert", "LacunaForTokenClassification", **TAGGED)
+    texts = ["Whoever  reads (this),\tgarden! of\u00a0the city: see http://a.b/c?d=1 @fox", *TEXTS, " ".join(TEXTS)]
+    source = write_rows(tmp_path / "new.jsonl", [{"text": text} for text in texts])
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "texts.jsonl")
+    assert code == 0, said
+    words = [WORDS.findall(text) for text in texts]
+    assert words[0][-5:] == ["city", ":", "see", "http://a.b/c?d=1", "@fox"] and words[0][3:6] == ["this", ")", ","]
+    source = write_rows(tmp_path / "words.jsonl", [{"tokens": each} for each in words])
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "tokens.jsonl")
+    assert code == 0, said
+    number = 0
+    by_text, by_tokens = (read_rows(tmp_path / f"{name}.jsonl") for name in ("texts", "tokens"))
+    for text, found, wanted in zip(texts[:-1], by_text, by_tokens, strict=False):
+        assert all(text[span["start"] : span["end"]] == span["text"] for span in found["prediction"])
+        assert [(span["type"], WORDS.findall(span["text"])) for span in found["prediction"]] == [
+            (span["type"], span["text"].split()) for span in wanted["prediction"]
+        ]
+        number += len(found["prediction"])
+    assert number > 5
+    long = by_text[-1]
+    assert long["prediction"][-1]["end"] > len(long["text"]) // 2, "what is beyond the first window was not seen"
+
+
+def test_a_tag_for_every_word(folder_of, run_recipe, tmp_path) -> None:
+    named = {"id2label": {0: "NOUN", 1: "VERB"}, "label2id": {"NOUN": 0, "VERB": 1}}
+    folder = folder_of("modernbert", "LacunaForTokenClassification", **named)
+    source = write_rows(tmp_path / "new.txt", [{"text": text} for text in TEXTS])
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "x.jsonl")
+    assert code == 0, said
+    rows = read_rows(tmp_path / "x.jsonl")
+    assert all(len(row["prediction"]) == len(row["predicted_tokens"]) > 0 for row in rows)
+    assert {tag for row in rows for tag in row["prediction"]} == {"NOUN", "VERB"}
+
+
+def test_choices(folder_of, run_recipe, tmp_path) -> None:
+    rows = [
+        {
+            "context": text,
+            "question": "What then?" if number % 2 else None,
+            "choices": TEXTS[: 2 + number % 3],
+            "label": 0,
+        }
+        for number, text in enumerate(TEXTS)
+    ]
+    settings = {
+        "name": "multiple_choice",
+        "max_length": 48,
+        "context_column": "context",
+        "question_column": "question",
+    }
+    settings |= {"choices_columns": ["choices"], "label_column": "label"}
+    folder = folder_of("bert", "LacunaForMultipleChoice", settings=settings)
+    new = [{name: row[name] for name in row if name != "label"} for row in rows]
+    source, output = write_rows(tmp_path / "new.jsonl", new), tmp_path / "chosen.jsonl"
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", output, "--batch_size", 3)
+    assert code == 0, said
+    work = MultipleChoice(
+        train_rows=rows,
+        eval_rows=rows,
+        tokenizer=AutoTokenizer.from_pretrained(folder),
+        context_column="context",
+        question_column="question",
+        max_length=48,
+    )
+    expected = by_task(work, folder, "AutoModelForMultipleChoice")
+    for row, answer, wanted in zip(new, read_rows(output), expected, strict=True):
+        assert {name: answer[name] for name in row} == row
+        assert answer["probabilities"] == pytest.approx(wanted["probabilities"], abs=2e-6)
+        assert [answer[name] for name in ("prediction", "prediction_number")] == [
+            wanted[name] for name in ("prediction", "prediction_number")
+        ]
+
+
+def test_masks(folder_of, run_recipe, tmp_path) -> None:
+    folder = folder_of("modernbert", "LacunaForMaskedLM")
+    texts = ["The [MASK] fox.", "[MASK] dog sleeps in [MASK] city, and so on it goes.", "No [MASK]"]
+    source = write_rows(tmp_path / "new.txt", [{"text": text} for text in texts])
+    with source.open("a") as file:
+        file.write("\n\n")  # blank lines at the end say nothing
+    output = tmp_path / "filled.jsonl"
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", output, "--top_k", 2)
+    assert code == 0, said
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = read_rows(output)
+    assert [row["text"] for row in rows] == texts
+    for row in rows:
+        ids = torch.tensor(tokenizer(row["text"])["input_ids"])
+        chances = logits(folder, "AutoModelForMaskedLM", row["text"])[ids == tokenizer.mask_token_id].softmax(-1)
+        best = chances.topk(2)
+        for found, values, tokens in zip(row["tokens"], best.values.tolist(), best.indices.tolist(), strict=True):
+            assert [token for token, _ in found] == [tokenizer.decode([token]) for token in tokens]
+            assert [chance for _, chance in found] == pytest.approx(values, abs=2e-6)
+        assert tokenizer.mask_token not in row["prediction"]
+    assert rows[1]["prediction"].endswith(" city, and so on it goes.")
+
+
+def test_texts_go_on(folder_of, run_recipe, tmp_path) -> None:
+    folder = folder_of("qwen3", "LacunaForCausalLM")
+    rows = [{"prompt": text, "number": number} for number, text in enumerate(TEXTS)]
+    source, output = write_rows(tmp_path / "new.jsonl", rows), tmp_path / "texts.jsonl"
+    words = ["--input", source, "--output", output, "--max_new_tokens", 9, "--batch_size", 4]
+    code, said = run_recipe("predict", "--model", folder, *words)
+    assert code == 0, said
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    for row, answer in zip(rows, read_rows(output), strict=True):
+        ids = tokenizer(row["prompt"], return_tensors="pt")["input_ids"][:, -55:]
+        made = model.generate(ids, max_new_tokens=9, do_sample=False)[0, ids.shape[1] :]
+        assert answer == {**row, "prediction": tokenizer.decode(made, skip_special_tokens=True)}
+
+
+@pytest.mark.parametrize(
+    ("family", "head"), [("bart", "LacunaForConditionalGeneration"), ("qwen3", "LacunaForCausalLM")]
+)
+def test_texts_from_texts(family: str, head: str, folder_of, run_recipe, tmp_path) -> None:
+    settings = {"name": "sequence_to_sequence", "max_length": 24, "max_target_length": 12, "source_column": "en"}
+    folder = folder_of(family, head, settings=settings)
+    rows = [{"id": number, "en": text} for number, text in enumerate(TEXTS)]
+    source, output = write_rows(tmp_path / "new.jsonl", rows), tmp_path / "written.jsonl"
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", output, "--batch_size", 3)
+    assert code == 0, said
+    config, tokenizer = transformers.AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    pairs = [{**row, "de": row["en"]} for row in rows]
+    columns = {"source_column": "en", "target_column": "de", "max_length": 24, "max_target_length": 12}
+    work = SequenceToSequence(train_rows=pairs, eval_rows=pairs, tokenizer=tokenizer, config=config, **columns)
+    auto_class = "AutoModelForSeq2SeqLM" if family == "bart" else "AutoModelForCausalLM"
+    for row, answer, wanted in zip(rows, read_rows(output), by_task(work, folder, auto_class), strict=True):
+        assert {name: answer[name] for name in row} == row and answer["prediction"] == wanted["prediction"]
+        assert answer["probability"] == pytest.approx(wanted["probability"], abs=2e-6)
+    assert len({row["prediction"] for row in read_rows(output)}) > 1
+
+
+def test_vectors_of_texts(folder_of, run_recipe, tmp_path) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="pip install -e '.[interop]'")
+    encoder = library.SentenceTransformer(str(folder_of("modernbert", "LacunaModel")))
+    encoder.save(str(tmp_path / "encoder"))
+    settings = {"name": "embeddings", "max_length": 32, "text_column": "first", "text_pair_column": "second"}
+    (tmp_path / "encoder" / "task.json").write_text(json.dumps(settings))
+    source = write_rows(tmp_path / "new.txt", [{"text": text} for text in TEXTS])
+    output = tmp_path / "vectors.jsonl"
+    code, said = run_recipe("predict", "--model", tmp_path / "encoder", "--input", source, "--output", output)
+    assert code == 0, said
+    for text, row in zip(TEXTS, read_rows(output), strict=True):
+        assert row["text"] == text
+        assert row["prediction"] == pytest.approx(encoder.encode(text).tolist(), abs=2e-5)
+
+
+@pytest.fixture
+def classifier(folder_of) -> Path:
+    return folder_of("modernbert", "LacunaForSequenceClassification", **NAMED)
+
+
+MISTAKES: list[tuple[list[dict[str, Any]], list[str], str]] = [
+    ([{"text": "a"}, {"text": " "}], [], "new.jsonl:2: column 'text' is empty"),
+    ([{"text": "a"}, {"txt": "b"}], [], "new.jsonl:2: no column 'text'; the columns there are ['txt']"),
+    ([{"text": "a"}, {"text": 7}], [], "new.jsonl:2: column 'text' holds 7, not text"),
+    ([{"a": "x", "b": "y"}], [], "which column of ['a', 'b'] is the text? Name it with --text_column"),
+    ([{"a": 1}], [], "no column of ['a'] holds text"),
+    ([{"a": "x"}], ["--text_column", "c"], "no column 'c'; the columns there are ['a']"),
+    ([{"text": "a", "prediction": "b"}], [], "there is a column 'prediction' already"),
+    ([{"text": "a"}], ["--batch_size", "0"], "--batch_size must be greater than 0"),
+    ([{"text": "a"}], ["--max_length", "65"], "more than the 64 tokens"),
+    ([{"text": "a"}], ["--task", "cooking"], "--task cooking is not known"),
+    ([{"text": "a"}], ["--task", "fill_mask"], "was not trained for this task"),
+    ([{"text": "a"}], ["--task", "text_generation"], "cannot be loaded as AutoModelForCausalLM"),
+    ([{"text": "a"}, {"text": "b", "more": 1}], ["--output", "x.csv"], "row 2 has a column 'more'"),
+    ([{"text": "a"}, {"text": "b\tc"}], ["--output", "x.tsv"], "row 2 has a tab"),
+    ([{"text": "a"}], ["--output", "x.xml"], "the ending '.xml'; answers are written as .jsonl, .csv, .tsv"),
+    ([{"text": "a"}], ["--output", "new.jsonl"], "is the file of --input"),
+    ([{"text": "a"}], ["--output", "there.jsonl"], "is there already; add --overwrite"),
+    ([{"text": "a"}], ["--output", "there.jsonl/x.jsonl"], "is a file or cannot be written"),
+]
+
+
+@pytest.mark.parametrize(("rows", "words", "message"), MISTAKES)
+def test_mistakes_are_one_message_and_leave_nothing(
+    rows, words, message, classifier, run_recipe, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "new.jsonl", rows)
+    (tmp_path / "there.jsonl").write_text("kept\n")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    code, said = run_recipe("predict", "--model", classifier, "--input", "new.jsonl", "--output", "x.jsonl", *words)
+    assert code == 2, said
+    assert message in said and "Traceback" not in said
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_mistakes_in_files_and_folders(classifier, folder_of, run_recipe, tmp_path) -> None:
+    lines = tmp_path / "new.txt"
+    lines.write_bytes(b"fine\n\xff broken\n")
+    masked = folder_of("modernbert", "LacunaForMaskedLM")
+    named = folder_of("modernbert", "LacunaForMaskedLM", settings={"name": "cooking"})
+    broken = folder_of("modernbert", "LacunaForMaskedLM")
+    (broken / "task.json").write_text("{")
+    questions = write_rows(tmp_path / "q.jsonl", [{"question": "Who?", "context": "a fox"}, {"question": "Who?"}])
+    answering = folder_of("modernbert", "LacunaForQuestionAnswering")
+    plain = write_rows(tmp_path / "plain.txt", [{"text": "a [MASK]"}, {"text": "nothing"}])
+    far = write_rows(tmp_path / "far.txt", [{"text": "the fox " * 70 + "[MASK]"}])
+    cases = [
+        (classifier, lines, "new.txt:2"),
+        (classifier, tmp_path / "absent.csv", "there is no file"),
+        (classifier, write_rows(tmp_path / "empty.txt", []), "--input has no row"),
+        (tmp_path, lines, "is not a model"),
+        (named, plain, "names the task 'cooking'"),
+        (broken, plain, "is not what fine-tuning writes"),
+        (answering, questions, "q.jsonl:2: no column 'context'"),
+        (masked, plain, "plain.txt:2: column 'text' has no [MASK] in it"),
+        (masked, far, "far.txt:1: column 'text' has no [MASK] in its first 64 tokens"),
+    ]
+    for folder, source, message in cases:
+        code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "x.jsonl")
+        assert code == 2 and message in said and "Traceback" not in said, said
+        assert not (tmp_path / "x.jsonl").exists()
+    code, said = run_recipe("predict", "--model", classifier, "--input", lines)
+    assert code == 2 and "--output is missing" in said
+
+
+def test_a_head_without_weights_is_no_answer(tokenizer, run_recipe, tmp_path) -> None:
+    """transformers would draw them at random and go on."""
+    body = transformers.BertModel(
+        BertConfig(vocab_size=320, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    )
+    body.save_pretrained(tmp_path / "body")
+    save_tokenizer(tokenizer=tokenizer, output_dir=tmp_path / "body")
+    source = write_rows(tmp_path / "new.jsonl", [{"text": "a"}])
+    words = ["--model", tmp_path / "body", "--input", source, "--output", tmp_path / "x.jsonl"]
+    code, said = run_recipe("predict", *words)
+    assert code == 2 and "has the head BertModel, which does not say what it is for" in said
+    code, said = run_recipe("predict", *words, "--task", "classification")
+    assert code == 2 and "was not trained for this task: it has no classifier" in said
+
+
+def test_overwriting_when_asked(classifier, run_recipe, tmp_path) -> None:
+    source, output = write_rows(tmp_path / "new.jsonl", [{"text": "a"}]), tmp_path / "x.csv"
+    output.write_text("old")
+    code, said = run_recipe("predict", "--model", classifier, "--input", source, "--output", output, "--overwrite")
+    assert code == 0 and read_rows(output)[0]["text"] == "a", said
+
+
+def test_a_full_disk_is_another_error(classifier, run_recipe, tmp_path, monkeypatch) -> None:
+    def full(*paths: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    source = write_rows(tmp_path / "new.jsonl", [{"text": "a"}])
+    monkeypatch.setattr("tasks.answers.os.replace", full)
+    code, said = run_recipe("predict", "--model", classifier, "--input", source, "--output", tmp_path / "x.csv")
+    assert code == 5 and "x.csv cannot be written: No space left on device" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["new.jsonl"]
+
+
+def test_rows_are_read_as_answers_are_taken(classifier, tmp_path) -> None:
+    """Neither rows nor logits of a whole file are ever in memory."""
+    arguments = PredictionArguments(model=str(classifier), input="x", output="y", batch_size=2)
+    predictor = open_predictor(arguments=arguments, question_pipeline=QuestionAnsweringPipeline)
+    taken = 0
+
+    def rows() -> Iterator[dict[str, str]]:
+        nonlocal taken
+        for number in range(200):
+            taken += 1
+            yield {"text": f"{number} is {'a fox' if number % 3 else 'a dog in the garden'}"}
+
+    assert check_rows(predictor, rows()) == 200
+    taken, given = 0, 0
+    for given, answer in enumerate(predict(predictor, rows()), start=1):
+        assert answer["text"].startswith(f"{given - 1} ")
+        assert taken - given <= 32
+    assert given == 200
+
+
+def test_a_file_that_breaks_off_is_not_there(tmp_path) -> None:
+    def rows() -> Iterator[dict[str, str]]:
+        yield {"a": "1"}
+        raise TaskError("no more")
+
+    for name in ("x.jsonl", "x.csv", "x.tsv"):
+        with pytest.raises(TaskError, match="no more"):
+            write_answers(rows=rows(), path=tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cells_come_back(tmp_path) -> None:
+    rows = [{"a": 'x, "y"\nz', "b": ["1", None], "c": None, "d": 0.5, "e": "ü"}, {"a": "", "b": {"k": 1}}]
+    assert write_answers(rows=rows, path=tmp_path / "x.csv") == 2
+    assert read_rows(tmp_path / "x.csv") == [
+        {"a": 'x, "y"\nz', "b": '["1", null]', "c": "", "d": "0.5", "e": "ü"},
+        {"a": "", "b": '{"k": 1}', "c": "", "d": "", "e": ""},
+    ]

@@ -1,0 +1,36 @@
+"""docs/fine_tuning.md: its recipes, tasks and options are there, and what predict writes is what the page says."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import tasks.arguments
+import training.arguments
+from tasks.inference import HEADS, PREDICTORS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = (REPOSITORY / "docs" / "fine_tuning.md").read_text(encoding="utf-8")
+
+
+def test_the_recipes_are_there() -> None:
+    named = set(re.findall(r"`(finetune_\w+\.py)`", PAGE)) | set(re.findall(r"recipes/(\w+\.py)", PAGE))
+    assert {path.name for path in (REPOSITORY / "recipes").glob("finetune_*.py")} <= named
+    assert all((REPOSITORY / "recipes" / name).is_file() for name in named)
+
+
+def test_the_options_are_there() -> None:
+    kinds = [kind for module in (tasks.arguments, training.arguments) for kind in vars(module).values()]
+    known = {field.name for kind in kinds if hasattr(kind, "__dataclass_fields__") for field in fields(kind)}
+    assert set(re.findall(r"--(\w+)", PAGE)) <= known | {"help"}
+
+
+def test_every_task_has_a_place() -> None:
+    table = PAGE.split("## New rows")[1]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == set(PREDICTORS)
+    assert set(HEADS.values()) <= set(PREDICTORS)
+
+
+def test_the_example_counts_characters_right() -> None:
+    context = re.search(r'context="(.*?)"\)', PAGE)[1]
+    place = re.search(r"'start': (\d+), 'end': (\d+), 'answer': '(\w+)'", PAGE)
+    assert context[int(place[1]) : int(place[2])] == place[3]

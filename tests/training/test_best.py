@@ -1,0 +1,223 @@
+"""The weights of the best evaluation are the ones that a run ends with, and it may end when there is no better one."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import run as run_script
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from toys import ToyWork
+
+from training import ArgumentError, train
+from training.averaging import Best
+from training.progress import Progress, stops_early
+
+
+class Scripted(ToyWork):
+    """A work whose metric follows a script: a new model has the next score, one that was seen before its own."""
+
+    metric, greater_is_better = "score", True
+
+    def __init__(self, scores: list[float], **options: Any) -> None:
+        super().__init__(**options)
+        self.script = iter(scores)
+        self.known: dict[float, float] = {}
+        self.records: list[dict[str, Any]] = []
+
+    def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
+        self.records = records
+        loss = super().summarize(records)["loss"]
+        if loss not in self.known:
+            self.known[loss] = next(self.script)
+        return {"loss": loss, "score": self.known[loss]}
+
+
+@pytest.fixture
+def run(new_model, plain_tokenizer, tuning_options):
+    def start(work: Any, *, model: Any = None, **overrides: Any):
+        arguments = tuning_options(**{"eval_steps": 1, "schedule": "constant", **overrides})
+        model = model or new_model(dropout=0.1, hidden_size=32)
+        return train(model=model, work=work, tokenizer=plain_tokenizer, arguments=arguments)
+
+    return start
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+SCORES = [0.1, 0.5, 0.3, 0.7, 0.7, 0.2, math.nan, 0.6]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_kept_weights_are_those_of_the_best_evaluation(run, tmp_path, log_of, sign) -> None:
+    """Step 4, the first of two equals; every step has a checkpoint to compare with, before the average is in."""
+    work = Scripted([sign * score for score in SCORES])
+    work.greater_is_better = sign > 0
+    results = run(work, save_steps=1, keep_checkpoints=9)
+    folder = tmp_path / "run"
+    assert (results["best_step"], results["eval_score"], results["steps"]) == (4, sign * 0.7, 8)
+    assert_equal(weights(folder), weights(folder / "checkpoints" / "step-00000004"))
+    lines = [line for line in log_of(folder) if "eval_loss" in line]
+    assert [line["step"] for line in lines] == [*range(1, 9)], "the weights that are kept are not logged as a step's"
+    assert results["eval_loss"] == lines[3]["eval_loss"] != lines[-1]["eval_loss"]
+    assert json.loads((folder / "results.json").read_text()) == results
+    assert work.summarize(work.records)["loss"] == results["eval_loss"], "what is remembered is of the kept weights"
+    assert "0.7000" in (folder / "README.md").read_text()
+
+
+def test_of_the_last_evaluation_nothing_is_measured_twice(run, tmp_path) -> None:
+    work = Scripted([*range(8)])
+    results = run(work, save_steps=4)
+    assert results["best_step"] == 8 and len(work.evaluated) == 8 * work.num_eval_examples
+    assert_equal(weights(tmp_path / "run"), weights(tmp_path / "run" / "checkpoints" / "step-00000008"))
+
+
+@pytest.mark.parametrize("scores", [[math.nan] * 8, []])
+def test_without_a_number_the_last_weights_are_kept(run, tmp_path, scores) -> None:
+    work = Scripted(scores, num_eval_examples=7 if scores else 0)
+    results = run(work, save_steps=8)
+    assert "best_step" not in results
+    assert_equal(weights(tmp_path / "run"), weights(tmp_path / "run" / "checkpoints" / "step-00000008"))
+
+
+@pytest.mark.parametrize("broken_at", [2, 4, 7])
+def test_a_stopped_run_keeps_the_same_weights(run, tmp_path, broken_at) -> None:
+    """Before the best evaluation, at it, and after it."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    options: dict[str, Any] = {"save_steps": 1, "early_stopping_patience": 4}
+    first = run(Scripted(SCORES), output_dir=str(whole), **options)
+    assert first["steps"] == 8 and first["stopped_early"] is True
+    with pytest.raises(InterruptedError):
+        run(Scripted(SCORES, stop_at=broken_at * 8), output_dir=str(broken), **options)
+    second = run(Scripted(SCORES[broken_at:] + SCORES[3:4]), output_dir=str(broken), resume=True, **options)
+    assert_equal(weights(whole), weights(broken))
+    assert second["best_step"] == first["best_step"] == 4
+
+
+def test_a_run_stops_after_evaluations_without_a_better_one(run, tmp_path, log_of, capsys) -> None:
+    work = Scripted([0.1, 0.5, 0.5, 0.4, 0.9])
+    results = run(work, early_stopping_patience=2, save_steps=3, logging_steps=3)
+    assert results["steps"] == 4 and results["stopped_early"] is True and results["best_step"] == 2
+    lines = log_of(tmp_path / "run")
+    assert [line["step"] for line in lines if "loss" in line] == [3, 4], "the last line of the log is not lost"
+    assert len(work.rows) == 4 * 8
+    assert "stopped early after step 4: 2 evaluations in a row" in capsys.readouterr().err
+    assert (tmp_path / "run" / "checkpoints" / "step-00000004").is_dir(), "it can be continued"
+
+
+def test_a_run_that_stopped_early_goes_on_with_more_patience(run, tmp_path) -> None:
+    options: dict[str, Any] = {"save_steps": 1, "keep_checkpoints": 9}
+    run(Scripted([0.5, 0.1, 0.1]), early_stopping_patience=2, **options)
+    again = run(Scripted([0.1, 0.5]), early_stopping_patience=2, resume=True, **options)
+    assert again["steps"] == 3 and again["stopped_early"] is True and again["best_step"] == 1
+    more = run(Scripted([0.2, 0.3, 0.6, 0.2, 0.2]), early_stopping_patience=5, resume=True, **options)
+    assert more["steps"] == 8 and more["stopped_early"] is False and more["best_step"] == 6
+    assert_equal(weights(tmp_path / "run"), weights(tmp_path / "run" / "checkpoints" / "step-00000006"))
+
+
+def test_patience_does_without_the_best_weights(run, tmp_path) -> None:
+    results = run(Scripted([0.5, 0.1, 0.1]), early_stopping_patience=2, average="none", save_steps=1)
+    assert results["steps"] == 3 and "best_step" not in results and results["eval_score"] == 0.1
+    assert_equal(weights(tmp_path / "run"), weights(tmp_path / "run" / "checkpoints" / "step-00000003"))
+
+
+def test_other_averages_are_what_is_evaluated_and_the_best_is_not(run, new_model, new_work) -> None:
+    """The loss on held-out rows is of the weights that were kept or averaged, computed here once more."""
+    for average in ("best", "ema", "none"):
+        work, model = new_work(), new_model()
+        results = run(work, model=model, average=average, learning_rate=0.3, output_dir=f"{average}")
+        kept = new_model()
+        kept.load_state_dict(weights(Path(average)), strict=False)
+        with torch.no_grad():
+            records = work.evaluate(kept.eval(), work.collate([work.eval_example(row) for row in range(7)]))
+        assert results["eval_loss"] == pytest.approx(work.summarize(records)["loss"], rel=1e-5)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_judging_by_hand() -> None:
+    progress = Progress()
+    for step, (metric, is_better, waited) in enumerate(
+        [(None, False, 1), (math.nan, False, 2), (0.3, True, 0), (0.3, False, 1), (0.2, False, 2), (0.31, True, 0)]
+    ):
+        progress.step = step
+        assert progress.judge(metric, greater_is_better=True) is is_better
+        assert progress.without_better == waited
+        assert progress.judge(1.0, greater_is_better=True) is False, "a step counts once"
+        assert progress.without_better == waited and progress.best_metric != 1.0
+    assert (progress.best_step, progress.best_metric, progress.metric) == (5, 0.31, 1.0)
+    progress.step = 6
+    assert progress.judge(0.1, greater_is_better=False)
+
+
+def test_patience_by_hand(tuning_options) -> None:
+    progress = Progress(without_better=3)
+    assert [stops_early(tuning_options(early_stopping_patience=number), progress) for number in (0, 2, 3, 4)] == [
+        False, True, True, False,
+    ]  # fmt: skip
+    with pytest.raises(ArgumentError, match="--early_stopping_patience must not be negative"):
+        tuning_options(early_stopping_patience=-1)
+    with pytest.raises(ArgumentError, match="--eval_steps 0"):
+        tuning_options(early_stopping_patience=1, eval_steps=0)
+
+
+def test_patience_needs_something_to_judge_by(run) -> None:
+    with pytest.raises(ArgumentError, match="--early_stopping_patience needs examples that are held out"):
+        run(Scripted([], num_eval_examples=0), early_stopping_patience=1)
+
+
+def test_keeping_takes_a_copy_and_steps_leave_it_alone() -> None:
+    model = nn.Linear(2, 2).bfloat16()
+    best = Best(model)
+    best.update(model, done=0.5)
+    assert not best
+    for value in (1.0, 2.0):
+        nn.init.constant_(model.weight, value)
+        best.keep(model)
+    nn.init.constant_(model.weight, 3.0)
+    best.update(model, done=1.0)
+    assert best and best.state()["weight"].tolist() == [[2.0, 2.0]] * 2
+    with best.applied(model):
+        assert model.weight.tolist() == [[2.0, 2.0]] * 2
+    assert model.weight.tolist() == [[3.0, 3.0]] * 2
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_two_processes_stop_after_the_same_step_and_keep_the_same_weights(tmp_path, shards) -> None:
+    """A rate far too high, by which the loss soon rises. Held-out rows: 7, which two do not divide."""
+    words = [
+        *("--average", "best", "--early_stopping_patience", "3", "--eval_steps", "2", "--max_steps", "40"),
+        *("--batch_size", "8", "--learning_rate", "0.05", "--schedule", "constant", "--optimizer", "adamw"),
+        *("--mixed_precision", "no", "--save_steps", "0", "--dropout", "0", "--compile", "off"),
+    ]
+    sharded = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"} if shards else {}
+    found = []
+    for count in (1, 2):
+        (tmp_path / str(count)).mkdir()
+        folder = tmp_path / str(count) / "run"
+        environment = {"PATH": "/usr/bin", "PYTHONPATH": ":".join(sys.path), **(sharded if count == 2 else {})}
+        done = run_script(
+            "tests/faults/toy_run.py", *words, "--output_dir", folder, num_processes=count, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        found.append((json.loads((folder / "results.json").read_text()), weights(folder)))
+    (one, kept_by_one), (two, kept_by_two) = found
+    assert one["stopped_early"] is True and one["steps"] < 40 and one["best_step"] == one["steps"] - 6
+    for name in ("steps", "best_step", "stopped_early"):
+        assert two[name] == one[name]
+    assert two["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-4)
+    for name, value in kept_by_one.items():
+        torch.testing.assert_close(kept_by_two[name], value, rtol=1e-2, atol=1e-3)

@@ -1,0 +1,166 @@
+"""What recipes of tasks call: once, several times, or only to see what would happen."""
+
+import json
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import pytest
+import torch
+from processes import run as run_script
+from safetensors.torch import load_file
+from tuned_run import Judged, tune
+
+from training import ArgumentError, claim_output_dir
+from training.fine_tuning import outcome
+from training.lock import release
+
+TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "compile_seconds")
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch) -> None:
+    monkeypatch.setattr("training.fine_tuning.use_all_cores", lambda: torch.set_num_threads(1))
+
+
+def results_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_one_run(tuning_options, tmp_path, capsys) -> None:
+    """What was found is said first, what was reached last; what is written is of the weights that are kept."""
+    results = tune(tuning_options(learning_rate=0.3, schedule="constant"))
+    folder = tmp_path / "run"
+    assert results == results_of(folder) and "seeds" not in results
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == ["running on 1 process", "24 rows"]
+    score = f"{results['eval_score']:.4f}"
+    assert [line.split() for line in said[-2:-1]] == [["score", score, "without", "a", "model", "0.1250"]]
+    assert said[-1] == f"the model is in {folder}"
+    written = json.loads((folder / "records.json").read_text())
+    assert results["best_step"] < 8, "the last weights are not the best, or this would prove less"
+    assert written["score"] == results["eval_score"]
+    assert Judged().summarize(written["records"])["score"] == pytest.approx(results["eval_score"], rel=1e-6)
+    assert "/secret" not in (folder / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, float], Path]:
+    """Three seeds by the program on one process."""
+    folder = tmp_path_factory.mktemp("seeds") / "run"
+    _run(folder, "--seed", "5", "--seeds", "3")
+    return results_of(folder), folder
+
+
+def _run(folder: Path, *words: str, num_processes: int = 1) -> Any:
+    common = ("--max_steps", "5", "--eval_steps", "2", "--batch_size", "8", "--mixed_precision", "no")
+    rates = ("--learning_rate", "0.02", "--save_steps", "0", "--compile", "off")
+    environment = {"PATH": "/usr/bin", "PYTHONPATH": ":".join(sys.path)}
+    done = run_script(
+        "tests/training/tuned_run.py",
+        *(*common, *rates, *words, "--output_dir", folder),
+        num_processes=num_processes,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_several_seeds_have_means_and_deviations(three) -> None:
+    results, folder = three
+    each = {seed: results_of(folder / f"seed-{seed}") for seed in (5, 6, 7)}
+    assert results["seeds"] == 3
+    for name in ("eval_score", "eval_loss"):
+        values = [one[name] for one in each.values()]
+        assert len(set(values)) == 3
+        assert results[name] == pytest.approx(mean(values)) and results[f"{name}_std"] == pytest.approx(stdev(values))
+    assert results["baseline_score"] == 0.125 and results["steps"] == 5
+    assert results["best_seed"] == max(each, key=lambda seed: each[seed]["eval_score"])
+
+
+def test_the_folder_of_several_seeds_holds_the_best_model(three) -> None:
+    results, folder = three
+    best = folder / f"seed-{results['best_seed']}"
+    one, other = load_file(folder / "model.safetensors"), load_file(best / "model.safetensors")
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    for name in ("run.json", "metrics.jsonl", "config.json", "records.json", "tokenizer.json"):
+        assert (folder / name).read_bytes() == (best / name).read_bytes()
+    card = (folder / "README.md").read_text()
+    assert card.startswith((best / "README.md").read_text())
+    assert f"| score | {results['eval_score']:.4f} | {results['eval_score_std']:.4f} |" in card
+    for seed in (5, 6, 7):
+        assert json.loads((folder / f"seed-{seed}" / "run.json").read_text())["arguments"]["seed"] == seed
+    left = {path.name for path in folder.rglob("*") if path.name.startswith(".")}
+    assert left <= {".lock"}, left
+
+
+def test_two_processes_reach_what_one_reaches(three, tmp_path) -> None:
+    """Several runs one after the other in the same processes; the last evaluation is not the best of each."""
+    alone, _ = three
+    done = _run(tmp_path / "run", "--seed", "5", "--seeds", "3", num_processes=2)
+    results = results_of(tmp_path / "run")
+    assert results.keys() == alone.keys()
+    for name, value in alone.items():
+        if name not in TIMED:
+            assert results[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
+    assert done.stdout.count("seed 6, 2 of 3") == 1 and done.stdout.count("the model is in") == 1
+
+
+def test_seeds_and_resume_do_not_go_together(tuning_options) -> None:
+    with pytest.raises(ArgumentError, match="--resume goes on with one run, and --seeds 2 are several"):
+        tuning_options(seeds=2, resume=True)
+    with pytest.raises(ArgumentError, match="--seeds must be at least 1"):
+        tuning_options(seeds=0)
+
+
+def test_one_run_is_resumed(tuning_options, tmp_path) -> None:
+    whole = tune(tuning_options(output_dir=str(tmp_path / "whole")))
+    tune(tuning_options(max_steps=4, save_steps=4, schedule="constant"))
+    again = tune(tuning_options(save_steps=4, resume=True))
+    assert again["steps"] == whole["steps"] == 8
+    assert (tmp_path / "run" / "records.json").is_file()
+
+
+def test_a_dry_run_shows_what_would_happen_and_writes_nothing(tuning_options, tmp_path, capsys) -> None:
+    arguments = tuning_options(dry_run=True, max_steps=None, max_epochs=2, seeds=3, lora_rank=4, micro_batch_size=4)
+    claim_output_dir(arguments)
+    assert tune(arguments) == {}
+    release()
+    said = capsys.readouterr().out.splitlines()
+    assert said[:6] == ["24 rows", *(f"example {row}" for row in range(5))]
+    learned, of_all = (int(word.replace(",", "")) for word in said[6].split() if word[0].isdigit())
+    assert 0 < learned < of_all / 2
+    assert said[7].startswith("6 steps of 8 examples, 3 times: about 0:0"), "24 rows twice in batches of 8"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [{"max_minutes": 2, "max_steps": None}, {"micro_batch_size": "auto"}])
+def test_the_expected_time_of_other_limits(tuning_options, capsys, options) -> None:
+    from training.arguments import MicroBatchSize
+
+    options = {name: MicroBatchSize("auto") if value == "auto" else value for name, value in options.items()}
+    tune(tuning_options(dry_run=True, **options), describe=None)
+    line = capsys.readouterr().out.splitlines()[-1]
+    steps = int(line.split()[0].replace(",", ""))
+    assert steps == 8 if "micro_batch_size" in options else steps > 1
+
+
+def test_a_folder_that_is_taken_is_refused_before_anything(tuning_options, tmp_path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("")
+
+    def never(seed: int) -> Any:
+        raise AssertionError("a model was made")
+
+    with pytest.raises(ArgumentError, match="is not empty"):
+        tune(tuning_options(), make_model=never)
+
+
+def test_what_is_said_in_the_end() -> None:
+    results = {"eval_f1": 0.5, "eval_f1_std": 0.01, "baseline_f1": 0.25, "eval_loss": 1.0, "steps": 3, "seeds": 2}
+    assert outcome({**results, "best_seed": 1}) == [
+        "f1                          0.5000 ± 0.0100   without a model 0.2500",
+        "loss                        1.0000",
+        "means and standard deviations over 2 seeds; the model is that of seed 1, the best",
+    ]

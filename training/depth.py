@@ -1,0 +1,80 @@
+"""Where a weight stands between the embeddings and the head, by its name."""
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+
+def backbone_of(model: nn.Module) -> tuple[str, nn.Module | None]:
+    """The name with a dot and the module that the heads of a model share (`base_model_prefix` of transformers).
+
+    A model that has none, or is one, gives "" and None.
+    """
+    name = str(getattr(model, "base_model_prefix", ""))
+    backbone = getattr(model, name, None) if name else None
+    return (f"{name}.", backbone) if isinstance(backbone, nn.Module) else ("", None)
+
+
+def is_pooler(name: str) -> bool:
+    """Whether a weight or a module is, or is in, the layer that makes one vector of a row for the head.
+
+    It stands in the backbone and belongs to the head: many checkpoints do not have it, and it is drawn anew with the
+    head.
+    """
+    return "pooler" in name.split(".")
+
+
+def head_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The weights outside the backbone that are not also weights of it (a tied output layer), and the pooler.
+
+    All of them, where there is no backbone.
+    """
+    prefix, backbone = backbone_of(model)
+    inside = {id(weight) for weight in backbone.parameters()} if backbone is not None else set()
+    return {
+        name: weight
+        for name, weight in model.named_parameters()
+        if id(weight) not in inside or (name.startswith(prefix) and is_pooler(name))
+    }
+
+
+def _stacks(model: nn.Module) -> Iterator[tuple[str, int]]:
+    """Name with a dot, and length, of each outermost list of blocks."""
+    prefix, backbone = backbone_of(model)
+    found: list[str] = []
+    for name, module in (backbone if backbone is not None else model).named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) and not name.startswith(tuple(found)):
+            found.append(f"{name}.")
+            yield f"{prefix}{name}.", len(module)
+
+
+def rate_scales(model: nn.Module, decay: float) -> dict[int, float]:
+    """The share of the learning rate of each weight, by its id: 1 at the head, less with each layer below it.
+
+    The uppermost layer of a stack of n has `decay`, the lowest `decay^n`, the embeddings `decay^(n + 1)` of the
+    deepest stack; what stands behind the layers (final norm, pooler, head) has 1. Encoder and decoder are counted
+    each for itself. Howard and Ruder, 2018, https://arxiv.org/abs/1801.06146; Clark et al., 2020 (ELECTRA),
+    https://arxiv.org/abs/2003.10555; counted as by Bao et al., 2021 (BEiT), https://arxiv.org/abs/2106.08254.
+
+    Args:
+        decay: share of a layer's rate that the layer below it has; 1 for all alike.
+    """
+    if decay == 1.0:
+        return {id(weight): 1.0 for weight in model.parameters()}
+    stacks = list(_stacks(model))
+    lowest = decay ** (1 + max((length for _, length in stacks), default=0))
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    head = head_weights(model) if backbone_of(model)[1] is not None else {}
+    scales = {}
+    for name, weight in model.named_parameters():
+        scales[id(weight)] = 1.0
+        if name in head:
+            continue
+        for stack, length in stacks:
+            if name.startswith(stack):
+                scales[id(weight)] = decay ** (length - int(name.removeprefix(stack).split(".")[0]))
+                break
+        else:
+            if id(weight) in tables or any("embed" in part for part in name.split(".")):
+                scales[id(weight)] = lowest
+    return scales

@@ -1,0 +1,229 @@
+"""A pretrained model on a task: what is learned is said first, what was reached in the end; once or several times."""
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+from torch import nn
+
+from .adapters import prepare
+from .arguments import FineTuningArguments, TrainingArguments
+from .checkpoints import claim_output_dir, write_atomically
+from .environment import bf16_is_fast, is_main_process, processes, use_all_cores
+from .live_line import duration
+from .lock import hold
+from .loop import train
+from .order import MicroBatchSampler
+from .shown import shown_command
+from .stages import Stage, epochs_per_step, plan_stages, tokens_per_step
+from .work import Work, collator, to_device
+
+SHOWN = 5
+"""Examples that `--dry_run` shows."""
+_OF_ONE_RUN = {"results.json", "checkpoints"}
+"""What the folder of several runs does not take over from the best of them."""
+_SAMPLED = 64
+"""Micro-batches of which one of middle length is timed."""
+
+
+def fine_tune(
+    *,
+    work: Work,
+    make_model: Callable[[int], Any],
+    tokenizer: Any,
+    arguments: FineTuningArguments,
+    run_info: dict[str, Any] | None = None,
+    identity: dict[str, Any] | None = None,
+    finish: Callable[[dict[str, float], Path], object] | None = None,
+    describe: Callable[[int], Sequence[str]] | None = None,
+) -> dict[str, float]:
+    """Fine-tune a model, with `--seeds` several times, and say what was reached; with `--dry_run` only say what would.
+
+    Args:
+        work: examples, loss and metrics; the same for all seeds.
+        make_model: seed -> the model to start from; a head that it lacks is drawn from the seed.
+        tokenizer: saved beside the model.
+        arguments: the options.
+        run_info: further facts for run.json and the model card: `objective`, `model` (where it came from), `task`
+            (the options of the data).
+        identity: what must be equal when the run is resumed.
+        finish: called with the results and the folder of each run, on the main process, once its model is there;
+            what the work remembers of the held-out examples is then of that model.
+        describe: number of examples -> lines about what is learned, with so many examples as the model sees them.
+
+    Returns:
+        The content of results.json, on every process: with several seeds the mean of each number, the sample
+        standard deviation of each metric NAME as NAME_std, `seeds`, and `best_seed`. Empty with `--dry_run`.
+
+    Raises:
+        ArgumentError: options that do not fit the model, the data or the processes.
+        CorruptCheckpointError, NumericsError, StoppedError, StorageError: as `train`.
+    """
+    if arguments.dry_run:
+        if is_main_process():
+            lines = [*(describe(SHOWN) if describe else []), *_expected(work, make_model, arguments)]
+            print("\n".join(lines), flush=True)
+        return {}
+    if is_main_process():
+        claim_output_dir(arguments)
+        print("\n".join([processes().describe(), *(describe(0) if describe else [])]), flush=True)
+    counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
+    info = {"command": shown_command(), **counts, **(run_info or {})}
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    every: list[dict[str, float]] = []
+    for seed in seeds:
+        one = replace(arguments, seed=seed, seeds=1)
+        if len(seeds) > 1:
+            one = replace(one, output_dir=str(Path(arguments.output_dir, f"seed-{seed}")))
+            if is_main_process():
+                hold(Path(arguments.output_dir))  # the run before has let go of it
+                claim_output_dir(one)
+                print(f"seed {seed}, {seed - arguments.seed + 1} of {len(seeds)}", flush=True)
+        results = train(
+            model=make_model(seed),
+            work=work,
+            tokenizer=tokenizer,
+            arguments=one,
+            run_info=info,
+            identity=identity,
+            stay_joined=seed != seeds[-1],
+        )
+        every.append(results)
+        if is_main_process() and finish is not None:
+            finish(results, Path(one.output_dir))
+    results = every[0] if len(every) == 1 else _together(work, every, list(seeds))
+    if is_main_process():
+        if len(every) > 1:
+            _gather(results, Path(arguments.output_dir), list(seeds))
+        print("\n".join([*outcome(results), f"the model is in {arguments.output_dir}"]), flush=True)
+    return results
+
+
+def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> dict[str, float]:
+    """Means over runs, with the deviations of metrics and the seed of the best run."""
+    results: dict[str, float] = {}
+    for name in every[0]:
+        values = [float(one[name]) for one in every if name in one]
+        results[name] = every[0][name] if len(set(values)) == 1 else fmean(values)
+        if name.startswith("eval_"):
+            results[f"{name}_std"] = stdev(values) if len(values) > 1 else 0.0
+    sign = 1.0 if work.greater_is_better else -1.0
+    metrics = [sign * one.get(f"eval_{work.metric}", math.nan) for one in every]
+    best = max(range(len(every)), key=lambda number: -math.inf if math.isnan(metrics[number]) else metrics[number])
+    return {**results, "seeds": len(every), "best_seed": seeds[best]}
+
+
+def _gather(results: dict[str, float], folder: Path, seeds: list[int]) -> None:
+    """Put the best run, but for its checkpoints, into the folder of them all, with the results of all."""
+    best = folder / f"seed-{results['best_seed']}"
+    for path in sorted(best.iterdir()):
+        if path.name in _OF_ONE_RUN or path.name.startswith("."):
+            continue
+        if path.is_dir():
+            shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
+        else:
+            shutil.copy2(path, folder / path.name)
+    card = folder / "README.md"
+    rows = [
+        f"| {name.removeprefix('eval_')} | {value:.4f} | {results[f'{name}_std']:.4f} |"
+        for name, value in results.items()
+        if f"{name}_std" in results
+    ]
+    title = f"Held out, over seeds {seeds[0]} to {seeds[-1]}, of which this is {results['best_seed']}, the best:"
+    table = [title, "", "| | mean | standard deviation |", "|---|---|---|", *rows, ""]
+    write_atomically(card, card.read_text(encoding="utf-8") + "\n" + "\n".join(table))
+    write_atomically(folder / "results.json", json.dumps(results, indent=2) + "\n")
+
+
+def outcome(results: dict[str, float]) -> list[str]:
+    """Lines for people: each metric beside what is reached without a model, and its deviation where there is one."""
+    lines = []
+    for name, value in results.items():
+        metric = name.removeprefix("eval_")
+        if metric == name or name.endswith("_std"):
+            continue
+        deviation = f" ± {results[f'{name}_std']:.4f}" if f"{name}_std" in results else ""
+        other = results.get(f"baseline_{metric}")
+        beside = "" if other is None else f"   without a model {other:.4f}"
+        lines.append(f"{metric:<24}{value:>10.4f}{deviation}{beside}")
+    if "seeds" in results:
+        lines.append(
+            f"means and standard deviations over {results['seeds']} seeds; the model is that of seed "
+            f"{results['best_seed']}, the best"
+        )
+    return lines
+
+
+# ------------------------------------------------------------------------------------------------------------ dry run
+
+
+def _expected(work: Work, make_model: Callable[[int], Any], arguments: FineTuningArguments) -> list[str]:
+    """How many weights learn in how many steps, and how long these will take: one micro-batch is timed."""
+    use_all_cores()
+    count = processes().count
+    fixed = replace(arguments, micro_batch_size=None) if arguments.micro_batch_size == 0 else arguments
+    stages = plan_stages(arguments=fixed, works=[(0.0, work)], num_processes=count)
+    tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
+    plan = fixed.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
+    model = make_model(plan.seed)
+    prepare(model, plan)
+    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    lines = [f"{trained:,} of {sum(weight.numel() for weight in model.parameters()):,} weights learn"]
+    stage = stages[0]
+    a_step = _seconds(model, stage, count, plan) * (stage.batch_size // (count * stage.micro_batch_size))
+    steps = plan.max_steps or math.inf
+    by_clock = 60.0 * plan.max_minutes / a_step if plan.max_minutes else math.inf
+    steps = int(min(steps, max(1.0, by_clock)))
+    seconds = steps * a_step * arguments.seeds
+    runs = f", {arguments.seeds} times" if arguments.seeds > 1 else ""
+    about = f"{steps:,} steps of {stage.batch_size} examples{runs}: about {duration(seconds)} at {a_step:.2f} s a step"
+    return [*lines, f"{about}, with evaluations on top; nothing was trained or written"]
+
+
+def _seconds(model: nn.Module, stage: Stage, count: int, plan: TrainingArguments) -> float:
+    """Seconds of forward and backward of a micro-batch of middle length, after one to warm up."""
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    device = device or torch.device("cpu")
+    precision = plan.mixed_precision
+    in_bf16 = bf16_is_fast() if precision == "auto" else precision == "bf16"
+    work, model = stage.work, model.to(device).train()
+    batch = collator(work, device)(_middle_examples(stage, count, plan.seed))
+    targets = {name: torch.tensor(max(number, 1)) for name, number in work.count_targets(batch).items()}
+    seconds = 0.0
+    for _ in range(2):
+        began = time.perf_counter()
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=in_bf16):
+            loss, _ = work.loss(model, to_device(batch, device), to_device(targets, device))
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+        float(loss.detach())  # a GPU is waited for
+        seconds = time.perf_counter() - began
+    return seconds
+
+
+def _middle_examples(stage: Stage, count: int, seed: int) -> list[dict[str, Any]]:
+    """Of the first micro-batches of the run the examples of the one whose longest is of middle length."""
+    sampler = MicroBatchSampler(
+        num_examples=stage.work.num_examples,
+        seed=seed,
+        start_step=0,
+        first_sample=0,
+        batch_size=stage.batch_size,
+        micro_batch_size=stage.micro_batch_size,
+        rank=0,
+        num_processes=count,
+        mixture=stage.work.mixture,
+        grouping=stage.grouping,
+    )
+    found = []
+    for keys, _ in zip(sampler, range(_SAMPLED), strict=False):
+        found.append([stage.work.example(row, index, progress) for row, index, progress in keys])
+    found.sort(key=lambda examples: max(len(example["input_ids"]) for example in examples))
+    return found[len(found) // 2]
