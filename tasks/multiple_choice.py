@@ -86,6 +86,7 @@ class MultipleChoice(Task):
         self._train_labels, self._eval_labels = labels, eval_labels
         self._train_problems, self._eval_problems = train, held_out
         parts = [self._tokenize(problems, of) for problems, of in ((train, labels), (held_out, eval_labels))]
+        self.note_pairs()
         self.note_cut([int(example["sizes"].max()) for example in parts[0]], what="training questions")
         self.set_examples(train=parts[0], held_out=parts[1])
 

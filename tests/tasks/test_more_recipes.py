@@ -1,0 +1,130 @@
+"""The recipes for tagged tokens, choices, written texts and embeddings, run as people run them, for a few steps."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import run
+
+import modeling
+from modeling import LacunaConfig
+from tokenization import adapt_tokenizer
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16, "intermediate_size": 64}
+HEADS = {"modernbert": "LacunaForMaskedLM", "qwen3": "LacunaForCausalLM", "bart": "LacunaForConditionalGeneration"}
+LEFT = {"results.json", "predictions.jsonl", "report.md", "task.json", "README.md", "model.safetensors", "config.json"}
+TAGGED = [
+    {"tokens": ["the", f"river{i}", "of", "York"][: 2 + i % 3], "tags": ["O", "B-water", "O", "B-place"][: 2 + i % 3]}
+    for i in range(23)
+]
+CHOICES = [
+    {"question": f"what is {i}?", "choices": ["a fox", "a dog", "the river"][: 2 + i % 2], "label": i % 2}
+    for i in range(23)
+]
+PAIRS = [{"en": f"the fox {i}", "de": f"der fuchs {i}"} for i in range(23)]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, tokenizer):
+    def make(family: str) -> Path:
+        folder = tmp_path_factory.mktemp("pretrained")
+        torch.manual_seed(0)
+        config = LacunaConfig.from_family(family, vocab_size=len(tokenizer), max_position_embeddings=64, **SMALL)
+        getattr(modeling, HEADS[family])(config).save_pretrained(folder)
+        adapted = adapt_tokenizer(
+            tokenizer=tokenizer, shape=config.shape, segments=bool(config.type_vocab_size), max_length=64
+        )
+        adapted.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def fine_tuned(recipe: str, model: Path, rows: list[dict[str, Any]], folder: Path, *more: object, **how: Any) -> dict:
+    """The results of two steps on the first 16 rows, evaluated on the other 7."""
+    train, held_out = written(folder / "train.jsonl", rows[:16]), written(folder / "eval.jsonl", rows[16:])
+    output = folder / f"out{how.get('num_processes', 1)}"
+    options = ["--train_file", train, "--eval_file", held_out, "--output_dir", output, "--max_steps", 2, *more]
+    done = run(f"recipes/{recipe}.py", "--model", model, *options, "--mixed_precision", "no", **how)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in output.iterdir()} >= LEFT
+    lines = (output / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 7
+    return json.loads((output / "results.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "family", "rows", "names", "package"),
+    [
+        ("finetune_token_classification", "modernbert", TAGGED, ("loss", "f1", "accuracy"), "seqeval"),
+        ("finetune_multiple_choice", "qwen3", CHOICES, ("loss", "accuracy"), "torch"),
+        ("finetune_seq2seq", "bart", PAIRS, ("loss", "chrf", "bleu", "rougeL"), "sacrebleu"),
+        ("finetune_seq2seq", "qwen3", PAIRS, ("loss", "chrf", "bleu", "rougeL"), "sacrebleu"),
+    ],
+)
+def test_two_processes_give_the_numbers_of_one(recipe, family, rows, names, package, checkpoint, tmp_path):
+    pytest.importorskip(package)
+    model, small = checkpoint(family), ["--batch_size", 8, "--eval_batch_size", 2, "--compile", "off"]
+    if recipe == "finetune_seq2seq":
+        small += ["--max_target_length", 8]
+    found = [fine_tuned(recipe, model, rows, tmp_path, *small, num_processes=number) for number in (1, 2)]
+    one, two = ([results[f"eval_{name}"] for name in names] for results in found)
+    # Two steps make 1e-4 of rounding; an example that counts twice makes 1e-2.
+    assert two == pytest.approx(one, rel=1e-3, abs=1e-6)
+    assert all(f"baseline_{name}" in found[0] for name in names)
+
+
+def test_embeddings_load_where_nobody_knows_lacuna(checkpoint, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    rows = [{"question": row["en"], "answer": row["de"]} for row in PAIRS]
+    results = fine_tuned("finetune_embeddings", checkpoint("modernbert"), rows, tmp_path, "--batch_size", 8)
+    assert {"eval_mrr_at_10", "start_mrr_at_10", "baseline_mrr_at_10", "steps"} <= results.keys()
+    script = (
+        "import sys; from sentence_transformers import SentenceTransformer as S; "
+        "vectors = S(sys.argv[1], trust_remote_code=True, device='cpu').encode(['a', 'b']); "
+        "print(vectors.shape, 'modeling' in sys.modules)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"HF_MODULES_CACHE": str(tmp_path / "code")}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "out1")],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split("\n")[-2] == "(2, 32) False", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "message"),
+    [
+        ("finetune_token_classification", [], "--train_file"),
+        ("finetune_multiple_choice", [], "--train_file"),
+        ("finetune_seq2seq", ["--train_target_file", "x"], "--train_file"),
+        ("finetune_embeddings", [], "--train_file"),
+        ("finetune_token_classification", ["--train_file", "no.conll"], "no.conll"),
+    ],
+)
+def test_mistakes_are_one_message_and_leave_nothing(recipe, options, message, checkpoint, tmp_path, run_recipe):
+    output = tmp_path / "out"
+    code, said = run_recipe(recipe, "--model", checkpoint("modernbert"), "--output_dir", output, *options)
+    assert code == 2 and message in said and "Traceback" not in said
+    assert not output.exists()
+
+
+def test_an_encoder_cannot_write(checkpoint, tmp_path, run_recipe):
+    pairs = written(tmp_path / "pairs.jsonl", PAIRS)
+    code, said = run_recipe("finetune_seq2seq", "--model", checkpoint("modernbert"), "--train_file", pairs)
+    assert code == 2 and "is an encoder (lacuna), which writes no text" in said
