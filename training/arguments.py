@@ -247,6 +247,8 @@ class TrainingArguments:
             raise ArgumentError(f"--ema_decay must be at least 0 and below 1, got {self.ema_decay}")
         if not 0 < self.tail_share <= 1:
             raise ArgumentError(f"--tail_share must be above 0 and at most 1, got {self.tail_share}")
+        if self.early_stopping_patience and not self.eval_steps:
+            raise ArgumentError("--early_stopping_patience counts evaluations, and --eval_steps 0 makes only one")
         if not 0 < self.layerwise_decay <= 1:
             raise ArgumentError(f"--layerwise_decay must be above 0 and at most 1, got {self.layerwise_decay}")
         self._check_parts()

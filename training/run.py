@@ -135,6 +135,8 @@ def open_run(
 ) -> Run:
     """Join the processes, make the optimizer, and go back to the newest checkpoint when resuming."""
     skipped_steps(arguments.skip_steps)  # a mistake is better told now
+    if arguments.early_stopping_patience and not works[-1][1].num_eval_examples:
+        raise ArgumentError("--early_stopping_patience needs examples that are held out, and there are none")
     accelerator = _join(arguments)
     if accelerator.is_main_process:
         hold(Path(arguments.output_dir))

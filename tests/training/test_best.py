@@ -170,6 +170,13 @@ def test_patience_by_hand(tuning_options) -> None:
     ]  # fmt: skip
     with pytest.raises(ArgumentError, match="--early_stopping_patience must not be negative"):
         tuning_options(early_stopping_patience=-1)
+    with pytest.raises(ArgumentError, match="--eval_steps 0"):
+        tuning_options(early_stopping_patience=1, eval_steps=0)
+
+
+def test_patience_needs_something_to_judge_by(run) -> None:
+    with pytest.raises(ArgumentError, match="--early_stopping_patience needs examples that are held out"):
+        run(Scripted([], num_eval_examples=0), early_stopping_patience=1)
 
 
 def test_keeping_takes_a_copy_and_steps_leave_it_alone() -> None:
