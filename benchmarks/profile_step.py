@@ -50,7 +50,7 @@ def main() -> None:
     """Parse, warm up, profile, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", default="step", help="of the file: DATE-profile-NAME.txt (step)")
-    parser.add_argument("--family", default="modernbert", help="of the model (modernbert)")
+    parser.add_argument("--family", default="lacuna", help="of the model (lacuna)")
     parser.add_argument("--size", default="tiny", help="of the model (tiny)")
     default = "on" if compiler_of(torch.device("cpu")) else "off"
     parser.add_argument("--compile", choices=["on", "off"], default=default, help=f"the blocks ({default})")

@@ -82,6 +82,7 @@ def _trained(**changes: Any) -> Variant:
 NOTHING = "base"
 _RATE = float(str(TRAINING["learning_rate"]))
 _MLM, _CLM = ("mlm",), ("clm",)
+_WIDE = {"hidden_size": 512, "num_attention_heads": 8}
 
 VARIANTS: dict[str, Variant] = {
     NOTHING: Variant(same_speed=True),
@@ -121,6 +122,9 @@ VARIANTS: dict[str, Variant] = {
     "norm_rms": Variant(config={"norm_type": "rms_norm"}, of=_MLM),
     "norm_layer": Variant(config={"norm_type": "layer_norm"}, of=_CLM),
     "embedding_norm": Variant(config={"embedding_norm": True}, of=_CLM),
+    "wide": Variant(config=_WIDE, of=_MLM),
+    "wide_rate_half": Variant(config=_WIDE, training={"learning_rate": 0.5 * _RATE}, of=_MLM),
+    "wide_rate_0.7": Variant(config=_WIDE, training={"learning_rate": 0.7 * _RATE}, of=_MLM),
     "untied": Variant(config={"tie_word_embeddings": False}),
     "z_loss": Variant(objective={"z_loss": 1e-4}),
 }

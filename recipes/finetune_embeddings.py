@@ -1,6 +1,6 @@
 """Fine-tune a pretrained model to give texts vectors, near to those of texts that belong to them.
 
-    accelerate launch recipes/finetune_embeddings.py --model runs/model --train_file pairs.jsonl --output_dir runs/vectors
+    accelerate launch recipes/finetune_embeddings.py --model runs/model --train_file rows.jsonl
     torchrun --nproc_per_node 2 recipes/finetune_embeddings.py --model runs/model --train_file stsb.csv --max_steps 20
     python recipes/finetune_embeddings.py --model runs/model --train_file nli.jsonl --dry_run
 

@@ -28,6 +28,7 @@ from tasks.task import Inputs, Task
 CUTOFFS = (1, 5, 10)
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}
 _QUERIES_AT_ONCE = 256
+_QUIET: dict[str, Any] = {"save_strategy": "no", "report_to": [], "logging_steps": 10}
 _SPOKEN = {
     SCORED: "pairs with a score of how alike they are",
     PAIRS: "pairs that belong together",
@@ -185,18 +186,18 @@ class Embeddings(Task):
             bf16=bf16,
             use_cpu=on_cpu,
             ddp_backend="gloo" if on_cpu and num_processes > 1 else None,
-            save_strategy="no",
-            report_to=[],
-            logging_steps=10,
             # A text that comes twice in a batch would be a wrong text for itself.
             batch_sampler="batch_sampler" if self.kind == SCORED else "no_duplicates",
+            **_QUIET,
         )
+        loss = getattr(losses, LOSSES[self.kind])(encoder)
         trainer = library.SentenceTransformerTrainer(
-            model=encoder,
-            args=arguments,
-            train_dataset=self.dataset(),
-            loss=getattr(losses, LOSSES[self.kind])(encoder),
+            model=encoder, args=arguments, train_dataset=self.dataset(), loss=loss
         )
+        return self._learn(trainer, encoder, eval_steps)
+
+    def _learn(self, trainer: Any, encoder: Any, eval_steps: float) -> dict[str, float]:
+        """Train, and measure before, on the way and after; the results."""
         is_main = trainer.is_world_process_zero()
         watch = KeepBest(self, encoder, every=eval_steps, enabled=is_main and bool(self.eval_rows))
         trainer.add_callback(watch)

@@ -107,6 +107,15 @@ def test_embeddings_load_where_nobody_knows_lacuna(checkpoint, tmp_path):
     assert done.stdout.split("\n")[-2] == "(2, 32) False", done.stderr
 
 
+def test_embeddings_on_two_processes(checkpoint, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    rows = [{"question": row["en"], "answer": row["de"]} for row in PAIRS]
+    results = fine_tuned(
+        "finetune_embeddings", checkpoint("modernbert"), rows, tmp_path, "--batch_size", 8, num_processes=2
+    )
+    assert results["steps"] == 2 and 0 < results["eval_mrr_at_10"] <= 1
+
+
 @pytest.mark.parametrize(
     ("recipe", "options", "message"),
     [
