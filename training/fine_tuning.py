@@ -66,26 +66,20 @@ def fine_tune(
         ArgumentError: options that do not fit the model, the data or the processes.
         CorruptCheckpointError, NumericsError, StoppedError, StorageError: as `train`.
     """
+    shown = describe or (lambda examples: ())
     if arguments.dry_run:
         if is_main_process():
-            lines = [*(describe(SHOWN) if describe else []), *_expected(work, make_model, arguments)]
-            print("\n".join(lines), flush=True)
+            print("\n".join([*shown(SHOWN), *_expected(work, make_model, arguments)]), flush=True)
         return {}
     if is_main_process():
         claim_output_dir(arguments)
-        print("\n".join([processes().describe(), *(describe(0) if describe else [])]), flush=True)
+        print("\n".join([processes().describe(), *shown(0)]), flush=True)
     counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
     info = {"command": shown_command(), **counts, **(run_info or {})}
-    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    seeds = list(range(arguments.seed, arguments.seed + arguments.seeds))
     every: list[dict[str, float]] = []
     for seed in seeds:
-        one = replace(arguments, seed=seed, seeds=1)
-        if len(seeds) > 1:
-            one = replace(one, output_dir=str(Path(arguments.output_dir, f"seed-{seed}")))
-            if is_main_process():
-                hold(Path(arguments.output_dir))  # the run before has let go of it
-                claim_output_dir(one)
-                print(f"seed {seed}, {seed - arguments.seed + 1} of {len(seeds)}", flush=True)
+        one = arguments if len(seeds) == 1 else _of_seed(arguments, seed)
         results = train(
             model=make_model(seed),
             work=work,
@@ -98,12 +92,23 @@ def fine_tune(
         every.append(results)
         if is_main_process() and finish is not None:
             finish(results, Path(one.output_dir))
-    results = every[0] if len(every) == 1 else _together(work, every, list(seeds))
+    results = every[0] if len(every) == 1 else _together(work, every, seeds)
     if is_main_process():
         if len(every) > 1:
-            _gather(results, Path(arguments.output_dir), list(seeds))
+            _gather(results, Path(arguments.output_dir), seeds)
         print("\n".join([*outcome(results), f"the model is in {arguments.output_dir}"]), flush=True)
     return results
+
+
+def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
+    """The options of one of several runs, in a folder of its own, which the main process claims."""
+    folder = Path(arguments.output_dir)
+    one = replace(arguments, seed=seed, seeds=1, output_dir=str(folder / f"seed-{seed}"))
+    if is_main_process():
+        hold(folder)  # the run before has let go of it
+        claim_output_dir(one)
+        print(f"seed {seed}, {seed - arguments.seed + 1} of {arguments.seeds}", flush=True)
+    return one
 
 
 def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> dict[str, float]:
