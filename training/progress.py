@@ -36,9 +36,9 @@ class Progress:
     best_metric: float | None = None
     """The best that an evaluation has said so far."""
     best_step: int = -1
-    """The step of that evaluation, the first of equals."""
+    """The step of that evaluation; the last of equals, by which more was learned."""
     without_better: int = 0
-    """Evaluations since then."""
+    """Evaluations since the last that was better than all before."""
     evaluation_due: bool = False
     """Whether evaluation at this step was given up for a request to stop."""
     micro_batch_sizes: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Progress:
     """Options that may change when it is resumed, as they were."""
 
     def judge(self, metric: float | None, *, greater_is_better: bool) -> bool:
-        """Take note of an evaluation at this step, and say whether it is better than all before.
+        """Take note of an evaluation at this step, and say whether none before was better.
 
         A step that is judged a second time, when a run is taken up, counts once.
 
@@ -62,13 +62,15 @@ class Progress:
         if self.judged_step == self.step:
             return False
         self.judged_step = self.step
+        if metric is None or not math.isfinite(metric):
+            self.without_better += 1
+            return False
         sign = 1.0 if greater_is_better else -1.0
-        is_number = metric is not None and math.isfinite(metric)
-        if metric is not None and is_number and (self.best_metric is None or sign * (metric - self.best_metric) > 0):
-            self.best_metric, self.best_step, self.without_better = metric, self.step, 0
-            return True
-        self.without_better += 1
-        return False
+        gain = math.inf if self.best_metric is None else sign * (metric - self.best_metric)
+        self.without_better = 0 if gain > 0 else self.without_better + 1
+        if gain >= 0:
+            self.best_metric, self.best_step = metric, self.step
+        return gain >= 0
 
 
 @dataclass

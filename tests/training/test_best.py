@@ -60,16 +60,16 @@ SCORES = [0.1, 0.5, 0.3, 0.7, 0.7, 0.2, math.nan, 0.6]
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_kept_weights_are_those_of_the_best_evaluation(run, tmp_path, log_of, sign) -> None:
-    """Step 4, the first of two equals; every step has a checkpoint to compare with, before the average is in."""
+    """Step 5, the last of two equals; every step has a checkpoint to compare with, before the average is in."""
     work = Scripted([sign * score for score in SCORES])
     work.greater_is_better = sign > 0
     results = run(work, save_steps=1, keep_checkpoints=9)
     folder = tmp_path / "run"
-    assert (results["best_step"], results["eval_score"], results["steps"]) == (4, sign * 0.7, 8)
-    assert_equal(weights(folder), weights(folder / "checkpoints" / "step-00000004"))
+    assert (results["best_step"], results["eval_score"], results["steps"]) == (5, sign * 0.7, 8)
+    assert_equal(weights(folder), weights(folder / "checkpoints" / "step-00000005"))
     lines = [line for line in log_of(folder) if "eval_loss" in line]
     assert [line["step"] for line in lines] == [*range(1, 9)], "the weights that are kept are not logged as a step's"
-    assert results["eval_loss"] == lines[3]["eval_loss"] != lines[-1]["eval_loss"]
+    assert results["eval_loss"] == lines[4]["eval_loss"] != lines[-1]["eval_loss"]
     assert json.loads((folder / "results.json").read_text()) == results
     assert work.summarize(work.records)["loss"] == results["eval_loss"], "what is remembered is of the kept weights"
     assert "0.7000" in (folder / "README.md").read_text()
@@ -101,13 +101,13 @@ def test_a_stopped_run_keeps_the_same_weights(run, tmp_path, broken_at) -> None:
         run(Scripted(SCORES, stop_at=broken_at * 8), output_dir=str(broken), **options)
     second = run(Scripted(SCORES[broken_at:] + SCORES[3:4]), output_dir=str(broken), resume=True, **options)
     assert_equal(weights(whole), weights(broken))
-    assert second["best_step"] == first["best_step"] == 4
+    assert second["best_step"] == first["best_step"] == 5
 
 
 def test_a_run_stops_after_evaluations_without_a_better_one(run, tmp_path, log_of, capsys) -> None:
     work = Scripted([0.1, 0.5, 0.5, 0.4, 0.9])
     results = run(work, early_stopping_patience=2, save_steps=3, logging_steps=3)
-    assert results["steps"] == 4 and results["stopped_early"] is True and results["best_step"] == 2
+    assert results["steps"] == 4 and results["stopped_early"] is True and results["best_step"] == 3
     lines = log_of(tmp_path / "run")
     assert [line["step"] for line in lines if "loss" in line] == [3, 4], "the last line of the log is not lost"
     assert len(work.rows) == 4 * 8
