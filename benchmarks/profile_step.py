@@ -83,7 +83,8 @@ def main() -> None:
     )
     path = Path(options.output_dir, f"{datetime.now(UTC):%Y-%m-%d}-profile-{options.name}.txt")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{vars(options)}\n{facts}\n{head}\n\n{table}\n", encoding="utf-8")
+    settings = {name: value for name, value in vars(options).items() if name != "output_dir"}
+    path.write_text(f"{settings}\n{facts}\n{head}\n\n{table}\n", encoding="utf-8")
     print(path.read_text(encoding="utf-8"))
 
 
