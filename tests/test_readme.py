@@ -33,6 +33,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "my_texts" / f"{number}.txt").write_text(text)
     rows = [f"{'good' if i % 2 else 'bad'} river {i},{'yes' if i % 2 else 'no'}" for i in range(60)]
     (folder / "train.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    (folder / "new.csv").write_text("text\ngood river\nbad river\n")
     paragraphs = []
     for i in range(20):
         context = f"The river of place {i} is called Alpha{i}."
