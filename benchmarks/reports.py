@@ -48,6 +48,10 @@ def describe_commit() -> str:
         return "unknown"
 
 
+def _without_place(value: Any) -> Any:
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+
+
 def write_report(
     *,
     name: str,
@@ -56,7 +60,7 @@ def write_report(
     to_markdown: Callable[[dict[str, Any]], list[str]],
     pattern: str = "{date}-{name}",
 ) -> None:
-    """Write DATE-NAME.json and .md, and print the latter.
+    """Write DATE-NAME.json and .md, and print the latter. Of places on this machine only the last name is kept.
 
     Args:
         name: of the benchmark's file, without .py.
@@ -68,9 +72,11 @@ def write_report(
     report = {
         "date": f"{now:%Y-%m-%d}",
         "time": f"{now:%H:%M:%S} UTC",
-        "command": " ".join(["python", f"benchmarks/{name}.py", *sys.argv[1:]]),
+        "command": " ".join(["python", f"benchmarks/{name}.py", *map(_without_place, sys.argv[1:])]),
         **body,
     }
+    if isinstance(settings := report.get("settings"), dict):
+        report["settings"] = {key: _without_place(value) for key, value in settings.items()}
     machine = report["machine"]
     facts = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in machine.items())
     lines = [*to_markdown(report), "", f"Machine: {facts}.", "", f"Command: `{report['command']}`"]
