@@ -1,6 +1,6 @@
 """What each technique is worth: one row with and without it, on the same data, scored on the same held-out rows.
 
-    python benchmarks/ablations.py --objectives mlm --variants qk_norm --steps 20     # a laptop, some minutes
+    python benchmarks/ablations.py --objectives mlm --variants no_qk_norm --steps 20  # a laptop, some minutes
     python benchmarks/ablations.py --objectives mlm --threads 1 --steps 1500          # beside another one for clm
     python benchmarks/ablations.py --time                                             # on an idle machine
     python benchmarks/ablations.py --steps 1500 --seeds 0,1,2                         # more seeds, and equal time

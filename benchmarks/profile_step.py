@@ -50,8 +50,10 @@ def main() -> None:
     """Parse, warm up, profile, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", default="step", help="of the file: DATE-profile-NAME.txt (step)")
-    parser.add_argument("--family", default="lacuna", help="of the model (lacuna)")
-    parser.add_argument("--size", default="tiny", help="of the model (tiny)")
+    families = ("bert", "modernbert", "lacuna", "gpt2", "llama", "qwen3")
+    parser.add_argument("--family", default="lacuna", choices=families, help="of the model (lacuna)")
+    sizes = ("tiny", "mini", "small", "base", "large")
+    parser.add_argument("--size", default="tiny", choices=sizes, help="of the model (tiny)")
     default = "on" if compiler_of(torch.device("cpu")) else "off"
     parser.add_argument("--compile", choices=["on", "off"], default=default, help=f"the blocks ({default})")
     for name, value, text in (

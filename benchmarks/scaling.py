@@ -160,10 +160,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=positive, default=30, help="optimizer steps of a run (30)")
     parser.add_argument("--batch_size", type=positive, default=32, help="rows of each process in a step (32)")
     parser.add_argument("--processes", type=positive, default=2, help="how many share the cores (2)")
-    parser.add_argument("--size", default="tiny", help="of the model (tiny)")
+    sizes = ("tiny", "mini", "small", "base", "large")
+    parser.add_argument("--size", default="tiny", choices=sizes, help="of the model (tiny)")
     parser.add_argument("--mfu", type=float, default=0.4, help="share of its peak that one GPU reaches (0.4)")
     parser.add_argument("--output_dir", default=str(RESULTS), help="folder of the report")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not 0 < options.mfu <= 1:
+        parser.error(f"--mfu {options.mfu} is a share of the peak: above 0 and at most 1")
+    if options.rounds < 0:
+        parser.error(f"--rounds {options.rounds}: 0 for none, or more")
+    return options
 
 
 def main() -> None:

@@ -70,3 +70,18 @@ def test_accelerate_launch_really_starts_one_and_is_caught(tmp_path) -> None:
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "running on 1 process, though the launcher was asked for 2" in done.stdout
+
+
+def test_memory_that_is_kept_changes_no_number() -> None:
+    """A step in a process of its own, with and without; there memory comes from the kernel anew, or does not."""
+    code = (
+        "import sys, torch; from training.environment import keep_memory; torch.manual_seed(0); "
+        "kept = keep_memory() if sys.argv[1] == 'kept' else None; x = torch.randn(512, 512, requires_grad=True); "
+        "[(x @ x).relu().mean().backward() for _ in range(3)]; print(x.grad.double().sum().item().hex(), kept)"
+    )
+    found = [
+        subprocess.run([sys.executable, "-c", code, way], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        for way in ("kept", "plain")
+    ]
+    (kept, was_kept), (plain, _) = (run.stdout.split() for run in found)
+    assert kept == plain and was_kept in ("True", "False")
