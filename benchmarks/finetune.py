@@ -1,6 +1,6 @@
 """What fine-tuning gains from pretraining: each task from three models, in the same time, beside a guess without any.
 
-    python benchmarks/finetune.py                          # all tasks: two times 20 minutes, then 18 runs of 8 minutes
+    python benchmarks/finetune.py                          # all tasks: two times 20 minutes, then 18 runs; 2.5 hours
     python benchmarks/finetune.py --only sst2 wnut17       # some of them
     python benchmarks/finetune.py --only classification --minutes 0.5 --pretrain_minutes 1      # a laptop, minutes
     python benchmarks/finetune.py --report_only            # nothing but the report of what is there
@@ -8,7 +8,8 @@
 The models are Lacuna's after pretraining on novels by masked tokens (for translation: by denoising), the same one with
 its first weights, and the native model of transformers of the same shape with its first weights: BERT, for translation
 BART. All have the tokenizer of the first and go through the same recipe with the same options, rows and minutes of
-training steps. They are evaluated once, at the end, so nothing was chosen by the rows that judge.
+training steps; a task has the more of them the more text it brings. They are evaluated once, at the end, so nothing
+was chosen by the rows that judge.
 
 The data are those that tests use (--data, LACUNA_DATA): SST-2, SQuAD 1.1 (its articles, 40 to learn from and 8 to
 evaluate on), WNUT-17 and Multi30k from English to German, with the official parts to evaluate on where there are any;
@@ -96,6 +97,8 @@ class Task:
     metrics: tuple[str, ...]
     """The first one judges."""
     baseline: str
+    minutes: float
+    """Of training steps."""
     files: Callable[[Path, Path], dict[str, Path]]
     """(data, folder for what has to be written) -> options that name the files."""
     shape: str = "encoder"
@@ -108,6 +111,7 @@ TASKS = {
         "classification",
         ("accuracy",),
         "the more frequent label",
+        4,
         sst2,
     ),
     "squad": Task(
@@ -115,16 +119,23 @@ TASKS = {
         "question_answering",
         ("f1", "exact_match"),
         "the better of two fixed guesses",
+        6,
         squad,
     ),
     "wnut17": Task(
-        "WNUT-17: names in messages", "token_classification", ("f1",), "the tag that each word mostly had", wnut17
+        "WNUT-17: names in messages",
+        "token_classification",
+        ("f1",),
+        "the tag that each word mostly had",
+        1.5,
+        wnut17,
     ),
     "multi30k": Task(
         "Multi30k, English to German",
         "seq2seq",
         ("chrf", "bleu"),
         "the source itself",
+        6,
         multi30k,
         "encoder-decoder",
         {"max_length": 64, "max_target_length": 64},
@@ -134,6 +145,7 @@ TASKS = {
         "classification",
         ("accuracy", "f1_macro"),
         "the most frequent label",
+        1.5,
         built_in,
     ),
     "questions": Task(
@@ -141,6 +153,7 @@ TASKS = {
         "question_answering",
         ("f1", "exact_match"),
         "the better of two fixed guesses",
+        3,
         built_in,
     ),
 }
@@ -213,15 +226,18 @@ class Benchmark:
         novels = sorted((self.data / "novels").glob("*.txt"))
         return {
             "objective": PRETRAINING[shape][0],
-            "options": {"vocab_size": self.options.vocab_size, "size": "tiny", "seed": 0, **self.limit(pretrain=True)},
+            "options": {
+                "vocab_size": self.options.vocab_size,
+                "size": "tiny",
+                "seed": 0,
+                **self.limit(self.options.pretrain_minutes),
+            },
             "text": short_hash(*((path.name, path.stat().st_size) for path in novels)),
         }
 
-    def limit(self, *, pretrain: bool = False) -> dict[str, Any]:
+    def limit(self, minutes: float) -> dict[str, Any]:
         """How long a run trains, as options of recipes."""
-        if self.options.steps:
-            return {"max_steps": self.options.steps}
-        return {"max_minutes": self.options.pretrain_minutes if pretrain else self.options.minutes}
+        return {"max_steps": self.options.steps} if self.options.steps else {"max_minutes": minutes}
 
     def pretrained(self, shape: str) -> Path:
         """The folder of the pretrained model; made now if it is not there."""
@@ -281,7 +297,7 @@ class Benchmark:
     def settings(self, name: str, kind: str, seed: int) -> dict[str, Any]:
         """All that decides a run."""
         task = TASKS[name]
-        options = {**task.options, **self.limit(), "seed": seed}
+        options = {**task.options, **self.limit(self.options.minutes or task.minutes), "seed": seed}
         return {
             "task": name,
             "kind": kind,
@@ -298,8 +314,8 @@ class Benchmark:
         label = f"{name}-{kind}-seed{seed}"
         folder = self.work / "runs" / label
         shutil.rmtree(folder, ignore_errors=True)
-        options = {"model": model, **self.files[name], **task.options, **self.limit()}
-        options |= {"seed": seed, "average": "none", "eval_steps": 0, "save_steps": 0, "output_dir": folder}
+        options = {"model": model, **self.files[name], **self.settings(name, kind, seed)["options"]}
+        options |= {"average": "none", "eval_steps": 0, "save_steps": 0, "output_dir": folder}
         seconds = run_recipe(
             f"finetune_{task.recipe}",
             options,
@@ -402,7 +418,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--only", nargs="+", default=list(TASKS), choices=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}")
-    add("--minutes", type=float, default=8, help="of training steps in each run (8)")
+    add("--minutes", type=float, help="of training steps in each run (1.5 to 6, by the task)")
     add("--pretrain_minutes", type=float, default=20, help="of pretraining, once for each shape (20)")
     add("--limit_minutes", type=float, default=15, help="after which a run is ended, evaluation included (15)")
     add("--steps", type=positive, help="of every run, instead of minutes; to try the benchmark itself")

@@ -51,13 +51,15 @@ def _scores(parts: dict[str, list[dict[str, Any]]], metric: str) -> dict[str, An
 
 def _facts(part: dict[str, Any]) -> dict[str, Any]:
     names = ("wall_seconds", "parameters", "steps", "train_tokens")
-    return {name: part["result"].get(name) for name in names} | {"seed": part["settings"]["options"]["seed"]}
+    options = part["settings"]["options"]
+    facts = {name: part["result"].get(name) for name in names}
+    return facts | {"seed": options["seed"], "minutes": options.get("max_minutes")}
 
 
 def to_markdown(report: dict[str, Any]) -> list[str]:
     """The report for people."""
     settings = report["settings"]
-    long = f"{settings['steps']} steps" if settings["steps"] else f"{settings['minutes']:g} minutes of training steps"
+    long = f"{settings['steps']} steps" if settings["steps"] else "for the minutes of training steps in the last table"
     seeds = ", ".join(map(str, settings["seeds"]))
     lines = [
         f"# Fine-tuning, {report['date']}",
@@ -102,8 +104,8 @@ def _pretraining(report: dict[str, Any]) -> list[str]:
 def _runs(report: dict[str, Any]) -> list[str]:
     """Time and size of the runs."""
     lines = [
-        "| task | model | parameters | steps | tokens | minutes in all, the longest |",
-        "|---|---|---|---|---|---|",
+        "| task | model | parameters | minutes of steps | steps | tokens | minutes in all, the longest |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
         for kind in ORDER:
@@ -112,13 +114,14 @@ def _runs(report: dict[str, Any]) -> list[str]:
                 minutes = max(run["wall_seconds"] for run in runs) / 60
                 steps, tokens = (statistics.fmean(run[name] for run in runs) for name in ("steps", "train_tokens"))
                 mark = " (busy)" if kind in row["busy"] else ""
+                size = f"{runs[0]['parameters'] / 1e6:.2f} M | {runs[0]['minutes'] or ''}"
                 lines.append(
-                    f"| {row['task']} | {TITLES[kind]} | {runs[0]['parameters'] / 1e6:.2f} M | {steps:,.0f} | "
-                    f"{tokens / 1e6:.2f} M | {minutes:.1f}{mark} |"
+                    f"| {row['task']} | {TITLES[kind]} | {size} | {steps:,.0f} | {tokens / 1e6:.2f} M | "
+                    f"{minutes:.1f}{mark} |"
                 )
             elif kind in row["too_long"]:
                 limit = report["settings"]["limit_minutes"]
-                lines.append(f"| {row['task']} | {TITLES[kind]} | | | | ended after {limit:g} |")
+                lines.append(f"| {row['task']} | {TITLES[kind]} | | | | | ended after {limit:g} |")
     commits = sorted({commit for row in report["rows"] for commit in row["commits"]})
     return [*lines, "", f"Runs were made at: {', '.join(commits) or 'no commit yet'}."]
 
