@@ -173,6 +173,7 @@ class Classification(Task):
             train, problem_type, separator=label_separator, given=label_names, balanced=class_weights == "balanced"
         )
         self.metric, self.mistakes_heading = self.head.metric, self.head.mistakes_heading
+        self.probability_note = self.head.probability_note
         self.problem_type, self.label_names = self.head.problem_type, self.head.names
         train_targets = [self.head.target(row) for row in train]
         if held_out:
@@ -187,6 +188,7 @@ class Classification(Task):
         self._train_targets, self._eval_targets, self._eval_rows = train_targets, targets, held_out
         self.set_examples(train=self._examples(train, train_targets), held_out=self._examples(held_out, targets))
         self.note_overlap(train=list(map(self._texts, train)), held_out=list(map(self._texts, held_out)))
+        self.note_scarce(train=self.balance(), held_out=self.head.balance(targets))
         self.note_cut(self.lengths)
 
     # Columns, labels and features
@@ -302,6 +304,11 @@ class Classification(Task):
     def balance(self) -> dict[str, int]:
         """Training rows of each label; empty for numbers."""
         return self.head.balance(self._train_targets)
+
+    def balanced(self) -> tuple[str, int]:
+        """Rows, also where one has several labels: shares are then more than one together, or less."""
+        counted, total = super().balanced()
+        return f"{counted}, each with any number of labels" if self.problem_type == MULTI else counted, total
 
     def show(self, example: Inputs) -> list[str]:
         """Tokens and label of an example."""

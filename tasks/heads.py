@@ -25,6 +25,7 @@ class Head(Protocol):
     problem_type: str
     metric: str
     mistakes_heading: str
+    probability_note: str
     names: list[str]
     """Of the outputs, in order."""
     notes: list[str]
@@ -105,6 +106,7 @@ class SingleLabel:
 
     problem_type, metric = labels.SINGLE, "accuracy"
     mistakes_heading = "The {count} most confident mistakes"
+    probability_note = "The probability is that of the predicted label."
 
     def __init__(self, *, rows: Sequence[Row], column: str, given: Sequence[str] | None, balanced: bool) -> None:
         self.column = column
@@ -191,6 +193,11 @@ class SeveralLabels:
 
     problem_type, metric = labels.MULTI, "f1_micro"
     mistakes_heading = SingleLabel.mistakes_heading
+    probability_note = (
+        "The probability is that of the whole prediction: the product, over all labels, of the probability of having "
+        "the label where it is predicted, and of not having it where it is not, as if labels did not depend on each "
+        "other. `probabilities` has that of each label."
+    )
     threshold = 0.5
 
     def __init__(
@@ -264,14 +271,14 @@ class SeveralLabels:
         return {"subset_accuracy": ((logits > 0) == (targets > 0.5)).all(dim=-1)}
 
     def records(self, logits: Tensor) -> list[Record]:
-        """Labels, the probability of each of them, and of the set as a whole, as if labels were independent."""
+        """The labels, the probability of every label there is, and of the set as a whole (see the note above)."""
         probabilities = logits.sigmoid()
         chosen = probabilities > self.threshold
         whole = torch.where(chosen, probabilities, 1 - probabilities).prod(dim=-1)
         found = []
         for row, mine, sure in zip(probabilities.tolist(), chosen.tolist(), whole.tolist(), strict=True):
             prediction = [number for number, on in enumerate(mine) if on]
-            each = [round(row[number], 6) for number in prediction]
+            each = [round(probability, 6) for probability in row]
             found.append({"prediction": prediction, "probabilities": each, "probability": sure})
         return found
 
@@ -306,10 +313,8 @@ class SeveralLabels:
         return {
             "gold": [self.names[number] for number in record["label"]],
             "prediction": [self.names[number] for number in record["prediction"]],
-            "probabilities": dict(
-                zip([self.names[n] for n in record["prediction"]], record["probabilities"], strict=True)
-            ),
             "probability": round(record["probability"], 6),
+            "probabilities": dict(zip(self.names, record["probabilities"], strict=True)),
             "correct": record["label"] == record["prediction"],
         }
 
@@ -330,6 +335,7 @@ class Number:
 
     problem_type, metric = labels.NUMBER, "pearson"
     mistakes_heading = "The {count} largest errors"
+    probability_note = ""
 
     def __init__(self, *, rows: Sequence[Row], column: str, given: Sequence[str] | None, balanced: bool) -> None:
         if given is not None or balanced:

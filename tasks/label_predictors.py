@@ -1,5 +1,6 @@
 """Answers that are chosen: a label, a piece of the context, one of several choices."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ _NO_LABEL = "\0label"
 
 
 class ClassificationPredictor(Predictor):
-    """The label of a text or a pair; all labels with their probabilities where several can hold; or a number."""
+    """The label of a text or a pair; where several can hold, these and the probabilities of all; or a number."""
 
     @classmethod
     def auto_class(cls, config: Any) -> str:
@@ -29,7 +30,7 @@ class ClassificationPredictor(Predictor):
             self.problem = "regression" if config.num_labels == 1 else "single_label_classification"
         if self.problem != "regression":
             several = self.problem == "multi_label_classification"
-            self.columns = ("prediction", "probabilities" if several else "probability")
+            self.columns = ("prediction", "probability", *(("probabilities",) if several else ()))
         config.problem_type = self.problem  # by which the pipeline chooses between softmax, sigmoid and neither
         self._pipeline = self.pipeline("text-classification", top_k=None)
 
@@ -41,10 +42,12 @@ class ClassificationPredictor(Predictor):
                 yield {"prediction": next(iter(numbers.values())) if len(numbers) == 1 else numbers}
             elif self.problem == "multi_label_classification":
                 threshold = self.settings.get("threshold", 0.5)
-                found = {each["label"]: round(each["score"], 6) for each in scores}
+                found = {each["label"]: each["score"] for each in scores}
                 chances = {name: found[name] for _, name in sorted(self.model.config.id2label.items())}
                 chosen = [name for name, chance in chances.items() if chance > threshold]
-                yield {"prediction": chosen, "probabilities": chances}
+                whole = math.prod(chance if name in chosen else 1 - chance for name, chance in chances.items())
+                rounded = {name: round(chance, 6) for name, chance in chances.items()}
+                yield {"prediction": chosen, "probability": round(whole, 6), "probabilities": rounded}
             else:
                 yield {"prediction": scores[0]["label"], "probability": round(scores[0]["score"], 6)}
 

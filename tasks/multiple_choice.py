@@ -44,6 +44,7 @@ class MultipleChoice(Task):
 
     name = "multiple_choice"
     metric = "accuracy"
+    probability_note = "The probability is that of the chosen one among the choices."
 
     def __init__(
         self,

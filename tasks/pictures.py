@@ -79,27 +79,32 @@ def _draw_matrix(figure: Any, whole: Matrix, heading: str) -> None:
     figure.colorbar(image, ax=axes, fraction=0.3 / (cell * size + 0.6), pad=0.02, label="share of the row")
 
 
+def _cell(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
 def _draw_bars(figure: Any, table: Table, heading: str) -> None:
-    """A group of bars for each row, from the first row at the top."""
+    """A group of bars for each row, from the first row at the top, with their numbers."""
     rows = table.rows[:MOST_LABELS]
     names = [_name(str(row[0])) for row in rows]
     width = 0.8 / max(len(table.bars), 1)
     figure.set_size_inches(7.5, 0.5 + len(rows) * max(0.24, 0.14 * len(table.bars) + 0.08))
     axes = figure.add_axes((0, 0, 1, 1))
     places = np.arange(len(rows))
-    highest = 1.0
-    for position, (column, colour) in enumerate(zip(table.bars, (BLUE, VERMILION, GREEN, "#999999"), strict=False)):
-        index = list(table.columns).index(column)
-        values = [float(row[index]) if isinstance(row[index], int | float) else 0.0 for row in rows]  # type: ignore[arg-type]
-        highest = max(highest, 100.0 if max(values, default=0.0) > 1 else 1.0)
+    found = [[_cell(row[list(table.columns).index(column)]) for row in rows] for column in table.bars]
+    highest = 100.0 if any((value or 0.0) > 1 for values in found for value in values) else 1.0
+    colours = (BLUE, VERMILION, GREEN, "#999999")
+    for position, (column, values, colour) in enumerate(zip(table.bars, found, colours, strict=False)):
         at = places + (position - (len(table.bars) - 1) / 2) * width
-        axes.barh(at, values, height=0.92 * width, color=colour, label=column)
-        if len(table.bars) == 1:
-            for place, value in zip(at, values, strict=True):
-                axes.text(value, place, f" {value:.3g}", va="center", fontsize=8)
+        axes.barh(at, [value or 0.0 for value in values], height=0.92 * width, color=colour, label=column)
+        for place, value in zip(at, values, strict=True):
+            if value is not None:  # also 0, which would be no bar at all
+                said = f" {value:.1f}" if highest > 1 else f" {value:.2f}"
+                axes.text(value, place, said, va="center", fontsize=8 if len(table.bars) == 1 else 6.5)
     axes.set_yticks(places, names, parse_math=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(0, highest)
+    axes.set_xlim(0, 1.07 * highest)  # with room for the number of the longest bar
+    axes.set_xticks(np.linspace(0, highest, 6))
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)

@@ -100,7 +100,8 @@ def _mistakes(task: Task, predictions: Sequence[Mapping[str, Any]]) -> list[str]
     found = task.mistakes(predictions)[:MOST_MISTAKES]
     if not found:
         return ["## Mistakes", "", "There are none."] if predictions else []
-    lines = [f"## {task.mistakes_heading.format(count=len(found))}", "", "````text"]
+    note = [task.probability_note, ""] if task.probability_note else []
+    lines = [f"## {task.mistakes_heading.format(count=len(found))}", "", *note, "````text"]
     for place, prediction in enumerate(found, start=1):
         for order, (name, value) in enumerate(item for item in prediction.items() if item[0] != "correct"):
             mark = f"{place:>3}. " if order == 0 else " " * 5

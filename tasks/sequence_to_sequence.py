@@ -46,6 +46,7 @@ class SequenceToSequence(Task):
     name = "sequence_to_sequence"
     metric = "chrf"
     mistakes_heading = "The {count} surest texts that are not as they should be"
+    probability_note = "The probability is the geometric mean of those of the tokens that were written."
 
     def __init__(
         self,
@@ -103,9 +104,10 @@ class SequenceToSequence(Task):
         targets, cut_targets = self.writer.targets([pair.target for pair in pairs])
         cut = (("sources", cut_sources, "max_length"), ("targets", cut_targets, "max_target_length"))
         for what, count, option in cut if note else ():
-            if count:
-                length = getattr(self.writer, option)
-                self.notes.append(f"{count / len(pairs):.1%} of the training {what} are cut to --{option} {length}")
+            share = (
+                f"{count / len(pairs):.1%} of the training {what} are" if count else f"none of the training {what} is"
+            )
+            self.notes.append(f"{share} cut to --{option} {getattr(self.writer, option)}")
         return [
             {**self.writer.example(source, target), "source": source}
             for source, target in zip(sources, targets, strict=True)

@@ -1,8 +1,12 @@
-"""Which rows are held out where nobody named a file of them."""
+"""Which rows are held out where nobody named a file of them, and which labels are hardly among those that are."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
+
+FEW = 5
+"""With fewer held-out examples of a label, its own scores say little."""
+_MOST_LABELS = 20  # that a line names
 
 
 def split_groups(*, groups: Sequence[Hashable], fraction: float, seed: int) -> tuple[list[int], list[int]]:
@@ -22,3 +26,22 @@ def split_groups(*, groups: Sequence[Hashable], fraction: float, seed: int) -> t
     chosen = {kinds[place] for place in np.random.default_rng(seed).permutation(len(kinds))[:count].tolist()}
     held_out = [row for row, group in enumerate(numbers) if group in chosen]
     return [row for row, group in enumerate(numbers) if group not in chosen], held_out
+
+
+def scarce_labels(*, train: Mapping[str, int], held_out: Mapping[str, int], what: str = "rows") -> str | None:
+    """A line on the labels that are learnt and that few held-out examples have, or none; None where there are none.
+
+    Args:
+        train, held_out: how often each label is there.
+        what: was counted.
+    """
+    learnt = [name for name, count in train.items() if count]
+    few = sorted((name for name in learnt if held_out.get(name, 0) < FEW), key=lambda name: held_out.get(name, 0))
+    if not few or not any(held_out.values()):
+        return None
+    parts = [f"{name} {held_out.get(name, 0)} ({train[name]:,} to learn from)" for name in few[:_MOST_LABELS]]
+    more = f" and {len(few) - _MOST_LABELS} more" if len(few) > _MOST_LABELS else ""
+    return (
+        f"fewer than {FEW} {what} are held out of {len(few)} of {len(learnt)} labels, whose own scores say little: "
+        f"{', '.join(parts)}{more}"
+    )

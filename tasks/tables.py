@@ -77,8 +77,8 @@ class Table:
     """Columns of numbers from 0 to 1, or all from 0 to 100, that are drawn."""
 
     def text(self) -> list[str]:
-        """The table."""
-        return markdown_table(self.columns, self.rows)
+        """The table, or that nothing is in it."""
+        return markdown_table(self.columns, self.rows) if self.rows else ["There are none."]
 
 
 @dataclass(frozen=True, slots=True)

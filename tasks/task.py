@@ -1,12 +1,14 @@
 """What all tasks have in common: examples of a data set, what was last summarized, and what people are shown of it."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from tasks.features import by_length
+from tasks.splits import scarce_labels
 from tasks.tables import Matrix, Points, Table
 
 _MOST_LABELS = 30  # that `describe` counts
@@ -28,6 +30,8 @@ class Task:
     greater_is_better = True
     mistakes_heading = "The {count} most confident mistakes"
     """What the report calls the first of `mistakes`."""
+    probability_note = ""
+    """What the `probability` of `predictions` is that of, a sentence for the report."""
     mixture: list[tuple[int, float]] = []
 
     def __init__(self, *, tokenizer: Any, max_length: int) -> None:
@@ -119,13 +123,18 @@ class Task:
         """How many training examples there are of each label; empty where there are no labels."""
         return {}
 
+    def balanced(self) -> tuple[str, int]:
+        """What `balance` counts, and of how many shares are taken."""
+        return "examples to learn from", self.num_examples
+
     def describe(self, examples: int = 0) -> list[str]:
         """`notes`, how many rows there are, and the first training examples as the model will see them."""
         lines = [*self.notes, f"{self.num_examples:,} examples to learn from, {self.num_eval_examples:,} held out"]
         if balance := self.balance():
-            parts = [f"{name} {count:,} ({count / self.num_examples:.1%})" for name, count in balance.items()]
+            counted, total = self.balanced()
+            parts = [f"{name} {count:,} ({count / max(total, 1):.1%})" for name, count in balance.items()]
             more = f" and {len(parts) - _MOST_LABELS} more" if len(parts) > _MOST_LABELS else ""
-            lines.append(f"label balance of the examples to learn from: {', '.join(parts[:_MOST_LABELS])}{more}")
+            lines.append(f"label balance of the {counted}: {', '.join(parts[:_MOST_LABELS])}{more}")
         for row in range(min(examples, self.num_examples)):
             lines += [f"example {row + 1}:", *(f"    {line}" for line in self.show(self._train[row]))]
         return lines
@@ -154,6 +163,19 @@ class Task:
         cut = sum(length >= self.max_length for length in lengths)
         share = f"{cut / len(lengths):.1%} of the {what} reach" if cut else f"none of the {what} reaches"
         self.notes.append(f"{share} --max_length {self.max_length}{': cut there' if cut else ''}")
+
+    def note_windows(self, owners: Sequence[int], *, what: str) -> None:
+        """Say which share is too long for one window; `owners` has for each window the number of its text."""
+        counts = Counter(owners)
+        long = sum(count > 1 for count in counts.values())
+        share = f"{long / len(counts):.1%} of the {what} are" if long else f"none of the {what} is"
+        seen = " and are seen in several windows" if long else ""
+        self.notes.append(f"{share} longer than --max_length {self.max_length}{seen}")
+
+    def note_scarce(self, *, train: Mapping[str, int], held_out: Mapping[str, int], what: str = "rows") -> None:
+        """Say which labels few of the held-out examples have, or none."""
+        if line := scarce_labels(train=train, held_out=held_out, what=what):
+            self.notes.append(line)
 
     def note_pairs(self) -> None:
         """Warn where the tokenizer puts nothing between two texts, so that a model cannot tell where one ends."""

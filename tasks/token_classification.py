@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from tasks.classification import stratified_split
 from tasks.errors import TaskError
 from tasks.features import model_inputs, pad_inputs, pad_like
+from tasks.labels import counted
 from tasks.metrics import classification_metrics, entity_metrics
 from tasks.rows import as_rows
 from tasks.tables import Matrix, Points, Table
@@ -68,6 +69,7 @@ class TokenClassification(Task):
     """
 
     name = "token_classification"
+    probability_note = "The probability is that of the least sure tag: of the sentence, and of each entity."
 
     def __init__(
         self,
@@ -108,6 +110,7 @@ class TokenClassification(Task):
         self._train_sentences, self._eval_sentences = train, held_out
         windows = [self._windows(part) for part in (train, held_out)]
         self._note_windows(windows[0], train)
+        self._note_scarce()
         self.set_examples(
             train=self._examples(windows[0], self._train_tags), held_out=self._examples(windows[1], self._eval_tags)
         )
@@ -209,17 +212,21 @@ class TokenClassification(Task):
         )
 
     def _note_windows(self, windows: Sequence[TokenWindow], sentences: Sequence[Sentence]) -> None:
-        long = {
-            window.sentence for number, window in enumerate(windows[1:]) if window.sentence == windows[number].sentence
-        }
-        if long:
-            self.notes.append(
-                f"{len(long) / len(sentences):.1%} of the training sentences are longer than --max_length "
-                f"{self.max_length} and are seen in several windows; every token is tagged once"
-            )
+        self.note_windows([window.sentence for window in windows], what="training sentences")
         seen = sum(len(np.unique(window.words[window.words >= 0])) for window in windows)
         if lost := sum(len(item.words) for item in sentences) - seen:
             self.notes.append(f"{lost:,} tokens are nothing to the tokenizer and get {self.default_tag!r} unseen")
+
+    def _note_scarce(self) -> None:
+        """Say which types of entities, or which tags without such, are hardly among the held-out sentences."""
+
+        def found(sentences: Sequence[Sentence]) -> Counter[str]:
+            if self.scheme == PLAIN:
+                return Counter(tag for item in sentences for tag in item.tags)
+            return Counter(entity.type or "entity" for item in sentences for entity in entities(item.tags))
+
+        what = "tokens" if self.scheme == PLAIN else "entities"
+        self.note_scarce(train=found(self._train_sentences), held_out=found(self._eval_sentences), what=what)
 
     @staticmethod
     def _examples(windows: Sequence[TokenWindow], tags: Sequence[np.ndarray]) -> list[Inputs]:
@@ -386,13 +393,12 @@ class TokenClassification(Task):
         return {"Confusion matrix": Matrix(self.label_names, counts.tolist())}
 
     def balance(self) -> Mapping[str, int]:
-        """In how many training sentences there is an entity of each type, or each tag."""
-        return dict(Counter(kind for item in self._train_sentences for kind in self._kinds(item)).most_common())
+        """How many tokens of the training sentences have each label of the model."""
+        return counted(self.label_names, np.concatenate(self._train_tags).tolist())
 
-    def _kinds(self, item: Sentence) -> list[str]:
-        if self.scheme == PLAIN:
-            return sorted(set(item.tags))
-        return sorted({entity.type or "entity" for entity in entities(item.tags)}) or ["no entity"]
+    def balanced(self) -> tuple[str, int]:
+        """Tokens, as the data has them."""
+        return "tokens to learn from", sum(len(item.words) for item in self._train_sentences)
 
     def show(self, example: Inputs) -> list[str]:
         """One example: its tokens, each that counts with its tag."""

@@ -248,8 +248,12 @@ def test_several_labels_are_learnt(tokenizer, small_model, fit, evaluate):
     # always all three: precision 1/2, recall 1; the empty set is the most frequent one with the others
     assert baseline["f1_micro"] == pytest.approx(2 / 3) and baseline["subset_accuracy"] == 1 / 8
     first, last = work.predictions()[0], work.predictions()[7]
-    assert first["gold"] == first["prediction"] == [] and first["probabilities"] == {} and first["correct"]
-    assert list(last["probabilities"]) == last["gold"] == ["t0", "t1", "t2"] and 0.5 < last["probability"] < 1
+    assert first["gold"] == first["prediction"] == [] and first["correct"]
+    assert list(first["probabilities"]) == list(last["probabilities"]) == last["gold"] == ["t0", "t1", "t2"]
+    for row in work.predictions():  # each label is as probable as it is, the set as the product
+        chances = [p if name in row["prediction"] else 1 - p for name, p in row["probabilities"].items()]
+        assert row["probability"] == pytest.approx(math.prod(chances), abs=1e-5) and min(chances) > 0.5
+    assert "product" in work.probability_note
     assert [row[0] for row in work.tables()["By label"].rows] == ["t0", "t1", "t2"]
     assert work.settings()["threshold"] == 0.5
     json.dumps([work.settings(), work.records, work.predictions()])
@@ -261,6 +265,9 @@ def test_hold_out_of_several_labels_keeps_the_rare_ones_apart(tokenizer):
     held_out = [work.eval_example(row)["labels"] for row in range(work.num_eval_examples)]
     assert len(held_out) == 20 and sum(len(labels) == 2 for labels in held_out) == 2
     assert work.balance() == {"often": 80, "rare": 8}
+    said = "\n".join(work.describe())
+    assert "examples to learn from, each with any number of labels: often 80 (100.0%), rare 8 (10.0%)" in said
+    assert "fewer than 5 rows are held out of 1 of 2 labels, whose own scores say little: rare 2 (8 to learn" in said
 
 
 # Numbers
@@ -334,6 +341,16 @@ def test_what_is_shown_before_training(tokenizer):
     plain = task(tokenizer).describe()
     assert not any("warning" in line for line in plain)
     assert "none of the training texts reaches --max_length 256" in plain
+
+
+def test_labels_that_are_hardly_held_out_are_named(tokenizer):
+    rows = [{"text": f"x {i}", "label": "odd" if i == 7 else "ab"[i % 2]} for i in range(99)]
+    (note,) = [note for note in task(tokenizer, rows).notes if note.startswith("fewer than 5 rows are held out")]
+    assert "of 1 of 3 labels" in note and note.endswith("say little: odd 0 (1 to learn from)")
+    held_out = [{"text": f"y {i}", "label": "a"} for i in range(9)]
+    (note,) = [note for note in task(tokenizer, rows, eval_rows=held_out).notes if note.startswith("fewer than 5")]
+    assert note.endswith("say little: b 0 (48 to learn from), odd 0 (1 to learn from)")
+    assert not any("fewer than 5" in note for note in task(tokenizer, rows[:7] + rows[8:]).notes)
 
 
 def test_a_tokenizer_that_does_not_part_two_texts_is_told(tokenizer):

@@ -265,6 +265,8 @@ def test_what_people_are_told(tokenizer):
     assert "reach --max_length 16" in said
     assert json.dumps(work.settings()) and work.settings()["choices_columns"] == ["choices"]
     assert work.balance() == {"choice 0": 4, "choice 1": 5}
+    assert "label balance of the examples to learn from: choice 0 4 (44.4%), choice 1 5 (55.6%)" in said
+    assert sum(line.startswith("example ") for line in work.describe(5)) == 5
     left = copy.deepcopy(tokenizer)
     left.padding_side = "left"
     assert task(left, eval_rows=ROWS).collate([work.example(0, 0)])["attention_mask"][0, -1] == 1

@@ -280,7 +280,10 @@ def test_what_people_are_told(writer_tokenizers):
     assert (work.num_examples, work.num_eval_examples) == (16, 4)
     held_out = {pair.source for pair in work._eval_pairs}
     assert len(held_out) == 2 and not any(work.show(work.example(i, 0))[0][5:-5] in held_out for i in range(16))
-    assert "-> " in "\n".join(work.describe(1))
+    said = work.describe(5)
+    assert "-> " in "\n".join(said) and sum(line.startswith("example ") for line in said) == 5
+    assert "none of the training sources is cut to --max_length 256" in said
+    assert "none of the training targets is cut to --max_target_length 128" in said
     assert json.dumps(work.settings()) and work.settings()["max_target_length"] == 128
 
 

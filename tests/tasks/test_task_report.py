@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from tasks.errors import StorageError
-from tasks.pictures import MOST_LABELS, draw
+from tasks.pictures import MOST_LABELS, _draw_bars, draw
 from tasks.report import headline, write_results
 from tasks.tables import Matrix, Points, Table, markdown_table, number
 from tasks.task import Task
@@ -82,6 +83,16 @@ def test_mistakes_are_the_surest_twenty(tmp_path):
     right = [{**prediction, "correct": True} for prediction in PREDICTIONS]
     write_results(Invented(right, {}), RESULTS, tmp_path)
     assert (tmp_path / "report.md").read_text().endswith("## Mistakes\n\nThere are none.\n")
+
+
+def test_what_a_probability_is_that_of_is_said_above_the_mistakes(tmp_path):
+    work = Invented(PREDICTIONS, {})
+    work.probability_note = "The probability is that of the predicted label."
+    write_results(work, RESULTS, tmp_path)
+    heading = "## The 20 most confident mistakes\n\nThe probability is that of the predicted label.\n\n````text\n"
+    assert heading in (tmp_path / "report.md").read_text()
+    write_results(Invented(PREDICTIONS, {}), RESULTS, tmp_path)
+    assert "## The 20 most confident mistakes\n\n````text\n" in (tmp_path / "report.md").read_text()
 
 
 def test_long_texts_are_cut_and_contexts_around_the_answer(tmp_path):
@@ -161,6 +172,22 @@ def test_a_matrix_is_reduced_to_its_frequent_labels():
     assert len(small.labels) == len(small.counts) == len(small.counts[0]) == 60
     assert small.labels[-1] == "11 others" and small.labels[0] == "l11"
     assert sum(map(sum, small.counts)) == sum(map(sum, counts))
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected", "longest"),
+    [
+        ([["who", 0.5, 1.0], ["what", 0.0, None]], [" 0.50", " 0.00", " 1.00"], 1.0),
+        ([["who", 8.25, 100.0], ["what", 0.0, 0.5]], [" 8.2", " 0.0", " 100.0", " 0.5"], 100.0),
+        ([["who", 0.0, 0.0]], [" 0.00", " 0.00"], 1.0),
+    ],
+)
+def test_every_bar_has_its_number_also_that_of_nothing(rows, expected, longest):
+    figure = Figure()
+    _draw_bars(figure, Table(["word", "exact_match", "f1"], rows, bars=("exact_match", "f1")), "By word")
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.texts] == expected
+    assert axes.get_xlim()[1] > longest == max(axes.get_xticks())  # the number of the longest bar has room
 
 
 def test_bars_and_points(tmp_path):

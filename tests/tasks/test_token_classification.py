@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertForTokenClassification, PreTrainedTokenizerFast
 
 from tasks import TaskError
+from tasks.pictures import _draw_bars
+from tasks.report import write_results
 from tasks.rows import as_rows
 from tasks.tagged import cut_sentences, guess_columns, read_sentences, window_bounds, words_of_tokens
 from tasks.token_classification import TokenClassification, word_choices
@@ -287,6 +290,25 @@ def test_records_of_two_halves_give_the_same_summary(tokenizer, tagger, evaluate
 MODEL = ("input_ids", "attention_mask", "token_type_ids", "labels")
 
 
+def test_a_model_that_finds_nothing_has_a_picture_with_numbers(tokenizer, tmp_path):
+    work = task(tokenizer, eval_rows=ROWS)
+    batch = work.collate([work.eval_example(row) for row in range(4)])
+    logits = torch.zeros(*batch["input_ids"].shape, 5)
+    logits[..., 0] = 9.0  # O everywhere
+    found = work.summarize(work.evaluate(Fixed(logits), batch))
+    write_results(work, {f"eval_{name}": value for name, value in found.items()}, tmp_path)
+    assert found["f1"] == 0.0 and (tmp_path / "per-type.png").is_file()
+    assert "| place | 0 | 0 | 0 | 2 |" in (tmp_path / "report.md").read_text()
+    figure = Figure()
+    _draw_bars(figure, work.tables()["Entities by type"], "Entities by type")
+    assert [text.get_text() for text in figure.axes[0].texts] == [" 0.00"] * 6
+    nothing = task(tokenizer, eval_rows=rows("the/O dog/O"))
+    batch = nothing.collate([nothing.eval_example(0)])
+    nothing.summarize(nothing.evaluate(Fixed(logits[:1, : batch["input_ids"].shape[1]]), batch))
+    write_results(nothing, {}, tmp_path / "nothing")
+    assert "## Entities by type\n\nThere are none.\n" in (tmp_path / "nothing" / "report.md").read_text()
+
+
 def test_words_are_decided_by_the_mean_of_their_tokens():
     words = torch.tensor([[-1, 0, 0, 1], [0, 0, 0, -1]])
     probabilities = torch.tensor([[[0.5, 0.5], [0.9, 0.1], [0.3, 0.7], [0.2, 0.8]], [[0.4, 0.6]] * 3 + [[1.0, 0.0]]])
@@ -349,12 +371,19 @@ def test_a_part_is_held_out_by_its_rarest_type(tokenizer):
 
 
 def test_what_people_are_told(tokenizer):
-    work = task(tokenizer, eval_rows=ROWS[:1], max_length=12)
+    work = task(tokenizer, eval_rows=rows("a/O river/B-water in/O the/O north/B-place"), max_length=12)
     said = "\n".join(work.describe(2))
     assert "water (2)" in said and "place (2)" in said and "several windows" in said and "/B-water" in said
     assert work.settings()["label_names"] == work.label_names and work.settings()["max_length"] == 12
     assert json.dumps(work.settings())
-    assert work.balance() == {"place": 2, "water": 2, "no entity": 1}
+    # Tokens are counted, each once, so that shares make a whole.
+    assert work.balance() == {"O": 15, "B-place": 2, "I-place": 1, "B-water": 2, "I-water": 1}
+    assert "label balance of the tokens to learn from: O 15 (71.4%), B-place 2 (9.5%), I-place 1 (4.8%)" in said
+    assert "fewer than 5 entities are held out of 2 of 2 labels, whose own scores say little: water 1 (2 to" in said
+    assert "none of the training sentences is longer than --max_length 256" in task(tokenizer, eval_rows=ROWS).notes
+    plain = task(tokenizer, rows("the/DET dog/NOUN", "a/DET fox/NOUN"), eval_rows=rows("fox/NOUN " * 6))
+    assert plain.balance() == {"DET": 2, "NOUN": 2} and sum(line[:8] == "example " for line in plain.describe(5)) == 2
+    assert any("fewer than 5 tokens are held out of 1 of 2 labels" in note and "DET 0" in note for note in plain.notes)
 
 
 # Bad input
@@ -428,6 +457,7 @@ def test_wnut17(tokenizer, shared_data, tagger, evaluate):
     assert found["f1"] == pytest.approx(
         f1_score([row["tags"] for row in parts["dev"]], [t for t, _ in work._predicted()])
     )
+    assert sum(work.balance().values()) == sum(len(row["tokens"]) for row in parts["train"])
     read = read_sentences(as_rows(parts["dev"], part="evaluation"), tokens_column="tokens", tags_column="tags")
     assert [prediction["text"] for prediction in work.predictions()] == [item.text for item in read]
     assert 0 <= work.baseline()["f1"] < 0.5
