@@ -74,7 +74,7 @@ def read_settings(model: Any) -> dict[str, Any]:
 
 def best_spans(
     *, start: Tensor, end: Tensor, allowed: Tensor, max_answer_length: int, count: int
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The best spans of each row: every span is scored by the sum of the logits of its ends.
 
     Args:
@@ -84,7 +84,8 @@ def best_spans(
         count: how many spans to return.
 
     Returns:
-        Scores, first and last tokens [B, at most count], best first; a score is -inf where a row has fewer spans.
+        Scores, first and last tokens [B, at most count], best first; a score is -inf where a row has fewer spans. And
+        the rest [B]: the logarithm of the sum of the exponentials of the scores of all other spans.
     """
     start, end = start.masked_fill(~allowed, -math.inf), end.masked_fill(~allowed, -math.inf)
     length = start.shape[1]
@@ -92,9 +93,11 @@ def best_spans(
     scores = torch.full((len(start), min(max_answer_length, length), length), -math.inf, device=start.device)
     for further in range(scores.shape[1]):
         scores[:, further, : length - further] = start[:, : length - further] + end[:, further:]
-    best, places = scores.flatten(1).topk(min(count, scores[0].numel()), dim=1)
+    scores = scores.flatten(1)
+    best, places = scores.topk(min(count, scores.shape[1]), dim=1)
+    rest = torch.logsumexp(scores.scatter(1, places, -math.inf), dim=1)
     first = places % length
-    return best, first, first + places // length
+    return best, first, first + places // length, rest
 
 
 class QuestionAnsweringPipeline(ChunkPipeline):
@@ -105,8 +108,9 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         answer([{"question": ..., "context": ...}, ...], batch_size=32)
 
     Each answer is a dictionary with `answer`, its place in the context (`start`, `end`, in characters) and `score`,
-    the probability of this span beside "the answer is not here". An answer of no characters at 0 says that the context
-    has none; it is given where the model learnt that from such questions, or where `handle_impossible_answer` is set.
+    its probability among all spans of all windows and "the context has no answer", by a softmax over the sums of the
+    logits of their ends. An answer of no characters at 0 says that the context has none; it is given where the model
+    learnt that from such questions, or where `handle_impossible_answer` is set.
 
     Options, of the pipeline or of a call; the defaults are those that the model was fine-tuned with (`task.json`):
         top_k: how many answers; more than one gives a list for each question, best first.
@@ -242,7 +246,8 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     # From windows to spans
 
     def _forward(self, inputs: dict[str, Any], max_answer_length: int | None = None, top_k: int = 1) -> dict[str, Any]:
-        """Of each window the best spans: their scores and characters, each [B, spans], and the score of "not here".
+        """Of each window the best spans: their scores and characters, each [B, spans]; and the scores of "not here"
+        and of all other spans together.
 
         A window says at its first token how much it believes that the answer is elsewhere.
         """
@@ -250,7 +255,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         output = self.model(**model_inputs)
         null = inputs["attention_mask"].argmax(dim=1)[:, None]  # not 0 where padding stands on the left
         start, end = output["start_logits"].float(), output["end_logits"].float()
-        scores, first, last = best_spans(
+        scores, first, last, rest = best_spans(
             start=start,
             end=end,
             allowed=inputs["allowed"].bool(),
@@ -262,6 +267,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             "starts": inputs["offsets"][..., 0].gather(1, first),
             "ends": inputs["offsets"][..., 1].gather(1, last.clamp(max=start.shape[1] - 1)),
             "null": (start.gather(1, null) + end.gather(1, null))[:, 0],
+            "rest": rest,
             "context": inputs["context"],
             "is_last": inputs["is_last"],
         }
@@ -278,21 +284,25 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         """The best spans over all windows of a question, each once."""
         context = windows[0]["context"]
         leads: dict[tuple[int, int], float] = {}
+        rests = [0.0]  # that of "no answer", and of the spans of each window that were not kept
         for window in windows:
             # Windows are compared by how much more they believe in a span than in "not here".
+            rests.append(float(window["rest"][0] - window["null"][0]))
             columns = (window["scores"][0] - window["null"][0], window["starts"][0], window["ends"][0])
             for lead, start, end in zip(*(column.tolist() for column in columns), strict=True):
                 if lead > -math.inf:
                     place = _trimmed(context, start, end)
                     leads[place] = max(lead, leads.get(place, -math.inf))
+        whole = _log_sum([*rests, *leads.values()])
         best = sorted(leads, key=lambda place: leads[place], reverse=True)[:top_k]
-        answers = [_answer(context, *place, leads[place]) for place in best] or [_answer(context, 0, 0, -math.inf)]
+        answers = [_answer(context, *place, leads[place] - whole) for place in best]
+        answers = answers or [_answer(context, 0, 0, -math.inf)]
         if threshold is None:
             threshold = self.settings["threshold"]
         may_have_none = threshold is not None if handle_impossible_answer is None else handle_impossible_answer
         if may_have_none:
             lead = leads[best[0]] if best else -math.inf
-            nothing = _answer(context, 0, 0, -lead)
+            nothing = _answer(context, 0, 0, -whole)
             answers.insert(0 if -lead > (threshold or 0.0) else 1, nothing)
         return answers[0] if top_k == 1 else answers[:top_k]
 
@@ -337,9 +347,14 @@ def _trimmed(context: str, start: int, end: int) -> tuple[int, int]:
     return start, start + len(text.strip())
 
 
-def _answer(context: str, start: int, end: int, lead: float) -> dict[str, Any]:
-    score = 1 / (1 + math.exp(-lead)) if lead > -700 else 0.0
-    return {"score": score, "start": start, "end": end, "answer": context[start:end]}
+def _log_sum(values: list[float]) -> float:
+    """The logarithm of the sum of exponentials, of which one is that of a finite number."""
+    highest = max(values)
+    return highest + math.log(sum(math.exp(value - highest) for value in values))
+
+
+def _answer(context: str, start: int, end: int, log_probability: float) -> dict[str, Any]:
+    return {"score": math.exp(log_probability), "start": start, "end": end, "answer": context[start:end]}
 
 
 __all__ = ["QUESTION_PIPELINE", "QuestionAnsweringPipeline", "add_question_pipeline", "best_spans", "read_settings"]

@@ -19,6 +19,8 @@ from tasks.errors import TaskError
 from tasks.features import model_inputs, pad_inputs
 from tasks.questions import Question, Window, cut_windows, misaligned, read_questions
 from tasks.rows import as_rows
+from tasks.spans import best_spans, log_sum, trimmed
+from tasks.splits import FEW
 from tasks.squad_scores import (
     best_over_answers,
     exact_match,
@@ -51,37 +53,6 @@ def split_by_context(*, questions: Sequence[Question], fraction: float, seed: in
     return [number for number, group in enumerate(groups) if group not in chosen], held_out
 
 
-def best_spans(
-    *, start: Tensor, end: Tensor, allowed: Tensor, null: Tensor, max_answer_length: int, num_best: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The best spans of every window, exactly: all spans up to the longest are scored, not only pairs of good ends.
-
-    The score of a span is the sum of the logits of its ends, minus that sum at the first token of the window: how
-    much more the model believes in this span than in "not in this window". That makes windows comparable.
-
-    Args:
-        start: start logits [batch, length].
-        end: end logits [batch, length].
-        allowed: bool [batch, length], tokens at which a span may start and end.
-        null: int64 [batch], the position that stands for "not in this window".
-        max_answer_length: most tokens of a span.
-        num_best: how many spans to return.
-
-    Returns:
-        Scores, first tokens and last tokens, each [batch, at most num_best], best first; a score is -inf where a
-        window has fewer spans.
-    """
-    length = start.shape[1]
-    width = min(max_answer_length, length)
-    nothing = start.gather(1, null[:, None]) + end.gather(1, null[:, None])
-    start, end = start.masked_fill(~allowed, -math.inf), end.masked_fill(~allowed, -math.inf)
-    ends = F.pad(end, (0, width - 1), value=-math.inf).unfold(1, width, 1)  # [batch, length, width]
-    scores = (start[:, :, None] + ends).flatten(1)
-    best, places = scores.topk(min(num_best, scores.shape[1]), dim=1)
-    first = places // width
-    return best - nothing, first, first + places % width
-
-
 class QuestionAnswering(Task):
     """Learning to mark the answer to a question in its context.
 
@@ -104,6 +75,10 @@ class QuestionAnswering(Task):
     """
 
     name, metric = "question_answering", "f1"
+    probability_note = (
+        'The probability is that of the answer among all pieces of the context that could be one and "no answer" (an '
+        "empty prediction), by a softmax over the sums of the logits of their ends."
+    )
 
     def __init__(
         self,
@@ -146,6 +121,9 @@ class QuestionAnswering(Task):
         self.note_overlap(
             train=[(item.question, item.context) for item in train],
             held_out=[(item.question, item.context) for item in held_out],
+        )
+        self.note_windows(
+            [window.question for window in self._train_windows], what="training questions with their contexts"
         )
         self.notes.append(
             f"{len(train)} questions in {len(self._train_windows)} windows to learn from, "
@@ -222,7 +200,8 @@ class QuestionAnswering(Task):
         return losses / 2 / num_targets["examples"], {"accuracy": right.sum() / num_targets["examples"]}
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
-        """One record a window: row, question number, loss, and the best spans as [score, first, end] in characters."""
+        """One record a window: row, question number, loss, the best spans as [score, first, end] in characters, and
+        the rest of what is believed (see `best_spans`)."""
         start, end = self._logits(model, batch)
         losses = [
             F.cross_entropy(logits, batch[f"{side}_positions"], reduction="none")
@@ -238,16 +217,17 @@ class QuestionAnswering(Task):
             num_best=self.num_best,
         )
         scores, firsts, lasts = (best[0], best[1] - null[:, None], best[2] - null[:, None])
-        columns = (batch["row"], (losses[0] + losses[1]) / 2, scores, firsts, lasts)
+        columns = (batch["row"], (losses[0] + losses[1]) / 2, best[3], scores, firsts, lasts)
         records = []
-        for row, loss, *spans in zip(*(column.tolist() for column in columns), strict=True):
+        for row, loss, rest, *spans in zip(*(column.tolist() for column in columns), strict=True):
             window = self._eval_windows[row]
             characters = [
                 [score, *window.characters(first, last)]
                 for score, first, last in zip(*spans, strict=True)
                 if score > -math.inf
             ]
-            records.append({"row": row, "question": window.question, "loss": loss, "spans": characters})
+            record = {"row": row, "question": window.question, "loss": loss, "rest": rest, "spans": characters}
+            records.append(record)
         return records
 
     def scores(self) -> dict[str, float]:
@@ -276,25 +256,28 @@ class QuestionAnswering(Task):
         """The best span over all windows of each question in the records, with blanks around it removed.
 
         Its score is by how much it is believed more than "no answer", in nats; that of an empty prediction is by how
-        much "no answer" is believed more.
+        much "no answer" is believed more. Its probability is that among all spans of all windows and "no answer"; a
+        place that several windows have kept counts once, by its best score.
         """
-        best: dict[int, list[Any]] = {}
+        places: dict[int, dict[tuple[int, int], float]] = {}
+        rests: dict[int, list[float]] = {}
         for record in self.records:
-            for span in record["spans"]:
-                if record["question"] not in best or span[0] > best[record["question"]][0]:
-                    best[record["question"]] = span
-        answers = []
-        for number in dict.fromkeys(record["question"] for record in self.records):
-            score, start, end = best.get(number, [-math.inf, 0, 0])
+            number = record["question"]
+            scores = places.setdefault(number, {})
+            rests.setdefault(number, [0.0]).append(record["rest"])  # 0: "no answer"
+            for score, *ends in record["spans"]:
+                place = trimmed(self._eval_questions[number].context, *ends)
+                scores[place] = max(score, scores.get(place, -math.inf))
+        answers: list[dict[str, Any]] = []
+        for number, scores in places.items():
+            (start, end), score = max(scores.items(), key=lambda item: item[1], default=((0, 0), -math.inf))
+            whole = log_sum([*rests[number], *scores.values()])
             if apply_threshold and self.threshold is not None and -score > self.threshold:
-                answers.append({"id": number, "prediction": "", "start": None, "end": None, "score": -score})
+                nothing = {"prediction": "", "start": None, "end": None}
+                answers.append({"id": number, **nothing, "score": -score, "probability": math.exp(-whole)})
                 continue
-            text = self._eval_questions[number].context[start:end]
-            start += len(text) - len(text.lstrip())
-            text = text.strip()
-            answers.append(
-                {"id": number, "prediction": text, "start": start, "end": start + len(text), "score": score}
-            )
+            found = {"prediction": self._eval_questions[number].context[start:end], "start": start, "end": end}
+            answers.append({"id": number, **found, "score": score, "probability": math.exp(score - whole)})
         return answers
 
     def _guessed(self, predictions: Sequence[str]) -> dict[str, float]:
@@ -334,7 +317,7 @@ class QuestionAnswering(Task):
         return len(self._eval_questions)
 
     def predictions(self) -> list[dict[str, Any]]:
-        """What was last summarized, readable: question, prediction and its place in the context, gold, score."""
+        """What was last summarized, readable: question, gold, prediction, its place in the context, probability."""
         readable = []
         for answer in self._answers():
             question = self._eval_questions[answer["id"]]
@@ -347,7 +330,7 @@ class QuestionAnswering(Task):
                     "prediction": answer["prediction"],
                     "start": answer["start"],
                     "end": answer["end"],
-                    "score": round(answer["score"], 4) if math.isfinite(answer["score"]) else None,
+                    "probability": round(answer["probability"], 6),
                     "correct": bool(self._marks(answer["prediction"], question.answers)[0]),
                 }
             )
@@ -361,10 +344,10 @@ class QuestionAnswering(Task):
         return best_over_answers(exact_match, prediction, answers), best_over_answers(overlap, prediction, answers)
 
     def tables(self) -> dict[str, Matrix | Table | Points]:
-        """Scores by the first word of the question, and with and without an answer."""
+        """Scores by the first word of the question (rare ones together), and with and without an answer."""
         marks: dict[str, list[tuple[float, float]]] = {}
-        kinds = Counter(_first_word(item) for item in self._eval_questions)
-        frequent = [word for word, _ in kinds.most_common(_MOST_KINDS)]
+        kinds = Counter(_first_word(item) for item in self._eval_questions).most_common(_MOST_KINDS)
+        frequent = [word for place, (word, count) in enumerate(kinds) if count >= FEW or not place]
         with_answer: dict[str, list[tuple[float, float]]] = {}
         for answer in self._answers():
             question = self._eval_questions[answer["id"]]

@@ -1,5 +1,6 @@
 """Questions about contexts, out of SQuAD's nested JSON or flat rows; and how a context is cut into windows."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,9 @@ class Question:
 
 
 _FORMAT = "a file with columns question, context and answers"
+_INSIDE = {"data": "article", "paragraphs": "paragraph", "qas": "question"}
+"""What the lists of SQuAD's JSON hold."""
+_ROW_OF_JSON = re.compile(r"(.+\.json(?:\.gz|\.zst)?):(\d+)", flags=re.DOTALL | re.IGNORECASE)
 
 
 def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -76,25 +80,41 @@ def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 
 def flat_rows(row: Row) -> Iterator[Row]:
-    """The flat rows inside a row: of SQuAD's whole file, of one article, of one paragraph, or the row itself."""
+    """The flat rows inside a row: of SQuAD's whole file, of one article, of one paragraph, or the row itself.
+
+    Where they are is said by article, paragraph and question, which people find in JSON that is one long line.
+
+    Raises:
+        TaskError: what is inside is no object.
+    """
     fields = row.fields
-    for part in ("data", "paragraphs"):
-        if isinstance(fields.get(part), list) and "question" not in fields:
-            for number, inner in enumerate(fields[part]):
-                if not isinstance(inner, Mapping):
-                    raise TaskError(
-                        f"{row.where}: '{part}' number {number} is not an object, so this is not SQuAD JSON"
-                    )
-                yield from flat_rows(Row(fields=inner, where=row.where))
-            return
-    if isinstance(fields.get("qas"), list):
-        for number, question in enumerate(fields["qas"]):
-            if not isinstance(question, Mapping):
-                raise TaskError(f"{row.where}: 'qas' number {number} is not an object, so this is not SQuAD JSON")
-            merged = {"context": row.value("context", option="SQuAD's format"), **question}
-            yield Row(fields=merged, where=f"{row.where}, question {question.get('id', number)}")
+    part = next((name for name in _INSIDE if isinstance(fields.get(name), list)), None)
+    if part is None or "question" in fields:
+        yield row
         return
-    yield row
+    where = _place_in_json(row, part)
+    for number, inner in enumerate(fields[part], start=1):
+        if not isinstance(inner, Mapping):
+            raise TaskError(f"{where}: '{part}' number {number} is not an object, so this is not SQuAD JSON")
+        if part == "qas":
+            inner = {"context": row.value("context", option="SQuAD's format"), **inner}
+        yield from flat_rows(Row(fields=inner, where=f"{where}, {_place(_INSIDE[part], number, inner)}"))
+
+
+def _place(kind: str, number: int | str, fields: Mapping[str, Any]) -> str:
+    """An article by its number and title, a paragraph by its number, a question by its id."""
+    if kind == "question":
+        return f"question {fields.get('id', number)}"
+    title = fields.get("title") if kind == "article" else None
+    return f"{kind} {number} {title!r}" if isinstance(title, str) else f"{kind} {number}"
+
+
+def _place_in_json(row: Row, part: str) -> str:
+    """Where a nested row is. In a .json file what stands for its line is its number, from 1."""
+    found = _ROW_OF_JSON.fullmatch(row.where)
+    if found is None or part == "data":
+        return row.where
+    return f"{found[1]}, {_place('article' if part == 'paragraphs' else 'paragraph', found[2], row.fields)}"
 
 
 def read_questions(rows: Sequence[Row]) -> list[Question]:
@@ -140,7 +160,9 @@ def misaligned(
         return [], None
     first, total = questions[wrong[0]], sum(bool(question.answers) for question in questions)
     found = first.context[max(0, first.starts[0]) :][: len(first.answers[0])]
-    others = f", the next at {', '.join(questions[number].where for number in wrong[1:5])}" if wrong[1:] else ""
+    file = first.where.partition(", ")[0]  # is not said again
+    next_ones = "; ".join(questions[number].where.removeprefix(f"{file}, ") for number in wrong[1:5])
+    others = f", the next at {next_ones}" if next_ones else ""
     line = (
         f"{len(wrong)} of {total} answers are not where answer_start says; the first: {first.where}: "
         f"answer {first.answers[0]!r}, but at character {first.starts[0]} stands {found!r}{others}"

@@ -1,6 +1,7 @@
 """The pipeline that answers questions, out of a folder, in a process that knows only transformers; and its answers."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -158,7 +159,9 @@ def test_a_stranger_gets_the_answers_of_the_task(checkpoint, native, questions, 
         expected = by_task(tmp_path / name, questions, max_length=64, stride=16, max_answer_length=9).predictions()
         assert places(entry["answers"]) == places(expected, "prediction")
         assert places(entry["again"]) == places(expected, "prediction")
-        assert all(0 < answer["score"] < 1 for answer in entry["answers"])
+        assert [answer["score"] for answer in entry["answers"]] == pytest.approx(
+            [row["probability"] for row in expected], rel=1e-3, abs=1e-5
+        )
         assert len({answer["answer"] for answer in entry["answers"]}) > 3
 
 
@@ -192,17 +195,29 @@ def test_no_answer(native, answering, questions) -> None:
         if not says_nothing:
             assert found == plain
     both = answers(questions[0], handle_impossible_answer=True, threshold=1e9, top_k=2)
-    assert both[0] == plain and both[1]["answer"] == "" and both[0]["score"] + both[1]["score"] == pytest.approx(1)
+    assert both[0] == plain and both[1]["answer"] == "" and 0 < both[0]["score"] + both[1]["score"] < 1
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_scores_are_a_distribution_over_all_answers(native, answering, questions, number) -> None:
+    """Those of every piece of a context, of one window and of several, and of "no answer" make 1 together."""
+    answers = answering(native, max_length=64, stride=16, max_answer_length=4)
+    every = answers(questions[number], handle_impossible_answer=True, top_k=10**6)
+    assert sum(answer["score"] for answer in every) == pytest.approx(1)
+    assert sum(not answer["answer"] for answer in every) >= 1 and len(every) > 20
+    alone = answers(questions[number])
+    same = next(answer for answer in every if (answer["start"], answer["end"]) == (alone["start"], alone["end"]))
+    # What is not kept is not told apart, so that a place that is there twice weighs in twice.
+    assert 0.2 * same["score"] < alone["score"] <= same["score"] + 1e-6
 
 
 def test_the_threshold_of_the_task(native, answering, questions, tmp_path) -> None:
     """Questions without an answer are those that the task finds, by the threshold that it has tuned."""
     folder = shutil.copytree(native, tmp_path / "answers")
-    probe = by_task(folder, questions, max_length=64, stride=16).predictions()
+    probe = by_task(folder, questions, max_length=64, stride=16)._answers()
     likely = sorted(probe, key=lambda row: row["score"])
-    hidden = {
-        row["id"] for row in likely[: len(likely) // 2]
-    }  # that have no answer, and where the model is least sure
+    # That have no answer, and where the model believes least in one.
+    hidden = {questions[row["id"]]["id"] for row in likely[: len(likely) // 2]}
     none = {"text": [], "answer_start": []}
     work = by_task(
         folder,
@@ -255,7 +270,7 @@ def test_spans_are_those_of_a_search_over_all_pairs() -> None:
     torch.manual_seed(0)
     start, end, allowed = torch.randn(4, 12), torch.randn(4, 12), torch.rand(4, 12) < 0.7
     allowed[3] = False
-    scores, first, last = best_spans(start=start, end=end, allowed=allowed, max_answer_length=5, count=6)
+    scores, first, last, rest = best_spans(start=start, end=end, allowed=allowed, max_answer_length=5, count=6)
     for row in range(4):
         pairs = [
             (float(start[row, i] + end[row, j]), i, j)
@@ -267,6 +282,8 @@ def test_spans_are_those_of_a_search_over_all_pairs() -> None:
         found = [item for item in zip(*(x[row].tolist() for x in (scores, first, last)), strict=True)][: len(expected)]
         assert [item[1:] for item in found] == [item[1:] for item in expected]
         assert [item[0] for item in found] == pytest.approx([item[0] for item in expected])
+        others = sum(math.exp(item[0]) for item in sorted(pairs, reverse=True)[6:])
+        assert math.exp(rest[row]) == pytest.approx(others, rel=1e-4)
     assert scores[3].max() == -torch.inf
 
 

@@ -14,9 +14,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from tasks import QuestionAnswering, TaskError
-from tasks.question_answering import best_spans, split_by_context
+from tasks.question_answering import split_by_context
 from tasks.questions import Question, answer_tokens, cut_windows, misaligned, read_questions
 from tasks.rows import as_rows
+from tasks.spans import trimmed
 from tasks.squad_scores import best_over_answers, exact_match, token_f1, tuned_threshold
 
 
@@ -92,7 +93,21 @@ def test_nested_and_flat_rows_are_the_same_questions():
     assert expected[0] == ("1", "Which colour?", "The fox is brown.", ("brown",), (11,))
     for nested in (NESTED, NESTED["data"][0], NESTED["data"][0]["paragraphs"][0]):
         assert bare(questions_of([nested])) == expected
-    assert questions_of([NESTED])[1].where == "training row 1, question 2"
+    assert questions_of([NESTED])[1].where == "training row 1, article 1 'A', paragraph 1, question 2"
+
+
+def test_json_that_has_no_lines_is_told_by_article_paragraph_and_question():
+    """What stands for the line of a row in .json is its number; a line of .jsonl is a line."""
+
+    def where(path: str, fields: dict[str, Any]) -> str:
+        return questions_of([SimpleNamespace(fields=fields, path=path, line=7)])[1].where
+
+    article = NESTED["data"][0]
+    untitled = {"paragraphs": article["paragraphs"]}
+    assert where("dev.json", article) == "dev.json, article 7 'A', paragraph 1, question 2"
+    assert where("a, b/dev.JSON.gz", untitled) == "a, b/dev.JSON.gz, article 7, paragraph 1, question 2"
+    assert where("dev.json", article["paragraphs"][0]) == "dev.json, paragraph 7, question 2"
+    assert where("dev.jsonl", article) == "dev.jsonl:7, paragraph 1, question 2"
 
 
 # Windows
@@ -211,38 +226,7 @@ def test_batch_of_windows(tokenizer):
         assert "row" not in work.collate([work.example(0, 5)])
 
 
-# Search
-
-
-def slow_best(start, end, allowed, null, longest, count):
-    spans = [
-        (start[i] + end[j] - start[null] - end[null], i, j)
-        for i in range(len(start))
-        for j in range(i, min(i + longest, len(start)))
-        if allowed[i] and allowed[j]
-    ]
-    return sorted(spans, reverse=True)[:count]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 15), st.integers(1, 9))
-def test_best_spans_equal_a_search_over_all_pairs(seed, length, longest, count):
-    generator = torch.Generator().manual_seed(seed)
-    start, end = torch.randn(3, length, generator=generator), torch.randn(3, length, generator=generator)
-    allowed = torch.rand(3, length, generator=generator) < 0.7
-    null = torch.randint(0, length, (3,), generator=generator)
-    scores, firsts, lasts = best_spans(
-        start=start, end=end, allowed=allowed, null=null, max_answer_length=longest, num_best=count
-    )
-    for n in range(3):
-        expected = slow_best(start[n].tolist(), end[n].tolist(), allowed[n].tolist(), int(null[n]), longest, count)
-        found = [
-            (s, i, j)
-            for s, i, j in zip(scores[n].tolist(), firsts[n].tolist(), lasts[n].tolist(), strict=True)
-            if s > -math.inf
-        ]
-        assert [(i, j) for _, i, j in found] == [(i, j) for _, i, j in expected]
-        assert [s for s, _, _ in found] == pytest.approx([s for s, _, _ in expected], abs=1e-5)
+# What a model says
 
 
 class Oracle(torch.nn.Module):
@@ -270,7 +254,7 @@ def test_a_model_that_knows_gets_full_marks(tokenizer):
     for prediction, row in zip(work.predictions(), rows, strict=True):
         assert prediction["prediction"] == row["answers"]["text"][0]
         assert row["context"][prediction["start"] : prediction["end"]] == prediction["prediction"]
-        assert prediction["id"] == row["id"] and prediction["correct"] and prediction["score"] == 18.0
+        assert prediction["id"] == row["id"] and prediction["correct"] and 0.9 < prediction["probability"] < 1
     assert work.mistakes(work.predictions()) == [] and work.num_judged == len(rows) and work.threshold is None
     table = work.tables()["By the first word of the question"]
     assert [list(row) for row in table.rows] == [["where", 100.0, 100.0, len(rows)]]
@@ -295,6 +279,87 @@ def test_a_window_that_believes_in_itself_less_loses(tokenizer):
     window = work._eval_windows[int(batch["row"][1])]
     start, end = window.characters(second, second)
     assert work.predictions()[0]["prediction"] == long_rows(1)[0]["context"][start:end].strip()
+
+
+def spans_of(logits: Any, work: QuestionAnswering, batch: dict[str, Any], row: int) -> dict[tuple[int, int], float]:
+    """Every span of a window that may be an answer, by its characters, with its score, found by trying all pairs."""
+    start, end = logits.start_logits[row].tolist(), logits.end_logits[row].tolist()
+    window = work._eval_windows[int(batch["row"][row])]
+    context = work._eval_questions[window.question].context
+    found: dict[tuple[int, int], float] = {}
+    allowed = batch["allowed"][row].nonzero().flatten().tolist()
+    for first in allowed:
+        for last in allowed:
+            if first <= last < first + work.max_answer_length:
+                place = trimmed(context, *window.characters(first, last))
+                score = start[first] + end[last] - start[0] - end[0]
+                found[place] = max(score, found.get(place, -math.inf))
+    return found
+
+
+@pytest.mark.parametrize("threshold", [None, -1e9])
+def test_a_probability_is_a_softmax_over_all_answers_there_are(tokenizer, threshold):
+    """Over all places of all windows, each by its best score, and "no answer" at 0."""
+    rows = [*long_rows(2, words=30), flat("a fox", "fox", id="short")]
+    work = task(tokenizer, rows, max_answer_length=7, num_best=10**6)  # all spans are kept, none is counted twice
+    batch = work.collate([work.eval_example(row) for row in range(work.num_eval_examples)])
+    generator = torch.Generator().manual_seed(1)
+    logits = SimpleNamespace(
+        start_logits=2 * torch.randn(batch["input_ids"].shape, generator=generator),
+        end_logits=2 * torch.randn(batch["input_ids"].shape, generator=generator),
+    )
+    expected: dict[int, dict[tuple[int, int], float]] = {}
+    for row, number in enumerate(batch["row"].tolist()):
+        mine = expected.setdefault(work._eval_windows[number].question, {})
+        for place, score in spans_of(logits, work, batch, row).items():
+            mine[place] = max(score, mine.get(place, -math.inf))
+    work.summarize(work.evaluate(lambda **_: logits, batch))
+    work.threshold = threshold
+    kept = work.predictions()
+    for number, prediction in enumerate(kept):
+        total = 1 + math.fsum(math.exp(score) for score in expected[number].values())
+        place, best = max(expected[number].items(), key=lambda item: item[1])
+        weight = math.exp(best) if threshold is None else 1.0
+        assert prediction["probability"] == pytest.approx(weight / total, abs=2e-6)
+        if threshold is None:
+            assert (prediction["start"], prediction["end"]) == place
+        else:
+            assert (prediction["prediction"], prediction["start"]) == ("", None)
+    # With five spans of each window kept the others still weigh in, and a place that is there twice weighs in twice.
+    work.num_best = 5
+    work.summarize(work.evaluate(lambda **_: logits, batch))
+    work.threshold = threshold
+    for one, more in zip(work.predictions(), kept, strict=True):
+        assert 0.2 * more["probability"] < one["probability"] <= more["probability"] + 2e-6
+
+
+def test_the_surest_mistakes_come_first(tokenizer):
+    """By their probability, whatever the logits are: 6 beside 5.9 is less sure than 4 beside 0."""
+    rows = [flat("the quick brown fox", "fox", id="unsure"), flat("the lazy dog runs", "dog", id="sure")]
+    work = task(tokenizer, rows, max_answer_length=1)
+    batch = work.collate([work.eval_example(row) for row in range(2)])
+    order = [work._eval_questions[work._eval_windows[row].question].id for row in batch["row"].tolist()]
+    logits = torch.zeros(batch["input_ids"].shape)
+    for row, name in enumerate(order):
+        first, second = batch["allowed"][row].nonzero().flatten().tolist()[:2]
+        logits[row, [first, second]] = torch.tensor([6.0, 5.9] if name == "unsure" else [4.0, 0.0])
+    said = SimpleNamespace(start_logits=logits, end_logits=logits)
+    work.summarize(work.evaluate(lambda **_: said, batch))
+    predictions = work.predictions()
+    assert [row["id"] for row in work.mistakes(predictions)] == ["sure", "unsure"]
+    assert all(0 <= row["probability"] <= 1 and row["start"] is not None for row in predictions)
+
+
+def test_rare_first_words_are_others(tokenizer):
+    context = "the fox is brown"
+    words = ["What"] * 7 + ["who"] * 5 + ["why"] * 4 + ["where"]
+    rows = [flat(context, "fox", question=f"{word} is {n}?", id=str(n)) for n, word in enumerate(words)]
+    work = task(tokenizer, rows)
+    batch = work.collate([work.eval_example(row) for row in range(len(rows))])
+    targets = [(int(a), int(b), 9.0) for a, b in zip(batch["start_positions"], batch["end_positions"], strict=True)]
+    work.summarize(work.evaluate(Oracle(targets), batch))
+    table = work.tables()["By the first word of the question"]
+    assert [(row[0], row[3]) for row in table.rows] == [("what", 7), ("who", 5), ("others", 5)]
 
 
 def test_an_answer_is_never_padding_question_or_special_token(tokenizer):
@@ -472,6 +537,12 @@ def test_what_is_shown_of_a_window(tokenizer):
     assert "example 1:\n    answer: brown\n        [CLS]what is it?[SEP]the fox is brown[SEP]" in said
     assert "label balance of the examples to learn from: window with the answer 1 (100.0%), window without 0" in said
     assert "warning: no training question is without an answer" in said
+    assert "none of the training questions with their contexts is longer than --max_length 64" in said
+    long = task(tokenizer, [*long_rows(3), flat("the fox is brown", "brown")]).describe(5)
+    share = (
+        "75.0% of the training questions with their contexts are longer than --max_length 64 and are seen in several"
+    )
+    assert any(share in line for line in long) and sum(line.startswith("example ") for line in long) == 5
 
 
 # Held-out part
@@ -505,7 +576,7 @@ GOOD = flat("the fox is brown", "brown")
         ({**GOOD, "answers": "brown"}, r"q.json:7: 'answers' holds 'brown'; it must be"),
         ({**GOOD, "answers": {"text": ["brown"]}}, "q.json:7: 'answers' holds"),
         ({"question": "x", "context": "y"}, "q.json:7: no column 'answers'"),
-        ({"paragraphs": ["text"]}, "q.json:7: 'paragraphs' number 0 is not an object"),
+        ({"paragraphs": ["text"]}, "q.json, article 7: 'paragraphs' number 1 is not an object"),
         ({**GOOD, "answers": {"text": ["brown"], "answer_start": [3]}}, "1 of 1 answers.*'brown'.*stands ' fox '"),
     ],
 )
@@ -536,6 +607,14 @@ def test_few_misplaced_answers_are_left_out_and_named(tokenizer):
     work = task(tokenizer, misplaced(3, 0), eval_rows=misplaced(100, 1))
     assert any(note.startswith("evaluated by their text alone: 1 of 100") for note in work.notes)
     assert work.num_judged == 100
+    article = {"title": "Foxes", "paragraphs": []}
+    for row in misplaced(200, 2):
+        question = {name: row[name] for name in ("id", "question", "answers")}
+        article["paragraphs"].append({"context": row["context"], "qas": [question]})
+    nested = SimpleNamespace(fields=article, path="squad.json", line=1)
+    (note,) = [note for note in task(tokenizer, [nested], eval_rows=[]).notes if note.startswith("left out")]
+    assert "the first: squad.json, article 1 'Foxes', paragraph 1, question 0: answer 'brown'" in note
+    assert note.endswith("the next at article 1 'Foxes', paragraph 2, question 1")
     with pytest.raises(TaskError, match=r"2 of 100 answers.*--eval_file"):
         task(tokenizer, misplaced(3, 0), eval_rows=misplaced(100, 2))
     assert misaligned(read_questions(as_rows(misplaced(5, 0), part="training"))) == ([], None)

@@ -75,8 +75,8 @@ def test_question_answering(checkpoint, tmp_path):
     assert done.returncode == 0, done.stderr
     results = json.loads((output / "results.json").read_text())
     assert results["baseline_exact_match"] == 100.0 and 0 <= results["eval_f1"] <= 100
-    keys = {"question", "prediction", "gold", "score", "start", "end"}
-    check_predictions(output / "predictions.jsonl", 2, keys)
+    keys = {"question", "prediction", "gold", "probability", "start", "end"}
+    assert all(0 <= row["probability"] <= 1 for row in check_predictions(output / "predictions.jsonl", 2, keys))
     AutoModelForQuestionAnswering.from_pretrained(output)
     assert (output / "pipeline_lacuna.py").is_file()
     settings = json.loads((output / "task.json").read_text())
