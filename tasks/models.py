@@ -1,8 +1,11 @@
 """The model that a task starts from: a checkpoint of Lacuna or any native model, with a head for the task."""
 
+import difflib
+import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +18,43 @@ from tasks.errors import CorruptModelError, TaskError
 def _first_line(error: Exception) -> str:
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return f"{line} Allow that with --trust_remote_code" if "trust_remote_code" in str(error) else line
+
+
+def missing_folder(model: str) -> str | None:
+    """What is wrong with a --model that names a place on this machine where no folder is; None of all others.
+
+    A name of the Hub has one slash at most, as OWNER/NAME.
+    """
+    local = model.startswith(("./", "../", "/", "~", "runs/")) or model.count("/") > 1
+    folder, name = os.path.split(model.rstrip("/"))
+    if os.path.isdir(model) or not (local or os.path.isdir(folder)):
+        return None
+    near: list[str] = []
+    with suppress(OSError):  # of a parent that is not there either
+        near = difflib.get_close_matches(name, os.listdir(folder or "."), n=1)
+    more = f" Did you mean {os.path.join(folder, near[0])}?" if near else ""
+    if os.path.isfile(model):
+        more = " It is a file: name the folder that it is in."
+    return f"there is no folder {model}, which --model names.{more}"
+
+
+def check_folder(model: str) -> None:
+    """Refuse a folder that holds no model, before transformers asks the Hub for what is not in it.
+
+    Raises:
+        TaskError: it has no config.json, or nothing but low-rank additions.
+    """
+    folder = Path(model)
+    if not folder.is_dir() or (folder / "config.json").is_file():
+        return
+    if not (folder / "adapter_config.json").is_file():
+        raise TaskError(f"--model {model} is not a model that can be read: the folder has no config.json")
+    whole = folder.resolve().parent
+    if (whole / "config.json").is_file():
+        say = f"the model that has them merged in is {folder.parent if folder.parent.name else whole}: name that"
+    else:
+        say = "merge them into the model that they were trained on (merge_and_unload of peft), and name that"
+    raise TaskError(f"--model {model} holds low-rank additions (adapter_config.json) and no model: {say}")
 
 
 def load_configuration(*, model: str | None, trust_remote_code: bool = False) -> tuple[Any, Any]:
@@ -30,11 +70,13 @@ def load_configuration(*, model: str | None, trust_remote_code: bool = False) ->
     """
     if not model:
         raise TaskError("fine-tuning needs a pretrained model: name its folder or Hub id with --model")
+    check_folder(model)
     options = {"trust_remote_code": trust_remote_code}
     try:
         config = transformers.AutoConfig.from_pretrained(model, **options)
     except (OSError, ValueError, KeyError) as error:
-        raise TaskError(f"--model {model} is not a model that can be read: {_first_line(error)}") from error
+        reason = f"--model {model} is not a model that can be read: {_first_line(error)}"
+        raise TaskError(missing_folder(model) or reason) from error
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model, **options)
     except (OSError, ValueError, KeyError) as error:

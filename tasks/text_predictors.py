@@ -7,6 +7,7 @@ import torch
 
 from tasks.errors import TaskError
 from tasks.local_metric import optional_module
+from tasks.models import missing_folder
 from tasks.pairs import unfold
 from tasks.predictor import Predictor
 from tasks.rows import Row
@@ -139,7 +140,8 @@ class EmbeddingPredictor(Predictor):
             self._encoder = library.SentenceTransformer(name, trust_remote_code=self.arguments.trust_remote_code)
         except (OSError, ValueError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise TaskError(f"--model {name} cannot be loaded by sentence-transformers: {reason}") from error
+            message = f"--model {name} cannot be loaded by sentence-transformers: {reason}"
+            raise TaskError(missing_folder(name) or message) from error
         if self.arguments.max_length:
             self._encoder.max_seq_length = self.arguments.max_length
 

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from tasks import CorruptModelError, TaskError, check_tokenizer, load_configuration, load_model, resolve_max_length
+from tasks.models import missing_folder
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -105,6 +106,54 @@ def test_pooling_is_a_choice_where_the_configuration_has_it(tmp_path, tokenizer,
 def test_a_missing_model_is_named(name):
     with pytest.raises(TaskError, match="--model"):
         load_configuration(model=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("runs/absent", "there is no folder runs/absent, which --model names."),
+        ("./absent", "there is no folder ./absent, which --model names."),
+        ("../absent", "there is no folder ../absent, which --model names."),
+        ("/absent/modl", "there is no folder /absent/modl, which --model names."),
+        ("a/b/c", "there is no folder a/b/c, which --model names."),
+        ("models/modl/", "there is no folder models/modl/, which --model names. Did you mean models/model?"),
+        ("models/notes.txt", "there is no folder models/notes.txt, which --model names. It is a file: name the"),
+    ],
+)
+def test_a_path_without_a_folder_is_told_first(name, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "model").mkdir(parents=True)
+    (tmp_path / "models" / "notes.txt").touch()
+    with pytest.raises(TaskError) as caught:
+        load_configuration(model=name)
+    assert str(caught.value).startswith(message) and caught.value.exit_code == 2
+
+
+def test_names_of_the_hub_are_not_taken_for_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    assert [missing_folder(name) for name in ("bert-base-uncased", "owner/name", "there")] == [None] * 3
+    assert missing_folder("there/name")  # nothing is asked of it before the Hub has said that it has none
+
+
+def test_a_folder_without_a_model_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    adapter = tmp_path / "runs" / "mine" / "adapter"
+    adapter.mkdir(parents=True)
+    with pytest.raises(
+        TaskError, match="--model runs/mine/adapter is not a model that can be read: the folder has no"
+    ):
+        load_configuration(model="runs/mine/adapter")
+    (adapter / "adapter_config.json").write_text("{}")
+    with pytest.raises(TaskError, match=r"runs/mine/adapter holds low-rank additions .* and no model: merge them"):
+        load_configuration(model="runs/mine/adapter")
+    (adapter.parent / "config.json").write_text("{}")
+    with pytest.raises(TaskError, match="merged in is runs/mine: name that") as caught:
+        load_configuration(model="runs/mine/adapter")
+    assert caught.value.exit_code == 2
+    monkeypatch.chdir(adapter)
+    with pytest.raises(TaskError, match=f"merged in is {adapter.parent}: name that"):
+        load_configuration(model=".")
 
 
 def test_a_missing_tokenizer_is_named(checkpoint):
