@@ -21,6 +21,7 @@ from tasks import PredictionArguments, TaskError
 from tasks.answers import write_answers
 from tasks.inference import check_rows, open_predictor, predict
 from tasks.multiple_choice import MultipleChoice
+from tasks.question_answering import QuestionAnswering
 from tasks.sequence_to_sequence import SequenceToSequence
 from tasks.tag_predictor import WORDS
 from tasks.token_classification import TokenClassification
@@ -98,10 +99,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def logits(folder: Path, head: str, *texts: str, **options: Any) -> torch.Tensor:
+def logits(folder: Path, head: str, *texts: str, dtype: Any = "auto", **options: Any) -> torch.Tensor:
     """Those of one input, without padding."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = getattr(transformers, head).from_pretrained(folder).eval()
+    model = getattr(transformers, head).from_pretrained(folder, dtype=dtype).eval()
     return model(**tokenizer(*texts, return_tensors="pt", truncation=True, **options)).logits[0]
 
 
@@ -154,6 +155,8 @@ def test_several_labels_numbers_and_pairs(folder_of, run_recipe, tmp_path) -> No
         wanted = [name for place, name in NAMED["id2label"].items() if chances[place] > 0.4]
         assert json.loads(by_many["prediction"]) == wanted
         assert json.loads(by_many["probabilities"])["odd"] == pytest.approx(float(chances[2]), abs=2e-6)
+        whole = torch.where(chances > 0.4, chances, 1 - chances).prod()  # of the set, as in predictions.jsonl
+        assert float(by_many["probability"]) == pytest.approx(float(whole), abs=2e-6)
         whole = logits(number, CLASSES, *texts)
         value = logits(number, CLASSES, *texts, max_length=24)
         cut += abs(float(whole) - float(value)) > 1e-4
@@ -185,6 +188,42 @@ def test_questions_of_flat_rows_and_of_squad(folder_of, run_recipe, tmp_path) ->
             (one["start"], one["end"], one["answer"]) for one in answers
         ]
         assert all(row["context"][row["start"] : row["end"]] == row["prediction"] != "" for row in found)
+    # The probability is the one that the task itself writes into predictions.jsonl.
+    rows = [
+        {**row, "answers": {"text": [one["answer"]], "answer_start": [one["start"]]}}
+        for row, one in zip(asked, answers, strict=True)
+    ]
+    lengths = {name: settings[name] for name in ("max_length", "stride", "max_answer_length")}
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    work = QuestionAnswering(train_rows=rows, eval_rows=rows, tokenizer=tokenizer, **lengths)
+    for row, wanted in zip(found, by_task(work, folder, "AutoModelForQuestionAnswering"), strict=True):
+        assert (row["prediction"], row["start"]) == (wanted["prediction"], wanted["start"])
+        assert row["probability"] == pytest.approx(wanted["probability"], abs=1e-5) and 0 < row["probability"] < 1
+
+
+def test_answers_are_computed_in_float32_whatever_the_weights_are_in(folder_of, tmp_path) -> None:
+    folder = folder_of("modernbert", "LacunaForSequenceClassification", **NAMED)
+    transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(
+        tmp_path / "half"
+    )
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "half")
+    arguments = PredictionArguments(model=str(tmp_path / "half"), input="x", output="y")
+    predictor = open_predictor(arguments=arguments, question_pipeline=QuestionAnsweringPipeline)
+    assert {weight.dtype for weight in predictor.model.parameters()} == {torch.float32}
+    check_rows(predictor, [{"text": text} for text in TEXTS])
+    for text, row in zip(TEXTS, predict(predictor, [{"text": text} for text in TEXTS]), strict=True):
+        chances = logits(tmp_path / "half", CLASSES, text, dtype=torch.float32).softmax(-1)
+        assert row["probability"] == pytest.approx(float(chances.max()), abs=2e-6)
+
+
+def test_an_adapter_alone_is_no_model(classifier, run_recipe, tmp_path) -> None:
+    (classifier / "adapter").mkdir()
+    (classifier / "adapter" / "adapter_config.json").write_text("{}")
+    source = write_rows(tmp_path / "new.jsonl", [{"text": "a"}])
+    words = ["--input", source, "--output", tmp_path / "x.csv"]
+    code, said = run_recipe("predict", "--model", classifier / "adapter", *words)
+    assert code == 2 and "Traceback" not in said and not (tmp_path / "x.csv").exists()
+    assert f"the model that has them merged in is {classifier}: name that" in said
 
 
 KINDS = ["O", "B-place", "I-place", "B-person", "I-person"]
@@ -454,6 +493,7 @@ def test_mistakes_in_files_and_folders(classifier, folder_of, run_recipe, tmp_pa
         (classifier, tmp_path / "absent.csv", "there is no file"),
         (classifier, write_rows(tmp_path / "empty.txt", []), "--input has no row"),
         (tmp_path, lines, "is not a model"),
+        (tmp_path / "modl", lines, f"there is no folder {tmp_path / 'modl'}, which --model names"),
         (named, plain, "names the task 'cooking'"),
         (broken, plain, "is not what fine-tuning writes"),
         (answering, questions, "q.jsonl:2: no column 'context'"),

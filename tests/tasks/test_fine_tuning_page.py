@@ -1,5 +1,6 @@
 """docs/fine_tuning.md: its recipes, tasks and options are there, and what predict writes is what the page says."""
 
+import ast
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -28,6 +29,12 @@ def test_every_task_has_a_place() -> None:
     table = PAGE.split("## New rows")[1]
     assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == set(PREDICTORS)
     assert set(HEADS.values()) <= set(PREDICTORS)
+
+
+def test_the_precision_of_new_rows_is_said_on_the_page_and_in_the_help() -> None:
+    help_text = ast.get_docstring(ast.parse((REPOSITORY / "recipes" / "predict.py").read_text(encoding="utf-8")))
+    for text in (PAGE.split("## New rows")[1], help_text or ""):
+        assert "computed in float32" in text and "in the third digit" in " ".join(text.split())
 
 
 def test_the_example_counts_characters_right() -> None:
