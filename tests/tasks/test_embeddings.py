@@ -184,6 +184,13 @@ def test_baselines_are_those_of_words(tokenizer):
     assert scored.baseline()["spearman"] > 0.8
 
 
+def test_what_cannot_be_told_apart_is_not_found(tokenizer):
+    """A TF-IDF of texts with no word in common, or a model that gives all texts one vector."""
+    work = task(tokenizer, PAIRS, eval_rows=PAIRS)
+    records, scores = work._measure(lambda texts: torch.ones(len(texts), 1))
+    assert {record["rank"] for record in records} == {12} and scores["mrr_at_10"] == 0
+
+
 # Learning
 
 
