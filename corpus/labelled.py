@@ -16,7 +16,7 @@ TAGGED_KINDS = (".conll", ".txt", ".iob", ".bio", ".conllu")
 _WAYS = "a token and its tag a line, with tabs or blanks between them and an empty line after each sentence"
 
 
-def read_labelled(name: Path | str, split: str | None = None) -> list[Record]:
+def read_labelled(name: Path | str, split: str | None = None, *, tagged: bool = True) -> list[Record]:
     """All rows of a labelled data set.
 
     Args:
@@ -24,6 +24,7 @@ def read_labelled(name: Path | str, split: str | None = None) -> list[Record]:
             .conllu), whose rows have "tokens" and "tags"; a folder saved by `datasets`, or FOLDER:SPLIT; or a dataset
             of the Hub, OWNER/NAME:CONFIG:SPLIT, where configuration and split may be left out.
         split: of a saved folder or a dataset of the Hub; by default the only one, or "train".
+        tagged: whether tagged sentences are wanted too; otherwise a file of them is refused.
 
     Returns:
         Rows with their file and line. Numbers that stand for labels in parquet files, saved folders and datasets of
@@ -37,7 +38,7 @@ def read_labelled(name: Path | str, split: str | None = None) -> list[Record]:
     if path.is_dir():
         return _read_saved(path, split)
     if path.exists():
-        return _read_file(path)
+        return _read_file(path, tagged=tagged)
     front, *behind = str(name).split(":")
     if behind and Path(front).expanduser().is_dir():
         return _read_saved(Path(front).expanduser(), ":".join(behind))
@@ -49,8 +50,13 @@ def read_labelled(name: Path | str, split: str | None = None) -> list[Record]:
     raise CorpusError(f"there is no file or folder {shown(path)}.{near_names(path)}")
 
 
-def _read_file(path: Path) -> list[Record]:
+def _read_file(path: Path, *, tagged: bool) -> list[Record]:
     kind = kind_of(path)
+    if kind in TAGGED_KINDS and not tagged:
+        raise CorpusError(
+            f"{shown(path)} has the ending {kind!r}; rows are read from {', '.join(RECORD_KINDS)}, each also with .gz "
+            "or .zst. If it has columns with tabs between them, call it .tsv, and name them in its first line."
+        )
     if kind in TAGGED_KINDS:
         rows = list(_read_universal(path) if kind == ".conllu" else _read_columns(path))
         if not rows:

@@ -38,8 +38,8 @@ def main() -> None:
     )
     config, tokenizer = load_configuration(model=start.model, trust_remote_code=start.trust_remote_code)
     work = Classification(
-        train_rows=read_labelled(data.train_file) if data.train_file else builtin_classification(),
-        eval_rows=read_labelled(data.eval_file) if data.eval_file else [],
+        train_rows=read_labelled(data.train_file, tagged=False) if data.train_file else builtin_classification(),
+        eval_rows=read_labelled(data.eval_file, tagged=False) if data.eval_file else [],
         tokenizer=tokenizer,
         text_column=data.text_column,
         text_pair_column=data.text_pair_column,

@@ -9,13 +9,17 @@ a score of how alike they are, two that belong together (question and answer), t
 premise, hypothesis and label. What they are is told by their columns and said. Trainer and losses are those of
 sentence-transformers (the extra `embeddings`), and so is the folder: `SentenceTransformer(output_dir)` loads it. The
 weights of the best evaluation are kept. Beside the model, --output_dir receives results.json (scores beside those
-before training and those of words without a model), predictions.jsonl, report.md and task.json.
+before training and those of words without a model), predictions.jsonl, report.md, task.json, metrics.jsonl and
+curves.png. It is not Lacuna's loop that trains, so there is no --resume, --seeds, --lora_rank, --freeze_backbone or
+--early_stopping_patience here.
 """
 
 import json
 import sys
+from contextlib import closing
 from dataclasses import asdict
 from importlib.metadata import version
+from pathlib import Path
 
 import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from corpus import read_labelled
@@ -39,16 +43,20 @@ from training import (
     use_all_cores,
 )
 from training.environment import bf16_is_fast
+from training.fine_tuning import outcome
+from training.run_log import RunLog
 from training.shown import shown_command, without_places
 
 
 def facts(data: EmbeddingArguments, model: str, work: Embeddings) -> dict[str, str]:
     """What the model card says of where the model comes from."""
     given = {name: value for name, value in asdict(data).items() if value is not None}
+    held_out = f"`{without_places(data.eval_file)}`" if data.eval_file else "of the same"
     libraries = ("torch", "transformers", "sentence-transformers")
     return {
         "made from": f"`{without_places(model)}`",
-        "data": f"{work.num_examples:,} rows to learn from, {work.num_eval_examples:,} held out",
+        "data": f"{work.num_examples:,} rows of `{without_places(str(data.train_file))}` to learn from, "
+        f"{work.num_eval_examples:,} {held_out} held out",
         "options": f"`{without_places(json.dumps(given))}`",
         "command": f"`{shown_command()}`",
         "versions": ", ".join(
@@ -64,8 +72,8 @@ def main() -> None:
     max_length = resolve_max_length(asked=data.max_length, default=128, config=config, tokenizer=tokenizer)
     columns = ("kind", "text_column", "text_pair_column", "negative_column", "label_column", "seed", "eval_fraction")
     work = Embeddings(
-        train_rows=read_labelled(data.train_file),
-        eval_rows=read_labelled(data.eval_file) if data.eval_file else [],
+        train_rows=read_labelled(data.train_file, tagged=False),
+        eval_rows=read_labelled(data.eval_file, tagged=False) if data.eval_file else [],
         tokenizer=tokenizer,
         max_length=max_length,
         **{name: getattr(data, name) for name in columns},
@@ -76,27 +84,27 @@ def main() -> None:
     if data.dry_run:
         return
     if is_main:
-        claim_output_dir(FineTuningArguments(output_dir=data.output_dir))
+        claim_output_dir(FineTuningArguments(output_dir=data.output_dir), resumes=False)
     use_all_cores()
     encoder = load_encoder(
         model=start.model, max_length=max_length, trust_remote_code=start.trust_remote_code, seed=data.seed
     )
     shared = ("output_dir", "batch_size", "max_steps", "max_epochs", "learning_rate", "warmup_steps", "eval_steps")
-    results = work.train(
-        encoder,
-        **{name: getattr(data, name) for name in (*shared, "seed")},
-        bf16=bf16_is_fast() if data.mixed_precision == "auto" else data.mixed_precision == "bf16",
-        num_processes=processes().count,
-    )
-    if is_main:
-        save_encoder(
+    folder, title = Path(data.output_dir), f"{work.name}, {work.kind}"
+    with closing(RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=title)) as log:
+        results = work.train(
             encoder,
-            results=results,
-            history=work.history,
-            facts=facts(data, start.model, work),
-            output_dir=data.output_dir,
+            log=log,
+            **{name: getattr(data, name) for name in (*shared, "seed")},
+            bf16=bf16_is_fast() if data.mixed_precision == "auto" else data.mixed_precision == "bf16",
+            num_processes=processes().count,
         )
-        write_results(work, results, data.output_dir)
+        if is_main:
+            save_encoder(encoder, results=results, facts=facts(data, start.model, work), output_dir=folder)
+        log.finish(results)
+    if is_main:
+        write_results(work, results, folder)
+        print("\n".join([*outcome(results), f"the model is in {folder}"]), flush=True)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ def main() -> None:
     )
     config, tokenizer = load_configuration(model=start.model, trust_remote_code=start.trust_remote_code)
     work = MultipleChoice(
-        train_rows=read_labelled(data.train_file),
-        eval_rows=read_labelled(data.eval_file) if data.eval_file else [],
+        train_rows=read_labelled(data.train_file, tagged=False),
+        eval_rows=read_labelled(data.eval_file, tagged=False) if data.eval_file else [],
         tokenizer=tokenizer,
         context_column=data.context_column,
         question_column=data.question_column,

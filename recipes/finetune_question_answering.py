@@ -40,8 +40,8 @@ def main() -> None:
     )
     config, tokenizer = load_configuration(model=start.model, trust_remote_code=start.trust_remote_code)
     work = QuestionAnswering(
-        train_rows=read_labelled(data.train_file) if data.train_file else builtin_questions(),
-        eval_rows=read_labelled(data.eval_file) if data.eval_file else [],
+        train_rows=read_labelled(data.train_file, tagged=False) if data.train_file else builtin_questions(),
+        eval_rows=read_labelled(data.eval_file, tagged=False) if data.eval_file else [],
         tokenizer=tokenizer,
         max_length=resolve_max_length(asked=data.max_length, default=384, config=config, tokenizer=tokenizer),
         stride=data.stride,

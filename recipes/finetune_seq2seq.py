@@ -35,7 +35,7 @@ def read(file: str | None, target_file: str | None) -> list[Any]:
     """The pairs of a file, or of two."""
     if file is None:
         return []
-    return read_labelled(file) if target_file is None else read_parallel(file, target_file)
+    return read_labelled(file, tagged=False) if target_file is None else read_parallel(file, target_file)
 
 
 def main() -> None:

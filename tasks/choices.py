@@ -84,8 +84,8 @@ def guess_columns(
     found = tuple(choices or ()) or tuple(listing[:1]) or numbered_columns(there)
     if not found:
         raise TaskError(
-            f"{rows[0].where}: which of {there} hold the choices? Name one with a list in it, or one for each choice, "
-            "with --choices_columns"
+            f"{rows[0].where}: which of {rows[0].shown(there)} hold the choices? Name one with a list in it, or one "
+            "for each choice, with --choices_columns"
         )
     taken = {*found, context, question, label}
     free = [name for name in there if name not in taken]
@@ -96,12 +96,14 @@ def guess_columns(
             question = None
     if context is None and question is None:
         raise TaskError(
-            f"{rows[0].where}: which column of {there} holds the question? Name it with --question_column, or "
-            "--context_column for a text that the choices continue"
+            f"{rows[0].where}: which column of {rows[0].shown(there)} holds the question? Name it with "
+            "--question_column, or --context_column for a text that the choices continue"
         )
     label = label or next((name for name in LABEL_COLUMNS if name in free), None)
     if label is None:
-        raise TaskError(f"{rows[0].where}: which column of {there} is the label? Name it with --label_column")
+        raise TaskError(
+            f"{rows[0].where}: which column of {rows[0].shown(there)} is the label? Name it with --label_column"
+        )
     return Columns(context, question, found, label)
 
 

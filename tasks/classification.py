@@ -59,7 +59,9 @@ def guess_columns(
             if column not in (pair, label) and all(isinstance(row.fields.get(column), str) for row in sample)
         ]
         if not texts:
-            raise TaskError(f"{rows[0].where}: no column of {columns} holds text: name one with --text_column")
+            raise TaskError(
+                f"{rows[0].where}: no column of {rows[0].shown(columns)} holds text: name one with --text_column"
+            )
         named = [name for name in PAIR_COLUMNS if name in texts and PAIR_COLUMNS[name] in texts]
         named += [name for name in TEXT_COLUMNS if name in texts]
         longest = max(texts, key=lambda column: sum(len(row.fields[column]) for row in sample))
@@ -69,7 +71,9 @@ def guess_columns(
     if label is None:
         others = [column for column in columns if column not in (text, pair)]
         if len(others) != 1:
-            raise TaskError(f"{rows[0].where}: which column of {columns} is the label? Name it with --label_column")
+            raise TaskError(
+                f"{rows[0].where}: which column of {rows[0].shown(columns)} is the label? Name it with --label_column"
+            )
         label = others[0]
     return text, pair, label
 

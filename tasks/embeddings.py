@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
+from tqdm import tqdm
+from transformers import PrinterCallback
 
-from tasks.encoders import KeepBest
+from tasks.encoders import KeepBest, Log
 from tasks.errors import TaskError
 from tasks.local_metric import optional_module
 from tasks.metrics import correlation_metrics
@@ -28,7 +30,8 @@ from tasks.task import Inputs, Task
 CUTOFFS = (1, 5, 10)
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}
 _QUERIES_AT_ONCE = 256
-_QUIET: dict[str, Any] = {"save_strategy": "no", "report_to": [], "logging_steps": 10}
+_TEXTS_AT_ONCE = 256
+_QUIET: dict[str, Any] = {"save_strategy": "no", "report_to": [], "logging_steps": 10, "disable_tqdm": True}
 _SPOKEN = {
     SCORED: "pairs with a score of how alike they are",
     PAIRS: "pairs that belong together",
@@ -102,8 +105,6 @@ class Embeddings(Task):
         self.train_rows, self.eval_rows = train, held_out
         self._documents: list[str] = []
         self._found: dict[str, float] = {}
-        self.history: list[dict[str, Any]] = []
-        """What the trainer logged, and evaluations on the way, by step."""
         self.num_examples, self.num_eval_examples = len(train), len(held_out)
         self._note_scores()
         lengths = tokenizer([text for item in train for text in item.texts], truncation=True, max_length=max_length)
@@ -145,6 +146,7 @@ class Embeddings(Task):
         self,
         encoder: Any,
         *,
+        log: Log,
         output_dir: Path | str,
         batch_size: int = 32,
         max_steps: int | None = None,
@@ -160,6 +162,7 @@ class Embeddings(Task):
 
         Args:
             encoder: a `SentenceTransformer`.
+            log: shows how far training is, and keeps losses and scores.
             output_dir: nothing is written there but what the trainer may want to keep for itself.
             batch_size: rows in one step, over all processes.
             warmup_steps, eval_steps: steps, or below 1 shares of the run.
@@ -191,23 +194,23 @@ class Embeddings(Task):
             **_QUIET,
         )
         loss = getattr(losses, LOSSES[self.kind])(encoder)
-        trainer = library.SentenceTransformerTrainer(
+        # Its own card, which takes a while and shows bars of its own, is not written.
+        parts = {"add_model_card_callback": lambda trainer, defaults: None}
+        trainer = type("Trainer", (library.SentenceTransformerTrainer,), parts)(
             model=encoder, args=arguments, train_dataset=self.dataset(), loss=loss
         )
-        return self._learn(trainer, encoder, eval_steps)
+        trainer.remove_callback(PrinterCallback)  # `log` says it for people
+        enabled = trainer.is_world_process_zero() and bool(self.eval_rows)
+        return self._learn(trainer, KeepBest(self, encoder, every=eval_steps, enabled=enabled, log=log))
 
-    def _learn(self, trainer: Any, encoder: Any, eval_steps: float) -> dict[str, float]:
+    def _learn(self, trainer: Any, watch: KeepBest) -> dict[str, float]:
         """Train, and measure before, on the way and after; the results."""
-        is_main = trainer.is_world_process_zero()
-        watch = KeepBest(self, encoder, every=eval_steps, enabled=is_main and bool(self.eval_rows))
         trainer.add_callback(watch)
-        start = self.evaluate_encoder(encoder) if watch.enabled else {}
+        start = watch.evaluate(0) if watch.enabled else {}
         began = time.perf_counter()
         trainer.train()
         seconds = time.perf_counter() - began
         end = watch.finish(trainer.state.global_step) if watch.enabled else {}
-        logged = [*trainer.state.log_history, *watch.history]
-        self.history = sorted(logged, key=lambda line: line["step"])
         return {
             **{f"eval_{name}": value for name, value in end.items()},
             **{f"start_{name}": value for name, value in start.items()},
@@ -218,12 +221,15 @@ class Embeddings(Task):
 
     def evaluate_encoder(self, encoder: Any) -> dict[str, float]:
         """Scores of the held-out rows; what was found of each stays in `records`."""
+        options = {"convert_to_tensor": True, "normalize_embeddings": True, "show_progress_bar": False}
+
+        def vectors(texts: Sequence[str]) -> Tensor:
+            # With `delay` the bar appears only where evaluation takes long enough to ask what is happening.
+            starts = tqdm(range(0, len(texts), _TEXTS_AT_ONCE), "evaluating", leave=False, delay=3, disable=None)
+            return torch.cat([encoder.encode(texts[at : at + _TEXTS_AT_ONCE], **options).float() for at in starts])
+
         encoder.eval()
-        self.records, self._found = self._measure(
-            lambda texts: encoder.encode(
-                list(texts), convert_to_tensor=True, normalize_embeddings=True, show_progress_bar=False
-            ).float()
-        )
+        self.records, self._found = self._measure(vectors)
         return self.scores()
 
     def _measure(self, vectors: Vectors) -> tuple[list[dict[str, Any]], dict[str, float]]:
@@ -258,12 +264,14 @@ class Embeddings(Task):
             for place, query in enumerate(queries[begin : begin + _QUERIES_AT_ONCE]):
                 right = [number[text] for text in wanted[query]]
                 best = cosines[place, right].max()
+                # What is as near as the right text comes before it: nothing tells them apart.
+                before = (cosines[place] >= best).sum() - (cosines[place, right] == best).sum()
                 top = nearest.indices[place].tolist()
                 records.append(
                     {
                         "row": begin + place,
                         "query": query,
-                        "rank": 1 + int((cosines[place] > best).sum()),
+                        "rank": 1 + int(before),
                         "found": {f"{k}": len(set(top[:k]) & set(right)) / len(right) for k in CUTOFFS},
                         "nearest": top[0],
                         "cosine": float(nearest.values[place, 0]),
@@ -322,10 +330,10 @@ class Embeddings(Task):
         return sorted(predictions, key=lambda prediction: -abs(prediction["rank_difference"]))
 
     def tables(self) -> dict[str, Matrix | Table | Points]:
-        """Cosines over scores; or how many texts find what belongs to them at which rank."""
+        """Scores over cosines; or how many texts find what belongs to them at which rank."""
         if self.kind == SCORED:
-            gold = [item.score or 0.0 for item in self.eval_rows]
-            return {"Cosine by score": Points(gold, [record["cosine"] for record in self.records])}
+            gold, cosines = [item.score or 0.0 for item in self.eval_rows], [each["cosine"] for each in self.records]
+            return {"Cosines and scores": Points(gold, cosines, scales=("score", "cosine"))}
         bounds = [(1, 1), (2, 5), (6, 10), (11, 100), (101, math.inf)]
         rows: list[list[object]] = []
         for first, last in bounds:

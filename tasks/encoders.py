@@ -1,11 +1,10 @@
 """Encoders of sentence-transformers: loaded from a checkpoint, watched in training, and saved with a card."""
 
-import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import transformers
@@ -41,23 +40,45 @@ def load_encoder(*, model: str, max_length: int, trust_remote_code: bool = False
     return encoder
 
 
+class Log(Protocol):
+    """Shows a run and keeps its records; on processes other than the main one it does nothing."""
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+
+    def advance(self, done: float, *, step: int | None = None) -> None:
+        """Move to a share of the run."""
+
+    def record(self, values: dict[str, Any]) -> None:
+        """Keep `step` and numbers by name."""
+
+    def evaluation(self, values: dict[str, Any]) -> None:
+        """Keep and print `step` and scores, named `eval_...`."""
+
+
 class KeepBest(TrainerCallback):
-    """Evaluates on the way, and keeps the weights of the best evaluation, in memory.
+    """Says how far a training is, evaluates on the way, and keeps the weights of the best evaluation, in memory.
 
     Args:
         task: an `Embeddings`, which evaluates and says which score judges.
         encoder: whose weights are kept.
         every: steps between evaluations; below 1 a share of the run; 0 only at the end.
         enabled: whether this process evaluates.
+        log: is told of steps, losses and evaluations.
     """
 
-    def __init__(self, task: Any, encoder: Any, *, every: float, enabled: bool) -> None:
-        self.task, self.encoder, self.every, self.enabled = task, encoder, every, enabled
-        self.best, self.weights = -math.inf, dict[str, Tensor]()
-        self.history: list[dict[str, float]] = []
+    def __init__(self, task: Any, encoder: Any, *, every: float, enabled: bool, log: Log) -> None:
+        self.task, self.encoder, self.every, self.enabled, self.log = task, encoder, every, enabled, log
+        self.best, self.best_step, self.weights = -math.inf, 0, dict[str, Tensor]()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **parts: Any) -> None:
+        """Hand on what the trainer says of its last steps; what it says in the end is left out."""
+        if "loss" in (logs or {}):
+            self.log.record({"step": state.global_step, **logs})
 
     def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Evaluate when it is time; the last step is `finish`'s."""
+        self.log.advance(state.global_step / state.max_steps, step=state.global_step)
         interval = self.every if self.every >= 1 else max(1, round(self.every * state.max_steps))
         if (
             self.enabled
@@ -65,21 +86,27 @@ class KeepBest(TrainerCallback):
             and state.global_step % int(interval) == 0
             and state.global_step < state.max_steps
         ):
-            self._evaluate(state.global_step)
+            self._judge(state.global_step)
 
-    def _evaluate(self, step: int) -> dict[str, float]:
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Scores of the encoder as it is, which are logged."""
         scores = self.task.evaluate_encoder(self.encoder)
-        self.history.append({"step": step, **{f"eval_{name}": value for name, value in scores.items()}})
+        self.log.evaluation({"step": step, **{f"eval_{name}": value for name, value in scores.items()}})
+        return scores
+
+    def _judge(self, step: int) -> dict[str, float]:
+        scores = self.evaluate(step)
         if scores[self.task.metric] > self.best:
-            self.best = scores[self.task.metric]
+            self.best, self.best_step = scores[self.task.metric], step
             self.weights = {name: value.detach().clone() for name, value in self.encoder.state_dict().items()}
         return scores
 
     def finish(self, step: int) -> dict[str, float]:
         """Evaluate the last weights, go back to the best ones, and return the scores of these."""
-        last = self._evaluate(step)
+        last = self._judge(step)
         if last[self.task.metric] >= self.best:
             return last
+        self.log.say(f"the weights of step {self.best_step:,} are kept: {self.task.metric} {self.best:.4f}")
         self.encoder.load_state_dict(self.weights)
         return self.task.evaluate_encoder(self.encoder)
 
@@ -117,14 +144,13 @@ def save_encoder(
     encoder: Any,
     *,
     results: Mapping[str, float],
-    history: Sequence[Mapping[str, Any]],
     facts: Mapping[str, Any],
     output_dir: Path | str,
 ) -> None:
-    """Write the encoder, its model card, results.json and metrics.jsonl, whole or not at all.
+    """Write the encoder and its model card, whole or not at all.
 
     Args:
-        history: lines of metrics.jsonl.
+        results: what `Embeddings.train` returned, for the card.
         facts: what else the card says, by name: data, command, versions.
 
     Raises:
@@ -154,9 +180,6 @@ def save_encoder(
     try:
         encoder.save_pretrained(str(hidden), create_model_card=False)
         (hidden / "README.md").write_text(card, encoding="utf-8")
-        lines = "".join(json.dumps(line) + "\n" for line in history)
-        (hidden / "metrics.jsonl").write_text(lines, encoding="utf-8")
-        (hidden / "results.json").write_text(json.dumps(dict(results), indent=2) + "\n", encoding="utf-8")
         for path in sorted(hidden.iterdir()):
             os.replace(path, folder / path.name)
         hidden.rmdir()

@@ -56,8 +56,8 @@ def guess_columns(rows: Sequence[Row], *, source: str | None = None, target: str
         named = next((pair for pair in known if pair[0] in texts and pair[1] in texts), None)
         if named is None and len(texts) != 2:
             raise TaskError(
-                f"{rows[0].where}: which of the columns {columns} is the source and which is to be written from it? "
-                "Name them with --source_column and --target_column"
+                f"{rows[0].where}: which of the columns {rows[0].shown(columns)} is the source and which is to be "
+                "written from it? Name them with --source_column and --target_column"
             )
         return named or (texts[0], texts[1])
     others = [column for column in texts if column not in (source, target)]
@@ -72,7 +72,7 @@ def guess_columns(rows: Sequence[Row], *, source: str | None = None, target: str
                 if source is None
                 else "the target? Name it with --target_column"
             )
-            raise TaskError(f"{rows[0].where}: which of the columns {others} is {what}")
+            raise TaskError(f"{rows[0].where}: which of the columns {rows[0].shown(others)} is {what}")
         source, target = source or others[0], target or others[0]
     return source, target
 

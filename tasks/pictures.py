@@ -115,14 +115,18 @@ def _draw_bars(figure: Any, table: Table, heading: str) -> None:
 
 
 def _draw_points(figure: Any, points: Points, heading: str) -> None:
-    """A point for each example, and the line on which all would be right."""
+    """A point for each example, and the line on which all would be right; none where two scales are compared."""
     figure.set_size_inches(5.5, 5.5)
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.scatter(points.gold, points.predicted, s=9, alpha=0.45, color=BLUE, edgecolors="none")
-    both = [*points.gold, *points.predicted] or [0.0]
-    axes.plot([min(both), max(both)], [min(both), max(both)], color="#999999", linewidth=0.9)
-    axes.set_xlabel("gold")
-    axes.set_ylabel("predicted")
+    right, said = points.scales or ("gold", "predicted")
+    sides = [(points.gold, right), (points.predicted, said)]
+    (across, below), (up, beside) = sides[::-1] if points.scales else sides
+    axes.scatter(across, up, s=9, alpha=0.45, color=BLUE, edgecolors="none")
+    if points.scales is None:
+        both = [*points.gold, *points.predicted] or [0.0]
+        axes.plot([min(both), max(both)], [min(both), max(both)], color="#999999", linewidth=0.9)
+    axes.set_xlabel(below)
+    axes.set_ylabel(beside)
     axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

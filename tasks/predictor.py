@@ -79,10 +79,12 @@ class Predictor:
             return str(trained), False
         texts = [column for column in columns_of([row]) if isinstance(row.fields[column], str)]
         if not texts:
-            raise TaskError(f"{row.where}: no column of {columns_of([row])} holds text: name one with --text_column")
+            raise TaskError(
+                f"{row.where}: no column of {row.shown(row.fields)} holds text: name one with --text_column"
+            )
         named = [name for name in TEXT_COLUMNS if name in texts]
         if not named and len(texts) > 1:
-            raise TaskError(f"{row.where}: which column of {texts} is the text? Name it with --text_column")
+            raise TaskError(f"{row.where}: which column of {row.shown(texts)} is the text? Name it with --text_column")
         return (named or texts)[0], len(texts) > 1
 
     def _choose_pair(self, row: Row) -> str | None:
@@ -99,7 +101,7 @@ class Predictor:
         if fitting not in row.fields:
             raise TaskError(
                 f"{row.where}: the model was trained with pairs of texts, and no column '{trained}' is among "
-                f"{columns_of([row])}: name the second text with --text_pair_column"
+                f"{row.shown(row.fields)}: name the second text with --text_pair_column"
             )
         return fitting
 

@@ -16,6 +16,8 @@ from tasks.task import Task
 
 MOST_MISTAKES = 20
 _LONGEST_TEXT = 300
+_BESIDE = {"start": "before training", "baseline": "without a model"}
+"""What scores are compared with, by the first part of its name in results.json."""
 _PICTURES: dict[type, str] = {Matrix: "confusion.png", Table: "per-type.png", Points: "scatter.png"}
 
 
@@ -28,7 +30,7 @@ def write_results(task: Task, results: Mapping[str, float], output_dir: Path | s
 
     Args:
         task: the task whose `records` are those of the model in the folder.
-        results: the content of results.json, `eval_NAME` and `baseline_NAME` among it.
+        results: the content of results.json, `eval_NAME`, `baseline_NAME` and perhaps `start_NAME` among it.
         output_dir: the folder of the model.
 
     Raises:
@@ -77,22 +79,23 @@ def _as_item(note: str) -> str:
 
 
 def headline(task: Task, results: Mapping[str, float]) -> str:
-    """The score that judges the model in a line, beside the one without a model."""
-    score, base = results.get(f"eval_{task.metric}"), results.get(f"baseline_{task.metric}")
+    """The score that judges the model in a line, beside those before training, if measured, and without a model."""
+    score = results.get(f"eval_{task.metric}")
     if score is None:
         return "nothing was held out, so nothing is known of how good the model is"
-    beside = "" if base is None else f"; without a model: {number(float(base))}"
+    others = [(what, results.get(f"{part}_{task.metric}")) for part, what in _BESIDE.items()]
+    beside = "".join(f"; {what}: {number(float(value))}" for what, value in others if value is not None)
     return f"{task.metric} {number(float(score))} on {task.num_judged:,} held-out examples{beside}"
 
 
 def _scores(task: Task, results: Mapping[str, float]) -> list[str]:
     names = [name.removeprefix("eval_") for name in results if name.startswith("eval_")]
     names.sort(key=lambda name: name != task.metric)  # the one that judges comes first
-    rows: list[list[object]] = []
-    for name in names:
-        base = results.get(f"baseline_{name}")
-        rows.append([name, float(results[f"eval_{name}"]), None if base is None else float(base)])
-    return markdown_table(["metric", "this model", "without a model"], rows) if rows else []
+    measured = {name.split("_")[0] for name in results}
+    columns = {"eval": "this model", **{part: what for part, what in _BESIDE.items() if part in measured}}
+    values = {name: float(value) for name, value in results.items() if name.split("_")[0] in columns}
+    rows = [[name, *(values.get(f"{part}_{name}") for part in columns)] for name in names]
+    return markdown_table(["metric", *columns.values()], rows) if rows else []
 
 
 def _mistakes(task: Task, predictions: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -7,12 +7,16 @@ gives); the latter make its errors name file and line.
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tasks.errors import TaskError
+
+_NAMED_BY_FIRST_LINE = re.compile(r"\.[ct]sv(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
+_LONGEST_NAME = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,15 @@ class Row:
         """
         if column not in self.fields:
             raise TaskError(
-                f"{self.where}: no column '{column}'; the columns there are {sorted(self.fields)}: "
+                f"{self.where}: no column '{column}'; the columns there are {self.shown(sorted(self.fields))}: "
                 f"name one with {option}"
             )
         return self.fields[column]
+
+    def shown(self, columns: Iterable[str]) -> str:
+        """Columns, for a message; with a question for .csv and .tsv, of which the first line may hold no names."""
+        names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in columns]
+        return f"{names}{' (does the first line hold names?)' if _NAMED_BY_FIRST_LINE.search(self.where) else ''}"
 
     def text(self, column: str, *, option: str) -> str:
         """The value of a column that holds text.

@@ -99,8 +99,8 @@ def guess_columns(
         first = first or texts[0]
     if first is None or second is None:
         raise TaskError(
-            f"{rows[0].where}: which of the columns {there} hold the texts that belong together? Name them with "
-            "--text_column and --text_pair_column"
+            f"{rows[0].where}: which of the columns {rows[0].shown(there)} hold the texts that belong together? Name "
+            "them with --text_column and --text_pair_column"
         )
     return Columns(first, second, negative, label)
 
@@ -166,7 +166,9 @@ def read_together(rows: Sequence[Row], columns: Columns, *, kind: str) -> tuple[
     if kind == TRIPLES and columns.negative is None:
         raise TaskError(f"{rows[0].where}: triples need a third text: name its column with --negative_column")
     if kind in (SCORED, NLI) and columns.label is None:
-        raise TaskError(f"{rows[0].where}: which of {columns_of(rows)} is the label? Name it with --label_column")
+        raise TaskError(
+            f"{rows[0].where}: which of {rows[0].shown(columns_of(rows))} is the label? Name it with --label_column"
+        )
     found: list[Together] = []
     relations: list[str | None] = []
     for row in rows:

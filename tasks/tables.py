@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 _WIDEST_MATRIX = 12  # labels that a matrix in text has room for
 _MOST_CONFUSIONS = 20
 
@@ -87,16 +89,21 @@ class Points:
 
     gold: Sequence[float]
     predicted: Sequence[float]
+    scales: tuple[str, str] | None = None
+    """What both measure, where they have no scale in common and only their order is compared: a score, a cosine."""
 
     def text(self) -> list[str]:
-        """Means by fifths of the right numbers."""
+        """Means by fifths of the right numbers; beside them mean distances, or quartiles where scales differ."""
         order = sorted(range(len(self.gold)), key=lambda row: self.gold[row])
+        right, guess = self.scales or ("gold", "prediction")
+        further = ["lower quartile", "upper quartile"] if self.scales else ["mean distance"]
         rows: list[list[object]] = []
         for fifth in range(5):
             part = order[len(order) * fifth // 5 : len(order) * (fifth + 1) // 5]
             if part:
                 gold, said = [self.gold[row] for row in part], [self.predicted[row] for row in part]
                 off = sum(abs(a - b) for a, b in zip(gold, said, strict=True)) / len(part)
+                spread = np.quantile(said, (0.25, 0.75)).tolist() if self.scales else [off]
                 name = f"{number(float(gold[0]))} to {number(float(gold[-1]))}"
-                rows.append([name, len(part), sum(gold) / len(part), sum(said) / len(part), off])
-        return markdown_table(["gold", "examples", "mean gold", "mean prediction", "mean distance"], rows)
+                rows.append([name, len(part), sum(gold) / len(part), sum(said) / len(part), *spread])
+        return markdown_table([right, "examples", f"mean {right}", f"mean {guess}", *further], rows)

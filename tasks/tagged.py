@@ -75,7 +75,9 @@ def guess_columns(rows: Sequence[Row], *, tokens: str | None = None, tags: str |
         tags, tokens = sorted(parallel, key=lambda name: len({str(v) for row in sample for v in row.fields[name]}))
     if tokens is None or tags is None:
         what, option = ("tokens", "--tokens_column") if tokens is None else ("tags", "--tags_column")
-        raise TaskError(f"{rows[0].where}: which column of {columns} holds the {what}? Name it with {option}")
+        raise TaskError(
+            f"{rows[0].where}: which column of {rows[0].shown(columns)} holds the {what}? Name it with {option}"
+        )
     return tokens, tags
 
 

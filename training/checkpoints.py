@@ -64,10 +64,13 @@ class Snapshot:
         return all(bool(torch.isfinite(value).all()) for value in self.weights.values() if value.is_floating_point())
 
 
-def claim_output_dir(arguments: TrainingArguments) -> None:
+def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> None:
     """Refuse a folder that holds another run or somebody's files, before any work is done; keep other runs out of it.
 
     With `--dry_run` nothing is claimed, since nothing is written.
+
+    Args:
+        resumes: whether the recipe has `--resume`, which is then offered.
 
     Raises:
         ArgumentError: the folder is not empty and holds no run that `--resume` was given for, is a file, or a run is
@@ -81,9 +84,8 @@ def claim_output_dir(arguments: TrainingArguments) -> None:
         raise ArgumentError(f"--output_dir {folder} is a file; name a folder")
     there = sorted(path.name for path in folder.iterdir() if path.name[0] != ".") if folder.exists() else []
     if not arguments.resume and {"run.json", "config.json", "checkpoints"} & {*there}:
-        raise ArgumentError(
-            f"--output_dir {folder} already holds a run; add --resume to continue it, or name another folder"
-        )
+        ways = "add --resume to continue it, or name another folder" if resumes else "name another folder"
+        raise ArgumentError(f"--output_dir {folder} already holds a run; {ways}")
     if not arguments.resume and there:
         raise ArgumentError(f"--output_dir {folder} is not empty and would be written over; name another folder")
     if there and not _OURS & {*there}:

@@ -14,6 +14,7 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.utils import logging as transformers_logging
 
+from .arguments import FineTuningArguments
 from .errors import ArgumentError, StoppedError
 from .lock import release
 
@@ -25,7 +26,10 @@ class _Parser(HfArgumentParser):
         raise ArgumentError(f"{message} (--help lists the options)")
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def _instead(name: str, known: Sequence[str]) -> str:
+    """What to say after an option that is not known: that other recipes have it, or the nearest of those known."""
+    if name.lstrip("-") in {field.name for field in dataclasses.fields(FineTuningArguments)}:
+        return ": other recipes have it, this one does not"
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""
 
@@ -65,7 +69,7 @@ def _options_from_yaml(path: Path, known: dict[str, Any]) -> list[tuple[str, lis
     for key, value in content.items():
         where = f"{path}:{_line_of(str(key), text)}"
         if key not in known:
-            raise ArgumentError(f"{where}: unknown option '{key}'{_nearest(str(key), list(known))}")
+            raise ArgumentError(f"{where}: unknown option '{key}'{_instead(str(key), list(known))}")
         if isinstance(value, dict):
             raise ArgumentError(f"{where}: option '{key}' must be a value or a list, not a mapping")
         if value is None:
@@ -120,7 +124,7 @@ def parse_arguments(
     if rest:
         name = rest[0].split("=")[0]
         options = [f"--{option}" for option in [*known, "config"]]
-        raise ArgumentError(f"unknown option '{name}'{_nearest(name, options)} (--help lists the options)")
+        raise ArgumentError(f"unknown option '{name}'{_instead(name, options)} (--help lists the options)")
     return tuple(filled)
 
 

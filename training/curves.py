@@ -102,11 +102,13 @@ def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "") -
     from matplotlib.figure import Figure
 
     metrics = _metrics(records)
+    lines = [record for record in records if "loss" in record]
+    speed = not lines or any("tokens_per_second" in line for line in lines)  # other trainers do not count tokens
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a letter of a title that the font has not
         figure = Figure(figsize=(11, 7), dpi=120)
         FigureCanvasAgg(figure)
-        below = 3 if metrics else 2
+        below = 1 + bool(metrics) + speed
         grid = figure.add_gridspec(
             2,
             below,
@@ -123,8 +125,9 @@ def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "") -
         _draw_loss(loss, records)
         if metrics:
             _draw_metrics(others[0], records, metrics)
-        _draw_rate(others[-2], records)
-        _draw_speed(others[-1], records)
+        _draw_rate(others[bool(metrics)], records)
+        if speed:
+            _draw_speed(others[-1], records)
         for axes in (loss, *others):
             _number_steps(axes, records)
         _draw_events(loss, others, records)

@@ -148,15 +148,18 @@ def _gather(results: dict[str, float], folder: Path, seeds: list[int]) -> None:
 
 
 def outcome(results: dict[str, float]) -> list[str]:
-    """Lines for people: each metric beside what is reached without a model, and its deviation where there is one."""
+    """Lines for people: each metric beside those before training (`start_`) and without a model, where they are known.
+
+    Over several seeds it has its deviation.
+    """
     lines = []
     for name, value in results.items():
         metric = name.removeprefix("eval_")
         if metric == name or name.endswith("_std"):
             continue
         deviation = f" ± {results[f'{name}_std']:.4f}" if f"{name}_std" in results else ""
-        other = results.get(f"baseline_{metric}")
-        beside = "" if other is None else f"   without a model {other:.4f}"
+        others = [("before training", f"start_{metric}"), ("without a model", f"baseline_{metric}")]
+        beside = "".join(f"   {what} {results[key]:.4f}" for what, key in others if key in results)
         lines.append(f"{metric:<24}{value:>10.4f}{deviation}{beside}")
     if "seeds" in results:
         lines.append(

@@ -211,6 +211,16 @@ def test_real_parallel_lines(shared_data: Path) -> None:
 # Names that are nothing
 
 
+@pytest.mark.parametrize("name", ["pairs.txt", "pairs.txt.gz", "a.conll"])
+def test_tagged_sentences_are_no_table(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, "one text\tanother\t0.5\n")
+    message = r"has the ending '.(txt|conll)'; rows are read from .jsonl, .*call it .tsv"
+    with pytest.raises(CorpusError, match=message) as caught:
+        read_labelled(path, tagged=False)
+    assert caught.value.exit_code == 2
+    assert len(read_labelled(write(tmp_path / "pairs.tsv", "a\tb\nx\ty\n"), tagged=False)) == 1
+
+
 def test_what_is_not_there(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", "{}")
     with pytest.raises(CorpusError, match=r"there is no file or folder .*trian.jsonl. Did you mean .*train.jsonl"):

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from tasks.embeddings import Embeddings
 from tasks.report import write_results
 from tasks.rows import as_rows
 from tasks.similar import Columns, guess_columns, kind_of
+from training.run_log import RunLog
 
 sentence_transformers = pytest.importorskip(
     "sentence_transformers", reason="sentence-transformers is not installed: pip install -e '.[embeddings]'"
@@ -181,6 +184,13 @@ def test_baselines_are_those_of_words(tokenizer):
     assert scored.baseline()["spearman"] > 0.8
 
 
+def test_what_cannot_be_told_apart_is_not_found(tokenizer):
+    """A TF-IDF of texts with no word in common, or a model that gives all texts one vector."""
+    work = task(tokenizer, PAIRS, eval_rows=PAIRS)
+    records, scores = work._measure(lambda texts: torch.ones(len(texts), 1))
+    assert {record["rank"] for record in records} == {12} and scores["mrr_at_10"] == 0
+
+
 # Learning
 
 
@@ -189,18 +199,26 @@ def test_baselines_are_those_of_words(tokenizer):
     [(SCORED, "spearman"), (PAIRS, "mrr_at_10"), (TRIPLES, "mrr_at_10"), (NLI, "mrr_at_10")],
     ids=["scored", "pairs", "triples", "nli"],
 )
-def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, metric):
+def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, metric, capsys, monkeypatch):
     from tasks.encoders import save_encoder
 
+    monkeypatch.setattr("training.run_log.draw_curves", lambda **_: None)
     work = task(tokenizer, rows, eval_rows=rows)
     assert work.metric == metric
     folder = tmp_path / "vectors"
-    results = work.train(encoder, output_dir=folder, batch_size=12, max_steps=30, learning_rate=3e-3, eval_steps=10)
+    log, steps = RunLog(output_dir=folder, enabled=True, first_step=0, done=0.0), {"max_steps": 30, "eval_steps": 10}
+    results = work.train(encoder, log=log, output_dir=folder, batch_size=12, learning_rate=3e-3, **steps)
     assert results["steps"] == 30 and results[f"eval_{metric}"] > results[f"start_{metric}"]
     assert results[f"eval_{metric}"] == work.scores()[metric] > 0.6
-    assert [line["step"] for line in work.history if f"eval_{metric}" in line] == [10, 20, 30]
-    save_encoder(encoder, results=results, history=work.history, facts={"data": "words"}, output_dir=folder)
+    assert [line["step"] for line in log.records if f"eval_{metric}" in line] == [0, 10, 20, 30]
+    assert [line["step"] for line in log.records if {"loss", "learning_rate"} <= line.keys()] == [10, 20, 30]
+    said = capsys.readouterr()
+    assert "{" not in said.out + said.err and "it/s" not in said.err
+    assert re.search(rf"^step +20 .*{metric} -?\d.*train loss .* left\)$", said.err, flags=re.MULTILINE)
+    save_encoder(encoder, results=results, facts={"data": "words"}, output_dir=folder)
+    log.finish(results)
     write_results(work, results, folder)
+    assert "before training" in (folder / "report.md").read_text(encoding="utf-8")
     names = {path.name for path in folder.iterdir()}
     wanted = {"config.json", "model.safetensors", "modules.json", "README.md", "results.json", "predictions.jsonl"}
     assert wanted | {"task.json", "report.md", "metrics.jsonl", "modeling_lacuna.py"} <= names
@@ -225,19 +243,32 @@ def test_the_best_weights_are_kept(tokenizer, encoder):
         def evaluate_encoder(self, judged: Any) -> dict[str, float]:
             return {"score": next(self.told)}
 
-    watch = KeepBest(Judge(), encoder, every=1, enabled=True)  # type: ignore[arg-type]
+    said: list[Any] = []
+    log = SimpleNamespace(evaluation=said.append, say=said.append)
+    watch = KeepBest(Judge(), encoder, every=1, enabled=True, log=log)
     weight = next(encoder.parameters())
     kept = []
     for step in (1, 2):
         with torch.no_grad():
             weight += 1
-        watch._evaluate(step)
+        watch._judge(step)
         kept.append(weight.detach().clone())
     with torch.no_grad():
         weight += 1
     assert watch.finish(3) == {"score": 0.9}
     assert torch.equal(weight, kept[1])
-    assert [line["step"] for line in watch.history] == [1, 2, 3]
+    assert said[0] == {"step": 1, "eval_score": 0.5} and said[2]["step"] == 3
+    assert said[3:] == ["the weights of step 2 are kept: score 0.9000"]
+
+
+def test_many_texts_are_encoded_in_parts(tokenizer, encoder, monkeypatch):
+    whole = task(tokenizer, SCORED, eval_rows=SCORED)
+    scores = whole.evaluate_encoder(encoder)
+    monkeypatch.setattr("tasks.embeddings._TEXTS_AT_ONCE", 5)
+    parts = task(tokenizer, SCORED, eval_rows=SCORED)
+    assert parts.evaluate_encoder(encoder) == pytest.approx(scores, abs=1e-5)
+    found = [[record["cosine"] for record in work.records] for work in (whole, parts)]
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
 
 
 # What people are told

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,28 @@ def test_embeddings_load_where_nobody_knows_lacuna(checkpoint, tmp_path):
     assert done.stdout.split("\n")[-2] == "(2, 32) False", done.stderr
 
 
+def test_embeddings_say_what_they_have_reached(checkpoint, tmp_path, run_recipe):
+    pytest.importorskip("sentence_transformers")
+    rows = [{"sentence1": row["en"], "sentence2": row["de"], "score": i % 5} for i, row in enumerate(PAIRS)]
+    train, output = written(tmp_path / "train.jsonl", rows), tmp_path / "out"
+    options = ["--train_file", train, "--output_dir", output, "--max_steps", 12, "--batch_size", 4]
+    done = run("recipes/finetune_embeddings.py", "--model", checkpoint("modernbert"), *options, "--eval_fraction", 0.3)
+    assert done.returncode == 0, done.stderr
+    line = r"^spearman +-?0\.\d{4}   before training -?0\.\d{4}   without a model -?0\.\d{4}$"
+    assert re.search(line, done.stdout, flags=re.MULTILINE)
+    assert done.stdout.splitlines()[-1] == f"the model is in {output}"
+    assert "{" not in done.stdout + done.stderr and "it/s" not in done.stderr, "what the Trainer would print"
+    assert {"metrics.jsonl", "curves.png", "scatter.png"} <= {path.name for path in output.iterdir()}
+    card = (output / "README.md").read_text(encoding="utf-8")
+    results = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    shown = [f"{results[f'{part}_spearman']:.4f}" for part in ("eval", "start", "baseline")]
+    assert f"| spearman | {' | '.join(shown)} |" in card
+    assert "rows of `train.jsonl` to learn from" in card and str(tmp_path) not in card
+    assert "python recipes/finetune_embeddings.py --model" in card and "--max_steps 12" in card
+    code, said = run_recipe("finetune_embeddings", "--model", checkpoint("modernbert"), *options)
+    assert code == 2 and "already holds a run; name another folder" in said
+
+
 def test_embeddings_on_two_processes(checkpoint, tmp_path):
     pytest.importorskip("sentence_transformers")
     rows = [{"question": row["en"], "answer": row["de"]} for row in PAIRS]
@@ -124,6 +147,7 @@ def test_embeddings_on_two_processes(checkpoint, tmp_path):
         ("finetune_seq2seq", ["--train_target_file", "x"], "--train_file"),
         ("finetune_embeddings", [], "--train_file"),
         ("finetune_token_classification", ["--train_file", "no.conll"], "no.conll"),
+        ("finetune_embeddings", ["--train_file", "a.csv", "--lora_rank", "8"], "'--lora_rank': other recipes have it"),
     ],
 )
 def test_mistakes_are_one_message_and_leave_nothing(recipe, options, message, checkpoint, tmp_path, run_recipe):
@@ -131,6 +155,26 @@ def test_mistakes_are_one_message_and_leave_nothing(recipe, options, message, ch
     code, said = run_recipe(recipe, "--model", checkpoint("modernbert"), "--output_dir", output, *options)
     assert code == 2 and message in said and "Traceback" not in said
     assert not output.exists()
+
+
+ASKED = "['the fox', 'a fox', '5.0'] (does the first line hold names?)"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name", "message"),
+    [
+        ("finetune_embeddings", "pairs.txt", "has the ending '.txt'; rows are read from"),
+        ("finetune_classification", "pairs.txt", "has the ending '.txt'; rows are read from"),
+        ("finetune_embeddings", "pairs.tsv", f"which of the columns {ASKED} hold the texts that belong together?"),
+        ("finetune_classification", "pairs.tsv", f"which column of {ASKED} is the label?"),
+        ("finetune_multiple_choice", "pairs.tsv", f"which of {ASKED} hold the choices?"),
+    ],
+)
+def test_what_is_no_table_with_names_is_told(recipe, name, message, checkpoint, tmp_path, run_recipe):
+    pairs = tmp_path / name
+    pairs.write_text("the fox\ta fox\t5.0\nthe dog\ta river\t0.5\n", encoding="utf-8")
+    code, said = run_recipe(recipe, "--model", checkpoint("modernbert"), "--train_file", pairs)
+    assert code == 2 and message in said and "Traceback" not in said
 
 
 def test_an_encoder_cannot_write(checkpoint, tmp_path, run_recipe):

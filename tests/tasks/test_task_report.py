@@ -205,3 +205,30 @@ def test_bars_and_points(tmp_path):
         assert picture(tmp_path / name).std() > 0.03
     write_results(Invented(PREDICTIONS, {"By type": Table(["type", "f1"], [["x", 0.1]])}), RESULTS, tmp_path / "plain")
     assert not list((tmp_path / "plain").glob("*.png"))
+
+
+def test_what_has_no_scale_in_common_is_not_subtracted(tmp_path, monkeypatch):
+    figures = []
+    original = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **b: (figures.append(self), original(self, *a, **b))[1])
+    gold, cosines = [float(n // 4) for n in range(20)], [n / 20 for n in range(20)]
+    points = Points(gold, cosines, scales=("score", "cosine"))
+    text = "\n".join(points.text())
+    assert text.startswith("| score | examples | mean score | mean cosine | lower quartile | upper quartile |\n")
+    assert "| 4 to 4 | 4 | 4 | 0.875 | 0.8375 | 0.9125 |" in text and "distance" not in text
+    for each in (points, Points(gold, cosines)):
+        draw(each, heading="Cosines and scores", path=tmp_path / "scatter.png")
+    (apart,), (together,) = (figure.axes for figure in figures)
+    assert (apart.get_xlabel(), apart.get_ylabel(), len(apart.lines)) == ("cosine", "score", 0)
+    assert (together.get_xlabel(), together.get_ylabel(), len(together.lines)) == ("gold", "predicted", 1)
+    assert apart.get_xlim()[1] < 1.1 and apart.get_ylim()[1] > 3.9, "each has a range of its own"
+    np.testing.assert_allclose(apart.collections[0].get_offsets(), np.stack([cosines, gold], axis=1))
+
+
+def test_scores_before_training_stand_beside(tmp_path):
+    results = {**RESULTS, "start_accuracy": 0.625}
+    write_results(Invented(PREDICTIONS, {}), results, tmp_path)
+    report = (tmp_path / "report.md").read_text()
+    assert "| metric | this model | before training | without a model |\n" in report
+    assert "| accuracy | 0.8125 | 0.625 | 0.5 |\n| loss | 0.25 |  |  |\n" in report
+    assert "accuracy 0.8125 on 60 held-out examples; before training: 0.625; without a model: 0.5\n" in report

@@ -10,6 +10,7 @@ import pytest
 
 from corpus import CorpusArguments
 from objectives import ObjectiveArguments
+from tasks import EmbeddingArguments
 from training import (
     ArgumentError,
     FineTuningArguments,
@@ -19,6 +20,7 @@ from training import (
     parse_arguments,
 )
 
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 ROOMS = (ModelArguments, CorpusArguments, ObjectiveArguments, TrainingArguments)
 
 
@@ -104,6 +106,17 @@ def test_mistakes_on_the_command_line(given, message) -> None:
 def test_mistakes_in_a_file(yaml_file, text, message) -> None:
     with pytest.raises(ArgumentError, match=message):
         parse_arguments(ROOMS, ["--config", str(yaml_file(text))])
+
+
+@pytest.mark.parametrize("name", ["resume", "seeds", "lora_rank", "freeze_backbone", "early_stopping_patience"])
+def test_an_option_of_other_recipes_is_named_as_such(yaml_file, name) -> None:
+    rooms, said = (ModelArguments, EmbeddingArguments), f"{name}': other recipes have it, this one does not"
+    with pytest.raises(ArgumentError, match=f"unknown option '--{said}") as raised:
+        parse_arguments(rooms, ["--train_file", "a.csv", f"--{name}=3"])
+    assert raised.value.exit_code == 2 and "did you mean" not in str(raised.value)
+    with pytest.raises(ArgumentError, match=rf"options.yaml:2: unknown option '{said}"):
+        parse_arguments(rooms, ["--config", str(yaml_file(f"train_file: a.csv\n{name}: 3\n"))])
+    assert f"--{name}" in (RECIPES / "finetune_embeddings.py").read_text(encoding="utf-8")
 
 
 def test_an_empty_file_is_no_mistake(yaml_file) -> None:

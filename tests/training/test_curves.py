@@ -113,6 +113,13 @@ def test_nothing_is_numbered_that_is_not_there(drawn) -> None:
     assert [len(axes.get_yticks()) for axes in figure.axes[1:]] == [0, 0]
 
 
+def test_a_trainer_that_counts_no_tokens_has_no_speed(drawn) -> None:
+    records = [{"step": step, "loss": 1.0, "learning_rate": 1e-3} for step in (1, 2)]
+    rate = "learning rate  0.001 (peak 0.001)"
+    assert titles(drawn(records)) == ["loss", rate]
+    assert titles(drawn([*records, {"step": 2, "eval_f1": 0.5}])) == ["loss", "held out", rate]
+
+
 def test_neither_a_spike_nor_the_first_steps_press_the_rest_flat(drawn) -> None:
     records = [line(step, loss=2.0 + 9.0 * math.exp(-step / 30) + step % 5 / 100) for step in range(1, 10_001)]
     records[5000]["loss"] = 80.0

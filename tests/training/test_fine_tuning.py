@@ -164,3 +164,6 @@ def test_what_is_said_in_the_end() -> None:
         "loss                        1.0000",
         "means and standard deviations over 2 seeds; the model is that of seed 1, the best",
     ]
+    assert outcome({"eval_mrr": 0.5, "start_mrr": 0.125, "baseline_mrr": 0.25}) == [
+        "mrr                         0.5000   before training 0.1250   without a model 0.2500"
+    ]

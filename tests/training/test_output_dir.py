@@ -24,6 +24,8 @@ def test_a_run_is_refused_unless_resumed(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(ArgumentError, match="--resume"):
         claim_output_dir(TrainingArguments(output_dir=str(tmp_path)))
+    with pytest.raises(ArgumentError, match="already holds a run; name another folder"):
+        claim_output_dir(TrainingArguments(output_dir=str(tmp_path)), resumes=False)
     assert claim_output_dir(TrainingArguments(output_dir=str(tmp_path), resume=True)) is None
 
 

@@ -1,0 +1,36 @@
+"""Rows: what a message says of their columns."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tasks import TaskError
+from tasks.rows import as_rows
+
+
+@dataclasses.dataclass
+class Record:
+    """What `corpus.read_labelled` gives."""
+
+    fields: dict[str, Any]
+    path: str
+    line: int = 2
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [("a.tsv", True), ("A.CSV", True), ("a.csv.gz", True), ("a.tsv.zst", True), ("a.jsonl", False), ("csv.d", False)],
+)
+def test_only_tables_whose_first_line_names_columns_are_asked_about(path, asked):
+    (row,) = as_rows([Record({"text": "x"}, path)], part="training")
+    with pytest.raises(TaskError) as caught:
+        row.value("label", option="--label_column")
+    question = " (does the first line hold names?)" if asked else ""
+    columns = f"{path}:2: no column 'label'; the columns there are ['text']"
+    assert str(caught.value) == f"{columns}{question}: name one with --label_column"
+
+
+def test_columns_that_are_texts_are_cut():
+    (row,) = as_rows([{"word " * 20: "x", "b": "y"}], part="training")
+    assert row.shown(row.fields) == f"['{('word ' * 20)[:39]}…', 'b']"
