@@ -359,6 +359,8 @@ def _restore(
         raise CorruptCheckpointError(f"checkpoint {checkpoint} is not of this model: {error.args[0]}") from error
     if average is not None and "average" not in renewed:
         average.load(load_state(checkpoint, "average"))
+    if "average" in renewed:  # the weights that were best so far are not there
+        progress.best_metric, progress.best_step = None, -1
     notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
     notices += [f"  {change['option']} was {change['before']} and is {change['after']} now" for change in changed]
     notices += [f"  nothing of the {name} there was is taken over" for name in sorted(renewed)]
