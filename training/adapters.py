@@ -25,6 +25,16 @@ from .errors import ArgumentError, StorageError
 _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
 _HEAD, _REPLACED = ".modules_to_save.default", ".original_module."
 
+TASK_TYPES = {
+    "ForSequenceClassification": "SEQ_CLS",
+    "ForTokenClassification": "TOKEN_CLS",
+    "ForQuestionAnswering": "QUESTION_ANS",
+    "ForConditionalGeneration": "SEQ_2_SEQ_LM",
+    "ForCausalLM": "CAUSAL_LM",
+    "LMHeadModel": "CAUSAL_LM",
+}
+"""What `peft` calls a head, by how the class of the model ends; it has no name for the others."""
+
 
 @dataclass(frozen=True)
 class Adapter:
@@ -58,8 +68,11 @@ class Adapter:
         """The part of a state that training moves."""
         return {name: value for name, value in state.items() if name.endswith((_A, _B)) or f"{_HEAD}." in name}
 
-    def save(self, state: dict[str, Tensor], folder: Path) -> None:
+    def save(self, state: dict[str, Tensor], folder: Path, *, card: str = "") -> None:
         """Write what `PeftModel.from_pretrained(model, folder)` loads into the model that training began with.
+
+        Args:
+            card: the text of README.md; none is written where it is empty.
 
         Raises:
             StorageError: it cannot be written.
@@ -73,6 +86,8 @@ class Adapter:
             save_file(learned, folder / "adapter_model.safetensors", metadata={"format": "pt"})
             (folder / "adapter_model.safetensors").chmod(0o644)
             self.config.save_pretrained(str(folder))
+            if card:
+                (folder / "README.md").write_text(card, encoding="utf-8")
         except Exception as error:
             if not isinstance(error, OSError) and "os error" not in str(error):  # that of safetensors is no OSError
                 raise
@@ -141,12 +156,13 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float, seed: int) -> Adapter
         target_modules=sorted(layers),
         modules_to_save=list(_heads(model)) or None,
         fan_in_fan_out=bool(transposed),
+        task_type=next((kind for end, kind in TASK_TYPES.items() if type(model).__name__.endswith(end)), None),
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")  # peft 0.21 asks for it
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(config, model)
-    config.base_model_name_or_path = _shown(str(getattr(model, "name_or_path", "") or ""))
+    config.base_model_name_or_path = _found_anywhere(str(getattr(model, "name_or_path", "") or ""))
     config.inference_mode = True  # as adapters are saved
     return Adapter(config=config, scale=alpha / rank, transposed=frozenset(transposed))
 
@@ -181,9 +197,13 @@ def _heads(model: nn.Module) -> Iterator[str]:
         yield name
 
 
-def _shown(name: str) -> str:
-    """A Hub id or a relative path as it is; of an absolute path, which is nobody's business, the last part."""
-    return Path(name).name if Path(name).is_absolute() else name
+def _found_anywhere(name: str) -> str:
+    """A Hub id as it is, a folder by its absolute path.
+
+    The path names folders of this machine, and is written all the same, as `peft` writes what it is given: additions
+    are worth nothing without their model, and a relative path finds it from a single folder.
+    """
+    return str(Path(name).resolve()) if name and Path(name).exists() else name
 
 
 def fingerprint_of_frozen(model: nn.Module) -> str:

@@ -6,8 +6,9 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from .live_line import duration
 from .lock import hold
 from .loop import train
 from .order import MicroBatchSampler
+from .progress import is_due
 from .shown import shown_command
 from .stages import Stage, epochs_per_step, plan_stages, tokens_per_step
 from .work import Work, collator, to_device
@@ -31,6 +33,8 @@ _OF_ONE_RUN = {"results.json", "checkpoints"}
 """What the folder of several runs does not take over from the best of them."""
 _SAMPLED = 64
 """Micro-batches of which one of middle length is timed."""
+_TIMES, _LONG = 5, 10.0
+"""How often that is done after a first time, and the seconds after which it is not done again."""
 
 
 def fine_tune(
@@ -60,7 +64,8 @@ def fine_tune(
 
     Returns:
         The content of results.json, on every process: with several seeds the mean of each number, the sample
-        standard deviation of each metric NAME as NAME_std, `seeds`, and `best_seed`. Empty with `--dry_run`.
+        standard deviation of each metric eval_NAME as eval_NAME_std, `seeds`, `best_seed`, whose model is kept, and
+        its own metrics as best_seed_NAME. Empty with `--dry_run`.
 
     Raises:
         ArgumentError: options that do not fit the model, the data or the processes.
@@ -76,6 +81,8 @@ def fine_tune(
         print("\n".join([processes().describe(), *shown(0)]), flush=True)
     counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
     info = {"command": shown_command(), **counts, **(run_info or {})}
+    if "task" in info:
+        info["task"] = _decided(info["task"], work)
     seeds = list(range(arguments.seed, arguments.seed + arguments.seeds))
     every: list[dict[str, float]] = []
     for seed in seeds:
@@ -95,9 +102,17 @@ def fine_tune(
     results = every[0] if len(every) == 1 else _together(work, every, seeds)
     if is_main_process():
         if len(every) > 1:
-            _gather(results, Path(arguments.output_dir), seeds)
+            _gather(results, Path(arguments.output_dir), _over_seeds(work, results, seeds))
         print("\n".join([*outcome(results), f"the model is in {arguments.output_dir}"]), flush=True)
     return results
+
+
+def _decided(options: dict[str, Any], work: Work) -> dict[str, Any]:
+    """Options of the data, with what the work has made of those that were left to it."""
+    settings: dict[str, Any] = getattr(work, "settings", dict)()
+    return {
+        name: settings.get(name, value) if value in (None, [], "auto") else value for name, value in options.items()
+    }
 
 
 def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
@@ -112,7 +127,7 @@ def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
 
 
 def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> dict[str, float]:
-    """Means over runs, with the deviations of metrics and the seed of the best run."""
+    """Means over runs, with the deviations of metrics; the seed of the best run, with what this run alone reached."""
     results: dict[str, float] = {}
     for name in every[0]:
         values = [float(one[name]) for one in every if name in one]
@@ -122,11 +137,38 @@ def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> di
     sign = 1.0 if work.greater_is_better else -1.0
     metrics = [sign * one.get(f"eval_{work.metric}", math.nan) for one in every]
     best = max(range(len(every)), key=lambda number: -math.inf if math.isnan(metrics[number]) else metrics[number])
-    return {**results, "seeds": len(every), "best_seed": seeds[best]}
+    results |= {name: every[best][name] for name in ("best_step", "stopped_early") if name in every[best]}
+    own = {
+        f"best_seed_{name.removeprefix('eval_')}": value
+        for name, value in every[best].items()
+        if name.startswith("eval_")
+    }
+    return {**results, "seeds": len(every), "best_seed": seeds[best], **own}
 
 
-def _gather(results: dict[str, float], folder: Path, seeds: list[int]) -> None:
-    """Put the best run, but for its checkpoints, into the folder of them all, with the results of all."""
+def _over_seeds(work: Work, results: dict[str, float], seeds: list[int]) -> list[str]:
+    """A section of a report about all runs, of which the rest of the report knows one."""
+    names = [name.removeprefix("best_seed_") for name in results if name.startswith("best_seed_")]
+    which = f"the best by {work.metric}" if names else "the first, since nothing was held out"
+    lines = [
+        "## Over seeds",
+        "",
+        f"Trained {len(seeds)} times, with seeds {seeds[0]} to {seeds[-1]}. The model here is that of seed "
+        f"{results['best_seed']}, {which}; what is said outside of this section is of it alone.",
+        "",
+    ]
+    if names:
+        lines += ["| held out | mean | standard deviation | the model here |", "|---|---|---|---|"]
+        for name in names:
+            values = [results[key] for key in (f"eval_{name}", f"eval_{name}_std", f"best_seed_{name}")]
+            lines.append(f"| {name} | {' | '.join(f'{value:.4f}' for value in values)} |")
+        lines.append("")
+    return lines
+
+
+def _gather(results: dict[str, float], folder: Path, section: list[str]) -> None:
+    """Put the best run, but for its checkpoints, into the folder of them all, with the results of all; what is told
+    of all of them stands before the first section of the card and of the report."""
     best = folder / f"seed-{results['best_seed']}"
     for path in sorted(best.iterdir()):
         if path.name in _OF_ONE_RUN or path.name.startswith("."):
@@ -135,36 +177,33 @@ def _gather(results: dict[str, float], folder: Path, seeds: list[int]) -> None:
             shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
         else:
             shutil.copy2(path, folder / path.name)
-    card = folder / "README.md"
-    rows = [
-        f"| {name.removeprefix('eval_')} | {value:.4f} | {results[f'{name}_std']:.4f} |"
-        for name, value in results.items()
-        if f"{name}_std" in results
-    ]
-    title = f"Held out, over seeds {seeds[0]} to {seeds[-1]}, of which this is {results['best_seed']}, the best:"
-    table = [title, "", "| | mean | standard deviation |", "|---|---|---|", *rows, ""]
-    write_atomically(card, card.read_text(encoding="utf-8") + "\n" + "\n".join(table))
+    for path in (folder / "README.md", folder / "report.md"):
+        if path.is_file():
+            before, heading, after = path.read_text(encoding="utf-8").partition("\n## ")
+            write_atomically(path, "\n".join([before.rstrip(), "", *section]) + heading + after)
     write_atomically(folder / "results.json", json.dumps(results, indent=2) + "\n")
 
 
 def outcome(results: dict[str, float]) -> list[str]:
-    """Lines for people: each metric beside those before training (`start_`) and without a model, where they are known.
-
-    Over several seeds it has its deviation.
-    """
+    """Lines for people: each metric beside those before training (`start_`) and without a model, where they are known;
+    of several runs, its deviation and what the model that is kept has reached."""
     lines = []
     for name, value in results.items():
         metric = name.removeprefix("eval_")
         if metric == name or name.endswith("_std"):
             continue
-        deviation = f" ± {results[f'{name}_std']:.4f}" if f"{name}_std" in results else ""
-        others = [("before training", f"start_{metric}"), ("without a model", f"baseline_{metric}")]
-        beside = "".join(f"   {what} {results[key]:.4f}" for what, key in others if key in results)
-        lines.append(f"{metric:<24}{value:>10.4f}{deviation}{beside}")
+        line = f"{metric:<24}{value:>10.4f}"
+        beside = {
+            " ± ": f"{name}_std",
+            "   kept ": f"best_seed_{metric}",
+            "   before training ": f"start_{metric}",
+            "   without a model ": f"baseline_{metric}",
+        }
+        lines.append(line + "".join(f"{what}{results[key]:.4f}" for what, key in beside.items() if key in results))
     if "seeds" in results:
         lines.append(
-            f"means and standard deviations over {results['seeds']} seeds; the model is that of seed "
-            f"{results['best_seed']}, the best"
+            f"means and standard deviations over {results['seeds']} seeds; the model that is kept is of seed "
+            f"{results['best_seed']}"
         )
     return lines
 
@@ -173,7 +212,10 @@ def outcome(results: dict[str, float]) -> list[str]:
 
 
 def _expected(work: Work, make_model: Callable[[int], Any], arguments: FineTuningArguments) -> list[str]:
-    """How many weights learn in how many steps, and how long these will take: one micro-batch is timed."""
+    """How many weights learn in how many steps, and how long these and the evaluations will take.
+
+    A micro-batch is timed a few times, an evaluation batch once: where text is written it takes long.
+    """
     use_all_cores()
     count = processes().count
     fixed = replace(arguments, micro_batch_size=None) if arguments.micro_batch_size == 0 else arguments
@@ -183,37 +225,72 @@ def _expected(work: Work, make_model: Callable[[int], Any], arguments: FineTunin
     model = make_model(plan.seed)
     prepare(model, plan)
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    lines = [f"{trained:,} of {sum(weight.numel() for weight in model.parameters()):,} weights learn"]
+    every = sum(weight.numel() for weight in model.parameters())
+    lines = [f"{trained:,} of {every:,} weights learn, at a rate of {plan.learning_rate:g} at its peak"]
     stage = stages[0]
-    a_step = _seconds(model, stage, count, plan) * (stage.batch_size // (count * stage.micro_batch_size))
+    a_micro_batch, an_eval_batch = _seconds(model, stage, count, plan)
+    a_step = a_micro_batch * (stage.batch_size // (count * stage.micro_batch_size))
     steps = plan.max_steps or math.inf
     by_clock = 60.0 * plan.max_minutes / a_step if plan.max_minutes else math.inf
     steps = int(min(steps, max(1.0, by_clock)))
-    seconds = steps * a_step * arguments.seeds
     runs = f", {arguments.seeds} times" if arguments.seeds > 1 else ""
-    about = f"{steps:,} steps of {stage.batch_size} examples{runs}: about {duration(seconds)} at {a_step:.2f} s a step"
-    return [*lines, f"{about}, with evaluations on top; nothing was trained or written"]
+    held_out, times = work.num_eval_examples, _num_evaluations(plan.eval_steps, steps)
+    an_evaluation = an_eval_batch * max(1.0, math.ceil(held_out / count) / plan.eval_batch_size)
+    parts = [
+        (f"{steps:,} steps of {stage.batch_size} examples", steps, a_step, "a step"),
+        (f"{times:,} evaluations of {held_out:,} examples", times if held_out else 0, an_evaluation, "each"),
+    ]
+    for what, number, each, unit in parts:
+        about = duration(number * each * arguments.seeds)
+        lines += [f"{what}{runs}: about {about} at {each:.2f} s {unit}"] if number else []
+    total = sum(number * each * arguments.seeds for _, number, each, _ in parts)
+    return [*lines, f"together about {duration(total)}; nothing was trained or written"]
 
 
-def _seconds(model: nn.Module, stage: Stage, count: int, plan: TrainingArguments) -> float:
-    """Seconds of forward and backward of a micro-batch of middle length, after one to warm up."""
+def _num_evaluations(eval_steps: float, steps: int) -> int:
+    """How many there are in a run of so many steps, the one at its end included."""
+    return sum(
+        step == steps or is_due(eval_steps, step=step, before=(step - 1) / steps, after=step / steps)
+        for step in range(1, steps + 1)
+    )
+
+
+def _seconds(model: nn.Module, stage: Stage, count: int, plan: TrainingArguments) -> tuple[float, float]:
+    """Seconds of forward and backward of a micro-batch of middle length, and of an evaluation batch."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = device or torch.device("cpu")
     precision = plan.mixed_precision
     in_bf16 = bf16_is_fast() if precision == "auto" else precision == "bf16"
-    work, model = stage.work, model.to(device).train()
+    work, model = stage.work, model.to(device)
+    autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=in_bf16)
     batch = collator(work, device)(_middle_examples(stage, count, plan.seed))
     targets = {name: torch.tensor(max(number, 1)) for name, number in work.count_targets(batch).items()}
-    seconds = 0.0
-    for _ in range(2):
-        began = time.perf_counter()
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=in_bf16):
-            loss, _ = work.loss(model, to_device(batch, device), to_device(targets, device))
+
+    def learn() -> None:
+        with autocast():
+            loss, _ = work.loss(model.train(), to_device(batch, device), to_device(targets, device))
         loss.backward()
         model.zero_grad(set_to_none=True)
         float(loss.detach())  # a GPU is waited for
-        seconds = time.perf_counter() - began
-    return seconds
+
+    def judge() -> None:
+        rows = range(0, work.num_eval_examples, count)[: plan.eval_batch_size]
+        examples = work.collate([work.eval_example(row) for row in rows])
+        with torch.no_grad(), autocast():
+            work.evaluate(model.eval(), to_device(examples, device))
+
+    learn()
+    return _median_seconds(learn, _TIMES), _median_seconds(judge, 1) if work.num_eval_examples else 0.0
+
+
+def _median_seconds(call: Callable[[], None], times: int) -> float:
+    """What a call takes, in the middle of so many, or of as many as there is time for."""
+    found: list[float] = []
+    while len(found) < times and sum(found) < _LONG:
+        began = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - began)
+    return median(found)
 
 
 def _middle_examples(stage: Stage, count: int, seed: int) -> list[dict[str, Any]]:

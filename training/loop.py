@@ -23,6 +23,7 @@ from .errors import StoppedError, StorageError
 from .evaluating import evaluate
 from .identity import skipped_steps
 from .lock import release
+from .model_card import adapter_card
 from .order import MicroBatchSampler, TrainingExamples, dropout_seed
 from .progress import Window, enter_stage, is_due, stops_early
 from .run import Run, close_run, open_run
@@ -158,7 +159,7 @@ def _finish(run: Run, metrics: dict[str, float]) -> dict[str, float]:
             weights=weights if run.adapter is None else run.adapter.merged(weights),
         )
         if run.adapter is not None:
-            run.adapter.save(weights, Path(plan.output_dir, "adapter"))
+            run.adapter.save(weights, Path(plan.output_dir, "adapter"), card=adapter_card(run.bare, run.adapter))
     run.log.finish(results)
     run.accelerator.wait_for_everyone()
     return results
@@ -316,12 +317,11 @@ def _log_window(run: Run, window: Window) -> None:
     sums = {name: run.accelerator.reduce(value, "sum").tolist() for name, value in window.sums.items()}
     means = {name: value / window.steps for name, value in sums.items() if not isinstance(value, list)}
     means |= {name: value[0] / value[1] for name, value in sums.items() if isinstance(value, list) and value[1]}
-    epochs = progress.epochs + progress.samples / run.stages[progress.stage].work.num_examples
     mfu = run.throughput.share(seconds=seconds, trained=progress.seconds) if run.accelerator.is_main_process else None
     run.log.record(
         {
             "step": progress.step,
-            "epoch": round(epochs, 4),
+            "epoch": round(run.epochs, 4),
             **means,
             **window.last,
             "tokens_per_second": round((progress.tokens - opened.tokens) / seconds, 1),

@@ -33,7 +33,7 @@ from .errors import ArgumentError, CorruptCheckpointError
 from .identity import changes, check_identity, check_skipped, identity_of, schedule_of, skipped_steps
 from .lock import hold
 from .memory import choose_micro_batch
-from .model_card import model_card
+from .model_card import choices_of, model_card
 from .optimizers import OPTIMIZERS
 from .progress import Progress, share_done
 from .run_log import RunLog, describe_run
@@ -90,6 +90,11 @@ class Run:
         """The share of the run that is done: by steps or by the clock, whichever is further."""
         return share_done(self.plan, self.progress)
 
+    @property
+    def epochs(self) -> float:
+        """Passes over the data so far."""
+        return self.progress.epochs + self.progress.samples / self.stages[self.progress.stage].work.num_examples
+
     def compile(self) -> None:
         """Have everything compiled before the clock of the run starts, if it is to be compiled at all."""
         if self.plan.compile != "on":
@@ -109,6 +114,7 @@ class Run:
             tokens=self.progress.tokens,
             metrics=metrics,
             baseline=baseline or {},
+            choices=choices_of(self.plan, epochs=self.epochs, precision=str(self.accelerator.mixed_precision)),
         )
 
     def snapshot(self) -> Snapshot:
@@ -359,6 +365,8 @@ def _restore(
         raise CorruptCheckpointError(f"checkpoint {checkpoint} is not of this model: {error.args[0]}") from error
     if average is not None and "average" not in renewed:
         average.load(load_state(checkpoint, "average"))
+    if "average" in renewed:  # the weights that were best so far are not there
+        progress.best_metric, progress.best_step = None, -1
     notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
     notices += [f"  {change['option']} was {change['before']} and is {change['after']} now" for change in changed]
     notices += [f"  nothing of the {name} there was is taken over" for name in sorted(renewed)]

@@ -1,4 +1,4 @@
-"""What may be shown to anybody: a command, a name of a file, without the folders and hosts of who ran it."""
+"""What may be shown to anybody: a command, a name of a file, without the home folder and the hosts of who ran it."""
 
 import os
 import re
@@ -11,21 +11,28 @@ _PLACES = re.compile(
     r"(?P<host>\b[a-zA-Z][\w+.-]*://)(?:[^/\s]*/)?"  # https://user@host:port/
     r"|(?<![\w./~-])(?P<path>(?:~|[A-Za-z]:)?[/\\][^\s:,='\"]+)"  # /folder/name, ~/name, C:\folder\name
 )
+_HOMES = re.compile(r"(?:^|[/\\])(?:home|Users)[/\\][^/\\]")  # /home/name, C:\Users\name
 
 
 def without_places(text: str) -> str:
-    """A text in which absolute paths are relative to the present folder, or their last parts, and hosts are left out.
+    """A text in which hosts are left out, and paths that say who ran it are shortened.
 
-    Relative paths and Hub ids stay as they are.
+    A path in the present folder becomes relative to it, and one in the home folder begins with ~. Of one in the home
+    folder of somebody else, or with the name of who runs this in it, the last part is left. All others stay as they
+    were typed, and so do Hub ids.
     """
     return _PLACES.sub(lambda match: _inside(match["path"]) if match["path"] else "", text)
 
 
 def _inside(path: str) -> str:
-    whole = Path(os.path.expanduser(path))
+    whole, home = Path(os.path.expanduser(path)), Path(os.path.expanduser("~"))
     if whole.is_relative_to(Path.cwd()):
         return str(whole.relative_to(Path.cwd()))
-    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+    if home.name and whole.is_relative_to(home):
+        return str(Path("~", whole.relative_to(home)))
+    if _HOMES.search(path) or (home.name and home.name in whole.parts):
+        return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+    return path
 
 
 def shown_command(words: Sequence[str] | None = None) -> str:
@@ -42,4 +49,9 @@ def shown_command(words: Sequence[str] | None = None) -> str:
     script = Path(words[0]) if words else Path()
     if script.parent.name:  # the folder of a recipe says more than where the person stood
         shown[0] = f"{script.parent.name}/{script.name}"
-    return shlex.join(["python", *shown])
+    return " ".join(["python", *map(_quoted, shown)])
+
+
+def _quoted(word: str) -> str:
+    """For a shell, which knows ~ only where no quotes are around it."""
+    return f"~/{shlex.quote(word[2:])}" if len(word) > 2 and word.startswith("~/") else shlex.quote(word)

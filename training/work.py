@@ -22,7 +22,8 @@ class Work(Protocol):
     """Rows and weight of each source, whose rows follow one another; empty: every row is seen once in an epoch."""
 
     # A work may also have `fixed_length`, true where all training batches of so many rows have one shape, and
-    # `lengths`, the tokens of each training example, by which examples of like length come into one micro-batch.
+    # `lengths`, the tokens of each training example, by which examples of like length come into one micro-batch; and
+    # `settings`, what it has decided of its options by name, which the model card shows.
 
     def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
         """Training example `row` (0 <= row < num_examples), as it is seen at global sample number `index`.

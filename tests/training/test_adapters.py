@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from loaded_model import IDS, outputs
+from processes import REPOSITORY
 from processes import run as run_script
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import nn
 from toys import make_model
 from transformers import (
@@ -26,6 +30,7 @@ from transformers import (
     GPT2LMHeadModel,
     ModernBertConfig,
     ModernBertForTokenClassification,
+    PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -35,6 +40,7 @@ from training import ArgumentError, CorruptCheckpointError, train
 from training.adapters import Adapter, add_lora, fingerprint_of_frozen, freeze_backbone, num_weights
 from training.checkpoints import load_weights
 from training.flops import attentions, flops_per_token
+from training.model_card import adapter_card
 
 peft = pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[peft]'")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -128,6 +134,71 @@ def test_additions_go_into_every_linear_layer_of_the_backbone(name, tmp_path) ->
     by_peft = again.merge_and_unload().state_dict()
     assert_same(by_peft, merged, rtol=1e-5, atol=1e-6)
     assert num_weights(model) == sum(weight.numel() for weight in before.parameters())
+
+
+LABELS = {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
+# The head, the model that is its base, what the class of the head is loaded with, and what peft calls it.
+HEADS: dict[str, tuple[str, dict[str, Any], str | None]] = {
+    "AutoModelForSequenceClassification": ("bert mlm", {**LABELS, "problem_type": "regression"}, "SEQ_CLS"),
+    "AutoModelForTokenClassification": ("bert mlm", LABELS, "TOKEN_CLS"),
+    "AutoModelForQuestionAnswering": ("bert mlm", {}, "QUESTION_ANS"),
+    "AutoModelForMaskedLM": ("bert mlm", {}, None),
+    "AutoModelForCausalLM": ("gpt2 lm", {}, "CAUSAL_LM"),
+    "AutoModelForSeq2SeqLM": ("bart", {}, "SEQ_2_SEQ_LM"),
+}
+
+
+def with_adapter(folder: Path, base: Any, auto_class: str, **options: Any) -> tuple[dict[str, Any], str]:
+    """Save a base in the present folder and an adapter for it, as a run with --model base leaves it; what the model
+    with the adapter computes, and the code of the adapter's card."""
+    torch.manual_seed(0)
+    base.save_pretrained("base")
+    core = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]").save_pretrained("base")
+    model = getattr(transformers, auto_class).from_pretrained("base", **options)
+    adapter = add_lora(model, rank=4, alpha=8, seed=0)
+    adapter.save(moved(model).state_dict(), folder, card=adapter_card(model, adapter))
+    return outputs(model), (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
+
+
+@pytest.mark.parametrize("auto_class", HEADS)
+def test_the_card_of_an_adapter_loads_it_from_any_folder(auto_class, tmp_path, monkeypatch) -> None:
+    name, options, task_type = HEADS[auto_class]
+    for folder in ("there", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    expected, code = with_adapter(tmp_path / "adapter", MODELS[name][0](), auto_class, **options)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found: dict[str, Any] = {}
+    exec(code.replace("PATH", str(tmp_path / "adapter")), found)
+    assert_same(outputs(found["model"]), expected)
+    told = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert told["task_type"] == task_type and told["base_model_name_or_path"] == str(tmp_path / "there" / "base")
+    assert str(tmp_path) not in code
+    if options:
+        assert found["model"].config.id2label == LABELS["id2label"]
+
+
+def test_the_code_of_the_page_loads_an_adapter(tmp_path, monkeypatch) -> None:
+    """It is that of the card, for a model of Lacuna with two labels."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/reviews/adapter")
+    base = lacuna("lacuna", "MaskedLM")
+    expected, of_card = with_adapter(folder, base, "AutoModelForSequenceClassification", **LABELS)
+    page = (REPOSITORY / "docs" / "fine_tuning.md").read_text(encoding="utf-8")
+    (code,) = (block for block in page.split("```python\n")[1:] if "peft" in block.split("```")[0])
+    found: dict[str, Any] = {}
+    exec(code.split("```")[0], found)
+    assert_same(outputs(found["model"]), expected)
+    assert code.splitlines()[:6] == of_card.replace("PATH", str(folder)).splitlines()[:6]
+
+
+def test_a_model_of_the_hub_is_named_as_it_was_typed() -> None:
+    model = make_model()
+    model.name_or_path = "google/bert_uncased"
+    adapter = add_lora(model, rank=2, alpha=4, seed=0)
+    assert adapter.config.base_model_name_or_path == "google/bert_uncased"
+    assert "library_name: peft\nbase_model: google/bert_uncased\ntags:" in adapter_card(model, adapter)
 
 
 def test_a_draws_from_the_seed_and_b_is_zero() -> None:
@@ -230,8 +301,9 @@ def test_the_merged_model_and_the_adapter_compute_the_same_in_fresh_processes(ru
         if ".base_layer." in name:
             assert torch.equal(value, start[name.replace(".base_layer", "")])
     told = json.loads((folder / "adapter" / "adapter_config.json").read_text())
-    assert told["base_model_name_or_path"] == "base", "where it was is nobody's business"
-    assert (told["r"], told["lora_alpha"]) == (rank, 12)
+    assert told["base_model_name_or_path"] == str(base.resolve())
+    assert (told["r"], told["lora_alpha"], told["task_type"]) == (rank, 12, None)
+    assert "AutoModelForMaskedLM.from_pretrained(base)" in (folder / "adapter" / "README.md").read_text()
     description = (folder / "README.md").read_text()
     assert f"{num_weights(model) / 1e6:.1f} M" in description and results["eval_loss"] < 4
 

@@ -125,6 +125,17 @@ def test_a_run_that_stopped_early_goes_on_with_more_patience(run, tmp_path) -> N
     assert_equal(weights(tmp_path / "run"), weights(tmp_path / "run" / "checkpoints" / "step-00000006"))
 
 
+def test_with_another_average_the_best_is_looked_for_anew(run, tmp_path) -> None:
+    """The weights of the best evaluation before are not in a checkpoint that was written without them."""
+    options: dict[str, Any] = {"save_steps": 1, "keep_checkpoints": 9}
+    with pytest.raises(InterruptedError):
+        run(Scripted([0.9, 0.1], stop_at=2 * 8), average="none", **options)
+    scores = Scripted([0.1, 0.2, 0.7, 0.3, 0.2, 0.1])
+    results = run(scores, average="best", allow_change=["average"], resume=True, **options)
+    assert (results["best_step"], results["eval_score"], results["steps"]) == (5, 0.7, 8)
+    assert_equal(weights(tmp_path / "run"), weights(tmp_path / "run" / "checkpoints" / "step-00000005"))
+
+
 def test_patience_does_without_the_best_weights(run, tmp_path) -> None:
     results = run(Scripted([0.5, 0.1, 0.1]), early_stopping_patience=2, average="none", save_steps=1)
     assert results["steps"] == 3 and "best_step" not in results and results["eval_score"] == 0.1

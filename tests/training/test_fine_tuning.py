@@ -12,8 +12,8 @@ from processes import run as run_script
 from safetensors.torch import load_file
 from tuned_run import Judged, tune
 
-from training import ArgumentError, claim_output_dir
-from training.fine_tuning import outcome
+from training import ArgumentError, FineTuningArguments, claim_output_dir
+from training.fine_tuning import _median_seconds, _num_evaluations, _over_seeds, outcome
 from training.lock import release
 
 TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "compile_seconds")
@@ -42,7 +42,12 @@ def test_one_run(tuning_options, tmp_path, capsys) -> None:
     assert results["best_step"] < 8, "the last weights are not the best, or this would prove less"
     assert written["score"] == results["eval_score"]
     assert Judged().summarize(written["records"])["score"] == pytest.approx(results["eval_score"], rel=1e-6)
-    assert "/secret" not in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    data = card[card.index("## Data") : card.index("## Made by")]
+    assert "somebody" not in card and "| train_file | `train.csv` |" in data
+    assert "| kind | `toys` |" in data and "auto" not in data and "eval_file" not in data
+    assert "| learning rate | 0.3 at its peak, schedule constant |" in card and "| epochs | 2.67 |" in card
+    assert "Over seeds" not in card + (folder / "report.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +82,9 @@ def test_several_seeds_have_means_and_deviations(three) -> None:
         assert results[name] == pytest.approx(mean(values)) and results[f"{name}_std"] == pytest.approx(stdev(values))
     assert results["baseline_score"] == 0.125 and results["steps"] == 5
     assert results["best_seed"] == max(each, key=lambda seed: each[seed]["eval_score"])
+    best = each[results["best_seed"]]
+    assert results["best_seed_score"] == best["eval_score"] > results["eval_score"]
+    assert results["best_seed_loss"] == best["eval_loss"] and results["best_step"] == best["best_step"]
 
 
 def test_the_folder_of_several_seeds_holds_the_best_model(three) -> None:
@@ -86,9 +94,14 @@ def test_the_folder_of_several_seeds_holds_the_best_model(three) -> None:
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     for name in ("run.json", "metrics.jsonl", "config.json", "records.json", "tokenizer.json"):
         assert (folder / name).read_bytes() == (best / name).read_bytes()
-    card = (folder / "README.md").read_text()
-    assert card.startswith((best / "README.md").read_text())
-    assert f"| score | {results['eval_score']:.4f} | {results['eval_score_std']:.4f} |" in card
+    numbers = [results[name] for name in ("eval_score", "eval_score_std", "best_seed_score")]
+    for name, behind in (("README.md", "## Scores"), ("report.md", "## Result")):
+        text = (folder / name).read_text()
+        section = text[text.index("## Over seeds") : text.index(behind)]
+        assert text.replace(section, "") == (best / name).read_text()
+        assert f"seeds 5 to 7. The model here is that of seed {results['best_seed']}, the best by score;" in section
+        assert f"| score | {' | '.join(f'{number:.4f}' for number in numbers)} |" in section
+    assert f"| seed | {results['best_seed']} |" in (folder / "README.md").read_text()
     for seed in (5, 6, 7):
         assert json.loads((folder / f"seed-{seed}" / "run.json").read_text())["arguments"]["seed"] == seed
     left = {path.name for path in folder.rglob("*") if path.name.startswith(".")}
@@ -98,9 +111,13 @@ def test_the_folder_of_several_seeds_holds_the_best_model(three) -> None:
 def test_two_processes_reach_what_one_reaches(three, tmp_path) -> None:
     """Several runs one after the other in the same processes; the last evaluation is not the best of each."""
     alone, _ = three
-    done = _run(tmp_path / "run", "--seed", "5", "--seeds", "3", num_processes=2)
-    results = results_of(tmp_path / "run")
+    folder = tmp_path / "run"
+    done = _run(folder, "--seed", "5", "--seeds", "3", num_processes=2)
+    results = results_of(folder)
     assert results.keys() == alone.keys()
+    scores = [results_of(folder / f"seed-{seed}")["eval_score"] for seed in (5, 6, 7)]
+    assert results["eval_score"] == pytest.approx(mean(scores)) and results["best_seed_score"] == max(scores)
+    assert (folder / "README.md").read_text().count("## Over seeds") == 1
     for name, value in alone.items():
         if name not in TIMED:
             assert results[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
@@ -122,6 +139,29 @@ def test_one_run_is_resumed(tuning_options, tmp_path) -> None:
     assert (tmp_path / "run" / "records.json").is_file()
 
 
+def test_a_stopped_run_keeps_its_best_weights(tuning_options, tmp_path) -> None:
+    """They are of before it stopped, and so are the records of the held-out rows."""
+    options = {"learning_rate": 0.3, "schedule": "constant", "eval_steps": 1, "save_steps": 1}
+    whole = tune(tuning_options(output_dir=str(tmp_path / "whole"), **options))
+    with pytest.raises(InterruptedError):
+        tune(tuning_options(**options), work=Judged(num_examples=24, stop_at=6 * 8))
+    again = tune(tuning_options(resume=True, **options))
+    assert again["best_step"] == whole["best_step"] <= 6
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run"))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert (tmp_path / "whole" / "records.json").read_bytes() == (tmp_path / "run" / "records.json").read_bytes()
+
+
+def test_low_ranks_learn_at_ten_times_the_rate(tmp_path) -> None:
+    """Unless another one is asked for."""
+
+    def rate(**options: Any) -> float:
+        return FineTuningArguments(output_dir=str(tmp_path), **options).learning_rate
+
+    assert (rate(), rate(lora_rank=4), rate(freeze_backbone=True)) == (3e-4, 3e-3, 3e-4)
+    assert rate(lora_rank=4, learning_rate=3e-4) == 3e-4
+
+
 def test_a_dry_run_shows_what_would_happen_and_writes_nothing(tuning_options, tmp_path, capsys) -> None:
     arguments = tuning_options(dry_run=True, max_steps=None, max_epochs=2, seeds=3, lora_rank=4, micro_batch_size=4)
     claim_output_dir(arguments)
@@ -129,10 +169,43 @@ def test_a_dry_run_shows_what_would_happen_and_writes_nothing(tuning_options, tm
     release()
     said = capsys.readouterr().out.splitlines()
     assert said[:6] == ["24 rows", *(f"example {row}" for row in range(5))]
-    learned, of_all = (int(word.replace(",", "")) for word in said[6].split() if word[0].isdigit())
-    assert 0 < learned < of_all / 2
+    learned, _, of_all = (word.replace(",", "") for word in said[6].split()[:3])
+    assert 0 < int(learned) < int(of_all) / 2 and said[6].endswith("weights learn, at a rate of 0.01 at its peak")
     assert said[7].startswith("6 steps of 8 examples, 3 times: about 0:0"), "24 rows twice in batches of 8"
+    assert said[8].startswith("5 evaluations of 7 examples, 3 times: about 0:0") and said[8].endswith(" s each")
+    assert said[9].startswith("together about 0:0") and said[9].endswith("; nothing was trained or written")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_without_held_out_rows_expects_no_evaluation(tuning_options, capsys) -> None:
+    tune(tuning_options(dry_run=True), work=Judged(num_examples=24, num_eval_examples=0), describe=None)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in said] == ["of", "steps", "about"]
+
+
+def test_the_middle_of_several_times_is_taken(monkeypatch) -> None:
+    """Of five; of those that there were after ten seconds; of one."""
+    clock = [0.0]
+    monkeypatch.setattr("training.fine_tuning.time.perf_counter", lambda: clock[0])
+
+    def taking(seconds: list[float]) -> Any:
+        left = iter(seconds)
+
+        def call() -> None:
+            clock[0] += next(left)
+
+        return call
+
+    assert _median_seconds(taking([1.0, 0.5, 0.25, 3.0, 2.0, 9.0]), 5) == 1.0
+    assert _median_seconds(taking([2.0, 4.0, 6.0, 9.0]), 5) == 4.0
+    assert _median_seconds(taking([20.0, 1.0]), 5) == 20.0
+    assert _median_seconds(taking([3.0, 1.0]), 1) == 3.0
+
+
+def test_evaluations_are_counted_with_the_last() -> None:
+    """0.3 of 8 steps: after steps 3, 5 and 8, by which 0.9 of them are done."""
+    cases = {(0.0, 8): 1, (0.2, 8): 5, (0.3, 8): 3, (0.01, 8): 8, (2.0, 5): 3, (200.0, 5): 1, (0.2, 1): 1}
+    assert {case: _num_evaluations(*case) for case in cases} == cases
 
 
 @pytest.mark.parametrize("options", [{"max_minutes": 2, "max_steps": None}, {"micro_batch_size": "auto"}])
@@ -141,7 +214,7 @@ def test_the_expected_time_of_other_limits(tuning_options, capsys, options) -> N
 
     options = {name: MicroBatchSize("auto") if value == "auto" else value for name, value in options.items()}
     tune(tuning_options(dry_run=True, **options), describe=None)
-    line = capsys.readouterr().out.splitlines()[-1]
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if " steps of " in line)
     steps = int(line.split()[0].replace(",", ""))
     assert steps == 8 if "micro_batch_size" in options else steps > 1
 
@@ -159,11 +232,16 @@ def test_a_folder_that_is_taken_is_refused_before_anything(tuning_options, tmp_p
 
 def test_what_is_said_in_the_end() -> None:
     results = {"eval_f1": 0.5, "eval_f1_std": 0.01, "baseline_f1": 0.25, "eval_loss": 1.0, "steps": 3, "seeds": 2}
-    assert outcome({**results, "best_seed": 1}) == [
-        "f1                          0.5000 ± 0.0100   without a model 0.2500",
+    assert outcome({**results, "best_seed": 1, "best_seed_f1": 0.52}) == [
+        "f1                          0.5000 ± 0.0100   kept 0.5200   without a model 0.2500",
         "loss                        1.0000",
-        "means and standard deviations over 2 seeds; the model is that of seed 1, the best",
+        "means and standard deviations over 2 seeds; the model that is kept is of seed 1",
     ]
     assert outcome({"eval_mrr": 0.5, "start_mrr": 0.125, "baseline_mrr": 0.25}) == [
         "mrr                         0.5000   before training 0.1250   without a model 0.2500"
     ]
+
+
+def test_what_is_said_over_seeds_where_nothing_was_held_out() -> None:
+    text = "\n".join(_over_seeds(Judged(), {"seeds": 2, "best_seed": 3}, [3, 4]))
+    assert "that of seed 3, the first, since nothing was held out" in text and "|" not in text

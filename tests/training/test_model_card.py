@@ -2,11 +2,13 @@
 
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import transformers
 
-from training.model_card import model_card
+from training.model_card import auto_class, choices_of, model_card
 from training.shown import shown_command, without_places
 
 
@@ -52,15 +54,60 @@ def test_a_pretrained_model_has_no_table_of_data(new_model) -> None:
     assert "| data |" not in text and "Made by" not in text
 
 
+def test_what_was_left_to_the_model_is_not_said_and_long_lists_are_cut(new_model) -> None:
+    text = card(new_model, task={"pooling": "auto", "label_names": [f"label {number}" for number in range(77)]})
+    assert "auto" not in text[text.index("## Data") : text.index("## Made by")]
+    assert "label 11, and 65 more` |" in text and "label 12" not in text
+
+
+def test_what_was_chosen_is_said(new_model, tuning_options) -> None:
+    """Of options that were left alone too."""
+    plan = tuning_options(batch_size="64,128", batch_size_at="0,0.5", lora_rank=4, seed=7)
+    chosen = choices_of(plan, epochs=2.5, precision="bf16")
+    assert chosen == {
+        "epochs": "2.50",
+        "batch size": "64,128",
+        "optimizer": "adamw",
+        "learning rate": "0.01 at its peak, schedule linear",
+        "LoRA": "rank 4, alpha 8",
+        "precision": "bf16",
+        "seed": "7",
+    }
+    assert choices_of(tuning_options(freeze_backbone=True), epochs=1, precision="no")["frozen"] == "the backbone"
+    text = model_card(model=new_model(), run_info={}, step=1, tokens=1, metrics={}, choices=chosen)
+    assert "| steps | 1 |\n| tokens seen | 1 |\n| epochs | 2.50 |\n| batch size | 64,128 |\n" in text
+
+
+@pytest.mark.parametrize(
+    ("class_name", "auto_map", "name"),
+    [
+        ("BertForMultipleChoice", None, "AutoModelForMultipleChoice"),
+        ("BartForConditionalGeneration", None, "AutoModelForSeq2SeqLM"),
+        ("GPT2LMHeadModel", None, "AutoModelForCausalLM"),
+        ("BertModel", None, "AutoModel"),
+        ("OurOwn", {"AutoModelForMaskedLM": "modeling_our.OurOwn"}, "AutoModelForMaskedLM"),
+        ("OurForConditionalGeneration", {"AutoModel": "modeling_our.Our"}, "AutoModelForSeq2SeqLM"),
+    ],
+)
+def test_the_auto_class_is_one_that_there_is(class_name, auto_map, name) -> None:
+    model = type(class_name, (), {"config": SimpleNamespace(auto_map=auto_map)})()
+    assert auto_class(model) == name and hasattr(transformers, name)
+
+
 @pytest.mark.parametrize(
     ("word", "shown"),
     [
-        ("/home/me/data/train.csv", "train.csv"),
-        ("--train_file=/data/x.csv", "--train_file=x.csv"),
-        ("~/data/x.csv", "x.csv"),
-        (r"C:\Users\me\x.csv", "x.csv"),
-        ("/a/b:0.5", "b:0.5"),
-        ("/a/b,/c/d", "b,d"),
+        ("/homes/me/data/train.csv", "~/data/train.csv"),
+        ("~/data/x.csv", "~/data/x.csv"),
+        ("/homes/me/work/data/x.csv", "data/x.csv"),
+        ("/scratch/me/x.csv", "x.csv"),
+        ("/home/somebody/data/x.csv", "x.csv"),
+        ("/Users/somebody/x.csv", "x.csv"),
+        (r"C:\Users\somebody\x.csv", "x.csv"),
+        ("/data/x.csv", "/data/x.csv"),
+        ("--train_file=/data/x.csv", "--train_file=/data/x.csv"),
+        ("/a/b:0.5", "/a/b:0.5"),
+        ("/a/b,/homes/me/d", "/a/b,~/d"),
         ("https://user@host.example:8080/org/name", "org/name"),
         ("data/train.csv", "data/train.csv"),
         ("../train.csv", "../train.csv"),
@@ -70,7 +117,9 @@ def test_a_pretrained_model_has_no_table_of_data(new_model) -> None:
         ("0,0.5", "0,0.5"),
     ],
 )
-def test_places_are_left_out(word, shown) -> None:
+def test_home_folders_and_hosts_are_left_out(word, shown, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", "/homes/me")
+    monkeypatch.setattr(Path, "cwd", lambda: Path("/homes/me/work"))
     assert without_places(word) == shown
 
 
@@ -83,3 +132,6 @@ def test_the_command_is_as_somebody_else_would_type_it(tmp_path: Path, monkeypat
     assert shown_command(words) == expected
     monkeypatch.setattr("sys.argv", ["recipes/pretrain.py", "--seed", "1"])
     assert shown_command() == "python recipes/pretrain.py --seed 1"
+    monkeypatch.setenv("HOME", "/homes/me")
+    words = ["recipes/pretrain.py", "--data", "/homes/me/my texts.txt", "/homes/me/b.txt", "/data/c.txt"]
+    assert shown_command(words) == "python recipes/pretrain.py --data ~/'my texts.txt' ~/b.txt /data/c.txt"
