@@ -53,7 +53,7 @@ def _facts(part: dict[str, Any]) -> dict[str, Any]:
     names = ("wall_seconds", "parameters", "steps", "train_tokens")
     options = part["settings"]["options"]
     facts = {name: part["result"].get(name) for name in names}
-    return facts | {"seed": options["seed"], "minutes": options.get("max_minutes")}
+    return facts | {name: options.get(name) for name in ("seed", "max_minutes", "learning_rate")}
 
 
 def to_markdown(report: dict[str, Any]) -> list[str]:
@@ -104,8 +104,8 @@ def _pretraining(report: dict[str, Any]) -> list[str]:
 def _runs(report: dict[str, Any]) -> list[str]:
     """Time and size of the runs."""
     lines = [
-        "| task | model | parameters | minutes of steps | steps | tokens | minutes in all, the longest |",
-        "|---|---|---|---|---|---|---|",
+        "| task | model | parameters | learning rate | minutes | steps | tokens | minutes in all, at most |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
         for kind in ORDER:
@@ -114,14 +114,15 @@ def _runs(report: dict[str, Any]) -> list[str]:
                 minutes = max(run["wall_seconds"] for run in runs) / 60
                 steps, tokens = (statistics.fmean(run[name] for run in runs) for name in ("steps", "train_tokens"))
                 mark = " (busy)" if kind in row["busy"] else ""
-                size = f"{runs[0]['parameters'] / 1e6:.2f} M | {runs[0]['minutes'] or ''}"
+                first = runs[0]
+                size = f"{first['parameters'] / 1e6:.2f} M | {first['learning_rate']:g} | {first['max_minutes'] or ''}"
                 lines.append(
                     f"| {row['task']} | {TITLES[kind]} | {size} | {steps:,.0f} | {tokens / 1e6:.2f} M | "
                     f"{minutes:.1f}{mark} |"
                 )
             elif kind in row["too_long"]:
                 limit = report["settings"]["limit_minutes"]
-                lines.append(f"| {row['task']} | {TITLES[kind]} | | | | | ended after {limit:g} |")
+                lines.append(f"| {row['task']} | {TITLES[kind]} | | | | | | ended after {limit:g} |")
     commits = sorted({commit for row in report["rows"] for commit in row["commits"]})
     return [*lines, "", f"Runs were made at: {', '.join(commits) or 'no commit yet'}."]
 
