@@ -235,6 +235,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if len(set(options.memory_rows)) < 2:
         parser.error("--memory_rows must be two or more numbers: a line is drawn through them")
+    if options.hidden_size % (2 * options.heads):
+        parser.error(f"--hidden_size {options.hidden_size} must be an even multiple of --heads {options.heads}")
     if not (options.cpu or options.isa or options.share or options.memory):
         options.cpu = options.share = options.memory = True
         options.isa = "AVX2" if platform.machine().lower() in ("x86_64", "amd64") else None
@@ -281,8 +283,11 @@ def main() -> None:
         if options.memory:
             body["memory"] = measure_memory(options=options, folder=folder)
     summarize(body)
-    write_report(name="side_by_side", output_dir=options.output_dir, body=body, to_markdown=to_markdown)
+    name = "{date}-{name}-quick" if options.quick else "{date}-{name}"
+    write_report(name="side_by_side", output_dir=options.output_dir, body=body, to_markdown=to_markdown, pattern=name)
 
 
 if __name__ == "__main__":
-    main()
+    from training import exit_cleanly
+
+    exit_cleanly(main)

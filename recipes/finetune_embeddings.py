@@ -44,6 +44,7 @@ from training import (
 )
 from training.environment import bf16_is_fast
 from training.fine_tuning import outcome
+from training.rates import with_rate
 from training.run_log import RunLog
 from training.shown import shown_command, without_places
 
@@ -89,6 +90,11 @@ def main() -> None:
     encoder = load_encoder(
         model=start.model, max_length=max_length, trust_remote_code=start.trust_remote_code, seed=data.seed
     )
+    if data.learning_rate is None:
+        backbone = getattr(encoder[0], "auto_model", encoder)
+        data.learning_rate = with_rate(FineTuningArguments(), backbone).learning_rate
+        if is_main:
+            print(f"learning rate {data.learning_rate:g}, in proportion to the weights (--learning_rate)", flush=True)
     shared = ("output_dir", "batch_size", "max_steps", "max_epochs", "learning_rate", "warmup_steps", "eval_steps")
     folder, title = Path(data.output_dir), f"{work.name}, {work.kind}"
     with closing(RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=title)) as log:

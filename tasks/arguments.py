@@ -259,7 +259,7 @@ class EmbeddingArguments:
     )
     max_steps: int | None = _option(None, "Stop after this many steps.")
     max_epochs: float = _option(3.0, "Stop after this many passes over the data.")
-    learning_rate: float = _option(3e-4, "Peak learning rate.")
+    learning_rate: float | None = _option(None, "Peak learning rate. Default: in proportion to the weights.")
     warmup_steps: float = _option(0.06, "Steps of warm-up; below 1 a share of the run.")
     eval_steps: float = _option(0.2, "Steps between evaluations; below 1 a share of the run; 0 only at the end.")
     mixed_precision: Literal["auto", "no", "bf16"] = _option("auto", "bf16, no, or auto: bf16 where it is fast.")
@@ -272,8 +272,9 @@ class EmbeddingArguments:
         _check_train_file(self.train_file)
         _check_positive(batch_size=self.batch_size, max_steps=self.max_steps)
         for name in ("max_epochs", "learning_rate"):
-            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise TaskError(f"--{name} must be greater than 0, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise TaskError(f"--{name} must be greater than 0, got {value}")
         for name in ("warmup_steps", "eval_steps", "seed"):
             if getattr(self, name) < 0:
                 raise TaskError(f"--{name} must not be negative, got {getattr(self, name)}")

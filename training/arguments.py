@@ -310,7 +310,9 @@ class FineTuningArguments(TrainingArguments):
     optimizer: Literal["adamw", "muon", "stable_adamw", "lion", "ademamix"] = option(
         "adamw", "adamw; muon, for matrices, with AdamW for the rest; stable_adamw, lion, ademamix: an extra."
     )
-    learning_rate: DerivedRate = option(None, "Peak learning rate. Default: 0.0003; with --lora_rank 0.003.")
+    learning_rate: DerivedRate = option(
+        None, "Peak learning rate. Default: in proportion to the weights; 0.003 or less with --lora_rank."
+    )
     schedule: Literal["wsd", "linear", "cosine", "constant"] = option(
         "linear", "Learning rate over time: wsd (warm-up, stable, decay by 1 - sqrt), linear, cosine or constant."
     )
@@ -332,9 +334,9 @@ class FineTuningArguments(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        if self.learning_rate is None:
-            self.learning_rate = 3e-3 if self.lora_rank else 3e-4  # ten times as much (docs/optimizers.md)
+        asked = self.learning_rate
         super().__post_init__()
+        self.learning_rate = asked  # or None, until the model is there (rates.py)
         if self.seeds < 1:
             raise ArgumentError(f"--seeds must be at least 1, got {self.seeds}")
         if self.seeds > 1 and self.resume:

@@ -23,6 +23,7 @@ from .lock import hold
 from .loop import train
 from .order import MicroBatchSampler
 from .progress import is_due
+from .rates import with_rate
 from .shown import shown_command
 from .stages import Stage, epochs_per_step, plan_stages, tokens_per_step
 from .work import Work, collator, to_device
@@ -224,6 +225,7 @@ def _expected(work: Work, make_model: Callable[[int], Any], arguments: FineTunin
     plan = fixed.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
     model = make_model(plan.seed)
     prepare(model, plan)
+    plan = with_rate(plan, model)
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     every = sum(weight.numel() for weight in model.parameters())
     lines = [f"{trained:,} of {every:,} weights learn, at a rate of {plan.learning_rate:g} at its peak"]

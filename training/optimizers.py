@@ -18,7 +18,7 @@ from .depth import rate_scales
 from .errors import ArgumentError
 from .sharding import on_whole_matrices
 
-_SMALLEST_MATRIX = 32
+SMALLEST_MATRIX = 32
 """Rows and columns below which a matrix (a classifier of few labels) is left to AdamW by Muon."""
 
 _BANK_NUMBERS = 2**26
@@ -145,7 +145,7 @@ def muon(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Opt
     hidden = [
         matrix
         for matrix in matrices
-        if matrix.ndim == 2 and min(matrix.shape) >= _SMALLEST_MATRIX and id(matrix) != last
+        if matrix.ndim == 2 and min(matrix.shape) >= SMALLEST_MATRIX and id(matrix) != last
     ]
     chosen = {id(matrix) for matrix in hidden}
     others = [matrix for matrix in matrices if id(matrix) not in chosen]

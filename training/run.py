@@ -36,6 +36,7 @@ from .memory import choose_micro_batch
 from .model_card import choices_of, model_card
 from .optimizers import OPTIMIZERS
 from .progress import Progress, share_done
+from .rates import with_rate
 from .run_log import RunLog, describe_run
 from .signals import StopSignals, Watchdog
 from .stages import Stage, epochs_per_step, plan_stages, skipped, tokens_per_step
@@ -150,6 +151,7 @@ def open_run(
     tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
     plan = arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
     adapter = prepare(model, plan)
+    plan = with_rate(plan, model)
     facts = dict(identity) if adapter is None else {**identity, "frozen_weights": fingerprint_of_frozen(model)}
     model, optimizers = _learners(accelerator, model, plan)
     bare = accelerator.unwrap_model(model)
@@ -160,6 +162,8 @@ def open_run(
         options=schedule_of(plan),
     )
     notices = _skipped_stages(plan, stages)
+    if arguments.learning_rate is None:
+        notices.append(f"learning rate {plan.learning_rate:g}, in proportion to the weights (--learning_rate)")
     changed: list[dict[str, Any]] = []
     if plan.resume:
         progress, changed, resumed = _restore(plan, bare, optimizers, average, adapter, progress)

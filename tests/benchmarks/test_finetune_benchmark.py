@@ -64,7 +64,12 @@ def test_a_run_that_is_long_is_ended_and_one_that_fails_is_shown(tmp_path: Path,
 def part(kind: str, seed: int, value: float, guess: float = 0.5) -> dict[str, Any]:
     facts = {"wall_seconds": 60.0 * (seed + 1), "parameters": 2_000_000, "steps": 10, "train_tokens": 5e5}
     result = {"scores": {"accuracy": value}, "baseline": {"accuracy": guess}, **facts}
-    return {"settings": {"kind": kind, "options": {"seed": seed}}, "result": result, "commit": "c", "quiet": True}
+    return {
+        "settings": {"kind": kind, "options": {"seed": seed, "learning_rate": 2e-3, "max_minutes": 1.5}},
+        "result": result,
+        "commit": "c",
+        "quiet": True,
+    }
 
 
 def test_what_pretraining_adds_is_taken_seed_by_seed() -> None:
@@ -81,8 +86,8 @@ def test_what_pretraining_adds_is_taken_seed_by_seed() -> None:
     report = {"date": "2026-01-01", "settings": settings, "pretraining": {"encoder": None}, "rows": rows}
     text = "\n".join(to_markdown(report))
     assert "| SST-2 | accuracy | 0.500 |  | 0.650 | 0.850 | +0.200 (+0.100..+0.300) |" in text
-    assert "| sst2 | Lacuna, pretrained | 2.00 M | 10 | 0.50 M | 2.0 |" in text
-    assert "| sst2 | native, first weights | | | | ended after 15 |" in text
+    assert "| sst2 | Lacuna, pretrained | 2.00 M | 0.002 | 1.5 | 10 | 0.50 M | 2.0 |" in text
+    assert "| sst2 | native, first weights | | | | | | ended after 15 |" in text
 
 
 @pytest.mark.slow

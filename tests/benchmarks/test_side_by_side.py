@@ -47,7 +47,7 @@ def reported(folder: Path, *words: object) -> tuple[dict[str, Any], str]:
     """The benchmark's report, as read from its file, and its page."""
     done = run("benchmarks/side_by_side.py", "--quick", "--threads", 1, "--output_dir", folder, *words, cwd=folder)
     assert done.returncode == 0, done.stderr
-    (path,) = folder.glob("*-side_by_side.json")
+    (path,) = folder.glob("*-side_by_side-quick.json")
     page = path.with_suffix(".md").read_text()
     assert page in done.stdout
     return json.loads(path.read_text()), page
@@ -174,3 +174,9 @@ def test_a_worker_that_fails_says_why(shop: Any, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"x ended with exit code 1.*(?s:.*)build comes first"):
         worker.ask("run", steps=1)
     worker.close()
+
+
+def test_mistakes_are_one_message(tmp_path: Path) -> None:
+    for words, message in ((("--data", "/nowhere"), "/nowhere"), (("--heads", 7), "--heads 7")):
+        done = run("benchmarks/side_by_side.py", "--quick", "--output_dir", tmp_path, *words, cwd=tmp_path)
+        assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr

@@ -12,7 +12,7 @@ from processes import run as run_script
 from safetensors.torch import load_file
 from tuned_run import Judged, tune
 
-from training import ArgumentError, FineTuningArguments, claim_output_dir
+from training import ArgumentError, claim_output_dir
 from training.fine_tuning import _median_seconds, _num_evaluations, _over_seeds, outcome
 from training.lock import release
 
@@ -150,16 +150,6 @@ def test_a_stopped_run_keeps_its_best_weights(tuning_options, tmp_path) -> None:
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run"))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     assert (tmp_path / "whole" / "records.json").read_bytes() == (tmp_path / "run" / "records.json").read_bytes()
-
-
-def test_low_ranks_learn_at_ten_times_the_rate(tmp_path) -> None:
-    """Unless another one is asked for."""
-
-    def rate(**options: Any) -> float:
-        return FineTuningArguments(output_dir=str(tmp_path), **options).learning_rate
-
-    assert (rate(), rate(lora_rank=4), rate(freeze_backbone=True)) == (3e-4, 3e-3, 3e-4)
-    assert rate(lora_rank=4, learning_rate=3e-4) == 3e-4
 
 
 def test_a_dry_run_shows_what_would_happen_and_writes_nothing(tuning_options, tmp_path, capsys) -> None:

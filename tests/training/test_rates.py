@@ -1,0 +1,55 @@
+"""The rate of fine-tuning, beside rates reckoned by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from training import FineTuningArguments
+from training.rates import with_rate
+
+
+class Wide(nn.Module):
+    """Matrices of one size, beside what does not count: embeddings, norms, and a classifier of few labels."""
+
+    def __init__(self, size: float, width: int = 256) -> None:
+        super().__init__()
+        self.config = type("Config", (), {"hidden_size": width})()
+        self.embeddings = nn.Embedding(8, 64, _weight=torch.full((8, 64), 9.0))
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(2))
+        self.classifier = nn.Linear(64, 2)
+        for number, layer in enumerate(self.layers):
+            nn.init.constant_(layer.weight, size if number else -size)
+
+
+def rate(model: nn.Module, **options: Any) -> float:
+    return with_rate(FineTuningArguments(output_dir="unused", **options), model).learning_rate
+
+
+def test_it_is_a_share_of_the_weights() -> None:
+    assert rate(Wide(0.02)) == pytest.approx(3e-4)
+    assert rate(Wide(0.2)) == pytest.approx(3e-3)
+    assert rate(Wide(0.04, width=768)) == pytest.approx(6.7e-5), "BERT-base: 0.015 * 0.04 / 9"
+    assert rate(Wide(0.02, width=8192)) == 1e-5
+    assert rate(Wide(0.02, width=64)) == pytest.approx(3e-4), "a narrow model wants no more"
+
+
+def test_what_does_not_learn_does_not_count() -> None:
+    model = Wide(0.02)
+    model.layers[0].requires_grad_(False).weight.mul_(100)
+    assert rate(model) == pytest.approx(3e-4)
+    model.layers.requires_grad_(False)
+    assert rate(model) == pytest.approx(3e-4), "a head without matrices is taken for new"
+
+
+def test_low_ranks_and_lion_have_their_own() -> None:
+    assert rate(Wide(0.2), lora_rank=4) == pytest.approx(3e-3)
+    assert rate(Wide(0.2, width=768), lora_rank=4) == pytest.approx(1e-3)
+    assert rate(Wide(0.2), optimizer="lion") == pytest.approx(9e-4)
+    assert rate(Wide(0.2), optimizer="muon") == pytest.approx(3e-3)
+
+
+def test_a_rate_that_is_asked_for_is_taken() -> None:
+    assert rate(Wide(0.2), learning_rate=1e-4) == 1e-4
+    assert rate(Wide(0.2), learning_rate=1e-4, lora_rank=4) == 1e-4
