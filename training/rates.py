@@ -20,7 +20,7 @@ def with_rate(plan: TrainingArguments, model: nn.Module) -> TrainingArguments:
     """The same options with a learning rate: the one that was asked for, or one in proportion to the weights.
 
     A step of AdamW, or of an optimizer that is scaled to it, is as large as the rate, whatever the gradient is. What
-    it does to a matrix depends on the size of its entries: 0.02 in a new model, twice that in BERT, 0.2 after
+    it does to a matrix depends on the size of its entries: 0.02 in a new model, about twice that in BERT, 0.18 after
     pretraining with Muon. So the rate is a share of their root mean square, 0.015 up to a width of 256 (measured:
     docs/optimizers.md), and falls with the square of a larger one, which gives BERT-base the rates that are customary
     for it. Low-rank additions start at a size of their own: their rate is 0.003, falling with the width.
