@@ -1,6 +1,6 @@
 """What fine-tuning gains from pretraining: each task from three models, in the same time, beside a guess without any.
 
-    python benchmarks/finetune.py                          # all tasks: two times 20 minutes, then 18 runs; 2.5 hours
+    python benchmarks/finetune.py                          # all tasks: two times 20 minutes, then 21 runs; 2 hours
     python benchmarks/finetune.py --only sst2 wnut17       # some of them
     python benchmarks/finetune.py --only classification --minutes 0.5 --pretrain_minutes 1      # a laptop, minutes
     python benchmarks/finetune.py --report_only            # nothing but the report of what is there
@@ -23,8 +23,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +30,7 @@ from typing import Any
 import torch
 import transformers
 from finetune_report import summarize, to_markdown
+from finetune_tasks import TASKS
 from held_out import find_device, short_hash
 from parts import read_parts, run_part, use_cores
 from peers import POSITIONS
@@ -49,120 +48,8 @@ KINDS = {
 RATES = {"pretrained": 2e-3, "new": 3e-4, "native": 3e-4}
 """Learning rates, tried on SST-2 for 500 steps from 3e-4 on. Weights that were pretrained with Muon are nine times as
 large as first ones and want a higher rate; native BERT learns nothing there at 1e-3."""
-SQUAD_HELD_OUT = 8  # articles, the last ones
 PRETRAINING = {"encoder": ("mlm", "AutoModelForMaskedLM"), "encoder-decoder": ("denoising", "AutoModelForSeq2SeqLM")}
 """Objective and head by the shape of the model."""
-
-
-def sst2(data: Path, folder: Path) -> dict[str, Path]:
-    """Sentences of film reviews, good or bad."""
-    return {"train_file": data / "sst2" / "train.tsv", "eval_file": data / "sst2" / "dev.tsv"}
-
-
-def squad(data: Path, folder: Path) -> dict[str, Path]:
-    """Questions about Wikipedia; whole articles are held out."""
-    content = json.loads((data / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))
-    articles = content["data"]
-    kept = max(1, len(articles) - SQUAD_HELD_OUT)
-    files = {}
-    for name, part in (("train_file", articles[:kept]), ("eval_file", articles[kept:])):
-        files[name] = folder / f"squad-{name}.json"
-        files[name].write_text(json.dumps({**content, "data": part}), encoding="utf-8")
-    return files
-
-
-def wnut17(data: Path, folder: Path) -> dict[str, Path]:
-    """Names in messages of Twitter, new ones in the part to evaluate on.
-
-    That is the development part: many words of the test part have the tags of several people.
-    """
-    return {
-        "train_file": data / "wnut17" / "wnut17train.conll",
-        "eval_file": data / "wnut17" / "emerging.dev.conll",
-    }
-
-
-def multi30k(data: Path, folder: Path) -> dict[str, Path]:
-    """Captions of pictures, from English to German."""
-    names = {"train_file": "train.en", "train_target_file": "train.de"}
-    names |= {"eval_file": "test_2016_flickr.en", "eval_target_file": "test_2016_flickr.de"}
-    return {option: data / "multi30k" / name for option, name in names.items()}
-
-
-def built_in(data: Path, folder: Path) -> dict[str, Path]:
-    """What every Python interpreter brings along."""
-    return {}
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task of the benchmark."""
-
-    what: str
-    recipe: str
-    metrics: tuple[str, ...]
-    """The first one judges."""
-    baseline: str
-    minutes: float
-    """Of training steps."""
-    files: Callable[[Path, Path], dict[str, Path]]
-    """(data, folder for what has to be written) -> options that name the files."""
-    shape: str = "encoder"
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-TASKS = {
-    "sst2": Task(
-        "SST-2: is a sentence of a review good or bad",
-        "classification",
-        ("accuracy",),
-        "the more frequent label",
-        3,
-        sst2,
-    ),
-    "squad": Task(
-        "SQuAD 1.1, 40 articles to learn from and 8 held out",
-        "question_answering",
-        ("f1", "exact_match"),
-        "the better of two fixed guesses",
-        5,
-        squad,
-    ),
-    "wnut17": Task(
-        "WNUT-17: names in messages",
-        "token_classification",
-        ("f1",),
-        "the tag that each word mostly had",
-        1,
-        wnut17,
-    ),
-    "multi30k": Task(
-        "Multi30k, English to German",
-        "seq2seq",
-        ("chrf", "bleu"),
-        "the source itself",
-        5,
-        multi30k,
-        "encoder-decoder",
-        {"max_length": 64, "max_target_length": 64},
-    ),
-    "classification": Task(
-        "built-in: which family of modules a docstring is from",
-        "classification",
-        ("accuracy", "f1_macro"),
-        "the most frequent label",
-        1,
-        built_in,
-    ),
-    "questions": Task(
-        "built-in: what the default of a parameter is",
-        "question_answering",
-        ("f1", "exact_match"),
-        "the better of two fixed guesses",
-        2,
-        built_in,
-    ),
-}
 
 
 def as_words(options: dict[str, Any]) -> list[str]:

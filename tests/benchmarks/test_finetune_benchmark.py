@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import finetune
+import finetune_tasks
 import pytest
 from finetune_report import summarize, to_markdown
 from processes import run
@@ -34,12 +35,20 @@ def stand_ins(tmp_path: Path, two_texts: Path) -> Path:
 
 
 def test_articles_are_held_out_whole(stand_ins: Path, tmp_path: Path) -> None:
-    files = finetune.squad(stand_ins, tmp_path)
+    files = finetune_tasks.squad(stand_ins, tmp_path)
     train, held_out = (
         [article["title"] for article in json.loads(files[name].read_text())["data"]]
         for name in ("train_file", "eval_file")
     )
     assert (train, held_out) == (["0", "1"], [str(number) for number in range(2, 10)])
+
+
+def test_few_sentences_are_the_first_ones(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finetune_tasks, "FEW", 5)
+    files = finetune_tasks.few(stand_ins, tmp_path)
+    every = (stand_ins / "sst2" / "train.tsv").read_text().splitlines()
+    assert files["train_file"].read_text().splitlines() == every[:6]
+    assert files["eval_file"] == stand_ins / "sst2" / "dev.tsv"
 
 
 def test_files_that_are_not_there_are_named(stand_ins: Path, tmp_path: Path) -> None:
