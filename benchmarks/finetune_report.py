@@ -65,7 +65,7 @@ def to_markdown(report: dict[str, Any]) -> list[str]:
         f"# Fine-tuning, {report['date']}",
         "",
         f"Each run trains {long}, then is evaluated once; seeds {seeds}"
-        f"{', means' if len(settings['seeds']) > 1 else ''}. More is better in every column. What pretraining adds is "
+        f"{', means of those that the last table names' if len(settings['seeds']) > 1 else ''}. More is better in every column. What pretraining adds is "
         "the difference between Lacuna's two columns, smallest..largest where there are several seeds. What has no "
         "entry was not measured yet.",
         "",
@@ -104,8 +104,8 @@ def _pretraining(report: dict[str, Any]) -> list[str]:
 def _runs(report: dict[str, Any]) -> list[str]:
     """Time and size of the runs."""
     lines = [
-        "| task | model | parameters | learning rate | minutes | steps | tokens | minutes in all, at most |",
-        "|---|---|---|---|---|---|---|---|",
+        "| task | model | seeds | parameters | learning rate | minutes | steps | tokens | minutes in all, at most |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
         for kind in ORDER:
@@ -115,14 +115,15 @@ def _runs(report: dict[str, Any]) -> list[str]:
                 steps, tokens = (statistics.fmean(run[name] for run in runs) for name in ("steps", "train_tokens"))
                 mark = " (busy)" if kind in row["busy"] else ""
                 first = runs[0]
+                seeds = ", ".join(str(run["seed"]) for run in runs)
                 size = f"{first['parameters'] / 1e6:.2f} M | {first['learning_rate']:g} | {first['max_minutes'] or ''}"
                 lines.append(
-                    f"| {row['task']} | {TITLES[kind]} | {size} | {steps:,.0f} | {tokens / 1e6:.2f} M | "
+                    f"| {row['task']} | {TITLES[kind]} | {seeds} | {size} | {steps:,.0f} | {tokens / 1e6:.2f} M | "
                     f"{minutes:.1f}{mark} |"
                 )
             elif kind in row["too_long"]:
                 limit = report["settings"]["limit_minutes"]
-                lines.append(f"| {row['task']} | {TITLES[kind]} | | | | | | ended after {limit:g} |")
+                lines.append(f"| {row['task']} | {TITLES[kind]} | | | | | | | ended after {limit:g} |")
     commits = sorted({commit for row in report["rows"] for commit in row["commits"]})
     return [*lines, "", f"Runs were made at: {', '.join(commits) or 'no commit yet'}."]
 

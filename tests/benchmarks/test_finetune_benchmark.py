@@ -95,8 +95,8 @@ def test_what_pretraining_adds_is_taken_seed_by_seed() -> None:
     report = {"date": "2026-01-01", "settings": settings, "pretraining": {"encoder": None}, "rows": rows}
     text = "\n".join(to_markdown(report))
     assert "| SST-2 | accuracy | 0.500 |  | 0.650 | 0.850 | +0.200 (+0.100..+0.300) |" in text
-    assert "| sst2 | Lacuna, pretrained | 2.00 M | 0.002 | 1.5 | 10 | 0.50 M | 2.0 |" in text
-    assert "| sst2 | native, first weights | | | | | | ended after 15 |" in text
+    assert "| sst2 | Lacuna, pretrained | 0, 1 | 2.00 M | 0.002 | 1.5 | 10 | 0.50 M | 2.0 |" in text
+    assert "| sst2 | native, first weights | | | | | | | ended after 15 |" in text
 
 
 @pytest.mark.slow
