@@ -61,11 +61,12 @@ def to_markdown(report: dict[str, Any]) -> list[str]:
     settings = report["settings"]
     long = f"{settings['steps']} steps" if settings["steps"] else "for the minutes of training steps in the last table"
     seeds = ", ".join(map(str, settings["seeds"]))
+    seeds += ", means of those that the last table names" if len(settings["seeds"]) > 1 else ""
     lines = [
         f"# Fine-tuning, {report['date']}",
         "",
-        f"Each run trains {long}, then is evaluated once; seeds {seeds}"
-        f"{', means of those that the last table names' if len(settings['seeds']) > 1 else ''}. More is better in every column. What pretraining adds is "
+        f"Each run trains {long}, then is evaluated once; seeds {seeds}. "
+        "More is better in every column. What pretraining adds is "
         "the difference between Lacuna's two columns, smallest..largest where there are several seeds. What has no "
         "entry was not measured yet.",
         "",
