@@ -65,10 +65,9 @@ def to_markdown(report: dict[str, Any]) -> list[str]:
     lines = [
         f"# Fine-tuning, {report['date']}",
         "",
-        f"Each run trains {long}, then is evaluated once; seeds {seeds}. "
-        "More is better in every column. What pretraining adds is "
-        "the difference between Lacuna's two columns, smallest..largest where there are several seeds. What has no "
-        "entry was not measured yet.",
+        f"Each run trains {long}, then is evaluated once; seeds {seeds}. More is better in every column. What "
+        "pretraining adds is the difference between Lacuna's two columns, smallest..largest where there are several "
+        "seeds. What has no entry was not measured yet.",
         "",
         *_pretraining(report),
         "",

@@ -18,7 +18,7 @@ def sst2(data: Path, folder: Path) -> dict[str, Path]:
 
 
 def few(data: Path, folder: Path) -> dict[str, Path]:
-    """The first of these sentences alone, as many as one person labels in a day."""
+    """The first of these sentences alone."""
     files = sst2(data, folder)
     lines = files["train_file"].read_text(encoding="utf-8").splitlines(keepends=True)[: FEW + 1]
     files["train_file"] = folder / f"sst2-{FEW}.tsv"
