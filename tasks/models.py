@@ -20,14 +20,15 @@ def _first_line(error: Exception) -> str:
     return f"{line} Allow that with --trust_remote_code" if "trust_remote_code" in str(error) else line
 
 
-def missing_folder(model: str) -> str | None:
-    """What is wrong with a --model that names a place on this machine where no folder is; None of all others.
+def _is_path(model: str) -> bool:
+    """Whether a --model can be no name of the Hub, which has one slash at most, as OWNER/NAME."""
+    return model.startswith(("./", "../", "/", "~", "runs/")) or model.count("/") > 1
 
-    A name of the Hub has one slash at most, as OWNER/NAME.
-    """
-    local = model.startswith(("./", "../", "/", "~", "runs/")) or model.count("/") > 1
+
+def missing_folder(model: str) -> str | None:
+    """What is wrong with a --model that names a place on this machine where no folder is; None of all others."""
     folder, name = os.path.split(model.rstrip("/"))
-    if os.path.isdir(model) or not (local or os.path.isdir(folder)):
+    if os.path.isdir(model) or not (_is_path(model) or os.path.isdir(folder)):
         return None
     near: list[str] = []
     with suppress(OSError):  # of a parent that is not there either
@@ -39,11 +40,13 @@ def missing_folder(model: str) -> str | None:
 
 
 def check_folder(model: str) -> None:
-    """Refuse a folder that holds no model, before transformers asks the Hub for what is not in it.
+    """Refuse a path where no model is, before transformers asks the Hub for what is not there.
 
     Raises:
-        TaskError: it has no config.json, or nothing but low-rank additions.
+        TaskError: there is no folder, it has no config.json, or nothing but low-rank additions.
     """
+    if _is_path(model) and (missing := missing_folder(model)):
+        raise TaskError(missing)
     folder = Path(model)
     if not folder.is_dir() or (folder / "config.json").is_file():
         return

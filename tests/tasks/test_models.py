@@ -2,11 +2,13 @@
 
 import json
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    AutoConfig,
     BertConfig,
     BertForMaskedLM,
     GPT2Config,
@@ -124,8 +126,11 @@ def test_a_path_without_a_folder_is_told_first(name, message, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "model").mkdir(parents=True)
     (tmp_path / "models" / "notes.txt").touch()
+    hub = Mock(side_effect=OSError("not there"))
+    monkeypatch.setattr(AutoConfig, "from_pretrained", hub)
     with pytest.raises(TaskError) as caught:
         load_configuration(model=name)
+    assert hub.called == (name.startswith("models/") and name.count("/") == 1)  # OWNER/NAME might be one of the Hub
     assert str(caught.value).startswith(message) and caught.value.exit_code == 2
 
 
