@@ -43,7 +43,7 @@ def main() -> None:
     start, data, arguments = parse_arguments(
         (ModelArguments, SequenceToSequenceArguments, FineTuningArguments), description=__doc__
     )
-    config, tokenizer = load_configuration(model=start.model, trust_remote_code=start.trust_remote_code)
+    config, tokenizer = load_configuration(model=start.model, trust_remote_code=start.trust_remote_code, writes=True)
     auto_class = writes_with(config, model=start.model)
     source_length, target_length = resolve_lengths(
         source=data.max_length, target=data.max_target_length, config=config, tokenizer=tokenizer

@@ -37,6 +37,7 @@ def load_encoder(*, model: str, max_length: int, trust_remote_code: bool = False
         line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise TaskError(f"--model {model} cannot be loaded by sentence-transformers: {line}") from error
     encoder.max_seq_length = max_length
+    encoder.tokenizer.padding_side = "right"  # see tasks.models.pad_for_reading
     return encoder
 
 

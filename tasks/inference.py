@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from tasks.arguments import PredictionArguments
 from tasks.errors import CorruptModelError, TaskError
 from tasks.label_predictors import ChoicePredictor, ClassificationPredictor, QuestionPredictor
-from tasks.models import check_tokenizer, load_configuration, longest_input
+from tasks.models import check_tokenizer, load_configuration, longest_input, pad_for_reading
 from tasks.predictor import Predictor
 from tasks.rows import Row, as_rows
 from tasks.tag_predictor import TagPredictor
@@ -143,10 +143,12 @@ def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callabl
     given: dict[str, Any] = {"settings": settings, "arguments": arguments, "question_pipeline": question_pipeline}
     if task == "embeddings":
         return PREDICTORS[task](**given)
-    config, tokenizer = load_configuration(model=name, trust_remote_code=arguments.trust_remote_code)
+    config, tokenizer = load_configuration(model=name, trust_remote_code=arguments.trust_remote_code, writes=True)
     kind = PREDICTORS[task or task_of_head(config=config, model=name)]
     auto_class = kind.auto_class(config)
-    if auto_class == "AutoModelForCausalLM" and tokenizer.pad_token is None:
+    if auto_class != "AutoModelForCausalLM":
+        pad_for_reading(config=config, tokenizer=tokenizer)
+    elif tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token  # on the left, behind the mask
     limit = longest_input(config=config, tokenizer=tokenizer)
     asked = arguments.max_length or settings.get("max_length")

@@ -188,8 +188,8 @@ def _is_whole(name: str) -> bool:
 
 
 def sorted_names(names: set[str]) -> list[str]:
-    """Label names in order: as numbers when all are numbers, else as text."""
-    return sorted(names, key=int) if all(map(_is_whole, names)) else sorted(names)
+    """Label names in order: as numbers when all are numbers, else as text; "1" and "01" are two labels."""
+    return sorted(names, key=lambda name: (int(name), name)) if all(map(_is_whole, names)) else sorted(names)
 
 
 def name_labels(

@@ -14,6 +14,14 @@ from safetensors import SafetensorError
 
 from tasks.errors import CorruptModelError, TaskError
 
+_READ_THE_LAST_PLACE = {"xlnet"}
+"""Models whose classifiers read the last place of a row, be it padding or not."""
+_COUNT_FROM_PADDING = {
+    *("camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "mpnet", "roberta"),
+    *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+}
+"""Models whose first position is the number after that of their padding token, so that the ones before are lost."""
+
 
 def _first_line(error: Exception) -> str:
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -60,13 +68,14 @@ def check_folder(model: str) -> None:
     raise TaskError(f"--model {model} holds low-rank additions (adapter_config.json) and no model: {say}")
 
 
-def load_configuration(*, model: str | None, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """The configuration and the tokenizer of a checkpoint.
+def load_configuration(*, model: str | None, trust_remote_code: bool = False, writes: bool = False) -> tuple[Any, Any]:
+    """The configuration and the tokenizer of a checkpoint; the tokenizer knows how long a text the model takes.
 
     Args:
         model: a folder or Hub id, the value of --model.
         trust_remote_code: whether code in the checkpoint may run; checkpoints of Lacuna need none where `modeling`
             is imported.
+        writes: whether the model is to go on with texts; else the tokenizer pads as `pad_for_reading` has it.
 
     Raises:
         TaskError: no model was named, or there is no model or no fast tokenizer under that name.
@@ -88,7 +97,24 @@ def load_configuration(*, model: str | None, trust_remote_code: bool = False) ->
         raise TaskError(f"--model {model} holds no tokenizer: copy its tokenizer.json and tokenizer_config.json there")
     if not tokenizer.is_fast:
         raise TaskError(f"--model {model} has no fast tokenizer (tokenizer.json), which maps tokens to characters")
+    tokenizer.model_max_length = longest_input(config=config, tokenizer=tokenizer) or tokenizer.model_max_length
+    if not writes:
+        pad_for_reading(config=config, tokenizer=tokenizer)
     return config, tokenizer
+
+
+def pad_for_reading(*, config: Any, tokenizer: Any) -> None:
+    """Let the tokenizer pad on the right, where a model that goes on with no text does not mind it.
+
+    Decoders come with padding on the left. Those that learn a vector for each position count it from the first place
+    of the row, and would see the same text at other positions beside a longer one.
+
+    Args:
+        config: the model's configuration.
+        tokenizer: its tokenizer, which is changed, and saved so beside the fine-tuned model.
+    """
+    if config.model_type not in _READ_THE_LAST_PLACE:
+        tokenizer.padding_side = "right"
 
 
 def longest_input(*, config: Any, tokenizer: Any) -> int | None:
@@ -98,7 +124,10 @@ def longest_input(*, config: Any, tokenizer: Any) -> int | None:
         config: the model's configuration.
         tokenizer: its tokenizer; transformers writes "no limit" as a number near 1e30.
     """
-    limits = [getattr(config, "max_position_embeddings", None), getattr(tokenizer, "model_max_length", None)]
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and getattr(config, "model_type", None) in _COUNT_FROM_PADDING:
+        positions -= (config.pad_token_id or 0) + 1
+    limits = [positions, getattr(tokenizer, "model_max_length", None)]
     finite = [int(limit) for limit in limits if limit is not None and 0 < limit < 10**9]
     return min(finite) if finite else None
 
@@ -230,6 +259,5 @@ def load_model(
             stacklevel=2,
         )
     check_tokenizer(tokenizer=tokenizer, embedding_rows=loaded.get_input_embeddings().num_embeddings)
-    if getattr(loaded.config, "pad_token_id", None) is None:
-        loaded.config.pad_token_id = tokenizer.pad_token_id  # decoders look for the last token that is not padding
+    loaded.config.pad_token_id = tokenizer.pad_token_id  # decoders look for the last token that is not padding
     return loaded

@@ -117,9 +117,9 @@ class Writer:
             part = [self.source_prefix + text for text in texts[begin : begin + _TOKENIZE_AT_ONCE]]
             encoding = self.tokenizer(part, truncation=True, max_length=self.max_length, return_attention_mask=False)
             cut += sum(bool(encoding.encodings[number].overflowing) for number in range(len(part)))
-            inputs += [tokenizer_inputs(encoding, number) for number in range(len(part))]
-        if not self.is_encoder_decoder:
-            inputs = [{"input_ids": self._with_border(item["input_ids"])} for item in inputs]
+            found = [tokenizer_inputs(encoding, number)["input_ids"] for number in range(len(part))]
+            # Segments are left out: a source is a single one, and models that write seldom know any.
+            inputs += [{"input_ids": ids if self.is_encoder_decoder else self._with_border(ids)} for ids in found]
         return inputs, cut
 
     def _with_border(self, ids: np.ndarray) -> np.ndarray:

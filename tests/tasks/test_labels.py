@@ -1,5 +1,7 @@
 """What a column of labels holds is told by its values; names, sets and numbers are read, what is wrong is named."""
 
+from itertools import permutations
+
 import pytest
 
 from tasks import TaskError
@@ -130,6 +132,9 @@ def test_numbers():
 def test_names_in_order():
     assert sorted_names({"10", "9", "-1"}) == ["-1", "9", "10"]
     assert sorted_names({"b", "a", "10"}) == ["10", "a", "b"]
+    equal = ["1", "01", "001", "2", "02", "0002"]  # in every order of a set, which is another one in each process
+    for order in permutations(equal):
+        assert sorted_names(dict.fromkeys(order)) == ["001", "01", "1", "0002", "02", "2"]
     options = {"rows": rows(*["x"] * 50), "column": "y"}
     assert name_labels(found={"1", "0"}, given=["no", "yes"], **options) == (
         ["no", "yes"], {"0": 0, "1": 1}, "labels are numbers in the data: 0 is no, 1 is yes"

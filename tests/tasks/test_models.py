@@ -1,24 +1,39 @@
 """The model a task starts from: what is loaded, what is refused, and whether it is the same for the same seed."""
 
+import copy
 import json
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
+    AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
     ModernBertConfig,
     ModernBertForMaskedLM,
+    RobertaConfig,
+    RobertaModel,
 )
 
-from tasks import CorruptModelError, TaskError, check_tokenizer, load_configuration, load_model, resolve_max_length
-from tasks.models import missing_folder
+from modeling import LacunaConfig, LacunaForCausalLM
+from tasks import (
+    Classification,
+    CorruptModelError,
+    TaskError,
+    check_tokenizer,
+    load_configuration,
+    load_model,
+    resolve_max_length,
+)
+from tasks.features import model_inputs, pad_inputs
+from tasks.models import longest_input, missing_folder
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -75,8 +90,84 @@ def test_a_decoder_learns_where_padding_is(tmp_path, tokenizer):
         label_names=["a", "b"],
     )
     assert model.config.pad_token_id == tokenizer.pad_token_id
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "pad_token_id": 7}))  # not what will be padded with
+    model = load_model(
+        auto_class="AutoModelForSequenceClassification",
+        model=str(tmp_path),
+        tokenizer=tokenizer,
+        label_names=["a", "b"],
+    )
+    assert model.config.pad_token_id == tokenizer.pad_token_id
     batch = {name: torch.tensor([[5, 6, 7, 0], [5, 6, 7, 8]]) for name in ("input_ids",)}
     assert model(**batch).logits.shape == (2, 2)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "native gpt2"])
+def test_a_decoder_that_reads_sees_the_same_beside_a_longer_text(tmp_path, tokenizer, kind):
+    save_decoder(tmp_path, tokenizer, kind)
+    left, right = (load_configuration(model=str(tmp_path), writes=writes)[1] for writes in (True, False))
+    assert (left.padding_side, right.padding_side) == ("left", "right")
+    right.save_pretrained(tmp_path / "tuned")
+    assert AutoTokenizer.from_pretrained(tmp_path / "tuned").padding_side == "right"
+    model = load_model(
+        auto_class="AutoModelForSequenceClassification",
+        model=str(tmp_path),
+        tokenizer=right,
+        label_names=["a", "b"],
+    ).eval()
+    rows = [{"text": text, "label": label} for text, label in (("the fox", "a"), ("the lazy dog " * 9, "b"))]
+    work = Classification(train_rows=rows, eval_rows=rows, tokenizer=right, max_length=64)
+    with torch.no_grad():
+        alone, both = (
+            model(**model_inputs(work.collate([work.example(row, row) for row in part]))).logits
+            for part in ([0], [0, 1])
+        )
+    torch.testing.assert_close(alone[0], both[0])
+
+
+def save_decoder(folder, tokenizer, kind):
+    """One with a vector for each position, whose tokenizer pads on the left, as pretraining leaves it."""
+    torch.manual_seed(0)
+    if kind == "gpt2":
+        sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16}
+        config = LacunaConfig.from_family(
+            "gpt2", vocab_size=320, intermediate_size=64, max_position_embeddings=64, initializer_range=0.5, **sizes
+        )
+        model = LacunaForCausalLM(config)
+    else:
+        config = GPT2Config(
+            vocab_size=320, n_positions=64, n_embd=32, n_layer=1, n_head=2, initializer_range=0.5, pad_token_id=0
+        )
+        model = GPT2LMHeadModel(config)
+    model.save_pretrained(folder)
+    left = copy.deepcopy(tokenizer)
+    left.padding_side, left.model_input_names = "left", ["input_ids", "attention_mask"]
+    left.init_kwargs["padding_side"] = "left"
+    left.save_pretrained(folder)
+
+
+@pytest.mark.parametrize(("positions", "expected"), [(60, 60), (600, 512)])
+def test_the_tokenizer_knows_how_long_a_text_the_model_takes(tmp_path, tokenizer, positions, expected):
+    BertConfig(vocab_size=320, max_position_embeddings=positions, **SIZES).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    _, found = load_configuration(model=str(tmp_path))
+    assert found.model_max_length == expected
+    examples = [{"input_ids": np.ones(50, dtype=np.int32)}]
+    assert pad_inputs(examples=examples, tokenizer=found)["input_ids"].shape[1] == min(64, expected)
+
+
+def test_positions_that_begin_behind_padding_are_fewer(tmp_path, tokenizer):
+    config = RobertaConfig(vocab_size=320, max_position_embeddings=66, pad_token_id=1, **SIZES)
+    tokenizer.model_max_length, before = 10**30, tokenizer.model_max_length
+    try:
+        assert longest_input(config=config, tokenizer=tokenizer) == 64
+    finally:
+        tokenizer.model_max_length = before
+    model = RobertaModel(config).eval()
+    assert model(torch.full((1, 64), 5)).last_hidden_state.shape == (1, 64, 32)
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.full((1, 65), 5))
 
 
 def test_a_body_that_is_not_whole_is_told_and_a_new_head_is_not(checkpoint, capfd, recwarn):

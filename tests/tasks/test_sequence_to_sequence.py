@@ -1,5 +1,6 @@
 """Sequence to sequence: columns, what encoder-decoders and decoders read and learn, generation, scores, bad input."""
 
+import copy
 import dataclasses
 import json
 from types import SimpleNamespace
@@ -212,6 +213,17 @@ def test_a_small_model_learns_its_pairs_and_stops(writer_tokenizers, fit, evalua
         apart = [work.writer.write(model, work.writer.prompts([source]))[0] for source in work._eval_sources]
         assert together == apart
     assert sum(row[1] for row in work.tables()["By the length of the source"].rows) == 8
+
+
+@pytest.mark.parametrize("kind", ["t5", "native bart", "native gpt2"])
+def test_a_tokenizer_that_tells_segments_writes_too(tokenizer, evaluate, kind):
+    assert "token_type_ids" in tokenizer("a")
+    segments = copy.deepcopy(tokenizer)
+    segments.eos_token = "[SEP]"
+    model = make_model(kind)
+    work = task({True: segments, False: segments}, model, eval_rows=ROWS[:3], max_target_length=6)
+    assert set(work.collate([work.example(0, 0)])) == {"input_ids", "attention_mask", "labels"}
+    assert len(work.summarize(evaluate(model=model, work=work))) > 1
 
 
 @pytest.mark.parametrize("kind", ["bart", "qwen3"])
