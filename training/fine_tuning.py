@@ -128,16 +128,23 @@ def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
 
 
 def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> dict[str, float]:
-    """Means over runs, with the deviations of metrics; the seed of the best run, with what this run alone reached."""
+    """Means over runs, with the deviations of metrics; the seed of the best run, with what this run alone reached.
+
+    Of runs with the same metric the one with the lower held-out loss is the best.
+    """
     results: dict[str, float] = {}
     for name in every[0]:
         values = [float(one[name]) for one in every if name in one]
         results[name] = every[0][name] if len(set(values)) == 1 else fmean(values)
         if name.startswith("eval_"):
-            results[f"{name}_std"] = stdev(values) if len(values) > 1 else 0.0
+            results[f"{name}_std"] = _deviation(values)
     sign = 1.0 if work.greater_is_better else -1.0
     metrics = [sign * one.get(f"eval_{work.metric}", math.nan) for one in every]
-    best = max(range(len(every)), key=lambda number: -math.inf if math.isnan(metrics[number]) else metrics[number])
+    ranks = [
+        (_or_last(metric), _or_last(-one.get("eval_loss", math.nan)))
+        for metric, one in zip(metrics, every, strict=True)
+    ]
+    best = max(range(len(every)), key=lambda number: ranks[number])
     results |= {name: every[best][name] for name in ("best_step", "stopped_early") if name in every[best]}
     own = {
         f"best_seed_{name.removeprefix('eval_')}": value
@@ -145,6 +152,18 @@ def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> di
         if name.startswith("eval_")
     }
     return {**results, "seeds": len(every), "best_seed": seeds[best], **own}
+
+
+def _deviation(values: list[float]) -> float:
+    """The sample standard deviation; of one value 0, and none where a value is no number, which `stdev` trips over."""
+    if len(values) < 2:
+        return 0.0
+    return stdev(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def _or_last(value: float) -> float:
+    """A number that can be compared: one that is none comes last."""
+    return -math.inf if math.isnan(value) else value
 
 
 def _over_seeds(work: Work, results: dict[str, float], seeds: list[int]) -> list[str]:
