@@ -126,8 +126,20 @@ def test_embeddings_say_what_they_have_reached(checkpoint, tmp_path, run_recipe)
     assert f"| spearman | {' | '.join(shown)} |" in card
     assert f"rows of `{train}` to learn from" in card
     assert "python recipes/finetune_embeddings.py --model" in card and "--max_steps 12" in card
+    taken = f"--output_dir {output} already holds a run; name another folder"
+    options[1] = tmp_path / "not there.jsonl"
     code, said = run_recipe("finetune_embeddings", "--model", checkpoint("modernbert"), *options)
-    assert code == 2 and "already holds a run; name another folder" in said
+    assert code == 2 and taken in said, "it is told before rows are read"
+    options[1] = train
+    dry = run("recipes/finetune_embeddings.py", "--model", checkpoint("modernbert"), *options, "--dry_run")
+    assert dry.returncode == 0, dry.stderr
+    weights, steps, evaluations, together, note = dry.stdout.splitlines()[-5:]
+    assert re.fullmatch(r"[\d,]+ of [\d,]+ weights learn, at a rate of \S+ at its peak", weights)
+    assert steps.startswith("12 steps of 4 examples: about 0:0") and re.match(
+        r"\d+ evaluations of \d+ ex", evaluations
+    )
+    assert together.startswith("together about 0:0") and together.endswith("; nothing was trained or written")
+    assert note == f"note: without --dry_run this would be refused: {taken}"
 
 
 def test_embeddings_on_two_processes(checkpoint, tmp_path):

@@ -60,7 +60,7 @@ SCORES = [0.1, 0.5, 0.3, 0.7, 0.7, 0.2, math.nan, 0.6]
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_kept_weights_are_those_of_the_best_evaluation(run, tmp_path, log_of, sign) -> None:
-    """Step 5, of two equals the one with the lower loss; every step has a checkpoint, from before the average is in."""
+    """Step 5, of two equals the one with the lower loss; every step has a checkpoint, without the average in it."""
     work = Scripted([sign * score for score in SCORES])
     work.greater_is_better = sign > 0
     results = run(work, save_steps=1, keep_checkpoints=9)

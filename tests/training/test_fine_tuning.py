@@ -174,7 +174,16 @@ def test_a_dry_run_shows_what_would_happen_and_writes_nothing(tuning_options, tm
     assert said[7].startswith("6 steps of 8 examples, 3 times: about 0:0"), "24 rows twice in batches of 8"
     assert said[8].startswith("5 evaluations of 7 examples, 3 times: about 0:0") and said[8].endswith(" s each")
     assert said[9].startswith("together about 0:0") and said[9].endswith("; nothing was trained or written")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [] and len(said) == 10
+
+
+def test_a_dry_run_says_that_the_run_would_be_refused(tuning_options, tmp_path, capsys) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    tune(tuning_options(dry_run=True))
+    note = capsys.readouterr().out.splitlines()[-1]
+    assert note.startswith(f"note: without --dry_run this would be refused: --output_dir {tmp_path / 'run'} already ")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"]
 
 
 def test_a_dry_run_without_held_out_rows_expects_no_evaluation(tuning_options, capsys) -> None:
