@@ -17,7 +17,6 @@ metrics.jsonl and curves.png. It is not Lacuna's loop that trains, so there is n
 import json
 import sys
 from contextlib import closing
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from tasks import (
     load_encoder,
     resolve_max_length,
     save_encoder,
+    used,
     write_results,
 )
 from training import (
@@ -53,7 +53,7 @@ from training.shown import shown_command, without_places
 
 def facts(data: EmbeddingArguments, model: str, work: Embeddings) -> dict[str, str]:
     """What the model card says of where the model comes from."""
-    given = {name: value for name, value in asdict(data).items() if value is not None}
+    given = {name: value for name, value in used(data).items() if value is not None}
     held_out = f"`{without_places(data.eval_file)}`" if data.eval_file else "of the same"
     libraries = ("torch", "transformers", "sentence-transformers")
     return {
