@@ -33,6 +33,9 @@ from .stages import Stage
 from .watching import leave_out, poisoned, watch
 from .work import Work, collator, to_device
 
+_SILENT_SECONDS = 5.0
+"""Of the evaluation in the end, before a line says that it goes on."""
+
 
 def train(
     *,
@@ -214,14 +217,19 @@ def _evaluate_and_log(run: Run) -> dict[str, float]:
 def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
     """Metrics of the present weights or of the average; None where the run is to stop first."""
     average = run.average.applied(run.bare) if run.average is not None and of_average else contextlib.nullcontext()
+    # Of the last one no line would tell for a while that the run is not over; a terminal has a bar.
+    say_at = time.monotonic() + _SILENT_SECONDS if run.done >= 1.0 and not run.log.on_terminal else math.inf
     with average, sharding.whole(run.bare):
-        return evaluate(
-            run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=partial(_go_on, run)
-        )
+        go_on = partial(_go_on, run, [say_at])
+        return evaluate(run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=go_on)
 
 
-def _go_on(run: Run) -> bool:
+def _go_on(run: Run, say_at: list[float]) -> bool:
+    """Whether no signal has come. At the time `say_at` it is said once that the run evaluates."""
     run.watchdog.beat()
+    if time.monotonic() >= say_at[0]:
+        say_at[0] = math.inf
+        run.log.say("evaluating the weights in the end")
     return run.signals.received is None
 
 
