@@ -8,18 +8,18 @@ Rows are read from .jsonl, .csv, .tsv and .parquet, from folders that `datasets`
 a score of how alike they are, two that belong together (question and answer), three of which the last does not, or
 premise, hypothesis and label. What they are is told by their columns and said. Trainer and losses are those of
 sentence-transformers (the extra `embeddings`), and so is the folder: `SentenceTransformer(output_dir)` loads it. The
-weights of the best evaluation are kept. Beside the model, --output_dir receives results.json (scores beside those
-before training and those of words without a model), predictions.jsonl, report.md, task.json, metrics.jsonl and
-curves.png. It is not Lacuna's loop that trains, so there is no --resume, --seeds, --lora_rank, --freeze_backbone or
---early_stopping_patience here.
+weights of the best evaluation after training began are kept. Beside the model, --output_dir receives results.json
+(scores beside those before training and those of words without a model), predictions.jsonl, report.md, task.json,
+metrics.jsonl and curves.png. It is not Lacuna's loop that trains, so there is no --resume, --seeds, --lora_rank,
+--freeze_backbone or --early_stopping_patience here.
 """
 
 import json
 import sys
 from contextlib import closing
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from corpus import read_labelled
@@ -30,6 +30,7 @@ from tasks import (
     load_encoder,
     resolve_max_length,
     save_encoder,
+    used,
     write_results,
 )
 from training import (
@@ -40,10 +41,11 @@ from training import (
     is_main_process,
     parse_arguments,
     processes,
+    refusal,
     use_all_cores,
 )
 from training.environment import bf16_is_fast
-from training.fine_tuning import outcome
+from training.fine_tuning import expected_time, learning, outcome
 from training.rates import with_rate
 from training.run_log import RunLog
 from training.shown import shown_command, without_places
@@ -51,7 +53,7 @@ from training.shown import shown_command, without_places
 
 def facts(data: EmbeddingArguments, model: str, work: Embeddings) -> dict[str, str]:
     """What the model card says of where the model comes from."""
-    given = {name: value for name, value in asdict(data).items() if value is not None}
+    given = {name: value for name, value in used(data).items() if value is not None}
     held_out = f"`{without_places(data.eval_file)}`" if data.eval_file else "of the same"
     libraries = ("torch", "transformers", "sentence-transformers")
     return {
@@ -66,9 +68,21 @@ def facts(data: EmbeddingArguments, model: str, work: Embeddings) -> dict[str, s
     }
 
 
+def expected(work: Embeddings, encoder: Any, data: EmbeddingArguments, options: dict[str, Any]) -> list[str]:
+    """What `--dry_run` says after the examples: how many weights learn, at which rate, and how long that will take."""
+    steps, evaluations = work.expected(encoder, **options)
+    times = expected_time(
+        steps=steps, evaluations=evaluations, batch_size=data.batch_size, held_out=work.num_eval_examples
+    )
+    return [learning(encoder, data.learning_rate), *times]
+
+
 def main() -> None:
     """Parse, build, train, save."""
     start, data = parse_arguments((ModelArguments, EmbeddingArguments), description=__doc__)
+    fixed = FineTuningArguments(output_dir=data.output_dir, dry_run=data.dry_run, learning_rate=data.learning_rate)
+    if is_main := is_main_process():
+        claim_output_dir(fixed, resumes=False)
     config, tokenizer = load_configuration(model=start.model, trust_remote_code=start.trust_remote_code)
     max_length = resolve_max_length(asked=data.max_length, default=128, config=config, tokenizer=tokenizer)
     columns = ("kind", "text_column", "text_pair_column", "negative_column", "label_column", "seed", "eval_fraction")
@@ -79,31 +93,31 @@ def main() -> None:
         max_length=max_length,
         **{name: getattr(data, name) for name in columns},
     )
-    is_main = is_main_process()
     if is_main:
         print("\n".join([processes().describe(), *work.describe(5 if data.dry_run else 0)]), flush=True)
-    if data.dry_run:
+    elif data.dry_run:
         return
-    if is_main:
-        claim_output_dir(FineTuningArguments(output_dir=data.output_dir), resumes=False)
     use_all_cores()
     encoder = load_encoder(
         model=start.model, max_length=max_length, trust_remote_code=start.trust_remote_code, seed=data.seed
     )
-    if data.learning_rate is None:
-        backbone = getattr(encoder[0], "auto_model", encoder)
-        data.learning_rate = with_rate(FineTuningArguments(), backbone).learning_rate
-        if is_main:
-            print(f"learning rate {data.learning_rate:g}, in proportion to the weights (--learning_rate)", flush=True)
-    shared = ("output_dir", "batch_size", "max_steps", "max_epochs", "learning_rate", "warmup_steps", "eval_steps")
+    data.learning_rate = with_rate(fixed, getattr(encoder[0], "auto_model", encoder)).learning_rate
+    shared = ("batch_size", "max_steps", "max_epochs", "eval_steps", "seed")
+    options = {name: getattr(data, name) for name in shared}
+    options["bf16"] = bf16_is_fast() if data.mixed_precision == "auto" else data.mixed_precision == "bf16"
+    options["num_processes"] = processes().count
+    if data.dry_run:
+        print("\n".join([*expected(work, encoder, data, options), *refusal(fixed, resumes=False)]), flush=True)
+        return
+    if is_main and fixed.learning_rate is None:
+        print(f"learning rate {data.learning_rate:g}, in proportion to the weights (--learning_rate)", flush=True)
     folder, title = Path(data.output_dir), f"{work.name}, {work.kind}"
     with closing(RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=title)) as log:
         results = work.train(
             encoder,
             log=log,
-            **{name: getattr(data, name) for name in (*shared, "seed")},
-            bf16=bf16_is_fast() if data.mixed_precision == "auto" else data.mixed_precision == "bf16",
-            num_processes=processes().count,
+            **{name: getattr(data, name) for name in ("output_dir", "learning_rate", "warmup_steps")},
+            **options,
         )
         if is_main:
             save_encoder(encoder, results=results, facts=facts(data, start.model, work), output_dir=folder)

@@ -24,6 +24,7 @@ from tasks import (
     load_configuration,
     load_model,
     resolve_max_length,
+    used,
     write_results,
 )
 from training import FineTuningArguments, ModelArguments, exit_cleanly, fine_tune, parse_arguments
@@ -62,7 +63,7 @@ def main() -> None:
         make_model=make_model,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={"objective": "fine-tuning for multiple choice", "model": start.model, "task": asdict(data)},
+        run_info={"objective": "fine-tuning for multiple choice", "model": start.model, "task": used(data)},
         identity={"task": asdict(data), "examples": work.num_examples},
         finish=partial(write_results, work),
         describe=work.describe,

@@ -28,6 +28,7 @@ from tasks import (
     load_configuration,
     load_model,
     resolve_max_length,
+    used,
     write_results,
 )
 from training import FineTuningArguments, ModelArguments, exit_cleanly, fine_tune, parse_arguments
@@ -68,7 +69,7 @@ def main() -> None:
         make_model=make_model,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={"objective": "fine-tuning for question answering", "model": start.model, "task": asdict(data)},
+        run_info={"objective": "fine-tuning for question answering", "model": start.model, "task": used(data)},
         identity={"task": asdict(data), "examples": work.num_examples},
         finish=finish,
         describe=work.describe,

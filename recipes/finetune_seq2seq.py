@@ -25,6 +25,7 @@ from tasks import (
     load_configuration,
     load_model,
     resolve_lengths,
+    used,
     write_results,
     writes_with,
 )
@@ -77,7 +78,7 @@ def main() -> None:
         make_model=make_model,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={"objective": "fine-tuning from one text to another", "model": start.model, "task": asdict(data)},
+        run_info={"objective": "fine-tuning from one text to another", "model": start.model, "task": used(data)},
         identity={"task": asdict(data), "examples": work.num_examples},
         finish=partial(write_results, work),
         describe=work.describe,

@@ -29,6 +29,7 @@ _HOME = {
     "resolve_lengths": "writing",
     "resolve_max_length": "models",
     "save_encoder": "encoders",
+    "used": "arguments",
     "write_results": "report",
     "writes_with": "writing",
 }

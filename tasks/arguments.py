@@ -1,7 +1,7 @@
 """The options of the tasks."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from tasks.errors import TaskError
@@ -40,6 +40,18 @@ def _check_positive(**values: int | None) -> None:
     for name, value in values.items():
         if value is not None and value <= 0:
             raise TaskError(f"--{name} must be greater than 0, got {value}")
+
+
+def used(arguments: Any) -> dict[str, Any]:
+    """Options of the data by name, as a model card says them: without those that decided nothing, such as the share to
+    hold out beside a file of held-out rows, columns beside files with a text a line, or a prefix that is empty."""
+    options = asdict(arguments)
+    without = {name for name, value in options.items() if value == ""}
+    if options.get("eval_file"):
+        without.add("eval_fraction")
+    if options.get("train_target_file") and not (options["eval_file"] and not options["eval_target_file"]):
+        without |= {"source_column", "target_column"}
+    return {name: value for name, value in options.items() if name not in without}
 
 
 @dataclass

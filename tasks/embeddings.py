@@ -5,6 +5,7 @@ good it is, is measured here: the correlation of cosines with scores, or at whic
 """
 
 import math
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PrinterCallback
 
-from tasks.encoders import KeepBest, Log
+from tasks.encoders import KeepBest, Log, num_evaluations, seconds_of
 from tasks.errors import TaskError
 from tasks.local_metric import optional_module
 from tasks.metrics import correlation_metrics
@@ -218,6 +219,46 @@ class Embeddings(Task):
             "steps": trainer.state.global_step,
             "train_seconds": round(seconds, 2),
         }
+
+    def expected(
+        self,
+        encoder: Any,
+        *,
+        batch_size: int,
+        max_steps: int | None,
+        max_epochs: float,
+        eval_steps: float,
+        seed: int = 0,
+        bf16: bool = False,
+        num_processes: int = 1,
+    ) -> tuple[tuple[int, float], tuple[int, float]]:
+        """What `train` would do: how many steps and evaluations, and the seconds of each, measured on a few rows."""
+        losses = optional_module("sentence_transformers.sentence_transformer.losses", extra="embeddings")
+        steps = max_steps or math.ceil(max_epochs * math.ceil(len(self.train_rows) / batch_size))
+        loss, device = getattr(losses, LOSSES[self.kind])(encoder), encoder.device
+        share = min(batch_size // num_processes, len(self.train_rows))
+        rows = random.Random(seed).sample(self.train_rows, share)
+        sides = [list(texts) for texts in zip(*(row.texts for row in rows), strict=True)]
+        scores = torch.tensor([row.score or 0.0 for row in rows], device=device)
+
+        def learn() -> None:
+            features = [
+                {name: value.to(device) if isinstance(value, Tensor) else value for name, value in side.items()}
+                for side in map(encoder.preprocess, sides)
+            ]
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+                value = loss(features, scores)
+            value.backward()
+            encoder.zero_grad(set_to_none=True)
+            float(value.detach())  # a GPU is waited for
+
+        texts = [text for item in self.eval_rows for text in item.texts]
+        some = texts[:_TEXTS_AT_ONCE]
+        encoder.train()
+        a_step = seconds_of(learn)
+        encoder.eval()
+        all_texts = seconds_of(lambda: encoder.encode(some, show_progress_bar=False)) * len(texts) / max(len(some), 1)
+        return (steps, a_step), (num_evaluations(eval_steps, steps) if texts else 0, all_texts)
 
     def evaluate_encoder(self, encoder: Any) -> dict[str, float]:
         """Scores of the held-out rows; what was found of each stays in `records`."""

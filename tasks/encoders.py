@@ -2,8 +2,10 @@
 
 import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +15,9 @@ from transformers import TrainerCallback
 
 from tasks.errors import StorageError, TaskError
 from tasks.local_metric import optional_module
+
+_LONG = 10.0
+"""Seconds after which nothing is measured again."""
 
 
 def load_encoder(*, model: str, max_length: int, trust_remote_code: bool = False, seed: int = 0) -> Any:
@@ -57,8 +62,31 @@ class Log(Protocol):
         """Keep and print `step` and scores, named `eval_...`."""
 
 
+def _interval(every: float, steps: int) -> int:
+    """Steps between evaluations; below 1, `every` is a share of the run."""
+    return int(every) if every >= 1 else max(1, round(every * steps))
+
+
+def num_evaluations(every: float, steps: int) -> int:
+    """How many there are in a run of so many steps: before it, on the way and at its end."""
+    return 2 + ((steps - 1) // _interval(every, steps) if every else 0)
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """What a call takes, in the middle of three after a first one; of one where it is long."""
+    found: list[float] = []
+    call()
+    while len(found) < 3 and sum(found) < _LONG:
+        began = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - began)
+    return median(found)
+
+
 class KeepBest(TrainerCallback):
     """Says how far a training is, evaluates on the way, and keeps the weights of the best evaluation, in memory.
+
+    What `evaluate` says of the weights before training is for comparison: these are never kept.
 
     Args:
         task: an `Embeddings`, which evaluates and says which score judges.
@@ -80,13 +108,8 @@ class KeepBest(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Evaluate when it is time; the last step is `finish`'s."""
         self.log.advance(state.global_step / state.max_steps, step=state.global_step)
-        interval = self.every if self.every >= 1 else max(1, round(self.every * state.max_steps))
-        if (
-            self.enabled
-            and self.every
-            and state.global_step % int(interval) == 0
-            and state.global_step < state.max_steps
-        ):
+        is_due = self.every and state.global_step % _interval(self.every, state.max_steps) == 0
+        if self.enabled and is_due and state.global_step < state.max_steps:
             self._judge(state.global_step)
 
     def evaluate(self, step: int) -> dict[str, float]:

@@ -22,7 +22,7 @@ _PICTURES: dict[type, str] = {Matrix: "confusion.png", Table: "per-type.png", Po
 
 
 def write_results(task: Task, results: Mapping[str, float], output_dir: Path | str) -> None:
-    """Write what became of the held-out examples, and print which files tell of it.
+    """Write what became of the held-out examples, and print which files tell of it, after what there is to warn of.
 
     The folder receives predictions.jsonl (an object for each example), report.md (scores beside the baseline, tables,
     the most confident mistakes), confusion.png, per-type.png or scatter.png, and task.json (what must be known to use
@@ -49,7 +49,8 @@ def write_results(task: Task, results: Mapping[str, float], output_dir: Path | s
         ) from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
-    print(f"{', '.join(names)} are in {folder}", flush=True)
+    warnings = [remark for remark in remarks(task, results) if remark.startswith("warning")]
+    print("\n".join([*warnings, f"{', '.join(names)} are in {folder}"]), flush=True)
 
 
 def _write_all(task: Task, results: Mapping[str, float], folder: Path) -> list[str]:
@@ -64,6 +65,7 @@ def _write_all(task: Task, results: Mapping[str, float], folder: Path) -> list[s
             pictures[heading] = name
     lines = [f"# {task.name.replace('_', ' ').capitalize()}: what was learned", "", *map(_as_item, task.notes), ""]
     lines += ["## Result", "", headline(task, results), "", *_scores(task, results), ""]
+    lines += [line for remark in remarks(task, results) for line in (remark, "")]
     for heading, shown in tables.items():
         picture = ["", f"![{heading}]({pictures[heading]})"] if heading in pictures else []
         lines += [f"## {heading}", "", *shown.text(), *picture, ""]
@@ -86,6 +88,19 @@ def headline(task: Task, results: Mapping[str, float]) -> str:
     others = [(what, results.get(f"{part}_{task.metric}")) for part, what in _BESIDE.items()]
     beside = "".join(f"; {what}: {number(float(value))}" for what, value in others if value is not None)
     return f"{task.metric} {number(float(score))} on {task.num_judged:,} held-out examples{beside}"
+
+
+def remarks(task: Task, results: Mapping[str, float]) -> list[str]:
+    """What must be known beside the scores, a sentence each: that training made the model worse, or ended early."""
+    found = []
+    end, start = (float(results.get(f"{part}_{task.metric}", math.nan)) for part in ("eval", "start"))
+    if (start > end) if task.greater_is_better else (start < end):
+        found.append(f"warning: worse than before training ({task.metric} {number(end)}, before {number(start)})")
+    if results.get("stopped_early"):
+        planned = results.get("planned_steps")
+        of_all = f" of {planned:,}" if planned else ""
+        found.append(f"training ended early, after step {results['steps']:,}{of_all} (--early_stopping_patience)")
+    return found
 
 
 def _scores(task: Task, results: Mapping[str, float]) -> list[str]:

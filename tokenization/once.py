@@ -1,7 +1,9 @@
 """A tokenizer that several processes and runs share: whoever comes first learns it."""
 
 import sys
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -35,7 +37,17 @@ def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, n
         if (output_dir / "tokenizer.json").is_file():
             return
         sample = sample_documents(documents=documents, max_bytes=MAX_BYTES)
-        made = train_bpe(documents=sample.training(), vocab_size=vocab_size, num_sentinels=num_sentinels)
+        with _said_plainly():
+            made = train_bpe(documents=sample.training(), vocab_size=vocab_size, num_sentinels=num_sentinels)
         save_tokenizer(tokenizer=made, output_dir=output_dir)
     finally:
         lock.release()
+
+
+@contextmanager
+def _said_plainly() -> Iterator[None]:
+    """Print warnings as a line each, without the place in the code that they come from."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+        yield

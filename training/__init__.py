@@ -19,6 +19,7 @@ _HOME = {
     "exit_cleanly": "command_line",
     "parse_arguments": "command_line",
     "claim_output_dir": "checkpoints",
+    "refusal": "checkpoints",
     "processes": "environment",
     "use_all_cores": "environment",
     "is_main_process": "environment",

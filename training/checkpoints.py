@@ -79,6 +79,20 @@ def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> N
     """
     if isinstance(arguments, FineTuningArguments) and arguments.dry_run:
         return
+    _check_output_dir(arguments, resumes=resumes)
+    hold(Path(arguments.output_dir))
+
+
+def refusal(arguments: TrainingArguments, *, resumes: bool = True) -> list[str]:
+    """What `--dry_run` says of a folder that the run itself would be refused for: a line, or none."""
+    try:
+        _check_output_dir(arguments, resumes=resumes)
+    except (ArgumentError, StorageError) as error:
+        return [f"note: without --dry_run this would be refused: {error}"]
+    return []
+
+
+def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
     folder = Path(arguments.output_dir)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(f"--output_dir {folder} is a file; name a folder")
@@ -97,7 +111,6 @@ def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> N
         raise ArgumentError(f"--output_dir {folder}: {parent} is a file; name a folder")
     if not os.access(parent, os.W_OK):
         raise StorageError(f"--output_dir {folder}: no permission to write in {parent}")
-    hold(folder)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 
 from .adapters import prepare
 from .arguments import FineTuningArguments, TrainingArguments
-from .checkpoints import claim_output_dir, write_atomically
+from .checkpoints import claim_output_dir, refusal, write_atomically
 from .environment import bf16_is_fast, is_main_process, processes, use_all_cores
 from .live_line import duration
 from .lock import hold
@@ -75,7 +75,8 @@ def fine_tune(
     shown = describe or (lambda examples: ())
     if arguments.dry_run:
         if is_main_process():
-            print("\n".join([*shown(SHOWN), *_expected(work, make_model, arguments)]), flush=True)
+            expected = [*_expected(work, make_model, arguments), *refusal(arguments)]
+            print("\n".join([*shown(SHOWN), *expected]), flush=True)
         return {}
     if is_main_process():
         claim_output_dir(arguments)
@@ -128,16 +129,23 @@ def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
 
 
 def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> dict[str, float]:
-    """Means over runs, with the deviations of metrics; the seed of the best run, with what this run alone reached."""
+    """Means over runs, with the deviations of metrics; the seed of the best run, with what this run alone reached.
+
+    Of runs with the same metric the one with the lower held-out loss is the best.
+    """
     results: dict[str, float] = {}
     for name in every[0]:
         values = [float(one[name]) for one in every if name in one]
         results[name] = every[0][name] if len(set(values)) == 1 else fmean(values)
         if name.startswith("eval_"):
-            results[f"{name}_std"] = stdev(values) if len(values) > 1 else 0.0
+            results[f"{name}_std"] = _deviation(values)
     sign = 1.0 if work.greater_is_better else -1.0
     metrics = [sign * one.get(f"eval_{work.metric}", math.nan) for one in every]
-    best = max(range(len(every)), key=lambda number: -math.inf if math.isnan(metrics[number]) else metrics[number])
+    ranks = [
+        (_or_last(metric), _or_last(-one.get("eval_loss", math.nan)))
+        for metric, one in zip(metrics, every, strict=True)
+    ]
+    best = max(range(len(every)), key=lambda number: ranks[number])
     results |= {name: every[best][name] for name in ("best_step", "stopped_early") if name in every[best]}
     own = {
         f"best_seed_{name.removeprefix('eval_')}": value
@@ -145,6 +153,18 @@ def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> di
         if name.startswith("eval_")
     }
     return {**results, "seeds": len(every), "best_seed": seeds[best], **own}
+
+
+def _deviation(values: list[float]) -> float:
+    """The sample standard deviation; of one value 0, and none where a value is no number, which `stdev` trips over."""
+    if len(values) < 2:
+        return 0.0
+    return stdev(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def _or_last(value: float) -> float:
+    """A number that can be compared: one that is none comes last."""
+    return -math.inf if math.isnan(value) else value
 
 
 def _over_seeds(work: Work, results: dict[str, float], seeds: list[int]) -> list[str]:
@@ -226,26 +246,57 @@ def _expected(work: Work, make_model: Callable[[int], Any], arguments: FineTunin
     model = make_model(plan.seed)
     prepare(model, plan)
     plan = with_rate(plan, model)
-    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    every = sum(weight.numel() for weight in model.parameters())
-    lines = [f"{trained:,} of {every:,} weights learn, at a rate of {plan.learning_rate:g} at its peak"]
+    lines = [learning(model, plan.learning_rate)]
     stage = stages[0]
     a_micro_batch, an_eval_batch = _seconds(model, stage, count, plan)
     a_step = a_micro_batch * (stage.batch_size // (count * stage.micro_batch_size))
     steps = plan.max_steps or math.inf
     by_clock = 60.0 * plan.max_minutes / a_step if plan.max_minutes else math.inf
     steps = int(min(steps, max(1.0, by_clock)))
-    runs = f", {arguments.seeds} times" if arguments.seeds > 1 else ""
-    held_out, times = work.num_eval_examples, _num_evaluations(plan.eval_steps, steps)
+    held_out = work.num_eval_examples
     an_evaluation = an_eval_batch * max(1.0, math.ceil(held_out / count) / plan.eval_batch_size)
+    return lines + expected_time(
+        steps=(steps, a_step),
+        evaluations=(_num_evaluations(plan.eval_steps, steps) if held_out else 0, an_evaluation),
+        batch_size=stage.batch_size,
+        held_out=held_out,
+        seeds=arguments.seeds,
+    )
+
+
+def learning(model: nn.Module, rate: float | None) -> str:
+    """How many weights learn at which rate, a line for people."""
+    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    every = sum(weight.numel() for weight in model.parameters())
+    return f"{trained:,} of {every:,} weights learn, at a rate of {rate:g} at its peak"
+
+
+def expected_time(
+    *,
+    steps: tuple[int, float],
+    evaluations: tuple[int, float],
+    batch_size: int,
+    held_out: int,
+    seeds: int = 1,
+) -> list[str]:
+    """How long a run will take, lines for people.
+
+    Args:
+        steps, evaluations: of one seed how many, and the seconds of each.
+        batch_size: examples in a step.
+        held_out: examples in an evaluation.
+    """
+    runs = f", {seeds} times" if seeds > 1 else ""
     parts = [
-        (f"{steps:,} steps of {stage.batch_size} examples", steps, a_step, "a step"),
-        (f"{times:,} evaluations of {held_out:,} examples", times if held_out else 0, an_evaluation, "each"),
+        (f"{steps[0]:,} steps of {batch_size} examples", *steps, "a step"),
+        (f"{evaluations[0]:,} evaluations of {held_out:,} examples", *evaluations, "each"),
     ]
-    for what, number, each, unit in parts:
-        about = duration(number * each * arguments.seeds)
-        lines += [f"{what}{runs}: about {about} at {each:.2f} s {unit}"] if number else []
-    total = sum(number * each * arguments.seeds for _, number, each, _ in parts)
+    lines = [
+        f"{what}{runs}: about {duration(number * each * seeds)} at {each:.2f} s {unit}"
+        for what, number, each, unit in parts
+        if number
+    ]
+    total = sum(number * each * seeds for _, number, each, _ in parts)
     return [*lines, f"together about {duration(total)}; nothing was trained or written"]
 
 

@@ -25,13 +25,16 @@ from .identity import skipped_steps
 from .lock import release
 from .model_card import adapter_card
 from .order import MicroBatchSampler, TrainingExamples, dropout_seed
-from .progress import Window, enter_stage, is_due, stops_early
+from .progress import Window, ended_early, enter_stage, is_due, stops_early
 from .run import Run, close_run, open_run
 from .schedules import learning_rate
 from .signals import Watchdog
 from .stages import Stage
 from .watching import leave_out, poisoned, watch
 from .work import Work, collator, to_device
+
+_SILENT_SECONDS = 5.0
+"""Of the evaluation in the end, before a line says that it goes on."""
 
 
 def train(
@@ -116,10 +119,13 @@ def _evaluate_kept(run: Run, metrics: dict[str, float]) -> dict[str, float]:
     """The last metrics; with `--average best` those of the weights that are kept, measured once more where they are
     not the last, so that what the work remembers of the held-out examples is of them."""
     progress, metric = run.progress, run.work.metric
-    if stops_early(run.plan, progress):
+    if ended_early(run.plan, progress):
+        of_all = f" of {run.plan.max_steps:,}" if run.plan.max_steps else ""
+        without = f"better {metric} than that of step {progress.best_step:,}"
+        without = without if progress.best_step >= 0 else f"{metric} that is a number"
         run.log.say(
-            f"stopped early after step {progress.step:,}: {progress.without_better} evaluations in a row without a "
-            f"better {metric} than that of step {progress.best_step:,}"
+            f"stopped early after step {progress.step:,}{of_all}: {progress.without_better} evaluations in a row "
+            f"without a {without}"
         )
     if not isinstance(run.average, Best) or not run.average or progress.best_step == progress.step:
         return metrics
@@ -140,7 +146,8 @@ def _finish(run: Run, metrics: dict[str, float]) -> dict[str, float]:
         **baseline,
         "steps": progress.step,
         **({"best_step": progress.best_step} if plan.average == "best" and progress.best_step >= 0 else {}),
-        **({"stopped_early": stops_early(plan, progress)} if plan.early_stopping_patience else {}),
+        **({"stopped_early": ended_early(plan, progress)} if plan.early_stopping_patience else {}),
+        **({"planned_steps": plan.max_steps} if plan.early_stopping_patience and plan.max_steps else {}),
         "train_tokens": progress.tokens,
         "train_seconds": round(progress.seconds, 2),
         "compile_seconds": round(run.compile_seconds, 2),
@@ -196,8 +203,12 @@ def _evaluate_and_log(run: Run) -> dict[str, float]:
     if metrics is None:
         run.stopping = True
         return {}
-    metric = metrics.get(f"eval_{run.work.metric}")
-    if run.progress.judge(metric, greater_is_better=run.work.greater_is_better) and isinstance(run.average, Best):
+    metric, loss, greater = (
+        metrics.get(f"eval_{run.work.metric}"),
+        metrics.get("eval_loss"),
+        run.work.greater_is_better,
+    )
+    if run.progress.judge(metric, loss=loss, greater_is_better=greater) and isinstance(run.average, Best):
         run.average.keep(run.bare)
     run.log.evaluation({"step": run.progress.step, **metrics})
     return metrics
@@ -206,14 +217,19 @@ def _evaluate_and_log(run: Run) -> dict[str, float]:
 def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
     """Metrics of the present weights or of the average; None where the run is to stop first."""
     average = run.average.applied(run.bare) if run.average is not None and of_average else contextlib.nullcontext()
+    # Of the last one no line would tell for a while that the run is not over; a terminal has a bar.
+    say_at = time.monotonic() + _SILENT_SECONDS if run.done >= 1.0 and not run.log.on_terminal else math.inf
     with average, sharding.whole(run.bare):
-        return evaluate(
-            run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=partial(_go_on, run)
-        )
+        go_on = partial(_go_on, run, [say_at])
+        return evaluate(run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=go_on)
 
 
-def _go_on(run: Run) -> bool:
+def _go_on(run: Run, say_at: list[float]) -> bool:
+    """Whether no signal has come. At the time `say_at` it is said once that the run evaluates."""
     run.watchdog.beat()
+    if time.monotonic() >= say_at[0]:
+        say_at[0] = math.inf
+        run.log.say("evaluating the weights in the end")
     return run.signals.received is None
 
 

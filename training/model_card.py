@@ -152,16 +152,20 @@ def auto_class(model: Any) -> str:
     return next((auto for end, auto in _AUTO_CLASSES.items() if class_name.endswith(end)), alike)
 
 
-def choices_of(plan: TrainingArguments, *, epochs: float, precision: str) -> dict[str, str]:
+def choices_of(plan: TrainingArguments, *, epochs: float, precision: str, ended_early: bool = False) -> dict[str, str]:
     """What a run was made with, by name, with defaults filled in.
 
     Args:
         plan: the options, resolved.
         epochs: passes over the data that were made.
         precision: "bf16" or "no".
+        ended_early: whether `early_stopping_patience` ended the run.
     """
+    planned = f"before the {plan.max_steps:,} steps that were planned: " if plan.max_steps else ""
+    early = f"{planned}{plan.early_stopping_patience} evaluations in a row without a better one"
     alpha = 2.0 * plan.lora_rank if plan.lora_alpha is None else plan.lora_alpha
     return {
+        **({"ended early": early} if ended_early else {}),
         "epochs": f"{epochs:.2f}",
         "batch size": str(plan.batch_size),
         "optimizer": plan.optimizer,

@@ -36,7 +36,9 @@ class Progress:
     best_metric: float | None = None
     """The best that an evaluation has said so far."""
     best_step: int = -1
-    """The step of that evaluation; the last of equals, by which more was learned."""
+    """The step of that evaluation."""
+    best_loss: float | None = None
+    """The held-out loss there, by which equals are told apart."""
     without_better: int = 0
     """Evaluations since the last that was better than all before."""
     evaluation_due: bool = False
@@ -50,13 +52,16 @@ class Progress:
     options: dict[str, Any] = field(default_factory=dict)
     """Options that may change when it is resumed, as they were."""
 
-    def judge(self, metric: float | None, *, greater_is_better: bool) -> bool:
-        """Take note of an evaluation at this step, and say whether none before was better.
+    def judge(self, metric: float | None, *, loss: float | None = None, greater_is_better: bool) -> bool:
+        """Take note of an evaluation at this step, and say whether it is better than all before.
 
-        A step that is judged a second time, when a run is taken up, counts once.
+        Of equal metrics the one with the lower loss is better: a score that counts right answers may stay where it is,
+        at nothing or at all of them, while the model still learns. A step that is judged a second time, when a run is
+        taken up, counts once.
 
         Args:
             metric: of the model; None or not finite where it could not be told, which is never better.
+            loss: on the held-out examples, if it is known; where it is not, the earlier of equals stays the best.
         """
         self.metric = metric
         if self.judged_step == self.step:
@@ -67,10 +72,15 @@ class Progress:
             return False
         sign = 1.0 if greater_is_better else -1.0
         gain = math.inf if self.best_metric is None else sign * (metric - self.best_metric)
-        self.without_better = 0 if gain > 0 else self.without_better + 1
-        if gain >= 0:
-            self.best_metric, self.best_step = metric, self.step
-        return gain >= 0
+        is_better = gain > 0 or (gain == 0 and loss is not None and loss < _or_worst(self.best_loss))
+        self.without_better = 0 if is_better else self.without_better + 1
+        if is_better:
+            self.best_metric, self.best_step, self.best_loss = metric, self.step, loss
+        return is_better
+
+
+def _or_worst(loss: float | None) -> float:
+    return math.inf if loss is None or math.isnan(loss) else loss
 
 
 @dataclass
@@ -104,6 +114,11 @@ def share_done(plan: TrainingArguments, progress: Progress) -> float:
 def stops_early(plan: TrainingArguments, progress: Progress) -> bool:
     """Whether as many evaluations as `--early_stopping_patience` says have passed without a better one."""
     return 0 < plan.early_stopping_patience <= progress.without_better
+
+
+def ended_early(plan: TrainingArguments, progress: Progress) -> bool:
+    """Whether a run that has ended was cut short by that; not where it was over with the same step anyway."""
+    return stops_early(plan, progress) and share_done(plan, progress) < 1.0
 
 
 def is_due(interval: float, *, step: int, before: float, after: float) -> bool:

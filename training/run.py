@@ -35,7 +35,7 @@ from .lock import hold
 from .memory import choose_micro_batch
 from .model_card import choices_of, model_card
 from .optimizers import OPTIMIZERS
-from .progress import Progress, share_done
+from .progress import Progress, ended_early, share_done
 from .rates import with_rate
 from .run_log import RunLog, describe_run
 from .signals import StopSignals, Watchdog
@@ -115,7 +115,12 @@ class Run:
             tokens=self.progress.tokens,
             metrics=metrics,
             baseline=baseline or {},
-            choices=choices_of(self.plan, epochs=self.epochs, precision=str(self.accelerator.mixed_precision)),
+            choices=choices_of(
+                self.plan,
+                epochs=self.epochs,
+                precision=str(self.accelerator.mixed_precision),
+                ended_early=ended_early(self.plan, self.progress),
+            ),
         )
 
     def snapshot(self) -> Snapshot:
@@ -370,7 +375,7 @@ def _restore(
     if average is not None and "average" not in renewed:
         average.load(load_state(checkpoint, "average"))
     if "average" in renewed:  # the weights that were best so far are not there
-        progress.best_metric, progress.best_step = None, -1
+        progress.best_metric, progress.best_step, progress.best_loss = None, -1, None
     notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
     notices += [f"  {change['option']} was {change['before']} and is {change['after']} now" for change in changed]
     notices += [f"  nothing of the {name} there was is taken over" for name in sorted(renewed)]

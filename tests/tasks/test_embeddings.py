@@ -261,6 +261,21 @@ def test_the_best_weights_are_kept(tokenizer, encoder):
     assert said[3:] == ["the weights of step 2 are kept: score 0.9000"]
 
 
+@pytest.mark.parametrize("rows", [SCORED, TRIPLES], ids=["scored", "triples"])
+def test_what_is_expected_is_counted_as_it_happens(tokenizer, encoder, tmp_path, rows, monkeypatch):
+    monkeypatch.setattr("training.run_log.draw_curves", lambda **_: None)
+    work, options = task(tokenizer, rows, eval_rows=rows), {"batch_size": 5, "max_epochs": 2.0, "eval_steps": 0.3}
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    steps, evaluations = work.expected(encoder, max_steps=None, **options)
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items()), "nothing is learned"
+    assert steps[1] > 0 and evaluations[1] > 0
+    log = RunLog(output_dir=tmp_path, enabled=True, first_step=0, done=0.0)
+    results = work.train(encoder, log=log, output_dir=tmp_path, learning_rate=1e-3, **options)
+    assert steps[0] == results["steps"]
+    assert evaluations[0] == len([line for line in log.records if f"eval_{work.metric}" in line])
+    assert work.expected(encoder, batch_size=5, max_steps=3, max_epochs=2.0, eval_steps=0)[1][0] == 2
+
+
 def test_many_texts_are_encoded_in_parts(tokenizer, encoder, monkeypatch):
     whole = task(tokenizer, SCORED, eval_rows=SCORED)
     scores = whole.evaluate_encoder(encoder)

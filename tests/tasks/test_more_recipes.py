@@ -14,6 +14,7 @@ from processes import run
 
 import modeling
 from modeling import LacunaConfig
+from tasks import ClassificationArguments, SequenceToSequenceArguments, used
 from tokenization import adapt_tokenizer
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16, "intermediate_size": 64}
@@ -126,8 +127,20 @@ def test_embeddings_say_what_they_have_reached(checkpoint, tmp_path, run_recipe)
     assert f"| spearman | {' | '.join(shown)} |" in card
     assert f"rows of `{train}` to learn from" in card
     assert "python recipes/finetune_embeddings.py --model" in card and "--max_steps 12" in card
+    taken = f"--output_dir {output} already holds a run; name another folder"
+    options[1] = tmp_path / "not there.jsonl"
     code, said = run_recipe("finetune_embeddings", "--model", checkpoint("modernbert"), *options)
-    assert code == 2 and "already holds a run; name another folder" in said
+    assert code == 2 and taken in said, "it is told before rows are read"
+    options[1] = train
+    dry = run("recipes/finetune_embeddings.py", "--model", checkpoint("modernbert"), *options, "--dry_run")
+    assert dry.returncode == 0, dry.stderr
+    weights, steps, evaluations, together, note = dry.stdout.splitlines()[-5:]
+    assert re.fullmatch(r"[\d,]+ of [\d,]+ weights learn, at a rate of \S+ at its peak", weights)
+    assert steps.startswith("12 steps of 4 examples: about 0:0") and re.match(
+        r"\d+ evaluations of \d+ ex", evaluations
+    )
+    assert together.startswith("together about 0:0") and together.endswith("; nothing was trained or written")
+    assert note == f"note: without --dry_run this would be refused: {taken}"
 
 
 def test_embeddings_on_two_processes(checkpoint, tmp_path):
@@ -181,3 +194,39 @@ def test_an_encoder_cannot_write(checkpoint, tmp_path, run_recipe):
     pairs = written(tmp_path / "pairs.jsonl", PAIRS)
     code, said = run_recipe("finetune_seq2seq", "--model", checkpoint("modernbert"), "--train_file", pairs)
     assert code == 2 and "is an encoder (lacuna), which writes no text" in said
+
+
+def test_the_card_leaves_out_what_decided_nothing():
+    """Beside files with a text a line no column is read, and beside held-out rows no share is held out."""
+    two = SequenceToSequenceArguments(train_file="a.en", train_target_file="a.de")
+    assert {"eval_fraction", "eval_file", "num_beams"} <= used(two).keys()
+    assert not {"source_column", "target_column", "source_prefix"} & used(two).keys()
+    both = {"eval_file": "b.en", "eval_target_file": "b.de", "source_prefix": "to German: "}
+    four = used(SequenceToSequenceArguments(train_file="a.en", train_target_file="a.de", **both))
+    assert not {"eval_fraction", "source_column"} & four.keys() and four["source_prefix"] == "to German: "
+    table = used(SequenceToSequenceArguments(train_file="a.en", train_target_file="a.de", eval_file="b.csv"))
+    assert "source_column" in table and "eval_fraction" not in table
+    assert "label_column" in used(ClassificationArguments(train_file="a.csv", eval_file="b.csv"))
+
+
+@pytest.mark.parametrize("lines", [False, True], ids=["a table", "two files"])
+def test_a_model_that_writes_says_on_its_card_what_it_has_read(lines, checkpoint, tmp_path, run_recipe):
+    pytest.importorskip("sacrebleu")
+    train = written(tmp_path / "train.jsonl", PAIRS)
+    files = ["--train_file", train, "--eval_file", train]
+    if lines:
+        for name in ("en", "de"):
+            (tmp_path / name).write_text("".join(f"{row[name]}\n" for row in PAIRS), encoding="utf-8")
+        files = [f"--{part}_{what}" for part in ("train", "eval") for what in ("file", "target_file")]
+        files = [
+            word for option, name in zip(files, ["en", "de"] * 2, strict=True) for word in (option, tmp_path / name)
+        ]
+    short = ["--max_steps", 1, "--batch_size", 4, "--max_target_length", 4, "--compile", "off", "--save_steps", 0]
+    code, said = run_recipe(
+        "finetune_seq2seq", "--model", checkpoint("bart"), *files, *short, "--output_dir", tmp_path / "out"
+    )
+    assert code == 0, said
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    data = card[card.index("## Data") : card.index("## Made by")]
+    assert "eval_fraction" not in data and "source_prefix" not in data and "| eval_file |" in data
+    assert ("source_column" in data) is not lines

@@ -232,3 +232,15 @@ def test_scores_before_training_stand_beside(tmp_path):
     assert "| metric | this model | before training | without a model |\n" in report
     assert "| accuracy | 0.8125 | 0.625 | 0.5 |\n| loss | 0.25 |  |  |\n" in report
     assert "accuracy 0.8125 on 60 held-out examples; before training: 0.625; without a model: 0.5\n" in report
+
+
+def test_what_training_made_worse_and_what_ended_early_is_said(tmp_path, capsys):
+    early = {"stopped_early": True, "planned_steps": 1500}
+    write_results(Invented(PREDICTIONS, {}), {**RESULTS, "start_accuracy": 0.875, **early}, tmp_path)
+    report = (tmp_path / "report.md").read_text()
+    worse = "warning: worse than before training (accuracy 0.8125, before 0.875)\n"
+    assert f"\n\n{worse}\ntraining ended early, after step 10 of 1,500 (--early_stopping_patience)\n" in report
+    assert capsys.readouterr().out.startswith(f"{worse}report.md, predictions.jsonl")
+    write_results(Invented(PREDICTIONS, {}), {**RESULTS, "start_accuracy": 0.8125, "stopped_early": False}, tmp_path)
+    report = (tmp_path / "report.md").read_text()
+    assert "warning" not in report + capsys.readouterr().out and "early" not in report

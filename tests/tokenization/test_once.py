@@ -2,6 +2,7 @@
 
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 
 from filelock import FileLock
@@ -39,3 +40,11 @@ def test_the_first_learns_and_the_others_find_it(tmp_path, capsys, monkeypatch) 
     train_once(documents=unread(), output_dir=tmp_path / "tokenizers" / "one", vocab_size=300, num_sentinels=2)
     assert "another process is learning the tokenizer" in capsys.readouterr().err
     holder.join()
+
+
+def test_a_text_too_short_for_the_vocabulary_is_said_in_one_line(tmp_path, capsys) -> None:
+    before = warnings.showwarning
+    train_once(documents=iter(TEXTS), output_dir=tmp_path / "one", vocab_size=4096)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: the vocabulary has ") and "not the 4096 of --vocab_size" in line
+    assert warnings.showwarning is before

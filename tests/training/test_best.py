@@ -60,7 +60,7 @@ SCORES = [0.1, 0.5, 0.3, 0.7, 0.7, 0.2, math.nan, 0.6]
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_kept_weights_are_those_of_the_best_evaluation(run, tmp_path, log_of, sign) -> None:
-    """Step 5, the last of two equals; every step has a checkpoint to compare with, before the average is in."""
+    """Step 5, of two equals the one with the lower loss; every step has a checkpoint, without the average in it."""
     work = Scripted([sign * score for score in SCORES])
     work.greater_is_better = sign > 0
     results = run(work, save_steps=1, keep_checkpoints=9)
@@ -94,9 +94,9 @@ def test_without_a_number_the_last_weights_are_kept(run, tmp_path, scores) -> No
 def test_a_stopped_run_keeps_the_same_weights(run, tmp_path, broken_at) -> None:
     """Before the best evaluation, at it, and after it."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    options: dict[str, Any] = {"save_steps": 1, "early_stopping_patience": 4}
+    options: dict[str, Any] = {"save_steps": 1, "early_stopping_patience": 3}
     first = run(Scripted(SCORES), output_dir=str(whole), **options)
-    assert first["steps"] == 8 and first["stopped_early"] is True
+    assert first["steps"] == 8 and first["stopped_early"] is False, "it was over with that step anyway"
     with pytest.raises(InterruptedError):
         run(Scripted(SCORES, stop_at=broken_at * 8), output_dir=str(broken), **options)
     second = run(Scripted(SCORES[broken_at:] + SCORES[3:4]), output_dir=str(broken), resume=True, **options)
@@ -105,14 +105,39 @@ def test_a_stopped_run_keeps_the_same_weights(run, tmp_path, broken_at) -> None:
 
 
 def test_a_run_stops_after_evaluations_without_a_better_one(run, tmp_path, log_of, capsys) -> None:
-    work = Scripted([0.1, 0.5, 0.5, 0.4, 0.9])
+    work = Scripted([0.1, 0.5, 0.5, 0.4, 0.3, 0.9])
     results = run(work, early_stopping_patience=2, save_steps=3, logging_steps=3)
-    assert results["steps"] == 4 and results["stopped_early"] is True and results["best_step"] == 3
+    assert results["steps"] == 5 and results["stopped_early"] is True and results["best_step"] == 3
+    assert results["planned_steps"] == 8
     lines = log_of(tmp_path / "run")
-    assert [line["step"] for line in lines if "loss" in line] == [3, 4], "the last line of the log is not lost"
-    assert len(work.rows) == 4 * 8
-    assert "stopped early after step 4: 2 evaluations in a row" in capsys.readouterr().err
-    assert (tmp_path / "run" / "checkpoints" / "step-00000004").is_dir(), "it can be continued"
+    assert [line["step"] for line in lines if "loss" in line] == [3, 5], "the last line of the log is not lost"
+    assert len(work.rows) == 5 * 8
+    told = "stopped early after step 5 of 8: 2 evaluations in a row without a better score than that of step 3\n"
+    assert told in capsys.readouterr().err
+    card = (tmp_path / "run" / "README.md").read_text()
+    planned = "before the 8 steps that were planned: 2 evaluations in a row without a better one"
+    assert f"| ended early | {planned} |" in card
+    assert (tmp_path / "run" / "checkpoints" / "step-00000005").is_dir(), "it can be continued"
+
+
+class Rising(Scripted):
+    """Its held-out loss rises from one new model to the next."""
+
+    def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
+        found = super().summarize(records)
+        return {**found, "loss": float(list(self.known).index(found["loss"]))}
+
+
+def test_equals_with_a_higher_loss_are_not_better(run, capsys) -> None:
+    """All evaluations say the same, and the first weights stay: what is said of them is true."""
+    results = run(Rising([0.5] * 8), early_stopping_patience=2)
+    assert (results["steps"], results["best_step"]) == (3, 1)
+    assert "step 3 of 8: 2 evaluations in a row without a better score than that of step 1" in capsys.readouterr().err
+
+
+def test_without_a_number_none_is_called_the_best(run, capsys) -> None:
+    run(Scripted([math.nan] * 8), early_stopping_patience=2)
+    assert "after step 2 of 8: 2 evaluations in a row without a score that is a number" in capsys.readouterr().err
 
 
 def test_a_run_that_stopped_early_goes_on_with_more_patience(run, tmp_path) -> None:
@@ -162,7 +187,7 @@ def own_folder(tmp_path, monkeypatch) -> None:
 def test_judging_by_hand() -> None:
     progress = Progress()
     for step, (metric, is_better, waited) in enumerate(
-        [(None, False, 1), (math.nan, False, 2), (0.3, True, 0), (0.3, True, 1), (0.2, False, 2), (0.31, True, 0)]
+        [(None, False, 1), (math.nan, False, 2), (0.3, True, 0), (0.3, False, 1), (0.2, False, 2), (0.31, True, 0)]
     ):
         progress.step = step
         assert progress.judge(metric, greater_is_better=True) is is_better
@@ -172,6 +197,15 @@ def test_judging_by_hand() -> None:
     assert (progress.best_step, progress.best_metric, progress.metric) == (5, 0.31, 1.0)
     progress.step = 6
     assert progress.judge(0.1, greater_is_better=False)
+
+
+def test_equals_are_told_apart_by_their_loss() -> None:
+    progress = Progress()
+    losses = [math.nan, 2.0, 2.5, 2.0, 1.5, None, 1.6]
+    for step, (loss, is_better) in enumerate(zip(losses, [True, True, False, False, True, False, False], strict=True)):
+        progress.step = step
+        assert progress.judge(0.5, loss=loss, greater_is_better=True) is is_better, step
+    assert (progress.best_step, progress.best_loss, progress.without_better) == (4, 1.5, 2)
 
 
 def test_patience_by_hand(tuning_options) -> None:
@@ -232,3 +266,13 @@ def test_two_processes_stop_after_the_same_step_and_keep_the_same_weights(tmp_pa
     assert two["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-4)
     for name, value in kept_by_one.items():
         torch.testing.assert_close(kept_by_two[name], value, rtol=1e-2, atol=1e-3)
+
+
+def test_a_long_evaluation_in_the_end_is_said(run, capsys, monkeypatch) -> None:
+    """Once for each of the two that there are: of the last weights, and of those that are kept."""
+    run(Scripted(SCORES))
+    assert "evaluating" not in capsys.readouterr().err
+    monkeypatch.setattr("training.loop._SILENT_SECONDS", 0.0)
+    run(Scripted(SCORES), output_dir="other")
+    before, *after = capsys.readouterr().err.split("evaluating the weights in the end\n")
+    assert "step      7" in before and "step      8" not in before and len(after) == 2

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tuned_run import Judged, tune
 
 from training import ArgumentError, claim_output_dir
-from training.fine_tuning import _median_seconds, _num_evaluations, _over_seeds, outcome
+from training.fine_tuning import _median_seconds, _num_evaluations, _over_seeds, _together, outcome
 from training.lock import release
 
 TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "compile_seconds")
@@ -85,6 +85,16 @@ def test_several_seeds_have_means_and_deviations(three) -> None:
     best = each[results["best_seed"]]
     assert results["best_seed_score"] == best["eval_score"] > results["eval_score"]
     assert results["best_seed_loss"] == best["eval_loss"] and results["best_step"] == best["best_step"]
+
+
+def test_of_seeds_with_the_same_score_the_lower_loss_is_the_best() -> None:
+    every = [
+        {"eval_score": score, "eval_loss": loss} for score, loss in [(0.4, 0.1), (0.5, 2.0), (0.5, 1.0), (0.5, 3.0)]
+    ]
+    assert _together(Judged(), every, [3, 4, 5, 6])["best_seed"] == 5
+    nothing = float("nan")
+    assert _together(Judged(), [{"eval_score": nothing, "eval_loss": nothing}, every[1]], [3, 4])["best_seed"] == 4
+    assert _together(Judged(), [{"steps": 8}, {"steps": 8}], [3, 4])["best_seed"] == 3
 
 
 def test_the_folder_of_several_seeds_holds_the_best_model(three) -> None:
@@ -164,7 +174,16 @@ def test_a_dry_run_shows_what_would_happen_and_writes_nothing(tuning_options, tm
     assert said[7].startswith("6 steps of 8 examples, 3 times: about 0:0"), "24 rows twice in batches of 8"
     assert said[8].startswith("5 evaluations of 7 examples, 3 times: about 0:0") and said[8].endswith(" s each")
     assert said[9].startswith("together about 0:0") and said[9].endswith("; nothing was trained or written")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [] and len(said) == 10
+
+
+def test_a_dry_run_says_that_the_run_would_be_refused(tuning_options, tmp_path, capsys) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    tune(tuning_options(dry_run=True))
+    note = capsys.readouterr().out.splitlines()[-1]
+    assert note.startswith(f"note: without --dry_run this would be refused: --output_dir {tmp_path / 'run'} already ")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"]
 
 
 def test_a_dry_run_without_held_out_rows_expects_no_evaluation(tuning_options, capsys) -> None:

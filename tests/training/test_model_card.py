@@ -73,6 +73,10 @@ def test_what_was_chosen_is_said(new_model, tuning_options) -> None:
         "precision": "bf16",
         "seed": "7",
     }
+    early = choices_of(
+        tuning_options(early_stopping_patience=3, max_steps=50), epochs=1, precision="no", ended_early=True
+    )
+    assert early["ended early"].startswith("before the 50 steps that were planned: 3 evaluations in a row")
     assert choices_of(tuning_options(freeze_backbone=True), epochs=1, precision="no")["frozen"] == "the backbone"
     text = model_card(model=new_model(), run_info={}, step=1, tokens=1, metrics={}, choices=chosen)
     assert "| steps | 1 |\n| tokens seen | 1 |\n| epochs | 2.50 |\n| batch size | 64,128 |\n" in text
