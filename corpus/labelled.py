@@ -65,7 +65,7 @@ def _read_file(path: Path, *, tagged: bool) -> list[Record]:
     if kind not in RECORD_KINDS:
         raise CorpusError(
             f"{shown(path)} has the ending {path.suffix!r}; labelled rows are read from "
-            f"{', '.join((*RECORD_KINDS, *TAGGED_KINDS))}, each also with .gz or .zst."
+            f"{', '.join((*RECORD_KINDS, *TAGGED_KINDS) if tagged else RECORD_KINDS)}, each also with .gz or .zst."
         )
     rows = list(read_records(path))
     names = _names_in_parquet(path) if path.suffix.lower() == ".parquet" else {}
