@@ -198,6 +198,8 @@ def test_parallel_lines(tmp_path: Path) -> None:
     write(target, "eins\nzwei\n")
     with pytest.raises(CorpusError, match=r"a.en has 3 lines and .*a.de has 2: line N of one must belong"):
         read_parallel(source, target)
+    with pytest.raises(CorpusError, match=r"a.de:3: line 3 is empty, and that of the other file is not: fill it in"):
+        read_parallel(write(source, "a\n\nc\nd\n"), write(target, "eins\n\n \nvier\n"))
     with pytest.raises(CorpusError, match=r"a.de is empty"):
         read_parallel(source, write(target, "\n"))
     with pytest.raises(CorpusError, match=r"no file .*a.fr. Did you mean"):
