@@ -495,7 +495,11 @@ def test_mistakes_in_files_and_folders(classifier, folder_of, run_recipe, tmp_pa
         (classifier, lines, "new.txt:2"),
         (classifier, tmp_path / "absent.csv", "there is no file"),
         (classifier, gap, "gap.txt:3: line 3 is empty: remove it or write its text"),
-        (classifier, other, "new.en has the ending '.en'; rows are read from .jsonl, .json, .csv, .tsv, .parquet, texts"),
+        (
+            classifier,
+            other,
+            "new.en has the ending '.en'; rows are read from .jsonl, .json, .csv, .tsv, .parquet, texts",
+        ),
         (classifier, write_rows(tmp_path / "empty.txt", []), "--input has no row"),
         (tmp_path, lines, "is not a model"),
         (tmp_path / "modl", lines, f"there is no folder {tmp_path / 'modl'}, which --model names"),
