@@ -181,6 +181,8 @@ def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
                 bad = error
             except csv.Error as error:
                 first = lines.first or Line(b"", rows.line_num, stream.position)
+                if columns is None:  # names between quotation marks, with another sign between them
+                    _header([decode(first, path).strip()], path=path, column=column)
                 bad = bad_record(
                     path,
                     number=first.number,
@@ -229,22 +231,20 @@ def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
     Raises:
         BadRecord: they are no names, stand between other signs, or one that is wanted is there twice.
     """
-    what = None
+    what, remedy = None, ""
     if any("\0" in cell for cell in cells):
         what = "NUL characters where the names of columns should be (a broken copy or a binary file?)"
     elif len(cells) == 1 and (sign := _other_sign(cells[0], kind_of(path))) is not None:
         named = _SIGNS[kind_of(path)]
         way = next((f", or call it {kind}" for kind, other in _SIGNS.items() if other == sign), "")
-        what = (
-            f"columns seem to be separated by {_SPOKEN[sign]}, and those of {kind_of(path)} are by {_SPOKEN[named]}: "
-            f"save it with {_SPOKEN[named]}{way}"
-        )
+        what = f"columns seem to be separated by {_SPOKEN[sign]}, and those of {kind_of(path)} are by {_SPOKEN[named]}"
+        remedy = f"Save it with {_SPOKEN[named]}{way}."
     twice = [name for place, name in enumerate(cells) if name.strip() and name in cells[:place]]
     twice = twice if column is None else [name for name in twice if name == column]
     if twice:
-        what = f"two columns have the name {visible(twice[0][:80])!r}: rename or remove one"
+        what, remedy = f"two columns have the name {visible(twice[0][:80])!r}", "Rename or remove one."
     if what is not None:
-        raise bad_record(path, number=1, offset=0, what=what, head=" | ".join(cells))
+        raise bad_record(path, number=1, offset=0, what=what, head=" | ".join(cells), remedy=remedy)
     return cells
 
 

@@ -124,7 +124,7 @@ def doubtful_names(rows: Sequence[Row], *, texts: Sequence[str], label: str | No
         why = f"a column is called {_cut(sentence)!r}, which reads like a text"
     if why is None:
         return None
-    return f"warning: {why}: does the first line of the file hold names? It is read as that; put some above it if not"
+    return f"warning: {why}: does the first line of the file hold names? If not, put some above it"
 
 
 def some_of(parts: Sequence[str]) -> str:

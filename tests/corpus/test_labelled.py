@@ -227,20 +227,21 @@ def test_tagged_sentences_are_no_table(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "text;label\nx, y;good\n", r"by ';', and those of .csv are by commas: save it with commas, at"),
+        ("a.csv", "text;label\nx, y;good\n", r"by ';', and those of .csv are by commas.*\nSave it with commas"),
         (
             "a.csv",
             "text\tlabel\nx\tgood\n",
-            "by tabs, and those of .csv are by commas: save it with commas, or call it",
+            "by tabs, and those of .csv are by commas.*\nSave it with commas, or call it .tsv",
         ),
         (
             "a.tsv",
             "text,label\nx,good\n",
-            "by commas, and those of .tsv are by tabs: save it with tabs, or call it .csv",
+            "by commas, and those of .tsv are by tabs.*\nSave it with tabs, or call it .csv",
         ),
-        ("a.tsv.gz", "text;label\nx;good\n", "by ';', and those of .tsv are by tabs: save it with tabs"),
-        ("a.csv", "text,label,label\nx,a,b\n", "two columns have the name 'label': rename or remove one"),
-        ("a.tsv", "text\tlabel\ttext\nx\ta\ty\n", "two columns have the name 'text': rename or remove one"),
+        ("a.tsv.gz", "text;label\nx;good\n", "by ';', and those of .tsv are by tabs.*\nSave it with tabs"),
+        ("a.csv", '"text";"label"\n"x";"good"\n', "by ';', and those of .csv are by commas"),
+        ("a.csv", "text,label,label\nx,a,b\n", "two columns have the name 'label'.*\nRename or remove one"),
+        ("a.tsv", "text\tlabel\ttext\nx\ta\ty\n", "two columns have the name 'text'.*\nRename or remove one"),
     ],
 )
 def test_first_lines_that_name_no_columns(tmp_path: Path, name: str, content: str, message: str) -> None:
