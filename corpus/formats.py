@@ -28,6 +28,9 @@ from .streams import (
 
 BATCH_BYTES = 8 << 20  # of a parquet file, in memory at once
 MAX_JSON_BYTES = 256 << 20  # a .json file is read whole
+_SIGNS = {".csv": ",", ".tsv": "\t"}  # between columns
+_SPOKEN = {"\t": "tabs", ";": "';'", ",": "commas"}
+_MOST_WORDS = 5  # of the name of a column
 BAD_JSON = (json.JSONDecodeError, RecursionError, ValueError)  # ValueError: a number of more than 4,300 digits
 
 
@@ -80,16 +83,21 @@ def _json_record(line: Line, path: Path) -> Record | BadRecord:
     except BadRecord as error:
         return error
     except BAD_JSON as error:
-        return bad_record(path, what=f"not valid JSON ({_json_reason(error)})", head=text, **where)
+        what = f"not valid JSON ({_json_reason(error, text, whole='line')})"
+        return bad_record(path, what=what, head=text, **where)
     if not isinstance(value, dict):
         what = f'a line must be a JSON object such as {{"text": "..."}}, not {type(value).__name__}'
         return bad_record(path, what=what, head=text, **where)
     return Record(value, str(path), line.number, line.offset)
 
 
-def _json_reason(error: Exception) -> str:
+def _json_reason(error: Exception, text: str, *, whole: str) -> str:
+    """What is wrong with JSON; `whole` is what the text is, a line or a file, which may have been cut short."""
     if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at character {error.pos}" if error.pos else error.msg
+        if error.msg.startswith("Unterminated string") or 0 < len(text.rstrip()) <= error.pos:
+            return f"the {whole} ends before its JSON does: it was cut short"
+        reason = error.msg.removesuffix(" at")
+        return f"{reason} at character {error.pos}" if error.pos else reason
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:80]
 
 
@@ -113,7 +121,7 @@ def _read_json(path: Path, column: str | None, progress: Progress) -> Iterator[R
         raise bad_record(
             path,
             number=text.count("\n", 0, position) + 1,
-            what=f"not valid JSON ({_json_reason(error)})",
+            what=f"not valid JSON ({_json_reason(error, text, whole='file')})",
             offset=len(text[:position].encode()),
             head=text[begin:],
         ) from error
@@ -173,6 +181,8 @@ def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
                 bad = error
             except csv.Error as error:
                 first = lines.first or Line(b"", rows.line_num, stream.position)
+                if columns is None:  # names between quotation marks, with another sign between them
+                    _header([decode(first, path).strip()], path=path, column=column)
                 bad = bad_record(
                     path,
                     number=first.number,
@@ -184,7 +194,7 @@ def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
                 if row is None:
                     return
                 if row and columns is None:
-                    columns = _header(row, path=path)
+                    columns = _header(row, path=path, column=column)
                 elif row and columns is not None and lines.first is not None:
                     yield _row(columns, row, path=path, first=lines.first)
                 continue
@@ -210,16 +220,39 @@ def _read_tsv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
                 continue
             cells = text.rstrip("\r\n").split("\t")
             if columns is None:
-                columns = _header(cells, path=path)
+                columns = _header(cells, path=path, column=column)
             elif not text.isspace():
                 yield _row(columns, cells, path=path, first=line)
 
 
-def _header(cells: list[str], *, path: Path) -> list[str]:
+def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
+    """The names of the columns, in which people see that they saved the file in another way than its ending says.
+
+    Raises:
+        BadRecord: they are no names, stand between other signs, or one that is wanted is there twice.
+    """
+    what, remedy = None, ""
     if any("\0" in cell for cell in cells):
         what = "NUL characters where the names of columns should be (a broken copy or a binary file?)"
-        raise bad_record(path, number=1, offset=0, what=what, head="".join(cells))
+    elif len(cells) == 1 and (sign := _other_sign(cells[0], kind_of(path))) is not None:
+        named = _SIGNS[kind_of(path)]
+        way = next((f", or call it {kind}" for kind, other in _SIGNS.items() if other == sign), "")
+        what = f"columns seem to be separated by {_SPOKEN[sign]}, and those of {kind_of(path)} are by {_SPOKEN[named]}"
+        remedy = f"Save it with {_SPOKEN[named]}{way}."
+    twice = [name for place, name in enumerate(cells) if name.strip() and name in cells[:place]]
+    twice = twice if column is None else [name for name in twice if name == column]
+    if twice:
+        what, remedy = f"two columns have the name {visible(twice[0][:80])!r}", "Rename or remove one."
+    if what is not None:
+        raise bad_record(path, number=1, offset=0, what=what, head=" | ".join(cells), remedy=remedy)
     return cells
+
+
+def _other_sign(name: str, kind: str) -> str | None:
+    """What stands between several short names where one name should be."""
+    pieces = {sign: name.split(sign) for sign in _SPOKEN if sign in name and sign != _SIGNS[kind]}
+    short = (sign for sign, names in pieces.items() if all(0 < len(each.split()) <= _MOST_WORDS for each in names))
+    return next(short, None)
 
 
 def _row(columns: list[str], cells: list[str], *, path: Path, first: Line) -> Record | BadRecord:

@@ -65,7 +65,7 @@ def _read_file(path: Path, *, tagged: bool) -> list[Record]:
     if kind not in RECORD_KINDS:
         raise CorpusError(
             f"{shown(path)} has the ending {path.suffix!r}; labelled rows are read from "
-            f"{', '.join((*RECORD_KINDS, *TAGGED_KINDS))}, each also with .gz or .zst."
+            f"{', '.join((*RECORD_KINDS, *TAGGED_KINDS) if tagged else RECORD_KINDS)}, each also with .gz or .zst."
         )
     rows = list(read_records(path))
     names = _names_in_parquet(path) if path.suffix.lower() == ".parquet" else {}
@@ -211,7 +211,8 @@ def read_parallel(source: Path | str, target: Path | str) -> list[Record]:
     """Rows {"source", "target"} of two files with a text a line, where line N of one belongs to line N of the other.
 
     Raises:
-        CorpusError: a file is missing, empty or broken, or one has more lines than the other.
+        CorpusError: a file is missing, empty or broken, one has more lines than the other, or a line is
+            empty in one of them alone.
     """
     sides: list[list[tuple[Line, str]]] = []
     for name in (source, target):
@@ -229,6 +230,13 @@ def read_parallel(source: Path | str, target: Path | str) -> list[Record]:
             f"{shown(source)} has {len(sides[0]):,} lines and {shown(target)} has {len(sides[1]):,}: line N of one "
             "must belong to line N of the other. Look for a line that is missing or was broken in two."
         )
+    for number, there in enumerate(zip(*sides, strict=True), start=1):
+        empty = [name for name, (_, text) in zip((source, target), there, strict=True) if not text.strip()]
+        if len(empty) == 1:
+            raise CorpusError(
+                f"{shown(empty[0])}:{number}: line {number} is empty, and that of the other file is not: fill it in, "
+                f"or remove it from {shown(source)} and {shown(target)}."
+            )
     return [
         Record({"source": text, "target": other}, str(source), line.number, line.offset)
         for (line, text), (_, other) in zip(*sides, strict=True)

@@ -56,6 +56,7 @@ def main() -> None:
         config=config,
         source_column=data.source_column,
         target_column=data.target_column,
+        files=None if data.train_target_file is None else (str(data.train_file), data.train_target_file),
         source_prefix=data.source_prefix,
         max_length=source_length,
         max_target_length=target_length,

@@ -19,10 +19,11 @@ import transformers
 from tqdm import tqdm
 
 import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
-from corpus import BadRecord, Record, read_labelled, read_records
+from corpus import BadRecord, CorpusError, Record, read_labelled, read_records
 from corpus.formats import kind_of
+from corpus.labelled import TAGGED_KINDS
 from corpus.sources import RECORD_KINDS
-from corpus.streams import decode, open_stream, read_lines
+from corpus.streams import decode, open_stream, read_lines, shown
 from modeling.pipeline_lacuna import QuestionAnsweringPipeline
 from tasks import PredictionArguments
 from tasks.answers import WRITERS, write_answers
@@ -37,6 +38,11 @@ def read(name: str) -> Iterator[Record]:
     """Rows of a file, one at a time; of .txt its lines, blank ones at the end left out. What has labels (sentences in
     columns, folders saved by `datasets`, the Hub) is read as for training."""
     path = Path(name).expanduser()
+    if path.is_file() and kind_of(path) not in (*TAGGED_KINDS, *RECORD_KINDS):
+        raise CorpusError(
+            f"--input {shown(path)} has the ending {path.suffix!r}; rows are read from {', '.join(RECORD_KINDS)}, "
+            "texts, one a line, from .txt, each also with .gz or .zst: rename or convert it"
+        )
     if not path.is_file() or kind_of(path) not in (".txt", *RECORD_KINDS):
         yield from read_labelled(name)
     elif kind_of(path) != ".txt":
@@ -49,6 +55,9 @@ def read(name: str) -> Iterator[Record]:
                     raise line
                 text = decode(line, path).rstrip("\r\n")
                 waiting.append(Record({"text": text}, str(path), line.number, line.offset))
+                if text.strip() and len(waiting) > 1:
+                    number = waiting[0].line
+                    raise CorpusError(f"{shown(path)}:{number}: line {number} is empty: remove it or write its text")
                 if text.strip():
                     yield from waiting
                     waiting = []

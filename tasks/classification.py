@@ -11,7 +11,7 @@ from tasks.errors import TaskError
 from tasks.features import model_inputs, pad_inputs, tokenizer_inputs
 from tasks.heads import Head, Number, SeveralLabels, SingleLabel
 from tasks.labels import MULTI, NUMBER, SINGLE, problem_type_of
-from tasks.rows import Row, as_rows, columns_of
+from tasks.rows import Row, as_rows, columns_of, some_of
 from tasks.tables import Matrix, Points, Table
 from tasks.task import Inputs, Task
 
@@ -171,6 +171,7 @@ class Classification(Task):
             train, text=text_column, pair=text_pair_column, label=label_column
         )
         self._note_columns(guessed=text_column is None or label_column is None)
+        self.note_names(train, texts=[self.text_column, self.text_pair_column], label=self.label_column)
         if self.text_pair_column is not None:
             self.note_pairs()
         self.head = self._head(
@@ -185,10 +186,10 @@ class Classification(Task):
         else:
             strata = [self.head.stratum(target) for target in train_targets]
             kept, out = stratified_split(labels=strata, fraction=eval_fraction, seed=seed)
+            how = "" if self.problem_type == NUMBER else ", of each label the same share"
+            self.note_held_out(of=train, count=len(out), more=how)
             held_out, targets = [train[i] for i in out], [train_targets[i] for i in out]
             train, train_targets = [train[i] for i in kept], [train_targets[i] for i in kept]
-            how = "" if self.problem_type == NUMBER else ", of each label the same share"
-            self.notes.append(f"held out {len(out):,} of {len(out) + len(kept):,} training rows for evaluation{how}")
         self._train_targets, self._eval_targets, self._eval_rows = train_targets, targets, held_out
         self.set_examples(train=self._examples(train, train_targets), held_out=self._examples(held_out, targets))
         self.note_overlap(train=list(map(self._texts, train)), held_out=list(map(self._texts, held_out)))
@@ -216,8 +217,7 @@ class Classification(Task):
             options["separator"] = separator
         head = HEADS[kind](rows=rows, column=self.label_column, **options)
         how = " (told by its values; --problem_type overrides it)" if asked == "auto" else ""
-        names = "" if kind == NUMBER else f", {len(head.names)} in all: {', '.join(head.names[:20])}"
-        names += f" and {len(head.names) - 20} more" if len(head.names) > 20 else ""
+        names = "" if kind == NUMBER else f", {len(head.names)} in all: {some_of(head.names)}"
         self.notes += [f"column '{self.label_column}' holds {_SPOKEN[kind]}, {kind}{how}{names}", *head.notes]
         return head
 

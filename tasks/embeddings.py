@@ -87,6 +87,7 @@ class Embeddings(Task):
         if found not in KINDS:
             raise TaskError(f"--kind {kind} is none of auto, {', '.join(KINDS)}")
         self._note_columns(columns, guessed=not (text_column and text_pair_column and kind != "auto"))
+        self.note_names(rows, texts=[columns.first, columns.second, columns.negative], label=columns.label)
         train, notes = read_together(rows, columns, kind=found)
         held_out = read_together(as_rows(eval_rows, part="evaluation"), columns, kind=found)[0] if eval_rows else []
         self.columns = columns
@@ -101,7 +102,7 @@ class Embeddings(Task):
             self.note_overlap(train=[item.texts for item in train], held_out=[item.texts for item in held_out])
         else:
             kept, out = split_groups(groups=[item.first for item in train], fraction=eval_fraction, seed=seed)
-            self.notes.append(f"held out {len(out)} of {len(train)} training rows for evaluation, by first text")
+            self.note_held_out(of=train, count=len(out), more=", by first text")
             train, held_out = [train[i] for i in kept], [train[i] for i in out]
         self.train_rows, self.eval_rows = train, held_out
         self._documents: list[str] = []

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from tasks import labels
 from tasks.errors import TaskError
 from tasks.metrics import classification_metrics, correlation_metrics, multi_label_metrics
-from tasks.rows import Row
+from tasks.rows import Row, some_of
 from tasks.tables import Matrix, Points, Table
 
 Record = dict[str, Any]
@@ -112,12 +112,12 @@ class SingleLabel:
         self.column = column
         found = [labels.label_name(row, column) for row in rows]
         self.names, self._number_of, note = labels.name_labels(found=set(found), given=given, rows=rows, column=column)
-        self.notes = [note] if note else []
+        self.notes = [*([note] if note else []), *labels.note_alike(found)]
         numbers = [self.target(row) for row in rows]
         weights = labels.balanced_weights(Counter(numbers), len(self.names)) if balanced else [1.0] * len(self.names)
         self._weights = torch.tensor(weights)
         if balanced:
-            shown = ", ".join(f"{name} {weight:.3g}" for name, weight in zip(self.names, weights, strict=True))
+            shown = some_of([f"{name} {weight:.3g}" for name, weight in zip(self.names, weights, strict=True)])
             self.notes.append(f"weights of the labels in training: {shown}")
 
     def target(self, row: Row) -> int:
@@ -224,7 +224,7 @@ class SeveralLabels:
         else:
             found = {name for row in rows for name in labels.label_set(row, column, separator=separator)}
             self.names, self._number_of, note = labels.name_labels(found=found, given=given, rows=rows, column=column)
-            self.notes += [note] if note else []
+            self.notes += [*([note] if note else []), *labels.note_alike(found)]
         targets = [self.target(row) for row in rows]
         self._counts = Counter(number for target in targets for number in target)
         if empty := sum(not target for target in targets):
@@ -233,7 +233,7 @@ class SeveralLabels:
         if balanced:
             for number, count in self._counts.items():
                 self._positive[number] = max(len(rows) - count, 1) / count
-            shown = ", ".join(f"{n} {w:.3g}" for n, w in zip(self.names, self._positive.tolist(), strict=True))
+            shown = some_of([f"{n} {w:.3g}" for n, w in zip(self.names, self._positive.tolist(), strict=True)])
             self.notes.append(f"weights of having a label, in training: {shown}")
 
     def target(self, row: Row) -> list[int]:

@@ -10,7 +10,7 @@ from tasks.choices import Problem, guess_columns, read_problems
 from tasks.features import pad_inputs, tokenizer_inputs
 from tasks.multiple_choice import MultipleChoice
 from tasks.predictor import Predictor
-from tasks.questions import flat_rows
+from tasks.questions import check_columns, flat_rows
 from tasks.rows import Row
 
 _NO_LABEL = "\0label"
@@ -71,12 +71,11 @@ class QuestionPredictor(Predictor):
         yield from flat_rows(row)
 
     def choose_columns(self, row: Row) -> None:
-        for name in ("question", "context"):
-            row.value(name, option="a file with columns question and context")
+        check_columns(row, answered=False)
 
     def read(self, row: Row) -> dict[str, str]:
-        option = "a file with columns question and context"
-        return {name: row.text(name, option=option) for name in ("question", "context")}
+        check_columns(row, answered=False)
+        return {name: row.text(name, option=None) for name in ("question", "context")}
 
     def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
         for found in self.through(self._pipeline, given):

@@ -4,15 +4,16 @@ import ast
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tasks.errors import TaskError
-from tasks.rows import Row
+from tasks.rows import Row, some_of
 
 SINGLE, MULTI, NUMBER = "single_label_classification", "multi_label_classification", "regression"
 SEPARATORS = ("|", ";", ",")  # that people join labels with
 _OPTION = "--label_column"
+_NEARLY = 0.8  # share of numbers from which on a column holds nothing else but for mistakes
 _JOINED = 0.5  # share of texts with a separator in them from which on they look like several labels
 
 
@@ -39,7 +40,8 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
         separator: what stands between labels in a text, if somebody said so; then each text is several labels.
 
     Raises:
-        TaskError: some rows hold lists and some do not, or most texts look like several labels that were joined.
+        TaskError: some rows hold lists and some do not, most texts look like several labels that were joined, or
+            nearly all values are numbers with fractions and some are not.
     """
     values = [row.value(column, option=_OPTION) for row in rows]
     if separator is not None:
@@ -56,6 +58,7 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
     numbers = [as_number(value) for value in values if not is_missing(value)]
     if numbers and all(number is not None for number in numbers):
         return NUMBER if any(number != int(number) for number in numbers if number is not None) else SINGLE
+    _refuse_nearly_numbers(rows, values, column=column)
     texts = [value for value in values if isinstance(value, str) and value.strip()]
     if (found := joined_by(texts)) is not None:
         row = next(row for row in rows if found in str(row.fields[column]))
@@ -65,6 +68,21 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
             f"take each text as one label with --problem_type {SINGLE}"
         )
     return SINGLE
+
+
+def _refuse_nearly_numbers(rows: Sequence[Row], values: Sequence[Any], *, column: str) -> None:
+    numbers = [as_number(value) for value in values]
+    known = [number for number in numbers if number is not None]
+    others = [(row, value) for row, value, number in zip(rows, values, numbers, strict=True) if number is None]
+    if len(known) < _NEARLY * len(numbers) or all(number.is_integer() for number in known) or not others:
+        return
+    counts = Counter("an empty cell" if is_missing(value) else _shown(value) for _, value in others)
+    named = some_of([what if count == 1 else f"{what} {count:,} times" for what, count in counts.most_common()])
+    raise TaskError(
+        f"{others[0][0].where}: nearly all values of column '{column}' are numbers with fractions, and "
+        f"{len(others):,} of {len(values):,} are not ({named}): correct or remove these rows to learn numbers, or "
+        f"take each value as a label with --problem_type {SINGLE}"
+    )
 
 
 def joined_by(texts: Sequence[str]) -> str | None:
@@ -175,10 +193,10 @@ def number_of(row: Row, column: str) -> float:
     value = row.value(column, option=_OPTION)
     number = as_number(value)
     if number is None:
-        what = "no number" if is_missing(value) else f"{_shown(value)}, not a finite number"
+        what = "is empty" if is_missing(value) else f"holds {_shown(value)}, not a finite number"
         raise TaskError(
-            f"{row.where}: column '{column}' holds {what}, and --problem_type {NUMBER} needs one in each row: "
-            "correct or remove the row, or name another column with --label_column"
+            f"{row.where}: column '{column}' {what}, and to learn numbers ({NUMBER}) each row needs one: correct or "
+            f"remove the row, or name another column with {_OPTION}"
         )
     return number
 
@@ -230,9 +248,18 @@ def name_labels(
         raise TaskError(f"--label_names {' '.join(given)} names a label twice")
     numbered = [str(number) for number in range(len(given))]
     if found <= set(numbered) and not found & set(given):
-        pairs = ", ".join(f"{number} is {name}" for number, name in zip(numbered, given, strict=True))
+        pairs = some_of([f"{number} is {name}" for number, name in zip(numbered, given, strict=True)])
         return list(given), {n: place for place, n in enumerate(numbered)}, f"labels are numbers in the data: {pairs}"
     return list(given), {name: number for number, name in enumerate(given)}, None
+
+
+def note_alike(names: Iterable[str]) -> list[str]:
+    """A warning of labels that are the same but for case and blanks, which people seldom mean; none where all are."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(set(names)):
+        groups.setdefault("".join(name.casefold().split()), []).append(name)
+    alike = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
+    return [f"warning: labels that differ only in case or blanks are learned apart: {some_of(alike)}"] if alike else []
 
 
 def check_known(*, name: str, known: Mapping[str, int], row: Row, column: str) -> None:
@@ -243,8 +270,9 @@ def check_known(*, name: str, known: Mapping[str, int], row: Row, column: str) -
     """
     if name not in known:
         raise TaskError(
-            f"{row.where}: label '{name}' in column '{column}' is not one of the labels {list(known)} of the training "
-            "rows or of --label_names: correct it, or list every label with --label_names"
+            f"{row.where}: label '{name}' in column '{column}' is not one of the labels "
+            f"[{some_of(list(map(repr, known)))}] of the training rows or of --label_names: correct it, "
+            "or list every label with --label_names"
         )
 
 

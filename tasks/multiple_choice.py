@@ -67,6 +67,8 @@ class MultipleChoice(Task):
         given = {"context": context_column, "question": question_column, "label": label_column}
         self.columns = guess_columns(rows, **given, choices=choices_columns)
         self._note_columns(guessed=label_column is None or not choices_columns)
+        texts = [self.columns.context, self.columns.question, *self.columns.choices]
+        self.note_names(rows, texts=texts, label=self.columns.label)
         train, held_out = read_problems(rows, self.columns), read_problems(eval_rows, self.columns)
         reading = find_reading(train)
         labels = read_labels(train, reading=reading)
@@ -81,7 +83,7 @@ class MultipleChoice(Task):
         else:
             groups = [problem.context or problem.question for problem in train]
             kept, out = split_groups(groups=groups, fraction=eval_fraction, seed=seed)
-            self.notes.append(f"held out {len(out)} of {len(train)} training questions for evaluation, by context")
+            self.note_held_out(of=train, count=len(out), what="questions", more=", by context")
             held_out, eval_labels = [train[i] for i in out], [labels[i] for i in out]
             train, labels = [train[i] for i in kept], [labels[i] for i in kept]
         self._train_labels, self._eval_labels = labels, eval_labels

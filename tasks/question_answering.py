@@ -101,7 +101,7 @@ class QuestionAnswering(Task):
         train, held_out = self._checked(train, held_out)
         if not held_out:
             kept, out = split_by_context(questions=train, fraction=eval_fraction, seed=seed)
-            self.notes.append(f"held out {len(out)} of {len(train)} training questions for evaluation, by context")
+            self.note_held_out(of=train, count=len(out), what="questions", more=", by context")
             train, held_out = [train[i] for i in kept], [train[i] for i in out]
         self._train_questions, self._eval_questions = train, held_out
         self.may_have_none = any(not item.answers for item in (*train, *held_out))

@@ -41,7 +41,7 @@ class Question:
         return start, start + len(text.strip())
 
 
-_FORMAT = "a file with columns question, context and answers"
+_FORMAT = "questions are read from columns of these names; rename yours, or convert the file"
 _INSIDE = {"data": "article", "paragraphs": "paragraph", "qas": "question"}
 """What the lists of SQuAD's JSON hold."""
 _ROW_OF_JSON = re.compile(r"(.+\.json(?:\.gz|\.zst)?):(\d+)", flags=re.DOTALL | re.IGNORECASE)
@@ -53,13 +53,13 @@ def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
     None for a question that "is_impossible", whatever stands beside it. A table may have the columns "answer" and
     "answer_start" instead, for one answer.
     """
-    if row.fields.get("is_impossible") in (True, "True", "true", 1):
+    if _is_impossible(row):
         return (), ()
     value: Any
     if "answers" not in row.fields and {"answer", "answer_start"} <= row.fields.keys():
         value = [{"text": row.fields["answer"], "answer_start": row.fields["answer_start"]}]
     else:
-        value = row.value("answers", option=_FORMAT)
+        value = row.fields["answers"]
     try:
         if isinstance(value, Mapping):
             pairs = list(zip(value["text"], value["answer_start"], strict=True))
@@ -77,6 +77,10 @@ def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
             'list, "answers": []'
         )
     return texts, starts
+
+
+def _is_impossible(row: Row) -> bool:
+    return row.fields.get("is_impossible") in (True, "True", "true", 1)
 
 
 def flat_rows(row: Row) -> Iterator[Row]:
@@ -97,7 +101,9 @@ def flat_rows(row: Row) -> Iterator[Row]:
         if not isinstance(inner, Mapping):
             raise TaskError(f"{where}: '{part}' number {number} is not an object, so this is not SQuAD JSON")
         if part == "qas":
-            inner = {"context": row.value("context", option="SQuAD's format"), **inner}
+            if "context" not in inner:
+                row.require(["context"], remedy="in SQuAD's format it stands beside the questions; mend the file")
+            inner = {"context": row.fields.get("context"), **inner}
         yield from flat_rows(Row(fields=inner, where=f"{where}, {_place(_INSIDE[part], number, inner)}"))
 
 
@@ -117,6 +123,16 @@ def _place_in_json(row: Row, part: str) -> str:
     return f"{found[1]}, {_place('article' if part == 'paragraphs' else 'paragraph', found[2], row.fields)}"
 
 
+def check_columns(row: Row, *, answered: bool) -> None:
+    """See that a flat row has a question and its context, and with `answered` the answers too.
+
+    Raises:
+        TaskError: it has not; all that is missing is named.
+    """
+    told = {"answer", "answer_start"} <= row.fields.keys() or _is_impossible(row)
+    row.require(["question", "context", *(["answers"] if answered and not told else [])], remedy=_FORMAT)
+
+
 def read_questions(rows: Sequence[Row]) -> list[Question]:
     """Questions in the order of the data.
 
@@ -129,12 +145,13 @@ def read_questions(rows: Sequence[Row]) -> list[Question]:
     """
     questions: list[Question] = []
     for row in (flat for nested in rows for flat in flat_rows(nested)):
+        check_columns(row, answered=True)
         texts, starts = _answers(row)
         questions.append(
             Question(
                 id=str(row.fields.get("id", len(questions))),
-                question=row.text("question", option=_FORMAT).strip(),
-                context=row.text("context", option=_FORMAT),
+                question=row.text("question", option=None).strip(),
+                context=row.text("context", option=None),
                 answers=texts,
                 starts=starts,
                 where=row.where,

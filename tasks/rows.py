@@ -16,7 +16,9 @@ from typing import Any
 from tasks.errors import TaskError
 
 _NAMED_BY_FIRST_LINE = re.compile(r"\.[ct]sv(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
-_LONGEST_NAME = 40
+_LONGEST_NAME, _LONGEST_NAME_IN_WORDS = 40, 5
+MOST_NAMED = 30
+"""Labels that a line for people names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +41,44 @@ class Row:
             )
         return self.fields[column]
 
+    def require(self, columns: Sequence[str], *, remedy: str) -> None:
+        """See that columns are there which no option names.
+
+        Raises:
+            TaskError: some are not; all of these are named. `remedy` is what to do.
+        """
+        missing = [f"'{name}'" for name in columns if name not in self.fields]
+        if missing:
+            named = " or ".join(part for part in (", ".join(missing[:-1]), missing[-1]) if part)
+            raise TaskError(
+                f"{self.where}: no column {named}; the columns there are {self.shown(sorted(self.fields))}: {remedy}"
+            )
+
     def shown(self, columns: Iterable[str]) -> str:
         """Columns, for a message; with a question for .csv and .tsv, of which the first line may hold no names."""
-        names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in columns]
+        names = [_cut(name) for name in columns]
         return f"{names}{' (does the first line hold names?)' if _NAMED_BY_FIRST_LINE.search(self.where) else ''}"
 
-    def text(self, column: str, *, option: str) -> str:
+    def text(self, column: str, *, option: str | None) -> str:
         """The value of a column that holds text.
+
+        Args:
+            option: the command-line option that names it; None where there is none, and `require` was asked.
 
         Raises:
             TaskError: the column is absent, its value is not a string or has nothing but blanks.
         """
-        value = self.value(column, option=option)
+        value = self.fields[column] if option is None else self.value(column, option=option)
         if not isinstance(value, str):
-            raise TaskError(
-                f"{self.where}: column '{column}' holds {value!r}, not text: name the text column with {option}"
-            )
+            remedy = "mend the row" if option is None else f"name the text column with {option}"
+            raise TaskError(f"{self.where}: column '{column}' holds {value!r}, not text: {remedy}")
         if not value.strip():
             raise TaskError(f"{self.where}: column '{column}' is empty: remove the row or fill in its text")
         return value
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
@@ -86,6 +107,30 @@ def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
 def columns_of(rows: Sequence[Row]) -> list[str]:
     """The columns of the first row, in its order."""
     return list(rows[0].fields) if rows else []
+
+
+def doubtful_names(rows: Sequence[Row], *, texts: Sequence[str], label: str | None = None) -> str | None:
+    """A warning where the columns of a .csv or .tsv are named by what seems to be its first row, which is lost then.
+
+    Args:
+        texts, label: names of the columns that are read.
+    """
+    if not rows or not _NAMED_BY_FIRST_LINE.search(rows[0].where):
+        return None
+    why = None
+    if label is not None and any(str(row.fields.get(label)).strip() == label.strip() for row in rows):
+        why = f"the column of labels is called {_cut(label)!r}, as one of its labels is"
+    elif sentence := next((name for name in texts if len(name.split()) > _LONGEST_NAME_IN_WORDS), None):
+        why = f"a column is called {_cut(sentence)!r}, which reads like a text"
+    if why is None:
+        return None
+    return f"warning: {why}: does the first line of the file hold names? If not, put some above it"
+
+
+def some_of(parts: Sequence[str]) -> str:
+    """Parts of a line for people, of which the first are enough."""
+    more = f" and {len(parts) - MOST_NAMED} more" if len(parts) > MOST_NAMED else ""
+    return ", ".join(parts[:MOST_NAMED]) + more
 
 
 def json_line(record: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ class SequenceToSequence(Task):
         tokenizer: a fast tokenizer with a padding token.
         config: the model's, which says how it writes.
         source_column, target_column: column names; None: guessed, and the guess is in `notes`.
+        files: of sources and of targets, one a line, where the training rows are from such; then no column is guessed.
         source_prefix: stands before every source.
         max_length, max_target_length: tokens that sources and targets are cut to, special tokens included; texts are
             written no longer than targets.
@@ -57,6 +58,7 @@ class SequenceToSequence(Task):
         config: Any,
         source_column: str | None = None,
         target_column: str | None = None,
+        files: tuple[str, str] | None = None,
         source_prefix: str = "",
         max_length: int = 256,
         max_target_length: int = 128,
@@ -78,7 +80,12 @@ class SequenceToSequence(Task):
             raise TaskError("there are no training rows: name a file that has some with --train_file")
         self.source_column, self.target_column = guess_columns(rows, source=source_column, target=target_column)
         how = "" if source_column and target_column else " (guessed; --source_column and --target_column override it)"
-        self.notes.append(f"source from column '{self.source_column}', target from '{self.target_column}'{how}")
+        self.notes.append(
+            f"source from column '{self.source_column}', target from '{self.target_column}'{how}"
+            if files is None
+            else f"source from {files[0]}, target from {files[1]}, line by line"
+        )
+        self.note_names(rows, texts=[self.source_column, self.target_column])
         columns = {"source": self.source_column, "target": self.target_column}
         train = read_pairs(rows, **columns)
         held_out = read_pairs(unfold(as_rows(eval_rows, part="evaluation")), **columns)
@@ -88,7 +95,7 @@ class SequenceToSequence(Task):
         else:
             sources = [pair.source for pair in train]
             kept, out = split_groups(groups=sources, fraction=eval_fraction, seed=seed)
-            self.notes.append(f"held out {len(out)} of {len(train)} training pairs for evaluation")
+            self.note_held_out(of=train, count=len(out), what="pairs")
             train, held_out = [train[i] for i in kept], [train[i] for i in out]
         self._eval_pairs = held_out
         learnt = self._examples(train, note=True)

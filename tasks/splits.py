@@ -4,9 +4,10 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
+from tasks.rows import some_of
+
 FEW = 5
 """With fewer held-out examples of a label, its own scores say little."""
-_MOST_LABELS = 20  # that a line names
 
 
 def split_groups(*, groups: Sequence[Hashable], fraction: float, seed: int) -> tuple[list[int], list[int]]:
@@ -39,9 +40,8 @@ def scarce_labels(*, train: Mapping[str, int], held_out: Mapping[str, int], what
     few = sorted((name for name in learnt if held_out.get(name, 0) < FEW), key=lambda name: held_out.get(name, 0))
     if not few or not any(held_out.values()):
         return None
-    parts = [f"{name} {held_out.get(name, 0)} ({train[name]:,} to learn from)" for name in few[:_MOST_LABELS]]
-    more = f" and {len(few) - _MOST_LABELS} more" if len(few) > _MOST_LABELS else ""
+    parts = [f"{name} {held_out.get(name, 0)} ({train[name]:,} to learn from)" for name in few]
     return (
         f"fewer than {FEW} {what} are held out of {len(few)} of {len(learnt)} labels, whose own scores say little: "
-        f"{', '.join(parts)}{more}"
+        f"{some_of(parts)}"
     )

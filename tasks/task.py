@@ -7,11 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
+from tasks.errors import TaskError
 from tasks.features import by_length
+from tasks.rows import Row, doubtful_names, some_of
 from tasks.splits import scarce_labels
 from tasks.tables import Matrix, Points, Table
 
-_MOST_LABELS = 30  # that `describe` counts
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
 
@@ -133,8 +134,7 @@ class Task:
         if balance := self.balance():
             counted, total = self.balanced()
             parts = [f"{name} {count:,} ({count / max(total, 1):.1%})" for name, count in balance.items()]
-            more = f" and {len(parts) - _MOST_LABELS} more" if len(parts) > _MOST_LABELS else ""
-            lines.append(f"label balance of the {counted}: {', '.join(parts[:_MOST_LABELS])}{more}")
+            lines.append(f"label balance of the {counted}: {some_of(parts)}")
         for row in range(min(examples, self.num_examples)):
             lines += [f"example {row + 1}:", *(f"    {line}" for line in self.show(self._train[row]))]
         return lines
@@ -142,6 +142,35 @@ class Task:
     def show(self, example: Inputs) -> list[str]:
         """One example in lines of text: its tokens, special ones included, and its targets."""
         return [self.tokenizer.decode(example["input_ids"])]
+
+    def note_names(self, rows: Sequence[Row], *, texts: Sequence[str | None], label: str | None = None) -> None:
+        """Warn where what names the columns of a table seems to be its first row; `texts` and `label` are columns."""
+        if line := doubtful_names(rows, texts=[name for name in texts if name is not None], label=label):
+            self.notes.append(line)
+
+    def note_held_out(self, *, of: Sequence[Any], count: int, what: str = "rows", more: str = "") -> None:
+        """Say how many of the training examples `of`, which have a `where`, are held out.
+
+        Args:
+            what: they are.
+            more: by what they were chosen.
+
+        Raises:
+            TaskError: none is, so that nobody could say what a model has learnt.
+        """
+        if not count:
+            why = f"no label has two of the {len(of):,} training {what}"
+            if len(of) == 1:
+                why = f"this is the only training {what.removesuffix('s')}{self.doubt_of_one(of[0])}"
+            raise TaskError(
+                f"{of[0].where}: {why}, so nothing can be held out to evaluate on: add {what}, or name a file of "
+                "others with --eval_file"
+            )
+        self.notes.append(f"held out {count:,} of {len(of):,} training {what} for evaluation{more}")
+
+    def doubt_of_one(self, example: Any) -> str:
+        """What may be wrong with a file that has but one example, " (...)" in a message."""
+        return ""
 
     def note_overlap(self, *, train: Sequence[Any], held_out: Sequence[Any]) -> None:
         """Warn of held-out rows that are training rows too.

@@ -5,6 +5,7 @@ predictions are written in the way of the data.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,15 +18,16 @@ from torch.nn import functional as F
 from tasks.classification import stratified_split
 from tasks.errors import TaskError
 from tasks.features import model_inputs, pad_inputs, pad_like
-from tasks.labels import counted
+from tasks.labels import counted, note_alike
 from tasks.metrics import classification_metrics, entity_metrics
-from tasks.rows import as_rows
+from tasks.rows import as_rows, some_of
 from tasks.tables import Matrix, Points, Table
 from tasks.tagged import Sentence, TokenWindow, cut_sentences, guess_columns, read_sentences
 from tasks.tags import OUTSIDE, PLAIN, entities, find_scheme, irregular, join_tag, split_tag, write_tags
 from tasks.task import Inputs, Task
 
 _IGNORED = -100
+_IN_COLUMNS = re.compile(r"\.(conllu?|txt|iob|bio)(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
 
 
 def name_numbers(sentences: Sequence[Sentence], names: Sequence[str] | None) -> list[Sentence]:
@@ -104,7 +106,7 @@ class TokenClassification(Task):
             self.note_overlap(train=[item.words for item in train], held_out=[item.words for item in held_out])
         else:
             kept, out = stratified_split(labels=self._strata(train), fraction=eval_fraction, seed=seed)
-            self.notes.append(f"held out {len(out)} of {len(train)} training sentences for evaluation")
+            self.note_held_out(of=train, count=len(out), what="sentences")
             train, held_out = [train[i] for i in kept], [train[i] for i in out]
         self._train_tags, self._eval_tags = self._normalized(train), self._normalized(held_out)
         self._train_sentences, self._eval_sentences = train, held_out
@@ -114,6 +116,11 @@ class TokenClassification(Task):
         self.set_examples(
             train=self._examples(windows[0], self._train_tags), held_out=self._examples(windows[1], self._eval_tags)
         )
+
+    def doubt_of_one(self, example: Sentence) -> str:
+        """A file of columns without an empty line is one sentence."""
+        in_columns = _IN_COLUMNS.search(example.where) is not None
+        return f" ({len(example.words):,} tokens{', are the empty lines between sentences missing?' * in_columns})"
 
     # Tags and windows
 
@@ -147,6 +154,7 @@ class TokenClassification(Task):
                 "to learn from; name another column with --tags_column"
             )
         self._number_of = {name: number for number, name in enumerate(self.label_names)}
+        self.notes += note_alike(found if self.scheme == PLAIN else list(kinds))
         self._note_scheme(train)
 
     @staticmethod
@@ -161,7 +169,7 @@ class TokenClassification(Task):
             self.notes.append(f"{len(self.label_names)} tags without B- or I-: measured by accuracy")
             return
         kinds = Counter(entity.type or "entities" for item in train for entity in entities(item.tags))
-        counts = ", ".join(f"{kind} ({count:,})" for kind, count in sorted(kinds.items()))
+        counts = some_of([f"{kind} ({count:,})" for kind, count in sorted(kinds.items())])
         written = "" if self.scheme == "IOB2" else "; the model's labels are IOB2, predictions are written as the data"
         self.notes.append(f"entities written as {self.scheme}{written}: {counts}")
         odd = [(irregular(item.tags, scheme=self.scheme), item.where) for item in train]
@@ -189,7 +197,7 @@ class TokenClassification(Task):
             if unknown is not None:
                 raise TaskError(
                     f"{item.where}: tag {item.tags[unknown]!r} in column '{self.tags_column}' is not one of the tags "
-                    f"{self.label_names}: correct it, or list every tag with --label_names"
+                    f"[{some_of(list(map(repr, self.label_names)))}]: correct it, or list every tag with --label_names"
                 )
             numbers.append(np.array([self._number_of[tag] for tag in tags], dtype=np.int32))
         return numbers

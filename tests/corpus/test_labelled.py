@@ -14,6 +14,7 @@ import pytest
 import test_hub
 
 from corpus import CorpusError, HubError, read_labelled, read_parallel
+from corpus.formats import read_rows
 from corpus.label_features import label_names, with_names
 
 endpoint = test_hub.endpoint
@@ -197,6 +198,8 @@ def test_parallel_lines(tmp_path: Path) -> None:
     write(target, "eins\nzwei\n")
     with pytest.raises(CorpusError, match=r"a.en has 3 lines and .*a.de has 2: line N of one must belong"):
         read_parallel(source, target)
+    with pytest.raises(CorpusError, match=r"a.de:3: line 3 is empty, and that of the other file is not: fill it in"):
+        read_parallel(write(source, "a\n\nc\nd\n"), write(target, "eins\n\n \nvier\n"))
     with pytest.raises(CorpusError, match=r"a.de is empty"):
         read_parallel(source, write(target, "\n"))
     with pytest.raises(CorpusError, match=r"no file .*a.fr. Did you mean"):
@@ -219,6 +222,50 @@ def test_tagged_sentences_are_no_table(tmp_path: Path, name: str) -> None:
         read_labelled(path, tagged=False)
     assert caught.value.exit_code == 2
     assert len(read_labelled(write(tmp_path / "pairs.tsv", "a\tb\nx\ty\n"), tagged=False)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "text;label\nx, y;good\n", r"by ';', and those of .csv are by commas.*\nSave it with commas"),
+        (
+            "a.csv",
+            "text\tlabel\nx\tgood\n",
+            "by tabs, and those of .csv are by commas.*\nSave it with commas, or call it .tsv",
+        ),
+        (
+            "a.tsv",
+            "text,label\nx,good\n",
+            "by commas, and those of .tsv are by tabs.*\nSave it with tabs, or call it .csv",
+        ),
+        ("a.tsv.gz", "text;label\nx;good\n", "by ';', and those of .tsv are by tabs.*\nSave it with tabs"),
+        ("a.csv", '"text";"label"\n"x";"good"\n', "by ';', and those of .csv are by commas"),
+        ("a.csv", "text,label,label\nx,a,b\n", "two columns have the name 'label'.*\nRename or remove one"),
+        ("a.tsv", "text\tlabel\ttext\nx\ta\ty\n", "two columns have the name 'text'.*\nRename or remove one"),
+    ],
+)
+def test_first_lines_that_name_no_columns(tmp_path: Path, name: str, content: str, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
+    with pytest.raises(CorpusError, match=f"{name}:1: .*{message}") as caught:
+        read_labelled(path)
+    assert caught.value.exit_code == 2
+
+
+def test_first_lines_that_are_as_they_should_be(tmp_path: Path) -> None:
+    """Columns without a name are what spreadsheets leave; a name may be long; one that nobody reads may come twice."""
+    assert len(read_labelled(write(tmp_path / "a.csv", "text,label,,\nx,a,,\n"))) == 1
+    long = "What did you like, apart from all the other things that we asked you before?"
+    assert len(read_labelled(write(tmp_path / "a.tsv", f"{long}\nx\n"))) == 1
+    twice = write(tmp_path / "b.csv", "text,label,label\nx,a,b\n")
+    assert [row.fields["text"] for row in read_rows(twice, column="text")] == ["x"]
+
+
+def test_endings_that_are_not_read_are_not_offered(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"labelled rows are read from [^:]*\.parquet, each also with .gz"):
+        read_labelled(write(tmp_path / "a.xlsx", "x"), tagged=False)
+    with pytest.raises(CorpusError, match=r"labelled rows are read from .*\.conll, .*each also with .gz"):
+        read_labelled(write(tmp_path / "a.xlsx", "x"))
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:

@@ -480,6 +480,9 @@ def test_mistakes_are_one_message_and_leave_nothing(
 def test_mistakes_in_files_and_folders(classifier, folder_of, run_recipe, tmp_path) -> None:
     lines = tmp_path / "new.txt"
     lines.write_bytes(b"fine\n\xff broken\n")
+    gap, other = tmp_path / "gap.txt", tmp_path / "new.en"
+    gap.write_text("one\ntwo\n\nfour\n")
+    other.write_text("one\n")
     masked = folder_of("modernbert", "LacunaForMaskedLM")
     named = folder_of("modernbert", "LacunaForMaskedLM", settings={"name": "cooking"})
     broken = folder_of("modernbert", "LacunaForMaskedLM")
@@ -491,6 +494,12 @@ def test_mistakes_in_files_and_folders(classifier, folder_of, run_recipe, tmp_pa
     cases = [
         (classifier, lines, "new.txt:2"),
         (classifier, tmp_path / "absent.csv", "there is no file"),
+        (classifier, gap, "gap.txt:3: line 3 is empty: remove it or write its text"),
+        (
+            classifier,
+            other,
+            "new.en has the ending '.en'; rows are read from .jsonl, .json, .csv, .tsv, .parquet, texts",
+        ),
         (classifier, write_rows(tmp_path / "empty.txt", []), "--input has no row"),
         (tmp_path, lines, "is not a model"),
         (tmp_path / "modl", lines, f"there is no folder {tmp_path / 'modl'}, which --model names"),

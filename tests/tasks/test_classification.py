@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -341,6 +342,31 @@ def test_what_is_shown_before_training(tokenizer):
     plain = task(tokenizer).describe()
     assert not any("warning" in line for line in plain)
     assert "none of the training texts reaches --max_length 256" in plain
+
+
+def test_a_table_without_names_is_doubted(tokenizer):
+    """Its first row is lost to them."""
+    fields = [{"Film 0 was fun": f"Film {n} was fun", "good": ("good", "bad")[n % 2]} for n in range(1, 20)]
+    rows = [SimpleNamespace(fields=row, path="a.csv", line=line) for line, row in enumerate(fields, start=2)]
+    (note,) = [note for note in task(tokenizer, rows).notes if note.startswith("warning")]
+    assert "the column of labels is called 'good', as one of its labels is: does the first line of the file" in note
+
+
+def test_nothing_is_trained_that_cannot_be_evaluated(tokenizer):
+    rows = [{"text": f"x {n}", "label": label} for n, label in enumerate("abc")]
+    message = "training row 1: no label has two of the 3 training rows, so nothing can be held out.*--eval_file"
+    with pytest.raises(TaskError, match=message) as caught:
+        task(tokenizer, rows)
+    assert caught.value.exit_code == 2
+    assert task(tokenizer, rows, eval_rows=rows[:1]).num_eval_examples == 1
+
+
+def test_labels_that_differ_in_case_are_named(tokenizer):
+    rows = [{"text": f"x {n}", "label": ("good", "GOOD", "bad")[n % 3]} for n in range(30)]
+    (note,) = [note for note in task(tokenizer, rows).notes if "differ only in case or blanks" in note]
+    assert note.startswith("warning") and note.endswith("'GOOD' and 'good'")
+    several = [{"text": row["text"], "label": [row["label"]]} for row in rows]
+    assert any("'GOOD' and 'good'" in note for note in task(tokenizer, several).notes)
 
 
 def test_labels_that_are_hardly_held_out_are_named(tokenizer):

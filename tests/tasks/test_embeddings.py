@@ -347,3 +347,14 @@ def test_a_bad_row_is_named(tokenizer, rows, bad, message):
 def test_bad_rows_as_a_whole(tokenizer, rows, options, message):
     with pytest.raises(TaskError, match=message):
         task(tokenizer, rows, **options)
+
+
+def test_a_table_without_names_is_doubted(tokenizer):
+    names = "a fox is what kind of thing", "an animal"
+    rows = [
+        SimpleNamespace(fields=dict(zip(names, (f"{n}?", f"{n}!"), strict=True)), path="a.csv", line=n)
+        for n in range(2, 9)
+    ]
+    assert any(f"warning: a column is called {names[0]!r}" in note for note in task(tokenizer, rows).notes)
+    with pytest.raises(TaskError, match=r"a.csv:2: this is the only training row, so nothing can be held out"):
+        task(tokenizer, rows[:1])

@@ -11,10 +11,12 @@ from tasks.labels import (
     SINGLE,
     as_number,
     balanced_weights,
+    check_known,
     joined_by,
     label_set,
     multi_hot_width,
     name_labels,
+    note_alike,
     number_of,
     problem_type_of,
     sorted_names,
@@ -65,6 +67,40 @@ def test_several_labels_written_as_text_are_refused_with_the_remedy(values, name
         problem_type_of(rows=rows(*values), column="y", separator=None)
     assert "--problem_type single_label_classification" in str(caught.value)
     assert problem_type_of(rows=rows(*values), column="y", separator="|") == MULTI
+
+
+@pytest.mark.parametrize(
+    ("odd", "named"),
+    [
+        (["n/a"], r"and 1 of 10 are not \('n/a'\)"),
+        (["NA", "NA"], r"and 2 of 11 are not \('NA' 2 times\)"),
+        (["-", ""], r"and 2 of 11 are not \('-', an empty cell\)"),
+        (["nan"], r"\('nan'\)"),
+    ],
+)
+def test_fractions_with_few_other_values_are_no_labels(odd, named):
+    values = [*(f"{n}.25" for n in range(9)), *odd]
+    remedy = "correct or remove these rows to learn numbers, or .*--problem_type single_label_classification"
+    with pytest.raises(TaskError, match=f"f.csv:11: nearly all values of column 'y' are .*{named}: {remedy}"):
+        problem_type_of(rows=rows(*values), column="y", separator=None)
+    whole = [*map(str, range(9)), "n/a"]
+    assert problem_type_of(rows=rows(*whole), column="y", separator=None) == SINGLE
+
+
+def test_labels_that_are_nearly_the_same_are_named():
+    assert note_alike(["good", "bad", "very good"]) == []
+    (line,) = note_alike(["good", "bad", "GOOD", "very good", "very  good", "good"])
+    assert line.startswith("warning: ") and line.endswith("apart: 'GOOD' and 'good', 'very  good' and 'very good'")
+
+
+def test_messages_name_no_more_labels_than_people_read():
+    known = {f"label{n}": n for n in range(83)}
+    with pytest.raises(TaskError, match=r"label28', 'label29' and 53 more\] of the training rows") as caught:
+        check_known(name="x", known=known, row=rows("x")[0], column="y")
+    assert "label30" not in str(caught.value)
+    found = {str(n) for n in range(40)}
+    note = name_labels(found=found, given=[f"n{n}" for n in range(40)], rows=rows(*range(100)), column="y")[2]
+    assert note is not None and note.endswith("29 is n29 and 10 more")
 
 
 def test_lists_among_texts_are_refused():
@@ -124,8 +160,9 @@ def test_numbers():
     assert [as_number(value) for value in (" 1.5", 2, "1e3", True, "nan", float("inf"), "x", "", None, [1])] == [
         1.5, 2.0, 1000.0, None, None, None, None, None, None, None,
     ]  # fmt: skip
-    for value, what in (("high", "'high', not a finite number"), (None, "no number"), (float("nan"), "no number")):
-        with pytest.raises(TaskError, match=f"f.csv:2: column 'y' holds {what}"):
+    empty = [(value, "is empty") for value in (None, " ", float("nan"))]
+    for value, what in (("high", "holds 'high', not a finite number"), *empty):
+        with pytest.raises(TaskError, match=f"f.csv:2: column 'y' {what}, and to learn numbers"):
             number_of(rows(value)[0], "y")
 
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -311,6 +312,20 @@ def test_a_bad_row_is_named(tokenizer, bad, message):
 def test_bad_rows_as_a_whole(tokenizer, rows, options, message):
     with pytest.raises(TaskError, match=message):
         task(tokenizer, rows, **options)
+
+
+def test_a_table_without_names_is_doubted(tokenizer):
+    names = "a fox is what kind of thing", "animal", "plant", "0"
+    columns = {"question_column": names[0], "choices_columns": names[1:3], "label_column": names[3]}
+    rows = [
+        SimpleNamespace(fields=dict(zip(names, (f"{n}?", "a", "b", n % 2), strict=True)), path="a.csv", line=n)
+        for n in range(2, 9)
+    ]
+    (note,) = [note for note in task(tokenizer, rows, **columns).notes if note.startswith("warning")]
+    assert "the column of labels is called '0', as one of its labels is" in note
+    message = "a.csv:2: this is the only training question, so nothing can be held out"
+    with pytest.raises(TaskError, match=message):
+        task(tokenizer, rows[:1], **columns)
 
 
 def test_a_table_may_leave_choices_out(tokenizer):

@@ -575,7 +575,11 @@ GOOD = flat("the fox is brown", "brown")
         ({**GOOD, "answers": {"text": [""], "answer_start": [0]}}, "q.json:7: the question has an empty answer"),
         ({**GOOD, "answers": "brown"}, r"q.json:7: 'answers' holds 'brown'; it must be"),
         ({**GOOD, "answers": {"text": ["brown"]}}, "q.json:7: 'answers' holds"),
-        ({"question": "x", "context": "y"}, "q.json:7: no column 'answers'"),
+        ({"question": "x", "context": "y"}, "q.json:7: no column 'answers'; .*: questions are read from columns of"),
+        ({"text": "x", "label": "y"}, "q.json:7: no column 'question', 'context' or 'answers'; .* rename yours"),
+        ({"text": "x", "is_impossible": True}, "q.json:7: no column 'question' or 'context'; the columns there are"),
+        ({"qas": [{"question": "x"}]}, "no column 'context'; .* in SQuAD's format it stands beside the questions"),
+        ({**GOOD, "context": 3}, "q.json:7: column 'context' holds 3, not text: mend the row"),
         ({"paragraphs": ["text"]}, "q.json, article 7: 'paragraphs' number 1 is not an object"),
         ({**GOOD, "answers": {"text": ["brown"], "answer_start": [3]}}, "1 of 1 answers.*'brown'.*stands ' fox '"),
     ],
@@ -585,6 +589,12 @@ def test_a_bad_row_is_named(tokenizer, bad, message):
     with pytest.raises(TaskError, match=message) as caught:
         QuestionAnswering(train_rows=[record], tokenizer=tokenizer)
     assert caught.value.exit_code == 2
+
+
+def test_one_question_is_not_enough(tokenizer):
+    message = "training row 1: this is the only training question, so nothing can be held out.*--eval_file"
+    with pytest.raises(TaskError, match=message):
+        QuestionAnswering(train_rows=[GOOD], tokenizer=tokenizer)
 
 
 def misplaced(total: int, wrong: int) -> list[dict[str, Any]]:
@@ -630,7 +640,7 @@ def test_the_training_file_as_evaluation_file_is_told(tokenizer):
     ("rows", "options", "message"),
     [
         ([], {}, "no training questions.*--train_file"),
-        ([GOOD], {"max_length": 32, "stride": 30}, "--max_length 32 with --stride 30 leaves 0 tokens"),
+        ([GOOD, GOOD], {"max_length": 32, "stride": 30}, "--max_length 32 with --stride 30 leaves 0 tokens"),
     ],
 )
 def test_bad_settings(tokenizer, rows, options, message):
