@@ -1,6 +1,5 @@
 """Tags: the entities of a text, or a tag for each token."""
 
-import re
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -17,9 +16,8 @@ from tasks.rows import Row
 from tasks.tagged import TOKEN_COLUMNS, cut_sentences
 from tasks.tags import OUTSIDE, PLAIN, entities, find_scheme, write_tags
 from tasks.token_classification import spans, word_choices
+from tasks.words import TOKENS
 
-WORDS = re.compile(r"\w+://\S+|[@#]?\w+(?:[-'’]\w+)*|[^\w\s]")
-"""Words and signs of a text, as collections of tagged sentences part them; addresses, @names and #topics whole."""
 
 
 class WordPipeline(transformers.TokenClassificationPipeline):
@@ -79,7 +77,7 @@ class TagPredictor(Predictor):
         """A text (none for rows of tokens), and its words with the characters at which they begin."""
         if self.tokens_column is None:
             text = row.text(self.text_column, option="--text_column")
-            return text, [(found.start(), found.group()) for found in WORDS.finditer(text)]
+            return text, [(found.start(), found.group()) for found in TOKENS.finditer(text)]
         words = row.value(self.tokens_column, option="--text_column")
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
             raise TaskError(

@@ -23,8 +23,8 @@ from tasks.inference import check_rows, open_predictor, predict
 from tasks.multiple_choice import MultipleChoice
 from tasks.question_answering import QuestionAnswering
 from tasks.sequence_to_sequence import SequenceToSequence
-from tasks.tag_predictor import WORDS
 from tasks.token_classification import TokenClassification
+from tasks.words import TOKENS
 from tokenization import adapt_tokenizer, save_tokenizer, train_bpe
 
 TEXTS = [
@@ -294,7 +294,7 @@ def test_entities_of_texts(folder_of, run_recipe, tmp_path) -> None:
     source = write_rows(tmp_path / "new.jsonl", [{"text": text} for text in texts])
     code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "texts.jsonl")
     assert code == 0, said
-    words = [WORDS.findall(text) for text in texts]
+    words = [TOKENS.findall(text) for text in texts]
     assert words[0][-5:] == ["city", ":", "see", "http://a.b/c?d=1", "@fox"] and words[0][3:6] == ["this", ")", ","]
     source = write_rows(tmp_path / "words.jsonl", [{"tokens": each} for each in words])
     code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "tokens.jsonl")
@@ -303,7 +303,7 @@ def test_entities_of_texts(folder_of, run_recipe, tmp_path) -> None:
     by_text, by_tokens = (read_rows(tmp_path / f"{name}.jsonl") for name in ("texts", "tokens"))
     for text, found, wanted in zip(texts[:-1], by_text, by_tokens, strict=False):
         assert all(text[span["start"] : span["end"]] == span["text"] for span in found["prediction"])
-        assert [(span["type"], WORDS.findall(span["text"])) for span in found["prediction"]] == [
+        assert [(span["type"], TOKENS.findall(span["text"])) for span in found["prediction"]] == [
             (span["type"], span["text"].split()) for span in wanted["prediction"]
         ]
         number += len(found["prediction"])
