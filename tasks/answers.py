@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tasks.errors import TaskError
 from tasks.rows import write_predictions
 
 Written = Mapping[str, Any]
+_BREAKS = re.compile(r"[\t\r\n]")
 
 
 def write_answers(*, rows: Iterable[Written], path: Path) -> int:
@@ -39,10 +41,9 @@ def unwritable(row: Written, *, columns: Sequence[str], ending: str) -> str | No
             "differ"
         )
     texts = [text for text in (*row, *row.values()) if isinstance(text, str)]  # JSON writes a tab in letters
-    broken = next((text for text in texts if any(letter in text for letter in "\t\r\n")), None)
-    if broken is not None and ending == ".tsv":
+    if ending == ".tsv" and (broken := [text for text in texts if _BREAKS.search(text)]):
         return (
-            f"has a tab or the end of a line in {broken[:80]!r}, which .tsv has no way to write: let --output end "
+            f"has a tab or the end of a line in {broken[0][:80]!r}, which .tsv has no way to write: let --output end "
             "with .jsonl or .csv"
         )
     return None
