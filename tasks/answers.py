@@ -3,14 +3,16 @@
 import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from tasks.errors import TaskError
 from tasks.rows import write_predictions
 
 Written = Mapping[str, Any]
+_BREAKS = re.compile(r"[\t\r\n]")
 
 
 def write_answers(*, rows: Iterable[Written], path: Path) -> int:
@@ -25,35 +27,34 @@ def write_answers(*, rows: Iterable[Written], path: Path) -> int:
     return WRITERS[path.suffix.lower()](rows=rows, path=path)
 
 
+def unwritable(row: Written, *, columns: Sequence[str], ending: str) -> str | None:
+    """Why a row cannot be written in a file whose first row has these columns, as the end of a message; None: it can.
+
+    Args:
+        ending: of the file, in small letters.
+    """
+    if ending == ".jsonl":
+        return None
+    if strange := [name for name in row if name not in columns]:
+        return (
+            f"has a column '{strange[0]}', which the first row has not: let --output end with .jsonl, where rows may "
+            "differ"
+        )
+    texts = [text for text in (*row, *row.values()) if isinstance(text, str)]  # JSON writes a tab in letters
+    if ending == ".tsv" and (broken := [text for text in texts if _BREAKS.search(text)]):
+        return (
+            f"has a tab or the end of a line in {broken[0][:80]!r}, which .tsv has no way to write: let --output end "
+            "with .jsonl or .csv"
+        )
+    return None
+
+
 def _write_jsonl(*, rows: Iterable[Written], path: Path) -> int:
     return write_predictions(predictions=rows, path=path)
 
 
-def _write_csv(*, rows: Iterable[Written], path: Path) -> int:
-    def put(file: TextIO, table: Iterator[list[str]]) -> None:
-        csv.writer(file, lineterminator="\n").writerows(table)
-
-    return _write_table(rows=rows, path=path, put=put)
-
-
-def _write_tsv(*, rows: Iterable[Written], path: Path) -> int:
-    """Without quotes, as such files are read."""
-
-    def put(file: TextIO, table: Iterator[list[str]]) -> None:
-        for number, cells in enumerate(table):
-            for cell in cells:
-                if any(letter in cell for letter in "\t\r\n"):
-                    raise TaskError(
-                        f"row {number} has a tab or the end of a line in {cell[:80]!r}, which .tsv has no way to "
-                        "write: let --output end with .jsonl or .csv"
-                    )
-            file.write("\t".join(cells) + "\n")
-
-    return _write_table(rows=rows, path=path, put=put)
-
-
-def _write_table(*, rows: Iterable[Written], path: Path, put: Callable[[TextIO, Iterator[list[str]]], None]) -> int:
-    count = 0
+def _write_table(*, rows: Iterable[Written], path: Path) -> int:
+    ending, count = path.suffix.lower(), 0
 
     def table() -> Iterator[list[str]]:
         nonlocal count
@@ -63,18 +64,18 @@ def _write_table(*, rows: Iterable[Written], path: Path, put: Callable[[TextIO, 
                 columns = list(row)
                 yield columns
             count += 1
-            if strange := [name for name in row if name not in columns]:
-                raise TaskError(
-                    f"row {count} has a column '{strange[0]}', which the first row has not: let --output end with "
-                    ".jsonl, where rows may differ"
-                )
+            if reason := unwritable(row, columns=columns, ending=ending):
+                raise TaskError(f"row {count} {reason}")
             yield [_cell(row.get(name)) for name in columns]
 
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w", encoding="utf-8", newline="", errors="backslashreplace") as file:
-            put(file, table())
+            if ending == ".csv":
+                csv.writer(file, lineterminator="\n").writerows(table())
+            else:  # without quotes, as such files are read
+                file.writelines("\t".join(cells) + "\n" for cells in table())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -87,4 +88,4 @@ def _cell(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-WRITERS: dict[str, Callable[..., int]] = {".jsonl": _write_jsonl, ".csv": _write_csv, ".tsv": _write_tsv}
+WRITERS: dict[str, Callable[..., int]] = {".jsonl": _write_jsonl, ".csv": _write_table, ".tsv": _write_table}

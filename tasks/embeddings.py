@@ -27,6 +27,7 @@ from tasks.similar import KINDS, PAIRS, SCORED, TRIPLES, guess_columns, kind_of,
 from tasks.splits import split_groups
 from tasks.tables import Matrix, Points, Table
 from tasks.task import Inputs, Task
+from tasks.words import WORDS
 
 CUTOFFS = (1, 5, 10)
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}
@@ -329,7 +330,8 @@ class Embeddings(Task):
         """The same with the words of the texts, weighted by their rarity in training, in place of a model."""
         if not self.eval_rows:
             return {}
-        words = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b").fit([t for item in self.train_rows for t in item.texts])
+        texts = [text for item in self.train_rows for text in item.texts]
+        words = TfidfVectorizer(tokenizer=WORDS.findall, token_pattern=None).fit(texts)
         return self._measure(words.transform)[1]
 
     # For people

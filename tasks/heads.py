@@ -240,7 +240,8 @@ class SeveralLabels:
         """Numbers of the row's labels, in order."""
         if self._width is not None:
             value = row.value(self.column, option="--label_column")
-            if not isinstance(value, list | tuple) or len(value) != self._width or not set(value) <= {0, 1}:
+            fits = isinstance(value, list | tuple) and len(value) == self._width
+            if not fits or any(item not in (0, 1) for item in value):
                 raise TaskError(
                     f"{row.where}: column '{self.column}' holds {value!r}, not {self._width} zeros and ones as the "
                     "training rows do"

@@ -15,6 +15,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
+from tasks.answers import unwritable
 from tasks.arguments import PredictionArguments
 from tasks.errors import CorruptModelError, TaskError
 from tasks.label_predictors import ChoicePredictor, ClassificationPredictor, QuestionPredictor
@@ -163,18 +164,21 @@ def check_rows(predictor: Predictor, records: Iterable[Any]) -> int:
     """Read every row as it will be read for its answer, so that none is refused after hours; returns how many.
 
     Raises:
-        TaskError: a row cannot be answered (the message has its file and line), or there is none.
+        TaskError: a row cannot be answered, or cannot be written as --output ends (the message has its file and
+            line), or there is none.
     """
-    count = 0
+    count, columns, ending = 0, [], Path(predictor.arguments.output).suffix.lower()
     for row in _rows(predictor, records):
         if not count:
             predictor.choose_columns(row)
-            taken = [name for name in predictor.columns if name in row.fields]
-            if taken:
-                raise TaskError(
-                    f"{row.where}: there is a column '{taken[0]}' already, where the answer would stand: rename it"
-                )
+            columns = list(row.fields)
+        if taken := [name for name in predictor.columns if name in row.fields]:
+            raise TaskError(
+                f"{row.where}: there is a column '{taken[0]}' already, where the answer would stand: rename it"
+            )
         predictor.read(row)
+        if reason := unwritable(row.fields, columns=columns, ending=ending):
+            raise TaskError(f"{row.where} {reason}")
         count += 1
     if not count:
         raise TaskError("--input has no row")

@@ -38,7 +38,7 @@ class ClassificationPredictor(Predictor):
         options = {"truncation": True, "max_length": self.max_length}
         for scores in self.through(self._pipeline, given, **options):
             if self.problem == "regression":
-                numbers = {each["label"]: each["score"] for each in scores}
+                numbers = {each["label"]: round(each["score"], 6) for each in scores}
                 yield {"prediction": next(iter(numbers.values())) if len(numbers) == 1 else numbers}
             elif self.problem == "multi_label_classification":
                 threshold = self.settings.get("threshold", 0.5)

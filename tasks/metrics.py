@@ -1,6 +1,5 @@
 """The metrics of all tasks, and functions that compute those of one task together."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from tasks.local_metric import LocalMetric, metric_info, optional_module
 from tasks.squad_scores import Squad, SquadV2
+from tasks.words import WORDS
 
 
 def _class_features() -> datasets.Features:
@@ -192,7 +192,7 @@ class _Words:
     """Words in lower case for rouge_score, whose own tokenizer, equal on ASCII, drops all other letters."""
 
     def tokenize(self, text: str) -> list[str]:
-        return re.findall(r"[^\W_]+", text.lower())
+        return WORDS.findall(text.lower().replace("_", " "))
 
 
 class Rouge(LocalMetric):

@@ -20,7 +20,7 @@ from tasks.features import model_inputs, pad_inputs
 from tasks.questions import Question, Window, cut_windows, misaligned, read_questions
 from tasks.rows import as_rows
 from tasks.spans import best_spans, log_sum, trimmed
-from tasks.splits import FEW
+from tasks.splits import FEW, split_groups
 from tasks.squad_scores import (
     best_over_answers,
     exact_match,
@@ -36,21 +36,6 @@ from tasks.task import Inputs, Task
 _LONGEST_BASELINE = 10  # words
 _BASELINE_QUESTIONS = 2000
 _MOST_KINDS = 10  # of questions, by their first word
-
-
-def split_by_context(*, questions: Sequence[Question], fraction: float, seed: int) -> tuple[list[int], list[int]]:
-    """Hold out whole contexts, so that no held-out question is about a context that was trained on.
-
-    Returns:
-        Numbers of the training questions and of the held-out ones; where there is one context, questions are held out.
-    """
-    contexts = list(dict.fromkeys(item.context for item in questions))
-    groups: list[Any] = [item.context for item in questions] if len(contexts) > 1 else list(range(len(questions)))
-    kinds = list(dict.fromkeys(groups))
-    count = min(max(1, round(fraction * len(kinds))), len(kinds) - 1)
-    chosen = {kinds[i] for i in np.random.default_rng(seed).permutation(len(kinds))[:count].tolist()}
-    held_out = [number for number, group in enumerate(groups) if group in chosen]
-    return [number for number, group in enumerate(groups) if group not in chosen], held_out
 
 
 class QuestionAnswering(Task):
@@ -100,7 +85,7 @@ class QuestionAnswering(Task):
         held_out = read_questions(as_rows(eval_rows, part="evaluation"))
         train, held_out = self._checked(train, held_out)
         if not held_out:
-            kept, out = split_by_context(questions=train, fraction=eval_fraction, seed=seed)
+            kept, out = split_groups(groups=[item.context for item in train], fraction=eval_fraction, seed=seed)
             self.note_held_out(of=train, count=len(out), what="questions", more=", by context")
             train, held_out = [train[i] for i in kept], [train[i] for i in out]
         self._train_questions, self._eval_questions = train, held_out

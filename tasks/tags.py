@@ -47,6 +47,15 @@ def split_tag(tag: str) -> tuple[str, str]:
     return _READ_AS.get(letter, letter), kind
 
 
+def is_tag(tag: str) -> bool:
+    """Whether it is a tag of entities, which `split_tag` takes."""
+    try:
+        split_tag(tag)
+    except ValueError:
+        return False
+    return True
+
+
 def join_tag(letter: str, kind: str) -> str:
     """The tag of a letter and a type."""
     return letter if letter == OUTSIDE or not kind else f"{letter}-{kind}"

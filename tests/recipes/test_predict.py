@@ -23,8 +23,8 @@ from tasks.inference import check_rows, open_predictor, predict
 from tasks.multiple_choice import MultipleChoice
 from tasks.question_answering import QuestionAnswering
 from tasks.sequence_to_sequence import SequenceToSequence
-from tasks.tag_predictor import WORDS
 from tasks.token_classification import TokenClassification
+from tasks.words import TOKENS
 from tokenization import adapt_tokenizer, save_tokenizer, train_bpe
 
 TEXTS = [
@@ -161,6 +161,7 @@ def test_several_labels_numbers_and_pairs(folder_of, run_recipe, tmp_path) -> No
         value = logits(number, CLASSES, *texts, max_length=24)
         cut += abs(float(whole) - float(value)) > 1e-4
         assert float(by_number["prediction"]) == pytest.approx(float(value), rel=1e-4, abs=1e-5)
+        assert by_number["prediction"] == str(round(float(by_number["prediction"]), 6))
     assert cut, "no text was longer than in training"
 
 
@@ -287,29 +288,58 @@ def test_tags_of_sentences_in_columns(folder_of, run_recipe, tmp_path) -> None:
     assert all(len(row["predicted_tags"]) == len(row["tokens"]) for row in rows)
 
 
-def test_entities_of_texts(folder_of, run_recipe, tmp_path) -> None:
-    """A text is parted into words; what is found in these stands at its place in the text."""
-    folder = folder_of("modernbert", "LacunaForTokenClassification", **TAGGED)
+WAYS = {
+    "types": KINDS,
+    "no types": ["O", "B", "I"],
+    "ends": ["O", "B-place", "I-place", "E-place", "S-place"],
+    "ends, no types": ["O", "B", "I", "E", "S"],
+    "no tag of entities": [*KINDS, "[CLS]", "X"],
+}
+
+
+@pytest.mark.parametrize("names", WAYS.values(), ids=WAYS)
+def test_entities_of_texts(names: list[str], folder_of, run_recipe, tmp_path) -> None:
+    """A text is parted into words; what is found in these stands at its place in the text, as it is for tokens."""
+    named = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    folder = folder_of("modernbert", "LacunaForTokenClassification", **named)
     texts = ["Whoever  reads (this),\tgarden! of\u00a0the city: see http://a.b/c?d=1 @fox", *TEXTS, " ".join(TEXTS)]
     source = write_rows(tmp_path / "new.jsonl", [{"text": text} for text in texts])
     code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "texts.jsonl")
     assert code == 0, said
-    words = [WORDS.findall(text) for text in texts]
+    words = [TOKENS.findall(text) for text in texts]
     assert words[0][-5:] == ["city", ":", "see", "http://a.b/c?d=1", "@fox"] and words[0][3:6] == ["this", ")", ","]
     source = write_rows(tmp_path / "words.jsonl", [{"tokens": each} for each in words])
     code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "tokens.jsonl")
     assert code == 0, said
     number = 0
     by_text, by_tokens = (read_rows(tmp_path / f"{name}.jsonl") for name in ("texts", "tokens"))
-    for text, found, wanted in zip(texts[:-1], by_text, by_tokens, strict=False):
+    for text, found, wanted in zip(texts, by_text, by_tokens, strict=True):
         assert all(text[span["start"] : span["end"]] == span["text"] for span in found["prediction"])
-        assert [(span["type"], WORDS.findall(span["text"])) for span in found["prediction"]] == [
-            (span["type"], span["text"].split()) for span in wanted["prediction"]
+        assert [(span["type"], TOKENS.findall(span["text"]), span["probability"]) for span in found["prediction"]] == [
+            (span["type"], span["text"].split(), pytest.approx(span["probability"], abs=2e-6))
+            for span in wanted["prediction"]
         ]
         number += len(found["prediction"])
     assert number > 5
+    types = {span["type"] for row in by_text for span in row["prediction"]}
+    assert types <= ({""} if "B" in names else {"place", "person"})
     long = by_text[-1]
     assert long["prediction"][-1]["end"] > len(long["text"]) // 2, "what is beyond the first window was not seen"
+
+
+def test_entities_of_a_script_with_marks(folder_of, run_recipe, tmp_path) -> None:
+    folder = folder_of("modernbert", "LacunaForTokenClassification", **TAGGED)
+    sentences = [["हिन्दी", "मुंबई", "दिल्ली", "में"], ["Zu\u0308rich", "שָׁלוֹם", "می\u200cخواهم", "."]]
+    answers = []
+    for name, rows in (
+        ("texts", [{"text": " ".join(words)} for words in sentences]),
+        ("tokens", [{"tokens": words} for words in sentences]),
+    ):
+        source, output = write_rows(tmp_path / f"{name}.jsonl", rows), tmp_path / f"{name}.out.jsonl"
+        code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", output)
+        assert code == 0, said
+        answers.append([[(s["type"], s["text"]) for s in row["prediction"]] for row in read_rows(output)])
+    assert answers[0] == answers[1] and sum(map(len, answers[0])) > 1
 
 
 def test_a_tag_for_every_word(folder_of, run_recipe, tmp_path) -> None:
@@ -454,8 +484,11 @@ MISTAKES: list[tuple[list[dict[str, Any]], list[str], str]] = [
     ([{"text": "a"}], ["--task", "cooking"], "--task cooking is not known"),
     ([{"text": "a"}], ["--task", "fill_mask"], "was not trained for this task"),
     ([{"text": "a"}], ["--task", "text_generation"], "cannot be loaded as AutoModelForCausalLM"),
-    ([{"text": "a"}, {"text": "b", "more": 1}], ["--output", "x.csv"], "row 2 has a column 'more'"),
-    ([{"text": "a"}, {"text": "b\tc"}], ["--output", "x.tsv"], "row 2 has a tab"),
+    ([{"text": "a"}, {"text": "b", "prediction": "c"}], [], "new.jsonl:2: there is a column 'prediction' already"),
+    ([{"text": "a"}, {"text": "b", "more": 1}], ["--output", "x.csv"], "new.jsonl:2 has a column 'more'"),
+    ([{"text": "a"}, {"text": "b", "more": 1}], ["--output", "x.TSV"], "new.jsonl:2 has a column 'more'"),
+    ([{"text": "a"}, {"text": "b\tc"}], ["--output", "x.tsv"], "new.jsonl:2 has a tab or the end of a line in 'b"),
+    ([{"text": "a", "b\nc": 1}], ["--output", "x.tsv"], "new.jsonl:1 has a tab or the end of a line in 'b"),
     ([{"text": "a"}], ["--output", "x.xml"], "the ending '.xml'; answers are written as .jsonl, .csv, .tsv"),
     ([{"text": "a"}], ["--output", "new.jsonl"], "is the file of --input"),
     ([{"text": "a"}], ["--output", "there.jsonl"], "is there already; add --overwrite"),
@@ -470,6 +503,7 @@ def test_mistakes_are_one_message_and_leave_nothing(
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "new.jsonl", rows)
     (tmp_path / "there.jsonl").write_text("kept\n")
+    monkeypatch.setattr("tasks.label_predictors.ClassificationPredictor.answer", None)  # nothing is answered before
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     code, said = run_recipe("predict", "--model", classifier, "--input", "new.jsonl", "--output", "x.jsonl", *words)
     assert code == 2, said
@@ -579,6 +613,18 @@ def test_a_file_that_breaks_off_is_not_there(tmp_path) -> None:
         with pytest.raises(TaskError, match="no more"):
             write_answers(rows=rows(), path=tmp_path / name)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_only_answers_bring_is_refused_as_they_come(tmp_path) -> None:
+    for rows, name, message in (
+        ([{"a": "1"}, {"a": "1", "b": 2}], "x.csv", "row 2 has a column 'b', which the first row has not"),
+        ([{"a": "1"}, {"a": "2\t3"}], "x.tsv", "row 2 has a tab or the end of a line"),
+    ):
+        with pytest.raises(TaskError, match=message):
+            write_answers(rows=rows, path=tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    assert write_answers(rows=[{"a": ["1\t", "\n"], "b": None}], path=tmp_path / "x.tsv") == 1
+    assert (tmp_path / "x.tsv").read_text() == 'a\tb\n["1\\t", "\\n"]\t\n'
 
 
 def test_cells_come_back(tmp_path) -> None:

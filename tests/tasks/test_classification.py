@@ -416,6 +416,14 @@ def test_a_label_unknown_to_training_is_named(tokenizer):
         task(tokenizer, records(ROWS), eval_rows=held_out)
 
 
+@pytest.mark.parametrize("label", [[[1], [0]], [0, {}], [1, 2], [1, 0, 0], [1, None], ["1", "0"], 1])
+def test_a_row_without_zeros_and_ones_is_named(tokenizer, label):
+    rows = records([{"text": f"fox {i}", "label": [i % 2, 1 - i % 2]} for i in range(6)])
+    held_out = records([{"text": "fox", "label": label}], path="dev.jsonl")
+    with pytest.raises(TaskError, match=r"dev.jsonl:2: .*'label' holds .*, not 2 zeros and ones as the training"):
+        task(tokenizer, rows, eval_rows=held_out)
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [

@@ -184,6 +184,12 @@ def test_baselines_are_those_of_words(tokenizer):
     assert scored.baseline()["spearman"] > 0.8
 
 
+def test_the_words_of_a_baseline_keep_their_marks(tokenizer):
+    """Without its vowel signs every word here is the same one."""
+    rows = [{"anchor": f"ह{sign}", "positive": f"ह{sign} है"} for sign in "ािीुूेो"]
+    assert task(tokenizer, rows, eval_rows=rows).baseline()["recall_at_1"] == 1.0
+
+
 def test_what_cannot_be_told_apart_is_not_found(tokenizer):
     """A TF-IDF of texts with no word in common, or a model that gives all texts one vector."""
     work = task(tokenizer, PAIRS, eval_rows=PAIRS)

@@ -331,6 +331,13 @@ def test_generated_texts():
     assert found["rouge2"] == 0.0 and found["bleu"] == pytest.approx(0.0, abs=20) and 0 < found["chrf"] < 100
 
 
+def test_rouge_counts_words_of_any_script():
+    pytest.importorskip("rouge_score"), pytest.importorskip("sacrebleu")
+    for guess, gold in (("हिन्दी में", "हिन्दी नदी"), ("Zu\u0308rich hier", "Zu\u0308rich da")):
+        found = generation_metrics(predictions=[guess], references=[[gold]])
+        assert found["rouge1"] == pytest.approx(50.0) and found["rouge2"] == 0.0  # one word of two, and no pair
+
+
 def test_bleu_and_rouge_equal_what_the_packages_say():
     sacrebleu = pytest.importorskip("sacrebleu")
     scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rougeL"])

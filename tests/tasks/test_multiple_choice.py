@@ -16,7 +16,6 @@ from tasks import TaskError
 from tasks.choices import Columns, find_reading, guess_columns, numbered_columns, read_labels, read_problems
 from tasks.multiple_choice import MultipleChoice, split_choices
 from tasks.rows import as_rows
-from tasks.splits import split_groups
 
 
 @dataclasses.dataclass
@@ -246,15 +245,6 @@ def test_baseline_is_the_better_of_two_guesses(tokenizer):
 
 
 # Held-out part and what people are told
-
-
-def test_contexts_are_held_out_whole():
-    groups = [context for context in "abcdefghij" for _ in range(3)]
-    train, held_out = split_groups(groups=groups, fraction=0.2, seed=1)
-    assert len(held_out) == 6 and sorted(train + held_out) == list(range(30))
-    assert not {groups[i] for i in train} & {groups[i] for i in held_out}
-    assert split_groups(groups=groups, fraction=0.2, seed=1) == (train, held_out)
-    assert split_groups(groups=["a"] * 4, fraction=0.2, seed=1)[1]
 
 
 def test_what_people_are_told(tokenizer):

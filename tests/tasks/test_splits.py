@@ -1,6 +1,16 @@
-"""Which labels are said to be hardly among the held-out rows; the splits themselves are tested with their tasks."""
+"""Groups are held out whole; and which labels are said to be hardly among the held-out rows."""
 
-from tasks.splits import FEW, scarce_labels
+from tasks.splits import FEW, scarce_labels, split_groups
+
+
+def test_groups_are_held_out_whole() -> None:
+    groups = [context for context in "abcdefghij" for _ in range(3)]
+    train, held_out = split_groups(groups=groups, fraction=0.2, seed=1)
+    assert len(held_out) == 6 and sorted(train + held_out) == list(range(30))
+    assert not {groups[i] for i in train} & {groups[i] for i in held_out}
+    assert split_groups(groups=groups, fraction=0.2, seed=1) == (train, held_out)
+    kept, out = split_groups(groups=["a"] * 4, fraction=0.25, seed=1)  # of one group single rows
+    assert (len(kept), len(out)) == (3, 1)
 
 
 def test_labels_with_few_held_out_rows_are_named_the_rarest_first() -> None:
