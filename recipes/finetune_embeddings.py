@@ -97,7 +97,10 @@ def main() -> None:
             print(f"learning rate {data.learning_rate:g}, in proportion to the weights (--learning_rate)", flush=True)
     shared = ("output_dir", "batch_size", "max_steps", "max_epochs", "learning_rate", "warmup_steps", "eval_steps")
     folder, title = Path(data.output_dir), f"{work.name}, {work.kind}"
-    with closing(RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=title)) as log:
+    rate = data.learning_rate
+    with closing(
+        RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=title, peak_rate=rate)
+    ) as log:
         results = work.train(
             encoder,
             log=log,
