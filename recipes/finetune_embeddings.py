@@ -112,7 +112,10 @@ def main() -> None:
     if is_main and fixed.learning_rate is None:
         print(f"learning rate {data.learning_rate:g}, in proportion to the weights (--learning_rate)", flush=True)
     folder, title = Path(data.output_dir), f"{work.name}, {work.kind}"
-    with closing(RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=title)) as log:
+    rate = data.learning_rate
+    with closing(
+        RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=title, peak_rate=rate)
+    ) as log:
         results = work.train(
             encoder,
             log=log,

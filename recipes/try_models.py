@@ -3,17 +3,19 @@
     python recipes/try_models.py --model runs/model                        # fills masks or continues prompts
     python recipes/try_models.py --model runs/classifier                   # takes its predictions.jsonl as examples
 
-What it does follows from the model: an encoder fills masks, a decoder continues prompts, a classifier and a question
-answerer take examples from the predictions.jsonl that fine-tuning wrote. Nothing of Lacuna is imported: the modelling
-code comes from the checkpoint itself, hence `trust_remote_code=True`.
+What it does follows from the model: masks are filled, prompts continued, gaps mended; what was fine-tuned answers its
+predictions.jsonl. The modelling code comes from the checkpoint itself, hence `trust_remote_code=True`.
 """
 
 import argparse
 import json
+import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 
 MASKED = [
     "Return a new [MASK] with the same items.",
@@ -23,22 +25,21 @@ MASKED = [
 PROMPTS = ["Return the number of", "This module provides"]
 
 
-def fill_masks(folder: str, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+def show(given: str, found: str, right: object = None) -> None:
+    """What a model was given, what it makes of it, and what would be right where that is known."""
+    known = "" if right is None else f" (right: {', '.join(right) or 'none' if isinstance(right, list) else right})"
+    print(f"  {' '.join(given.split())[:90]}\n      {' '.join(found.split())}{known}")
+
+
+def fill_masks(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """The three likeliest tokens for each mask."""
-    model = transformers.AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True).eval()
+    fill = transformers.pipeline("fill-mask", model=folder, trust_remote_code=True, top_k=3)
     for text in MASKED:
-        batch = tokenizer(text.replace("[MASK]", tokenizer.mask_token), return_tensors="pt")
-        place = int((batch["input_ids"][0] == tokenizer.mask_token_id).nonzero())
-        with torch.no_grad():
-            chances = model(**batch).logits[0, place].softmax(dim=-1)
-        best = chances.topk(3)
-        guesses = ", ".join(
-            f"{tokenizer.decode(token).strip()!r} {chance:.0%}" for chance, token in zip(*best, strict=True)
-        )
-        print(f"  {text}\n      {guesses}")
+        found = fill(text.replace("[MASK]", tokenizer.mask_token))
+        show(text, ", ".join(f"{each['token_str'].strip()!r} {each['score']:.0%}" for each in found))
 
 
-def continue_prompts(folder: str, tokenizer: transformers.PreTrainedTokenizerBase) -> None:
+def continue_prompts(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """Forty tokens after each prompt, the likeliest one each time, without repeating five of them."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
     for text in PROMPTS:
@@ -47,56 +48,100 @@ def continue_prompts(folder: str, tokenizer: transformers.PreTrainedTokenizerBas
         print(f"  {text} ... {' '.join(tokenizer.decode(ids[0], skip_special_tokens=True)[len(text) :].split())}")
 
 
-def classify(folder: str, examples: list[dict]) -> None:
-    """What each text is taken for, beside what it is."""
-    classifier = transformers.pipeline("text-classification", model=folder, trust_remote_code=True)
-    for row in examples:
-        given = {"text": row["text"], "text_pair": row["text_pair"]} if "text_pair" in row else row["text"]
-        best = classifier(given, truncation=True, max_length=128)
-        best = best[0] if isinstance(best, list) else best
-        shown = " ".join(row["text"].split())[:90]
-        print(f"  {shown}\n      {best['label']} {best['score']:.0%} (right: {row['gold']})")
+def write(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
+    """What is written from each source; without sources a text with a gap anew, or what was in the gap."""
+    pair = settings["is_encoder_decoder"]  # else a decoder, which goes on after the source and a token that ends it
+    auto = transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModelForCausalLM
+    model = auto.from_pretrained(folder, trust_remote_code=True).eval()
+    border = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
+    end = border if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+    gap = "<extra_id_0>" if "<extra_id_0>" in tokenizer.get_vocab() else tokenizer.mask_token or ""
+    for row in rows or [{"source": text.replace("[MASK]", gap)} for text in MASKED]:
+        source = settings.get("source_prefix", "") + row["source"]
+        ids = tokenizer(source, truncation=True, max_length=settings.get("max_length", 256))["input_ids"]
+        ids += [] if pair or ids[-1:] == [border] else [border]
+        given = torch.tensor([ids])
+        how = {"max_new_tokens": settings.get("max_target_length", 64), "num_beams": settings.get("num_beams", 1)}
+        how |= {"eos_token_id": end, "pad_token_id": tokenizer.pad_token_id, "do_sample": False}
+        written = model.generate(given, attention_mask=torch.ones_like(given), **how)[0, 1 if pair else len(ids) :]
+        show(row["source"], tokenizer.decode(written, skip_special_tokens=True).strip() or "nothing", row.get("gold"))
 
 
-def answer(folder: str, examples: list[dict]) -> None:
+def classify(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
+    """What each text is taken for, beside what it is: a label, the labels that hold, or a number."""
+    classifier = transformers.pipeline("text-classification", model=folder, trust_remote_code=True, top_k=None)
+    kind, least = classifier.model.config.problem_type, settings.get("threshold", 0.5)
+    for row in rows:
+        given = {"text": row["text"]} | ({"text_pair": row["text_pair"]} if "text_pair" in row else {})
+        found = classifier([given], truncation=True, max_length=settings.get("max_length", 128))[0]
+        several = [each for each in found if each["score"] > least]
+        found = {"regression": found, "multi_label_classification": several}.get(kind, found[:1])
+        form = "{label} {score:.4g}" if kind == "regression" else "{label} {score:.0%}"
+        show(row["text"], ", ".join(form.format(**each) for each in found) or "none", row.get("gold"))
+
+
+def tag(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
+    """The entities of each text."""
+    tagger = transformers.pipeline("ner", model=folder, trust_remote_code=True, aggregation_strategy="first")
+    for row in rows:
+        found = [f"{each['word'].strip()} ({each['entity_group']})" for each in tagger(row["text"])]
+        gold = [each if isinstance(each, str) else f"{each['text']} ({each['type']})" for each in row.get("gold", [])]
+        show(row["text"], ", ".join(found) or "none", gold if "gold" in row else None)
+
+
+def answer(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """The context of each question with the likeliest span marked, by the pipeline that the folder brings along."""
     answers = transformers.pipeline("question-answering", model=folder, trust_remote_code=True)
-    for row in examples:
+    for row in rows:
         best, context = answers(row), row["context"]
-        first, last = best["start"], best["end"]
-        around = f"{context[max(0, first - 60) : first]}>>{best['answer']}<<{context[last : last + 30]}"
-        right = row["gold"][0] if row["gold"] else "it does not say"
-        print(f"  {row['question']}\n      ...{' '.join(around.split())}... (right: {right})")
+        around = f"{context[: best['start']][-60:]}>>{best['answer']}<<{context[best['end'] :][:30]}"
+        show(row["question"], f"...{around}...", (row.get("gold", [None]) or ["it does not say"])[0])
+
+
+HEADS = {
+    "ForMaskedLM": fill_masks,
+    "ForPreTraining": fill_masks,
+    "ForCausalLM": continue_prompts,
+    "ForConditionalGeneration": write,
+    "ForSequenceClassification": classify,
+    "ForTokenClassification": tag,
+    "ForQuestionAnswering": answer,
+}
+
+
+def try_model(model: str, examples: str | None, number: int) -> None:
+    """What a model is for, by its head and by what fine-tuning says of it; ValueError where nothing can be done."""
+    if not Path(model, "config.json").is_file():
+        raise ValueError(f"--model {model} is not the folder of a model: it has no config.json")
+    config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=True)
+    head = "SentenceTransformer" if Path(model, "modules.json").is_file() else (config.architectures or ["no name"])[0]
+    do = next((HEADS[ending] for ending in HEADS if head.endswith(ending)), None)
+    if do is None:
+        raise ValueError(f"--model {model}: its head, {head}, is for recipes/predict.py --model {model} --input FILE")
+    settings, rows = {"is_encoder_decoder": config.is_encoder_decoder}, []
+    if (path := Path(model, "task.json")).is_file():
+        settings |= json.loads(path.read_text(encoding="utf-8"))
+    do = write if settings.get("name") == "sequence_to_sequence" else do
+    if do in (classify, tag, answer) or (do is write and (examples or "name" in settings)):
+        if not (path := Path(examples or Path(model, "predictions.jsonl"))).is_file():
+            raise ValueError(f"--examples {path}: no such file; fine-tuning writes predictions.jsonl beside the model")
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:number]]
+    do(model, transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=True), settings, rows)
 
 
 def main() -> None:
-    """Load the folder's configuration, then do what its head is for."""
+    """Parse and try; what is wrong with a folder or a file is one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="Folder of a model.")
     parser.add_argument("--examples", help="Examples for a fine-tuned model. Default: its predictions.jsonl.")
     parser.add_argument("--number", type=int, default=2, help="Examples to show.")
-    options = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
-
-    if not Path(options.model, "config.json").is_file():
-        parser.error(f"--model {options.model} is not the folder of a model: it has no config.json")
-    config = transformers.AutoConfig.from_pretrained(options.model, trust_remote_code=True)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(options.model, trust_remote_code=True)
-    head = (config.architectures or [""])[0]
-    examples: list[dict] = []
-    if "SequenceClassification" in head or "QuestionAnswering" in head:
-        path = Path(options.examples or Path(options.model, "predictions.jsonl"))
-        if not path.is_file():
-            parser.error(f"--examples {path}: no such file; fine-tuning writes predictions.jsonl beside the model")
-        examples = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[: options.number]]
-    if "CausalLM" in head:
-        continue_prompts(options.model, tokenizer)
-    elif "SequenceClassification" in head:
-        classify(options.model, examples)
-    elif "QuestionAnswering" in head:
-        answer(options.model, examples)
-    else:
-        fill_masks(options.model, tokenizer)
+    warnings.simplefilter("ignore")
+    try:
+        try_model(**vars(parser.parse_args()))
+    except (KeyError, OSError, ValueError, SafetensorError) as error:
+        known = {KeyError: "--examples: a row has no ", json.JSONDecodeError: "--examples: a line is not JSON: "}
+        parser.error(known.get(type(error), "") + " ".join(str(error).split()))
 
 
 if __name__ == "__main__":

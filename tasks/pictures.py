@@ -92,19 +92,18 @@ def _draw_bars(figure: Any, table: Table, heading: str) -> None:
     axes = figure.add_axes((0, 0, 1, 1))
     places = np.arange(len(rows))
     found = [[_cell(row[list(table.columns).index(column)]) for row in rows] for column in table.bars]
-    highest = 100.0 if any((value or 0.0) > 1 for values in found for value in values) else 1.0
     colours = (BLUE, VERMILION, GREEN, "#999999")
     for position, (column, values, colour) in enumerate(zip(table.bars, found, colours, strict=False)):
         at = places + (position - (len(table.bars) - 1) / 2) * width
         axes.barh(at, [value or 0.0 for value in values], height=0.92 * width, color=colour, label=column)
         for place, value in zip(at, values, strict=True):
             if value is not None:  # also 0, which would be no bar at all
-                said = f" {value:.1f}" if highest > 1 else f" {value:.2f}"
+                said = f" {value:.1f}" if table.highest > 1 else f" {value:.2f}"
                 axes.text(value, place, said, va="center", fontsize=8 if len(table.bars) == 1 else 6.5)
     axes.set_yticks(places, names, parse_math=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(0, 1.07 * highest)  # with room for the number of the longest bar
-    axes.set_xticks(np.linspace(0, highest, 6))
+    axes.set_xlim(0, 1.07 * table.highest)  # with room for the number of the longest bar
+    axes.set_xticks(np.linspace(0, table.highest, 6))
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)

@@ -341,7 +341,8 @@ class QuestionAnswering(Task):
             with_answer.setdefault("has an answer" if question.answers else "has none", []).append(mark)
         columns, bars = ("question", "exact_match", "f1", "questions"), ("exact_match", "f1")
         order = sorted(marks, key=lambda word: (word == "others", -len(marks[word])))
-        shown = {"By the first word of the question": Table(columns, [_row(w, marks[w]) for w in order], bars=bars)}
+        by_word = Table(columns, [_row(word, marks[word]) for word in order], bars=bars, highest=100.0)
+        shown = {"By the first word of the question": by_word}
         if self.may_have_none:
             rows = [_row(name, part) for name, part in sorted(with_answer.items())]
             shown["With and without an answer"] = Table(columns, rows)

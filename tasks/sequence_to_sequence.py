@@ -14,11 +14,9 @@ from tasks.metrics import generation_metrics
 from tasks.pairs import TextPair, guess_columns, read_pairs, unfold
 from tasks.rows import as_rows
 from tasks.splits import split_groups
-from tasks.tables import Matrix, Points, Table
+from tasks.tables import Matrix, Points, Table, groups
 from tasks.task import Inputs, Task
 from tasks.writing import IGNORED, Writer
-
-_PARTS = 5  # of the held-out texts, by the length of the source
 
 
 class SequenceToSequence(Task):
@@ -202,17 +200,14 @@ class SequenceToSequence(Task):
         return readable
 
     def tables(self) -> dict[str, Matrix | Table | Points]:
-        """Scores by the length of the source, in parts of equal numbers of texts."""
-        order = sorted(self.records, key=lambda record: len(self._eval_pairs[record["row"]].source.split()))
+        """Scores by the length of the source, in parts of about as many texts each."""
+        words = [len(self._eval_pairs[record["row"]].source.split()) for record in self.records]
         rows: list[list[object]] = []
-        for part in range(_PARTS):
-            some = order[len(order) * part // _PARTS : len(order) * (part + 1) // _PARTS]
-            if some:
-                words = [len(self._eval_pairs[record["row"]].source.split()) for record in some]
-                found = self._scores({record["row"]: record["prediction"] for record in some})
-                rows.append([f"{words[0]} to {words[-1]}", len(some), found["bleu"], found["chrf"], found["rougeL"]])
+        for name, part in groups(words):
+            found = self._scores({self.records[i]["row"]: self.records[i]["prediction"] for i in part})
+            rows.append([name, len(part), found["bleu"], found["chrf"], found["rougeL"]])
         columns = ("words of the source", "texts", "bleu", "chrf", "rougeL")
-        return {"By the length of the source": Table(columns, rows, bars=columns[2:])}
+        return {"By the length of the source": Table(columns, rows, bars=columns[2:], highest=100.0)}
 
     def settings(self) -> dict[str, Any]:
         """What `recipes/predict.py` needs to write from new sources."""

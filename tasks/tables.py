@@ -18,6 +18,33 @@ def number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def groups(values: Sequence[float], *, most: int = 5) -> list[tuple[str, list[int]]]:
+    """Numbers in up to `most` parts of about as many each, from the smallest on; equal ones are never parted.
+
+    Returns:
+        The name of each part ("10", "11 to 13") and the places of its numbers.
+    """
+    places: dict[float, list[int]] = {}
+    for place, value in enumerate(values):
+        places.setdefault(float(f"{value:.9g}"), []).append(place)
+    parts: dict[int, list[float]] = {}
+    before = 0
+    for value in sorted(places):
+        middle = 2 * before + len(places[value])
+        parts.setdefault(most * middle // (2 * len(values)), []).append(value)
+        before += len(places[value])
+    ends = {value for part in parts.values() for value in (part[0], part[-1])}
+    digits = next(n for n in range(4, 10) if n == 9 or len({f"{end:.{n}g}" for end in ends}) == len(ends))
+    names = {end: f"{end:.{digits}g}" if end % 1 or abs(end) >= 1e9 else number(int(end)) for end in ends}
+    return [
+        (
+            names[part[0]] if len(part) == 1 else f"{names[part[0]]} to {names[part[-1]]}",
+            [place for value in part for place in places[value]],
+        )
+        for part in parts.values()
+    ]
+
+
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Lines of a table; the first column is text, the others stand to the right."""
     lines = [[str(column) for column in columns], ["---", *["---:"] * (len(columns) - 1)]]
@@ -76,7 +103,9 @@ class Table:
     """The first names the rows."""
     rows: Sequence[Sequence[object]]
     bars: Sequence[str] = ()
-    """Columns of numbers from 0 to 1, or all from 0 to 100, that are drawn."""
+    """Columns of numbers that are drawn."""
+    highest: float = 1.0
+    """What the best of them would be: 1 for shares, 100 for scores out of 100."""
 
     def text(self) -> list[str]:
         """The table, or that nothing is in it."""
@@ -94,16 +123,12 @@ class Points:
 
     def text(self) -> list[str]:
         """Means by fifths of the right numbers; beside them mean distances, or quartiles where scales differ."""
-        order = sorted(range(len(self.gold)), key=lambda row: self.gold[row])
         right, guess = self.scales or ("gold", "prediction")
         further = ["lower quartile", "upper quartile"] if self.scales else ["mean distance"]
         rows: list[list[object]] = []
-        for fifth in range(5):
-            part = order[len(order) * fifth // 5 : len(order) * (fifth + 1) // 5]
-            if part:
-                gold, said = [self.gold[row] for row in part], [self.predicted[row] for row in part]
-                off = sum(abs(a - b) for a, b in zip(gold, said, strict=True)) / len(part)
-                spread = np.quantile(said, (0.25, 0.75)).tolist() if self.scales else [off]
-                name = f"{number(float(gold[0]))} to {number(float(gold[-1]))}"
-                rows.append([name, len(part), sum(gold) / len(part), sum(said) / len(part), *spread])
+        for name, part in groups(self.gold):
+            gold, said = [self.gold[row] for row in part], [self.predicted[row] for row in part]
+            off = sum(abs(a - b) for a, b in zip(gold, said, strict=True)) / len(part)
+            spread = np.quantile(said, (0.25, 0.75)).tolist() if self.scales else [off]
+            rows.append([name, len(part), sum(gold) / len(part), sum(said) / len(part), *spread])
         return markdown_table([right, "examples", f"mean {right}", f"mean {guess}", *further], rows)

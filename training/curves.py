@@ -2,6 +2,8 @@
 
 import math
 import warnings
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ _STYLE = {
     "axes.edgecolor": QUIET,
     "axes.linewidth": 0.8,
     "axes.labelcolor": QUIET,
+    "axes.titlesize": 10.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -80,22 +83,36 @@ def thinned(steps: NDArray[np.float64], values: NDArray[np.float64], most: int =
     return steps[kept], values[kept]
 
 
-def short(value: float, _: Any = None) -> str:
-    """A number on an axis: 12k, 1.5M, 0.25, 3e-04."""
-    size = abs(value)
+def short(value: float, *, digits: int = 4) -> str:
+    """A number on an axis: 12k, 1.5M, 0.25, 0.0003."""
     for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if size >= scale:
-            return f"{value / scale:.4g}{unit}"
-    return f"{value:.4g}" if size >= 1e-3 or not size else f"{value:.3g}"
+        if abs(value) >= scale:
+            return f"{value / scale:.{digits}g}{unit}"
+    return f"{value:.{digits}g}"
 
 
-def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "") -> None:
+def tick_names(ticks: Sequence[float]) -> list[str]:
+    """The numbers along an axis, with as many digits as each needs to stand where it says; tiny ones as 2.5e-4."""
+    step = min((b - a for a, b in pairwise(ticks)), default=0.0)
+    ticks = [0.0 if abs(tick) < step / 100 else tick for tick in ticks]
+    digits = 4
+    while digits < 15 and any(abs(float(f"{tick:.{digits}g}") - tick) > step / 100 for tick in ticks):
+        digits += 1
+    if 0 < max(map(abs, ticks), default=0.0) < 1e-3:
+        powers = [math.floor(math.log10(abs(tick))) if tick else 0 for tick in ticks]
+        parts = zip(ticks, powers, strict=True)
+        return [f"{tick / 10.0**power:.{digits}g}" + (f"e{power}" if tick else "") for tick, power in parts]
+    return [short(tick, digits=digits) for tick in ticks]
+
+
+def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "", peak_rate: float | None = None) -> None:
     """Draw train and held-out loss, over held-out metrics, learning rate and throughput, with marks of events.
 
     Args:
         records: the lines of metrics.jsonl.
         path: the PNG file; replaced as a whole.
         title: model and objective.
+        peak_rate: the highest learning rate of the run, which a short one has not logged; None: not known.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -125,7 +142,7 @@ def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "") -
         _draw_loss(loss, records)
         if metrics:
             _draw_metrics(others[0], records, metrics)
-        _draw_rate(others[bool(metrics)], records)
+        _draw_rate(others[bool(metrics)], records, peak_rate)
         if speed:
             _draw_speed(others[-1], records)
         for axes in (loss, *others):
@@ -191,12 +208,12 @@ def _draw_metrics(axes: Any, records: list[dict[str, Any]], metrics: list[str]) 
         axes.legend(loc="upper left", fontsize=8.5, handlelength=1.6, labelspacing=0.25, borderaxespad=0.2)
 
 
-def _draw_rate(axes: Any, records: list[dict[str, Any]]) -> None:
+def _draw_rate(axes: Any, records: list[dict[str, Any]], peak: float | None) -> None:
     steps, values = series(records, "learning_rate")
     _line(axes, steps, values, color=INK, linewidth=1.5)
     axes.fill_between(*thinned(steps, values), color=INK, alpha=0.06, linewidth=0)
-    finite = values[np.isfinite(values)]
-    text = f"  {_last(values)} (peak {finite.max():.4g})" if len(finite) else ""
+    text = f"  {_last(values, '{:.3g}'.format)}" if np.isfinite(values).any() else ""
+    text += f" (peak {peak:.3g})" if text and peak is not None else ""
     axes.set_title("learning rate" + text, loc="left", color=INK)
     axes.set_ylim(0, _above(values))
 
@@ -242,12 +259,25 @@ def _number_steps(axes: Any, records: list[dict[str, Any]]) -> None:
     last = max((record["step"] for record in records if "event" not in record), default=1) or 1
     axes.set_xlim(0, last * 1.01)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    low, high = axes.get_ylim()
+    if (lacking := 1e-4 * max(abs(low), abs(high)) - (high - low)) > 0:  # or numbers would need more digits than fit
+        axes.set_ylim(low - lacking / 2, high + lacking / 2)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(short)
+        axis.set_major_formatter(_named_by(axis))
     if not axes.lines or not any(len(line.get_xdata()) for line in axes.lines):
         axes.set_yticks([])  # nothing to read there yet
     axes.tick_params(length=0)
     axes.set_xlabel("step", loc="right", labelpad=1)
+
+
+def _named_by(axis: Any) -> Callable[[float, int | None], str]:
+    """What names a tick: how many digits it needs depends on the others."""
+
+    def name(value: float, _: int | None) -> str:
+        ticks = axis.get_majorticklocs().tolist()
+        return tick_names(ticks)[ticks.index(value)] if value in ticks else short(value)
+
+    return name
 
 
 def _draw_events(loss: Any, others: list[Any], records: list[dict[str, Any]]) -> None:
@@ -269,8 +299,18 @@ def _draw_events(loss: Any, others: list[Any], records: list[dict[str, Any]]) ->
         _mark(loss, skipped, "skipped step", height=0.065, marker="x", color=INK)
     if spikes := at.get("spike"):
         _mark(loss, spikes, "spike", height=0.94, marker="*", color=ORANGE)
-    if loss.get_legend_handles_labels()[0]:
-        loss.legend(loc="upper right", frameon=True, framealpha=0.85, edgecolor="none", borderaxespad=0.1)
+    if count := len(loss.get_legend_handles_labels()[0]):  # over the axes, where it hides nothing
+        loss.legend(
+            loc="lower right",
+            bbox_to_anchor=(1.0, 1.0),
+            ncols=count if count <= 4 else 3,
+            fontsize=9,
+            handlelength=1.6,
+            columnspacing=1.6,
+            labelspacing=0.3,
+            borderpad=0,
+            borderaxespad=0.6,
+        )
 
 
 def _mark(axes: Any, steps: list[float], name: str, *, height: float, marker: str, color: str) -> None:

@@ -320,6 +320,7 @@ def _open_log(plan: TrainingArguments, progress: Progress, *, title: str, is_mai
         first_step=progress.step,
         done=share_done(plan, progress),
         title=title,
+        peak_rate=plan.learning_rate,
         trackers=_trackers(plan, progress.step) if is_main else None,
     )
 

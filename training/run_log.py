@@ -137,6 +137,7 @@ class RunLog:
         first_step: int,
         done: float,
         title: str = "",
+        peak_rate: float | None = None,
         trackers: Trackers | None = None,
     ) -> None:
         """Open the log of a new or a resumed run.
@@ -147,12 +148,13 @@ class RunLog:
             first_step: optimizer steps that were done before; 0 begins a new log.
             done: share of the run that was done before.
             title: model and objective, for curves.png.
+            peak_rate: the highest learning rate of the run, for curves.png.
             trackers: further places that get each line.
         """
         self.output_dir = output_dir
         self.path = output_dir / "metrics.jsonl"
         self.enabled = enabled
-        self.title = title
+        self.title, self.peak_rate = title, peak_rate
         self.trackers = trackers
         self.records: list[dict[str, Any]] = []
         self.on_terminal = False
@@ -338,7 +340,8 @@ class RunLog:
         if started < self._curves_wait_until and not force:
             return
         try:
-            draw_curves(records=self.records, path=self.output_dir / "curves.png", title=self.title)
+            path = self.output_dir / "curves.png"
+            draw_curves(records=self.records, path=path, title=self.title, peak_rate=self.peak_rate)
             self._undrawn = False
         except Exception as error:
             if not self._curves_failed:

@@ -3,7 +3,7 @@
 import csv
 import errno
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ import pyarrow.parquet
 import pytest
 import torch
 import transformers
-from transformers import AutoTokenizer, BertConfig, PreTrainedTokenizerFast
+from small_models import TEXTS
+from transformers import AutoTokenizer, BertConfig
 
-import modeling
-from modeling import LacunaConfig
 from modeling.pipeline_lacuna import QuestionAnsweringPipeline
 from tasks import PredictionArguments, TaskError
 from tasks.answers import write_answers
@@ -25,55 +24,7 @@ from tasks.question_answering import QuestionAnswering
 from tasks.sequence_to_sequence import SequenceToSequence
 from tasks.token_classification import TokenClassification
 from tasks.words import TOKENS
-from tokenization import adapt_tokenizer, save_tokenizer, train_bpe
-
-TEXTS = [
-    "The quick brown fox jumps over the lazy dog.",
-    "A lacuna is a gap.",
-    "Whoever reads this, in the garden or in the city, has come upon the longest of these texts, and it goes on.",
-    "Müller, naïve and brave.",
-    "The dog sleeps.",
-    "Every gap in the text can be filled, by whoever reads it.",
-    "No.",
-]
-SMALL: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "head_dim": 16,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.2,
-}
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return train_bpe(documents=[text + "\n" for text in TEXTS] * 4, vocab_size=320)
-
-
-@pytest.fixture(scope="session")
-def folder_of(tokenizer, tmp_path_factory) -> Callable[..., Path]:
-    """The folder of a small model with random weights."""
-    root = tmp_path_factory.mktemp("models")
-
-    def make(family: str, head: str, *, settings: dict[str, Any] | None = None, **fields: Any) -> Path:
-        torch.manual_seed(3)
-        config = LacunaConfig.from_family(family, **{**SMALL, **fields, "vocab_size": len(tokenizer)})
-        folder = root / f"{family}_{head}_{len(list(root.iterdir()))}"
-        getattr(modeling, head)(config).save_pretrained(folder)
-        adapted = adapt_tokenizer(
-            tokenizer=tokenizer,
-            shape=config.shape if config.shape == "decoder" else "encoder",
-            segments=config.type_vocab_size > 1,
-            max_length=64,
-        )
-        save_tokenizer(tokenizer=adapted, output_dir=folder)
-        if settings:
-            (folder / "task.json").write_text(json.dumps(settings))
-        return folder
-
-    return make
+from tokenization import save_tokenizer
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:

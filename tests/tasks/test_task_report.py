@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tasks.errors import StorageError
 from tasks.pictures import MOST_LABELS, _draw_bars, draw
 from tasks.report import headline, write_results
-from tasks.tables import Matrix, Points, Table, markdown_table, number
+from tasks.tables import Matrix, Points, Table, groups, markdown_table, number
 from tasks.task import Task
 
 
@@ -179,12 +179,14 @@ def test_a_matrix_is_reduced_to_its_frequent_labels():
     [
         ([["who", 0.5, 1.0], ["what", 0.0, None]], [" 0.50", " 0.00", " 1.00"], 1.0),
         ([["who", 8.25, 100.0], ["what", 0.0, 0.5]], [" 8.2", " 0.0", " 100.0", " 0.5"], 100.0),
+        ([["who", 0.84, 0.5]], [" 0.8", " 0.5"], 100.0),
         ([["who", 0.0, 0.0]], [" 0.00", " 0.00"], 1.0),
     ],
 )
 def test_every_bar_has_its_number_also_that_of_nothing(rows, expected, longest):
     figure = Figure()
-    _draw_bars(figure, Table(["word", "exact_match", "f1"], rows, bars=("exact_match", "f1")), "By word")
+    table = Table(["word", "exact_match", "f1"], rows, bars=("exact_match", "f1"), highest=longest)
+    _draw_bars(figure, table, "By word")
     (axes,) = figure.axes
     assert [text.get_text() for text in axes.texts] == expected
     assert axes.get_xlim()[1] > longest == max(axes.get_xticks())  # the number of the longest bar has room
@@ -200,11 +202,36 @@ def test_bars_and_points(tmp_path):
     write_results(Invented(PREDICTIONS, {"By type": table, "Numbers": points}), RESULTS, tmp_path)
     report = (tmp_path / "report.md").read_text()
     assert "| person | 0.5 | 0.25 | 0.3333 | 12 |\n" in report and "![By type](per-type.png)" in report
-    assert "| 5 to 5 | 1 | 5 | 9 | 4 |\n" in report and "![Numbers](scatter.png)" in report
+    assert "| 5 | 1 | 5 | 9 | 4 |\n" in report and "![Numbers](scatter.png)" in report
     for name in ("per-type.png", "scatter.png"):
         assert picture(tmp_path / name).std() > 0.03
     write_results(Invented(PREDICTIONS, {"By type": Table(["type", "f1"], [["x", 0.1]])}), RESULTS, tmp_path / "plain")
     assert not list((tmp_path / "plain").glob("*.png"))
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ([10] * 5 + [11, 12, 12, 13, 13, 14, 18, 22], ["10", "11 to 12", "13", "14 to 22"]),
+        ([2.118, 2.5, 3.294, 3.294, 3.294, 3.294], ["2.118", "2.5", "3.294"]),
+        ([0.33331, 0.33332, 0.33333, 0.33334, 0.33335], ["0.33331", "0.33332", "0.33333", "0.33334", "0.33335"]),
+        ([0.1 + 0.2, 0.3, 1e12, -0.0], ["0", "0.3", "1e+12"]),
+        ([1500.0, -2.0], ["-2", "1,500"]),
+        ([7] * 9, ["7"]),
+        ([], []),
+    ],
+)
+def test_groups_share_no_number(values, names):
+    found = groups(values)
+    assert [name for name, _ in found] == names
+    assert sorted(place for _, places in found for place in places) == list(range(len(values)))
+
+
+def test_groups_of_different_numbers_are_fifths():
+    values = np.random.default_rng(0).permutation(100)
+    found = groups(values.tolist())
+    assert [name for name, _ in found] == ["0 to 19", "20 to 39", "40 to 59", "60 to 79", "80 to 99"]
+    assert all(sorted(values[places]) == list(range(n * 20, n * 20 + 20)) for n, (_, places) in enumerate(found))
 
 
 def test_what_has_no_scale_in_common_is_not_subtracted(tmp_path, monkeypatch):
@@ -215,7 +242,7 @@ def test_what_has_no_scale_in_common_is_not_subtracted(tmp_path, monkeypatch):
     points = Points(gold, cosines, scales=("score", "cosine"))
     text = "\n".join(points.text())
     assert text.startswith("| score | examples | mean score | mean cosine | lower quartile | upper quartile |\n")
-    assert "| 4 to 4 | 4 | 4 | 0.875 | 0.8375 | 0.9125 |" in text and "distance" not in text
+    assert "| 4 | 4 | 4 | 0.875 | 0.8375 | 0.9125 |" in text and "distance" not in text
     for each in (points, Points(gold, cosines)):
         draw(each, heading="Cosines and scores", path=tmp_path / "scatter.png")
     (apart,), (together,) = (figure.axes for figure in figures)

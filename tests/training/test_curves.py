@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from training.curves import draw_curves, series, short, smoothed, thinned
+from training.curves import draw_curves, series, short, smoothed, thinned, tick_names
 
 
 def line(step: int, **changes: Any) -> dict[str, Any]:
@@ -38,8 +38,8 @@ def drawn(monkeypatch, tmp_path) -> Any:
 
     monkeypatch.setattr(Figure, "savefig", keep)
 
-    def draw(records: list[dict[str, Any]], title: str = "") -> Figure:
-        draw_curves(records=records, path=tmp_path / "curves.png", title=title)
+    def draw(records: list[dict[str, Any]], title: str = "", **options: Any) -> Figure:
+        draw_curves(records=records, path=tmp_path / "curves.png", title=title, **options)
         assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
         with Image.open(tmp_path / "curves.png") as picture:
             picture.verify()
@@ -60,12 +60,12 @@ def test_what_a_run_shows(drawn) -> None:
     records = [line(step, mfu=0.31) for step in range(1, 121)]
     records += [{"step": step, "eval_loss": 3.5 - step / 100, "eval_f1": 0.5} for step in (40, 80, 120)]
     records += [mark(40, "checkpoint"), mark(80, "checkpoint"), mark(80, "resume"), mark(90, "skipped")]
-    figure = drawn(records, "BertForMaskedLM  ·  mlm")
+    figure = drawn(records, "BertForMaskedLM  ·  mlm", peak_rate=0.002)
     loss, quality, rate, speed = figure.axes
     assert titles(figure) == [
         "loss",
         "held out",
-        "learning rate  0.001 (peak 0.001)",
+        "learning rate  0.001 (peak 0.002)",
         "tokens per second  1k, MFU 31.0%",
     ]
     assert legend(loss) == [
@@ -115,7 +115,7 @@ def test_nothing_is_numbered_that_is_not_there(drawn) -> None:
 
 def test_a_trainer_that_counts_no_tokens_has_no_speed(drawn) -> None:
     records = [{"step": step, "loss": 1.0, "learning_rate": 1e-3} for step in (1, 2)]
-    rate = "learning rate  0.001 (peak 0.001)"
+    rate = "learning rate  0.001"
     assert titles(drawn(records)) == ["loss", rate]
     assert titles(drawn([*records, {"step": 2, "eval_f1": 0.5}])) == ["loss", "held out", rate]
 
@@ -126,6 +126,34 @@ def test_neither_a_spike_nor_the_first_steps_press_the_rest_flat(drawn) -> None:
     axes = drawn(records).axes[0]
     assert axes.get_ylim()[1] < 4.0 and axes.get_ylim()[0] < 2.0
     assert legend(axes)[0].endswith("(from 10.71)")
+
+
+WIDE = {"learning_rate": 1.2345e-4, "tokens_per_second": 123456.7, "mfu": 0.98765}
+
+
+@pytest.mark.parametrize("events", [[], ["checkpoint"], ["checkpoint", "resume", "skipped", "spike"]])
+@pytest.mark.parametrize("count", [1, 3, 200])
+def test_no_words_lie_over_others_or_over_lines(drawn, count: int, events: list[str]) -> None:
+    records = [line(step, **WIDE, loss=2.0 + step / 1000) for step in range(1, count + 1)]
+    records += [{"step": count, "eval_loss": 2.34567, "eval_accuracy": 0.12345}]
+    records += [mark(step, event) for event in events for step in range(1, count + 1)]
+    figure = drawn(records, "LacunaForMaskedLM, mlm", peak_rate=1.2345e-4)
+    loss, *others = figure.axes
+    words = [axes._left_title.get_window_extent() for axes in figure.axes] + [loss.get_legend().get_window_extent()]
+    words += [text.get_window_extent() for text in figure.texts]
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in words)
+    overlaps = [(a, b) for a, one in enumerate(words) for b, other in enumerate(words[:a]) if one.overlaps(other)]
+    assert not overlaps and not any(words[len(figure.axes)].overlaps(axes.bbox) for axes in figure.axes)
+    assert others[1].get_title(loc="left") == "learning rate  0.000123 (peak 0.000123)"
+
+
+@pytest.mark.parametrize("spread", [1e-9, 1e-5, 3e-3, 0.2, 5.0])
+def test_each_number_along_an_axis_is_another_one(drawn, spread: float) -> None:
+    figure = drawn([line(step, loss=9.7346 + spread * step / 30) for step in (10, 20, 30)])
+    for axes in figure.axes:
+        shown = [label.get_text() for label in axes.get_yticklabels()]
+        assert len(set(shown)) == len(shown) and max(map(len, shown)) <= 7
+        assert min(label.get_window_extent().x0 for label in axes.get_yticklabels()) > 0
 
 
 def test_a_mean_that_follows() -> None:
@@ -162,6 +190,13 @@ def test_series_are_in_order_and_without_marks() -> None:
 def test_numbers_on_axes() -> None:
     numbers = (0, 0.25, 1e-3, 3e-4, 950, 12_000, 1_500_000, 2e9, -2000)
     assert [short(number) for number in numbers] == ["0", "0.25", "0.001", "0.0003", "950", "12k", "1.5M", "2G", "-2k"]
+
+
+def test_numbers_that_stand_together() -> None:
+    assert tick_names([9.732, 9.7325, 9.733]) == ["9.732", "9.7325", "9.733"]
+    assert tick_names([0.0, 2.5e-5, 1e-4, 1.25e-4]) == ["0", "2.5e-5", "1e-4", "1.25e-4"]
+    assert tick_names([-1.0, 3e-17, 1.0]) == ["-1", "0", "1"]
+    assert tick_names([0.0, 12_500.0]) == ["0", "12.5k"] and tick_names([2.0]) == ["2"] and tick_names([]) == []
 
 
 def test_a_hundred_thousand_lines(drawn) -> None:

@@ -202,13 +202,13 @@ def test_curves_that_cannot_be_drawn_are_one_warning(tmp_path, monkeypatch, caps
 def test_drawing_takes_a_tenth_of_the_time_and_the_end_is_drawn(tmp_path, monkeypatch, clock) -> None:
     drawn: list[int] = []
 
-    def draw(*, records: list[dict[str, Any]], path: Path, title: str) -> None:
-        assert path == tmp_path / "curves.png" and title == "a model"
+    def draw(*, records: list[dict[str, Any]], path: Path, title: str, peak_rate: float) -> None:
+        assert path == tmp_path / "curves.png" and title == "a model" and peak_rate == 0.5
         drawn.append(records[-1]["step"])
         clock.now += 2.0
 
     monkeypatch.setattr(run_log, "draw_curves", draw)
-    log = open_log(tmp_path, title="a model")
+    log = open_log(tmp_path, title="a model", peak_rate=0.5)
     for step in range(1, 10):
         clock.now += 7.0
         log.evaluation({"step": step, "eval_loss": 1.0})

@@ -1,0 +1,44 @@
+"""Small models with random weights."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import SMALL, TEXTS
+from transformers import PreTrainedTokenizerFast
+
+import modeling
+from modeling import LacunaConfig
+from tokenization import adapt_tokenizer, save_tokenizer, train_bpe
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_bpe(documents=[text + "\n" for text in TEXTS] * 4, vocab_size=320)
+
+
+@pytest.fixture(scope="session")
+def folder_of(tokenizer, tmp_path_factory) -> Callable[..., Path]:
+    """The folder of a small model with random weights."""
+    root = tmp_path_factory.mktemp("models")
+
+    def make(family: str, head: str, *, settings: dict[str, Any] | None = None, **fields: Any) -> Path:
+        torch.manual_seed(3)
+        config = LacunaConfig.from_family(family, **{**SMALL, **fields, "vocab_size": len(tokenizer)})
+        folder = root / f"{family}_{head}_{len(list(root.iterdir()))}"
+        getattr(modeling, head)(config).save_pretrained(folder)
+        adapted = adapt_tokenizer(
+            tokenizer=tokenizer,
+            shape=config.shape if config.shape == "decoder" else "encoder",
+            segments=config.type_vocab_size > 1,
+            max_length=64,
+        )
+        save_tokenizer(tokenizer=adapted, output_dir=folder)
+        if settings:
+            (folder / "task.json").write_text(json.dumps(settings))
+        return folder
+
+    return make

@@ -1,0 +1,123 @@
+"""recipes/try_models.py: every head does what it is for; a mistake is one line."""
+
+import json
+import re
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from small_models import TEXTS
+from transformers import AutoTokenizer
+
+from modeling.pipeline_lacuna import add_question_pipeline
+
+RECIPE = str(Path(__file__).resolve().parents[2] / "recipes" / "try_models.py")
+NAMED = {"id2label": {0: "bad", 1: "good", 2: "odd"}, "label2id": {"bad": 0, "good": 1, "odd": 2}}
+KINDS = ["O", "B-place", "I-place", "B-person", "I-person"]
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs the recipe and returns what it printed; what it refuses with 2 it returns too."""
+
+    def run(*words: object) -> str:
+        monkeypatch.setattr(sys, "argv", [RECIPE, *map(str, words)])
+        capsys.readouterr()
+        try:
+            runpy.run_path(RECIPE, run_name="__main__")
+        except SystemExit as left:
+            assert left.code == 2
+            return capsys.readouterr().err.splitlines()[-1].removeprefix("try_models.py: error: ")
+        return capsys.readouterr().out
+
+    return run
+
+
+def given(folder: Path, *rows: dict[str, Any]) -> Path:
+    (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("head", ["LacunaForMaskedLM", "LacunaForPreTraining"])
+def test_masks_are_filled(head: str, folder_of, tried) -> None:
+    said = tried("--model", folder_of("bert", head))
+    assert len(re.findall(r"^      '.*' \d+%, '.*' \d+%, '.*' \d+%$", said, flags=re.MULTILINE)) == 3
+    assert "  Return a new [MASK] with the same items.\n" in said
+
+
+def test_prompts_go_on_and_gaps_are_mended(folder_of, tried) -> None:
+    assert "  This module provides ... " in tried("--model", folder_of("qwen3", "LacunaForCausalLM"))
+    said = tried("--model", folder_of("bart", "LacunaForConditionalGeneration")).splitlines()
+    assert len(said) == 6 and said[0] == "  Return a new [MASK] with the same items."
+
+
+@pytest.mark.parametrize(
+    ("family", "head"), [("bart", "LacunaForConditionalGeneration"), ("qwen3", "LacunaForCausalLM")]
+)
+def test_a_text_is_written_as_in_evaluation(family: str, head: str, folder_of, run_recipe, tried, tmp_path) -> None:
+    settings = {"max_length": 24, "max_target_length": 12, "source_prefix": "write: ", "source_column": "source"}
+    folder = folder_of(family, head, settings={"name": "sequence_to_sequence", **settings})
+    said = tried("--model", given(folder, *({"source": text, "gold": "a b"} for text in TEXTS)), "--number", 7)
+    words = ["--input", folder / "predictions.jsonl", "--output", tmp_path / "written.jsonl"]
+    assert run_recipe("predict", "--model", folder, *words)[0] == 0
+    wanted = [json.loads(line)["prediction"] for line in (tmp_path / "written.jsonl").read_text().splitlines()]
+    assert len(set(wanted)) > 1 and said.splitlines()[1::2] == [
+        f"      {' '.join(text.split()) or 'nothing'} (right: a b)" for text in wanted
+    ]
+
+
+def test_labels_several_labels_and_numbers(folder_of, tried) -> None:
+    rows = [{"text": text, "gold": "odd"} for text in TEXTS]
+    one = folder_of("modernbert", "LacunaForSequenceClassification", **NAMED)
+    assert re.search(r"^      (bad|good|odd) \d+% \(right: odd\)$", tried("--model", given(one, *rows)), re.MULTILINE)
+    several = {"problem_type": "multi_label_classification", **NAMED}
+    many = folder_of("modernbert", "LacunaForSequenceClassification", settings={"name": "classification"}, **several)
+    said = tried("--model", given(many, {**rows[0], "gold": ["bad", "odd"]}, {"text": "No.", "gold": []}))
+    tokenizer = AutoTokenizer.from_pretrained(many)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(many).eval()
+    with torch.no_grad():
+        chances = model(**tokenizer(TEXTS[0], return_tensors="pt")).logits[0].sigmoid()
+    shown = re.findall(r"(bad|good|odd) \d+%", said.splitlines()[1])
+    assert {NAMED["id2label"][place] for place in range(3) if chances[place] > 0.5} == set(shown)
+    assert "(right: bad, odd)" in said and "(right: none)" in said
+    number = {"id2label": {0: "stars"}, "label2id": {"stars": 0}, "problem_type": "regression"}
+    said = tried("--model", given(folder_of("bert", "LacunaForSequenceClassification", **number), {"text": "a"}))
+    assert re.fullmatch(r"  a\n      stars -?[\d.e-]+\n", said)
+
+
+def test_entities_and_answers(folder_of, tried) -> None:
+    tags = {"id2label": dict(enumerate(KINDS)), "label2id": {name: number for number, name in enumerate(KINDS)}}
+    gold = [{"type": "place", "text": "garden"}, {"type": "person", "text": "fox"}]
+    tagger = given(folder_of("modernbert", "LacunaForTokenClassification", **tags), {"text": TEXTS[0], "gold": gold})
+    said = tried("--model", tagger)
+    assert re.search(r"\S \((place|person)\)", said) and "(right: garden (place), fox (person))" in said
+    reader = folder_of("modernbert", "LacunaForQuestionAnswering")
+    add_question_pipeline(reader)
+    said = tried("--model", given(reader, {"question": "Who?", "context": TEXTS[2], "gold": []}))
+    assert re.search(r">>.*<<.*\(right: it does not say\)", said)
+
+
+def test_a_mistake_is_one_line(folder_of, tried, tmp_path) -> None:
+    for head in ("LacunaModel", "LacunaForMultipleChoice", "LacunaForNextSentencePrediction"):
+        folder = folder_of("bert", head)
+        said = tried("--model", folder)
+        assert said == f"--model {folder}: its head, {head}, is for recipes/predict.py --model {folder} --input FILE"
+    encoder = folder_of("bert", "LacunaForMaskedLM")
+    (encoder / "modules.json").write_text("[]")
+    assert "its head, SentenceTransformer, is for recipes/predict.py" in tried("--model", encoder)
+    assert tried("--model", tmp_path).endswith("is not the folder of a model: it has no config.json")
+    folder = folder_of("bert", "LacunaForSequenceClassification", **NAMED)
+    assert tried("--model", folder).startswith(f"--examples {folder}/predictions.jsonl: no such file")
+    assert tried("--model", given(folder, {"gold": 1})) == "--examples: a row has no 'text'"
+    (tmp_path / "rows.jsonl").write_text("no json\n")
+    assert "--examples: a line is not JSON: Expecting value" in tried(
+        "--model", folder, "--examples", tmp_path / "rows.jsonl"
+    )
+    given(folder, {"text": "a"})
+    (folder / "model.safetensors").write_bytes(b"x" * 64)
+    assert "eader" in tried("--model", folder)
