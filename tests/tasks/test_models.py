@@ -83,22 +83,12 @@ def test_a_decoder_learns_where_padding_is(tmp_path, tokenizer):
     GPT2LMHeadModel(GPT2Config(vocab_size=320, n_positions=64, n_embd=32, n_layer=1, n_head=2)).save_pretrained(
         tmp_path
     )
-    model = load_model(
-        auto_class="AutoModelForSequenceClassification",
-        model=str(tmp_path),
-        tokenizer=tokenizer,
-        label_names=["a", "b"],
-    )
-    assert model.config.pad_token_id == tokenizer.pad_token_id
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "pad_token_id": 7}))  # not what will be padded with
-    model = load_model(
-        auto_class="AutoModelForSequenceClassification",
-        model=str(tmp_path),
-        tokenizer=tokenizer,
-        label_names=["a", "b"],
-    )
-    assert model.config.pad_token_id == tokenizer.pad_token_id
+    head = {"auto_class": "AutoModelForSequenceClassification", "label_names": ["a", "b"]}
+    for pad in (None, 7):  # is none, or not what will be padded with
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({**config, "pad_token_id": pad}))
+        model = load_model(**head, model=str(tmp_path), tokenizer=tokenizer)
+        assert model.config.pad_token_id == tokenizer.pad_token_id
     batch = {name: torch.tensor([[5, 6, 7, 0], [5, 6, 7, 8]]) for name in ("input_ids",)}
     assert model(**batch).logits.shape == (2, 2)
 
