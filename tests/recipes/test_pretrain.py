@@ -275,7 +275,7 @@ def test_two_minutes_are_two_minutes_with_the_learning_rate_decayed(tmp_path) ->
     assert results["train_seconds"] == pytest.approx(120, rel=0.03)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     rates = [line["learning_rate"] for line in lines if "loss" in line]
-    assert max(rates) == 1e-3 and rates[-1] < 0.02 * 1e-3
+    assert max(rates) == 6e-3 and rates[-1] < 0.02 * 6e-3
 
 
 def test_a_native_model_goes_on_as_it_is_or_as_lacunas(recipe, home, tmp_path, monkeypatch) -> None:
