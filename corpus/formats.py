@@ -4,7 +4,7 @@ import csv
 import json
 import mmap
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,10 +92,11 @@ def _json_record(line: Line, path: Path) -> Record | BadRecord:
 
 
 def _json_reason(error: Exception, text: str, *, whole: str) -> str:
-    """What is wrong with JSON; `whole` is what the text is, a line or a file, which may have been cut short."""
+    """What is wrong with JSON; `whole` is what the text is, a "line" or a "file", which may end too early."""
     if isinstance(error, json.JSONDecodeError):
         if error.msg.startswith("Unterminated string") or 0 < len(text.rstrip()) <= error.pos:
-            return f"the {whole} ends before its JSON does: it was cut short"
+            of_many = "; JSON over several lines is called .json" if whole == "line" else ": it was cut short"
+            return f"the {whole} ends before its JSON does{of_many}"
         reason = error.msg.removesuffix(" at")
         return f"{reason} at character {error.pos}" if error.pos else reason
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:80]
@@ -182,7 +183,7 @@ def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
             except csv.Error as error:
                 first = lines.first or Line(b"", rows.line_num, stream.position)
                 if columns is None:  # names between quotation marks, with another sign between them
-                    _header([decode(first, path).strip()], path=path, column=column)
+                    _refuse_other_sign(decode(first, path).strip(), path=path)
                 bad = bad_record(
                     path,
                     number=first.number,
@@ -226,19 +227,14 @@ def _read_tsv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
 
 
 def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
-    """The names of the columns, in which people see that they saved the file in another way than its ending says.
+    """The names of the columns.
 
     Raises:
-        BadRecord: they are no names, stand between other signs, or one that is wanted is there twice.
+        BadRecord: they are no names, or one that is wanted is there twice.
     """
     what, remedy = None, ""
     if any("\0" in cell for cell in cells):
         what = "NUL characters where the names of columns should be (a broken copy or a binary file?)"
-    elif len(cells) == 1 and (sign := _other_sign(cells[0], kind_of(path))) is not None:
-        named = _SIGNS[kind_of(path)]
-        way = next((f", or call it {kind}" for kind, other in _SIGNS.items() if other == sign), "")
-        what = f"columns seem to be separated by {_SPOKEN[sign]}, and those of {kind_of(path)} are by {_SPOKEN[named]}"
-        remedy = f"Save it with {_SPOKEN[named]}{way}."
     twice = [name for place, name in enumerate(cells) if name.strip() and name in cells[:place]]
     twice = twice if column is None else [name for name in twice if name == column]
     if twice:
@@ -248,14 +244,29 @@ def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
     return cells
 
 
-def _other_sign(name: str, kind: str) -> str | None:
-    """What stands between several short names where one name should be."""
-    pieces = {sign: name.split(sign) for sign in _SPOKEN if sign in name and sign != _SIGNS[kind]}
-    short = (sign for sign, names in pieces.items() if all(0 < len(each.split()) <= _MOST_WORDS for each in names))
-    return next(short, None)
+def _refuse_other_sign(name: str, *, path: Path, cells: Sequence[str] | None = None) -> None:
+    """See that people did not save the columns in another way than the ending of the file says.
+
+    Args:
+        name: of the only column that was found.
+        cells: the first row below it; None where it is not known.
+
+    Raises:
+        BadRecord: it is several short names with another sign between them, which stands in the row too.
+    """
+    kind = kind_of(path)
+    named = _SPOKEN[_SIGNS[kind]]
+    for sign in (sign for sign in _SPOKEN if sign in name and sign != _SIGNS[kind]):
+        in_row = cells is None or any(sign in cell for cell in cells)
+        if in_row and all(len(each.split()) <= _MOST_WORDS for each in name.split(sign)):
+            way = next((f", or call it {other}" for other, its in _SIGNS.items() if its == sign), "")
+            what = f"columns seem to be separated by {_SPOKEN[sign]}, and those of {kind} are by {named}"
+            raise bad_record(path, number=1, offset=0, what=what, head=name, remedy=f"Save it with {named}{way}.")
 
 
 def _row(columns: list[str], cells: list[str], *, path: Path, first: Line) -> Record | BadRecord:
+    if len(columns) == 1 and first.number == 2:
+        _refuse_other_sign(columns[0], path=path, cells=cells)
     if len(cells) != len(columns):
         what = f"{len(cells)} values where the first line names {len(columns)} columns ({', '.join(columns)[:80]})"
         if kind_of(path) == ".tsv":

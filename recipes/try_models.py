@@ -84,7 +84,8 @@ def tag(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """The entities of each text."""
     tagger = transformers.pipeline("ner", model=folder, trust_remote_code=True, aggregation_strategy="first")
     for row in rows:
-        found = [f"{each['word'].strip()} ({each['entity_group']})" for each in tagger(row["text"])]
+        spans = [(row["text"][each["start"] : each["end"]], each["entity_group"]) for each in tagger(row["text"])]
+        found = [f"{text.strip()} ({kind})" for text, kind in spans]
         gold = [each if isinstance(each, str) else f"{each['text']} ({each['type']})" for each in row.get("gold", [])]
         show(row["text"], ", ".join(found) or "none", gold if "gold" in row else None)
 
@@ -102,6 +103,7 @@ HEADS = {
     "ForMaskedLM": fill_masks,
     "ForPreTraining": fill_masks,
     "ForCausalLM": continue_prompts,
+    "LMHeadModel": continue_prompts,
     "ForConditionalGeneration": write,
     "ForSequenceClassification": classify,
     "ForTokenClassification": tag,
@@ -115,17 +117,17 @@ def try_model(model: str, examples: str | None, number: int) -> None:
         raise ValueError(f"--model {model} is not the folder of a model: it has no config.json")
     config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=True)
     head = "SentenceTransformer" if Path(model, "modules.json").is_file() else (config.architectures or ["no name"])[0]
-    do = next((HEADS[ending] for ending in HEADS if head.endswith(ending)), None)
-    if do is None:
-        raise ValueError(f"--model {model}: its head, {head}, is for recipes/predict.py --model {model} --input FILE")
     settings, rows = {"is_encoder_decoder": config.is_encoder_decoder}, []
     if (path := Path(model, "task.json")).is_file():
         settings |= json.loads(path.read_text(encoding="utf-8"))
+    do = next((HEADS[ending] for ending in HEADS if head.endswith(ending)), None)
     do = write if settings.get("name") == "sequence_to_sequence" else do
+    if do is None:
+        raise ValueError(f"--model {model}: its head, {head}, is for recipes/predict.py --model {model} --input FILE")
     if do in (classify, tag, answer) or (do is write and (examples or "name" in settings)):
         if not (path := Path(examples or Path(model, "predictions.jsonl"))).is_file():
             raise ValueError(f"--examples {path}: no such file; fine-tuning writes predictions.jsonl beside the model")
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:number]]
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:number] if line]
     do(model, transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=True), settings, rows)
 
 

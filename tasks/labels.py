@@ -13,6 +13,23 @@ from tasks.rows import Row, some_of
 SINGLE, MULTI, NUMBER = "single_label_classification", "multi_label_classification", "regression"
 SEPARATORS = ("|", ";", ",")  # that people join labels with
 _OPTION = "--label_column"
+_NO_VALUE = {
+    "",
+    "-",
+    "--",
+    "?",
+    "n/a",
+    "na",
+    "#n/a",
+    "nan",
+    "inf",
+    "-inf",
+    "none",
+    "null",
+    "nil",
+    "unknown",
+    "missing",
+}
 _NEARLY = 0.8  # share of numbers from which on a column holds nothing else but for mistakes
 _JOINED = 0.5  # share of texts with a separator in them from which on they look like several labels
 
@@ -75,6 +92,9 @@ def _refuse_nearly_numbers(rows: Sequence[Row], values: Sequence[Any], *, column
     known = [number for number in numbers if number is not None]
     others = [(row, value) for row, value, number in zip(rows, values, numbers, strict=True) if number is None]
     if len(known) < _NEARLY * len(numbers) or all(number.is_integer() for number in known) or not others:
+        return
+    said = {str(value).strip().casefold() for _, value in others if not is_missing(value)}
+    if not said <= _NO_VALUE and len(set(known)) < len(known) / 2:  # codes, such as 3.11 and 3.13rc1
         return
     counts = Counter("an empty cell" if is_missing(value) else _shown(value) for _, value in others)
     named = some_of([what if count == 1 else f"{what} {count:,} times" for what, count in counts.most_common()])

@@ -259,5 +259,8 @@ def load_model(
             stacklevel=2,
         )
     check_tokenizer(tokenizer=tokenizer, embedding_rows=loaded.get_input_embeddings().num_embeddings)
-    loaded.config.pad_token_id = tokenizer.pad_token_id  # decoders look for the last token that is not padding
+    if getattr(loaded.config, "pad_token_id", None) is None or (
+        auto_class.endswith("ForSequenceClassification") and loaded.config.model_type not in _COUNT_FROM_PADDING
+    ):
+        loaded.config.pad_token_id = tokenizer.pad_token_id  # decoders look for the last token that is not padding
     return loaded

@@ -118,10 +118,12 @@ def doubtful_names(rows: Sequence[Row], *, texts: Sequence[str], label: str | No
     if not rows or not _NAMED_BY_FIRST_LINE.search(rows[0].where):
         return None
     why = None
-    if label is not None and any(str(row.fields.get(label)).strip() == label.strip() for row in rows):
-        why = f"the column of labels is called {_cut(label)!r}, as one of its labels is"
-    elif sentence := next((name for name in texts if len(name.split()) > _LONGEST_NAME_IN_WORDS), None):
-        why = f"a column is called {_cut(sentence)!r}, which reads like a text"
+    if any(len(name.split()) > 1 for name in texts):  # a single word seems to be a name
+        sentence = next((name for name in texts if len(name.split()) > _LONGEST_NAME_IN_WORDS), None)
+        if label is not None and any(str(row.fields.get(label)).strip() == label.strip() for row in rows):
+            why = f"the column of labels is called {_cut(label)!r}, as one of its labels is"
+        elif label is None and sentence is not None:
+            why = f"a column is called {_cut(sentence)!r}, which reads like a text"
     if why is None:
         return None
     return f"warning: {why}: does the first line of the file hold names? If not, put some above it"

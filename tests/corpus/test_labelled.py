@@ -255,6 +255,8 @@ def test_first_lines_that_name_no_columns(tmp_path: Path, name: str, content: st
 def test_first_lines_that_are_as_they_should_be(tmp_path: Path) -> None:
     """Columns without a name are what spreadsheets leave; a name may be long; one that nobody reads may come twice."""
     assert len(read_labelled(write(tmp_path / "a.csv", "text,label,,\nx,a,,\n"))) == 1
+    for content in ("text; cleaned\nhello\nso; so\n", "a;b\n\nx\n"):  # the first row has no ";"
+        assert read_labelled(write(tmp_path / "c.csv", content))
     long = "What did you like, apart from all the other things that we asked you before?"
     assert len(read_labelled(write(tmp_path / "a.tsv", f"{long}\nx\n"))) == 1
     twice = write(tmp_path / "b.csv", "text,label,label\nx,a,b\n")

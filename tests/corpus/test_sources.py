@@ -120,12 +120,14 @@ def test_corrupt_json_lines(tmp_path: Path) -> None:
     assert "nested too deeply" in failure(write(tmp_path / "a.jsonl", "[" * 100_000))
     control = failure(write(tmp_path / "a.jsonl", '{"text": "a\tb"}\n'))
     assert "a.jsonl:1: not valid JSON (Invalid control character at character 11)" in control
-    cut = "ends before its JSON does: it was cut short"
+    cut = "ends before its JSON does"
     for line in ('{"text": "a', '{"text": "a"', '{"text": "a",', '{"text":'):
-        assert f"a.jsonl:2: not valid JSON (the line {cut})" in failure(
+        assert f"a.jsonl:2: not valid JSON (the line {cut}; JSON over several lines is called .json)" in failure(
             write(tmp_path / "a.jsonl", f'{{"text": "fine"}}\n{line}\n')
         )
-    assert f"not valid JSON (the file {cut})" in failure(write(tmp_path / "a.json", '[\n{"text": "a"},'))
+    assert f"not valid JSON (the file {cut}: it was cut short)" in failure(
+        write(tmp_path / "a.json", '[\n{"text": "a"},')
+    )
     assert "list of objects" in failure(write(tmp_path / "a.json", '{"text": "a"}'))
     assert "row 2 is not an object" in failure(write(tmp_path / "a.json", '[{"text": "a"}, 3]'))
 

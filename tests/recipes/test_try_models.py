@@ -39,7 +39,8 @@ def tried(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 
 def given(folder: Path, *rows: dict[str, Any]) -> Path:
-    (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (folder / "predictions.jsonl").write_text(lines, encoding="utf-8")
     return folder
 
 
@@ -52,6 +53,14 @@ def test_masks_are_filled(head: str, folder_of, tried) -> None:
 
 def test_prompts_go_on_and_gaps_are_mended(folder_of, tried) -> None:
     assert "  This module provides ... " in tried("--model", folder_of("qwen3", "LacunaForCausalLM"))
+    folder = folder_of("gpt2", "LacunaForCausalLM")
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
+    config = transformers.GPT2Config(vocab_size=320, bos_token_id=2, eos_token_id=3, pad_token_id=0, **sizes)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    assert "  This module provides ... " in tried("--model", folder)
+    (folder / "task.json").write_text(json.dumps({"name": "sequence_to_sequence", "max_target_length": 4}))
+    said = tried("--model", given(folder, {"source": "one\u2028", "gold": "x"}, {"source": "two"}))
+    assert "  two" in said.splitlines()
     said = tried("--model", folder_of("bart", "LacunaForConditionalGeneration")).splitlines()
     assert len(said) == 6 and said[0] == "  Return a new [MASK] with the same items."
 

@@ -83,6 +83,8 @@ def test_fractions_with_few_other_values_are_no_labels(odd, named):
     remedy = "correct or remove these rows to learn numbers, or .*--problem_type single_label_classification"
     with pytest.raises(TaskError, match=f"f.csv:11: nearly all values of column 'y' are .*{named}: {remedy}"):
         problem_type_of(rows=rows(*values), column="y", separator=None)
+    codes = ["3.10", "3.11", "3.12", "3.13rc1", "3.13"] * 4
+    assert problem_type_of(rows=rows(*codes), column="y", separator=None) == SINGLE
     whole = [*map(str, range(9)), "n/a"]
     assert problem_type_of(rows=rows(*whole), column="y", separator=None) == SINGLE
 

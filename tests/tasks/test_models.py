@@ -19,6 +19,7 @@ from transformers import (
     ModernBertConfig,
     ModernBertForMaskedLM,
     RobertaConfig,
+    RobertaForMaskedLM,
     RobertaModel,
 )
 
@@ -158,6 +159,20 @@ def test_positions_that_begin_behind_padding_are_fewer(tmp_path, tokenizer):
     assert model(torch.full((1, 64), 5)).last_hidden_state.shape == (1, 64, 32)
     with pytest.raises((IndexError, RuntimeError)):
         model(torch.full((1, 65), 5))
+
+
+def test_a_model_that_counts_positions_from_its_padding_keeps_it(tmp_path, tokenizer):
+    """Saved with another number it would be read as another model."""
+    large = {"initializer_range": 0.5}  # so that other positions make other logits
+    config = RobertaConfig(vocab_size=320, max_position_embeddings=66, pad_token_id=1, **SIZES, **large)
+    RobertaForMaskedLM(config).save_pretrained(tmp_path)
+    head = {"auto_class": "AutoModelForSequenceClassification", "label_names": ["a", "b"]}
+    model = load_model(**head, model=str(tmp_path), tokenizer=tokenizer).eval()
+    model.save_pretrained(tmp_path / "tuned")
+    again = load_model(**head, model=str(tmp_path / "tuned"), tokenizer=tokenizer).eval()
+    ids = torch.tensor([[2, 9, 8, 7, 3]])
+    assert tokenizer.pad_token_id != 1 == again.config.pad_token_id
+    torch.testing.assert_close(model(ids).logits, again(ids).logits)
 
 
 def test_a_body_that_is_not_whole_is_told_and_a_new_head_is_not(checkpoint, capfd, recwarn):

@@ -40,14 +40,17 @@ def test_columns_that_are_texts_are_cut():
     ("names", "doubt"),
     [
         (("text", "label"), None),
-        (("Film 0 was great fun for all", "label"), "a column is called 'Film 0 was great fun for all', which reads"),
+        (("What did you like about it?", "label"), None),
+        (("Film 0 was great fun for all", None), "a column is called 'Film 0 was great fun for all', which reads"),
+        (("text", "good"), None),
         (("Film 0", "good"), "the column of labels is called 'good', as one of its labels is"),
         (("The title and the text", "label"), None),
     ],
 )
 def test_first_lines_that_seem_to_be_rows_are_doubted(names, doubt):
     text, label = names
-    records = [Record({text: f"Film {n}", label: ("bad", " good ")[n % 2]}, "a.csv", n) for n in range(2, 9)]
+    labels = [{} if label is None else {label: ("bad", " good ")[n % 2]} for n in range(9)]
+    records = [Record({text: f"Film {n}", **labels[n]}, "a.csv", n) for n in range(2, 9)]
     line = doubtful_names(as_rows(records, part="training"), texts=[text], label=label)
     assert line is None if doubt is None else line is not None and line.startswith(f"warning: {doubt}"), line
     others = [dataclasses.replace(record, path="a.jsonl") for record in records]
