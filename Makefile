@@ -17,6 +17,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Lacuna needs Python 3.11 or newer; say which with: make PYTHON=python3.12"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,interop,tasks]"
+	@mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/lacuna  # for mypy and editors, which see no import hooks
 	@touch $(INSTALLED)
 
 demo: install ## From raw text to fine-tuned models, about five minutes on two cores

@@ -45,14 +45,14 @@ class Sizes:
 
 def build_ours(sizes: Sizes) -> "nn.Module":
     """LacunaForMaskedLM of family modernbert."""
-    import modeling
+    from lacuna import modeling
 
     return modeling.LacunaForMaskedLM(modeling.LacunaConfig.from_family("modernbert", "tiny", **sizes.as_fields()))
 
 
 def build_modernbert(sizes: Sizes) -> "nn.Module":
     """The native model with the weights of `build_ours`, which makes logits at the masked positions only."""
-    import modeling
+    from lacuna import modeling
 
     native = modeling.to_native(build_ours(sizes), family="modernbert")
     native.sparse_prediction = True
@@ -69,14 +69,14 @@ def build_bert(sizes: Sizes, **options: Any) -> "nn.Module":
 
 def build_our_bert(sizes: Sizes) -> "nn.Module":
     """LacunaForMaskedLM with the shape and weights of `build_bert`, without its dropout."""
-    import modeling
+    from lacuna import modeling
 
     return modeling.from_native(build_bert(sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
 
 
 def build_our_decoder(sizes: Sizes) -> "nn.Module":
     """LacunaForCausalLM of family qwen3."""
-    import modeling
+    from lacuna import modeling
 
     config = modeling.LacunaConfig.from_family("qwen3", "tiny", **sizes.as_fields(), use_cache=False)
     return modeling.LacunaForCausalLM(config)
@@ -154,10 +154,9 @@ class Trainee:
 
     def __init__(self, *, name: str, sizes: Sizes, is_compiled: bool, threads: int | None) -> None:
         import torch
+        from lacuna.training.compiling import compile_model, compiler_of
+        from lacuna.training.environment import bf16_is_fast, use_all_cores
         from transformers import set_seed
-
-        from training.compiling import compile_model, compiler_of
-        from training.environment import bf16_is_fast, use_all_cores
 
         if threads:
             torch.set_num_threads(threads)
@@ -323,7 +322,7 @@ def main() -> None:
     def handle(request: str, arguments: dict[str, Any]) -> dict[str, Any]:
         nonlocal trainee
         if request == "build":
-            from training.environment import keep_memory
+            from lacuna.training.environment import keep_memory
 
             path = arguments.pop("batches")
             if CONTENDERS[arguments["name"]].is_ours:

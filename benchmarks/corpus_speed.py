@@ -41,8 +41,8 @@ SAMPLED_EVERY = 0.05  # seconds, for the memory of all processes together
 
 def prepare_with_lacuna(*, files: list[str], tokenizer: str, folder: Path, length: int) -> dict[str, Any]:
     """A token store of `files`; `length` is chosen when the store is read, not here."""
-    from corpus import TextArguments, open_text, prepare_store
-    from tokenization import load_tokenizer, tokenizer_fingerprint
+    from lacuna.corpus import TextArguments, open_text, prepare_store
+    from lacuna.tokenization import load_tokenizer, tokenizer_fingerprint
 
     loaded = load_tokenizer(tokenizer)
     start = time.perf_counter()
@@ -249,7 +249,7 @@ def main() -> None:
     if not files:
         raise SystemExit(f"there is no .txt file in {options.data}")
     size = sum(len(Path(file).read_bytes()) for file in files)  # and the files are in memory for all contenders
-    from tokenization import load_tokenizer
+    from lacuna.tokenization import load_tokenizer
 
     vocab_size = len(load_tokenizer(options.tokenizer))
     machine = describe_machine("tokenizers", "transformers", "datasets", "sentencex", "numpy")

@@ -19,11 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from lacuna import corpus, tokenization
+from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
 from reports import RESULTS, describe_machine, write_report
-
-import corpus
-import tokenization
-from objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
 
 GOAL = 200_000
 SPECIAL, SENTINELS, VOCAB = 5, 100, 8192

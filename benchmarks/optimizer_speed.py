@@ -21,14 +21,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
+from lacuna.training import ArgumentError, TrainingArguments
+from lacuna.training.averaging import make_average
+from lacuna.training.environment import bf16_is_fast, use_all_cores
+from lacuna.training.optimizers import OPTIMIZERS, BankedMuon
 from reports import RESULTS, describe_machine, positive, write_report
 from torch import nn
-
-from modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
-from training import ArgumentError, TrainingArguments
-from training.averaging import make_average
-from training.environment import bf16_is_fast, use_all_cores
-from training.optimizers import OPTIMIZERS, BankedMuon
 
 MODELS = {"modernbert": LacunaForMaskedLM, "qwen3": LacunaForCausalLM}
 LENGTH = 128  # tokens in a row

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lacuna import modeling
+from lacuna.training.compiling import compile_model, compiler_of
+from lacuna.training.environment import bf16_is_fast, keep_memory, use_all_cores
 from reports import RESULTS, describe_machine, positive
-
-import modeling
-from training.compiling import compile_model, compiler_of
-from training.environment import bf16_is_fast, keep_memory, use_all_cores
 
 
 def make_step(options: argparse.Namespace) -> Any:

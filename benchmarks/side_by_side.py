@@ -67,8 +67,8 @@ def prepare_rows(*, data: str | None, folder: Path, number: int, rows: int, leng
     As run_mlm does it: [CLS] line [SEP] [CLS] line ..., cut into rows; 15 % of the text's tokens are chosen, of which
     80 % become [MASK], 10 % any token, 10 % stay.
     """
-    from corpus import TextArguments, open_text
-    from tokenization import load_tokenizer, train_once
+    from lacuna.corpus import TextArguments, open_text
+    from lacuna.tokenization import load_tokenizer, train_once
 
     source = data or (str(DATA) if DATA.exists() else None)
     text = open_text(TextArguments(data=[source] if source else []))
@@ -288,6 +288,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from training import exit_cleanly
+    from lacuna.training import exit_cleanly
 
     exit_cleanly(main)

@@ -76,8 +76,8 @@ def share_of(work: dict[str, Any]) -> tuple[list[str], int]:
 
 def train_lacuna(work: dict[str, Any]) -> Any:
     """As a person who calls the library."""
-    from corpus import TextArguments, open_text
-    from tokenization import train_bpe
+    from lacuna.corpus import TextArguments, open_text
+    from lacuna.tokenization import train_bpe
 
     text = open_text(TextArguments(data=work["files"]))
     return train_bpe(
@@ -87,8 +87,8 @@ def train_lacuna(work: dict[str, Any]) -> Any:
 
 def train_lacuna_recipe(work: dict[str, Any]) -> Any:
     """As the recipe."""
-    from corpus import TextArguments, open_text
-    from tokenization import TokenizerArguments, sample_documents, train_bpe
+    from lacuna.corpus import TextArguments, open_text
+    from lacuna.tokenization import TokenizerArguments, sample_documents, train_bpe
 
     text = open_text(TextArguments(data=work["files"]))
     sample = sample_documents(
@@ -101,11 +101,10 @@ def train_lacuna_recipe(work: dict[str, Any]) -> Any:
 
 def untrained(work: dict[str, Any]) -> tuple[Any, Any]:
     """A tokenizer and a trainer of `tokenizers` that learn what train_bpe learns."""
+    from lacuna.tokenization import SPECIAL_TOKENS
+    from lacuna.tokenization.patterns import untrained_backend
+    from lacuna.tokenization.vocabulary import ALPHABET
     from tokenizers import trainers
-
-    from tokenization import SPECIAL_TOKENS
-    from tokenization.patterns import untrained_backend
-    from tokenization.vocabulary import ALPHABET
 
     trainer = trainers.BpeTrainer(
         vocab_size=work["vocab_size"],
@@ -156,8 +155,8 @@ def train_sentencepiece(work: dict[str, Any]) -> Any:
 
 def encode_lacuna(work: dict[str, Any]) -> int:
     """A token store, as recipes/prepare_corpus.py makes it."""
-    from corpus import TextArguments, open_text, prepare_store
-    from tokenization import load_tokenizer, tokenizer_fingerprint
+    from lacuna.corpus import TextArguments, open_text, prepare_store
+    from lacuna.tokenization import load_tokenizer, tokenizer_fingerprint
 
     tokenizer = load_tokenizer(work["tokenizer"])
     store = prepare_store(
@@ -235,9 +234,10 @@ def contend(kind: str, name: str) -> None:
     import resource
 
     import sentencepiece  # noqa: F401
-
-    import corpus  # noqa: F401
-    import tokenization  # noqa: F401
+    from lacuna import (
+        corpus,  # noqa: F401
+        tokenization,  # noqa: F401
+    )
 
     def processor_time() -> float:
         usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -282,7 +282,7 @@ def run_contender(kind: str, name: str, work: dict[str, Any], work_dir: str | No
 
 def prepare(work: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Train the tokenizers that are encoded with, before anything is timed."""
-    from tokenization import save_tokenizer
+    from lacuna.tokenization import save_tokenizer
 
     save_tokenizer(tokenizer=train_lacuna(work), output_dir=folder / "lacuna")
     model = folder / "sentencepiece.model"

@@ -119,15 +119,13 @@ class Workers:
             raise self._failure
 
     def _start(self) -> None:
-        home = str(Path(__file__).resolve().parents[1])
-        paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
         with _without_interrupts():
             process = subprocess.Popen(
                 # -P: a folder of text that is called like a module is none.
-                [sys.executable, "-P", "-c", "from corpus.workers import main; main()", str(self.folder)],
+                [sys.executable, "-P", "-c", "from lacuna.corpus.workers import main; main()", str(self.folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false"},
+                env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
             )
         self._processes.append(process)
         thread = threading.Thread(target=self._serve, args=(process,), daemon=True)

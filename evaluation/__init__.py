@@ -27,5 +27,5 @@ __all__ = sorted(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'evaluation' has no attribute {name!r}")
-    return getattr(import_module(f"evaluation.{_HOME[name]}"), name)
+        raise AttributeError(f"module 'lacuna.evaluation' has no attribute {name!r}")
+    return getattr(import_module(f"lacuna.evaluation.{_HOME[name]}"), name)

@@ -13,9 +13,9 @@ import time
 from importlib.metadata import version
 from itertools import islice
 
-import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
-from corpus import TextArguments, find_files, open_text, read_records
-from evaluation import (
+from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.corpus import TextArguments, find_files, open_text, read_records
+from lacuna.evaluation import (
     EvaluationArguments,
     EvaluationError,
     LanguageModel,
@@ -27,7 +27,7 @@ from evaluation import (
     measure_minimal_pairs,
     write_results,
 )
-from training import exit_cleanly, parse_arguments, use_all_cores
+from lacuna.training import exit_cleanly, parse_arguments, use_all_cores
 
 
 def evaluate_bits_per_byte(language_model: LanguageModel, arguments: EvaluationArguments) -> dict[str, float]:

@@ -18,9 +18,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
-from corpus import builtin_classification, read_labelled
-from tasks import (
+from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.corpus import builtin_classification, read_labelled
+from lacuna.tasks import (
     Classification,
     ClassificationArguments,
     load_configuration,
@@ -29,7 +29,7 @@ from tasks import (
     used,
     write_results,
 )
-from training import FineTuningArguments, ModelArguments, exit_cleanly, fine_tune, parse_arguments
+from lacuna.training import FineTuningArguments, ModelArguments, exit_cleanly, fine_tune, parse_arguments
 
 
 def main() -> None:

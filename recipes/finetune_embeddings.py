@@ -21,9 +21,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
-from corpus import read_labelled
-from tasks import (
+from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.corpus import read_labelled
+from lacuna.tasks import (
     EmbeddingArguments,
     Embeddings,
     load_configuration,
@@ -33,7 +33,7 @@ from tasks import (
     used,
     write_results,
 )
-from training import (
+from lacuna.training import (
     FineTuningArguments,
     ModelArguments,
     claim_output_dir,
@@ -44,11 +44,11 @@ from training import (
     refusal,
     use_all_cores,
 )
-from training.environment import bf16_is_fast
-from training.fine_tuning import expected_time, learning, outcome
-from training.rates import with_rate
-from training.run_log import RunLog
-from training.shown import shown_command, without_places
+from lacuna.training.environment import bf16_is_fast
+from lacuna.training.fine_tuning import expected_time, learning, outcome
+from lacuna.training.rates import with_rate
+from lacuna.training.run_log import RunLog
+from lacuna.training.shown import shown_command, without_places
 
 
 def facts(data: EmbeddingArguments, model: str, work: Embeddings) -> dict[str, str]:

@@ -19,10 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
-from corpus import builtin_questions, read_labelled
-from modeling.pipeline_lacuna import add_question_pipeline
-from tasks import (
+from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.corpus import builtin_questions, read_labelled
+from lacuna.modeling.pipeline_lacuna import add_question_pipeline
+from lacuna.tasks import (
     QuestionAnswering,
     QuestionAnsweringArguments,
     load_configuration,
@@ -31,7 +31,7 @@ from tasks import (
     used,
     write_results,
 )
-from training import FineTuningArguments, ModelArguments, exit_cleanly, fine_tune, parse_arguments
+from lacuna.training import FineTuningArguments, ModelArguments, exit_cleanly, fine_tune, parse_arguments
 
 
 def main() -> None:

@@ -17,9 +17,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
-from corpus import read_labelled, read_parallel
-from tasks import (
+from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.corpus import read_labelled, read_parallel
+from lacuna.tasks import (
     SequenceToSequence,
     SequenceToSequenceArguments,
     load_configuration,
@@ -29,7 +29,7 @@ from tasks import (
     write_results,
     writes_with,
 )
-from training import FineTuningArguments, ModelArguments, exit_cleanly, fine_tune, parse_arguments
+from lacuna.training import FineTuningArguments, ModelArguments, exit_cleanly, fine_tune, parse_arguments
 
 
 def read(file: str | None, target_file: str | None) -> list[Any]:

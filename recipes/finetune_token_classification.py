@@ -17,9 +17,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
-from corpus import read_labelled
-from tasks import (
+from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.corpus import read_labelled
+from lacuna.tasks import (
     TokenClassification,
     TokenClassificationArguments,
     load_configuration,
@@ -28,7 +28,7 @@ from tasks import (
     used,
     write_results,
 )
-from training import FineTuningArguments, ModelArguments, exit_cleanly, fine_tune, parse_arguments
+from lacuna.training import FineTuningArguments, ModelArguments, exit_cleanly, fine_tune, parse_arguments
 
 
 def main() -> None:

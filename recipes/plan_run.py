@@ -11,13 +11,10 @@ of rows is part of the answer; weights are only described. docs/planning.md says
 """
 
 import torch
+from lacuna import corpus, tokenization, training
+from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens
+from lacuna.training.planning import PlanArguments, as_text, plan_run
 from pretrain import build_model, prepare_text
-
-import corpus
-import tokenization
-import training
-from objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens
-from training.planning import PlanArguments, as_text, plan_run
 
 
 def main() -> None:

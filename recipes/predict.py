@@ -16,20 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.corpus import BadRecord, CorpusError, Record, read_labelled, read_records
+from lacuna.corpus.formats import kind_of
+from lacuna.corpus.labelled import TAGGED_KINDS
+from lacuna.corpus.sources import RECORD_KINDS
+from lacuna.corpus.streams import decode, open_stream, read_lines, shown
+from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
+from lacuna.tasks import PredictionArguments
+from lacuna.tasks.answers import WRITERS, write_answers
+from lacuna.tasks.errors import StorageError
+from lacuna.tasks.inference import check_output, check_rows, open_predictor, predict
+from lacuna.training import exit_cleanly, parse_arguments, use_all_cores
 from tqdm import tqdm
-
-import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
-from corpus import BadRecord, CorpusError, Record, read_labelled, read_records
-from corpus.formats import kind_of
-from corpus.labelled import TAGGED_KINDS
-from corpus.sources import RECORD_KINDS
-from corpus.streams import decode, open_stream, read_lines, shown
-from modeling.pipeline_lacuna import QuestionAnsweringPipeline
-from tasks import PredictionArguments
-from tasks.answers import WRITERS, write_answers
-from tasks.errors import StorageError
-from tasks.inference import check_output, check_rows, open_predictor, predict
-from training import exit_cleanly, parse_arguments, use_all_cores
 
 BAR_AFTER = 5  # seconds
 

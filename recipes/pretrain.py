@@ -17,12 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-
-import corpus
-import modeling
-import tokenization
-import training
-from objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction, show_examples
+from lacuna import corpus, modeling, tokenization, training
+from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction, show_examples
 
 DEFAULT_FAMILY = {"encoder": "lacuna", "decoder": "qwen3", "encoder-decoder": "bart"}
 CACHE = Path(os.environ.get("LACUNA_CACHE", Path.home() / ".cache" / "lacuna"))

@@ -18,13 +18,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lacuna import tokenization
+from lacuna.corpus import Text, TextArguments, open_text
+from lacuna.corpus.streams import shown
+from lacuna.tokenization import Sample, TokenizerArguments
+from lacuna.training import ArgumentError, exit_cleanly, parse_arguments
 from tqdm import tqdm
-
-import tokenization
-from corpus import Text, TextArguments, open_text
-from corpus.streams import shown
-from tokenization import Sample, TokenizerArguments
-from training import ArgumentError, exit_cleanly, parse_arguments
 
 MEASURED_BYTES = 32_000_000  # of the text trained on, for the report: seconds
 BARS_FROM_BYTES = 20_000_000  # training on less takes about two seconds

@@ -38,5 +38,5 @@ __all__ = sorted(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'tasks' has no attribute {name!r}")
-    return getattr(import_module(f"tasks.{_HOME[name]}"), name)
+        raise AttributeError(f"module 'lacuna.tasks' has no attribute {name!r}")
+    return getattr(import_module(f"lacuna.tasks.{_HOME[name]}"), name)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import TaskError
-from tasks.rows import write_predictions
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.rows import write_predictions
 
 Written = Mapping[str, Any]
 _BREAKS = re.compile(r"[\t\r\n]")

@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from tasks.errors import TaskError
+from lacuna.tasks.errors import TaskError
 
 
 def _option(default: Any, text: str) -> Any:

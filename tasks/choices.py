@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.errors import TaskError
-from tasks.rows import Row, columns_of
-from tasks.tagged import listed
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.rows import Row, columns_of
+from lacuna.tasks.tagged import listed
 
 # Names that public data sets give their columns, best guess first.
 CONTEXT_COLUMNS = (

@@ -5,15 +5,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.features import model_inputs, pad_inputs, tokenizer_inputs
+from lacuna.tasks.heads import Head, Number, SeveralLabels, SingleLabel
+from lacuna.tasks.labels import MULTI, NUMBER, SINGLE, problem_type_of
+from lacuna.tasks.rows import Row, as_rows, columns_of, some_of
+from lacuna.tasks.tables import Matrix, Points, Table
+from lacuna.tasks.task import Inputs, Task
 from torch import Tensor, nn
-
-from tasks.errors import TaskError
-from tasks.features import model_inputs, pad_inputs, tokenizer_inputs
-from tasks.heads import Head, Number, SeveralLabels, SingleLabel
-from tasks.labels import MULTI, NUMBER, SINGLE, problem_type_of
-from tasks.rows import Row, as_rows, columns_of, some_of
-from tasks.tables import Matrix, Points, Table
-from tasks.task import Inputs, Task
 
 # Names that public data sets give their columns, best guess first; a second text only counts beside its first.
 LABEL_COLUMNS = ("label", "labels", "target", "class", "category", "sentiment", "gold_label", "y", "score", "rating")

@@ -13,21 +13,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from lacuna.tasks.encoders import KeepBest, Log, num_evaluations, seconds_of
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.local_metric import optional_module
+from lacuna.tasks.metrics import correlation_metrics
+from lacuna.tasks.rows import as_rows
+from lacuna.tasks.similar import KINDS, PAIRS, SCORED, TRIPLES, guess_columns, kind_of, read_together
+from lacuna.tasks.splits import split_groups
+from lacuna.tasks.tables import Matrix, Points, Table
+from lacuna.tasks.task import Inputs, Task
+from lacuna.tasks.words import WORDS
 from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 from tqdm import tqdm
 from transformers import PrinterCallback
-
-from tasks.encoders import KeepBest, Log, num_evaluations, seconds_of
-from tasks.errors import TaskError
-from tasks.local_metric import optional_module
-from tasks.metrics import correlation_metrics
-from tasks.rows import as_rows
-from tasks.similar import KINDS, PAIRS, SCORED, TRIPLES, guess_columns, kind_of, read_together
-from tasks.splits import split_groups
-from tasks.tables import Matrix, Points, Table
-from tasks.task import Inputs, Task
-from tasks.words import WORDS
 
 CUTOFFS = (1, 5, 10)
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}

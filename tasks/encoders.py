@@ -10,11 +10,10 @@ from typing import Any, Protocol
 
 import torch
 import transformers
+from lacuna.tasks.errors import StorageError, TaskError
+from lacuna.tasks.local_metric import optional_module
 from torch import Tensor
 from transformers import TrainerCallback
-
-from tasks.errors import StorageError, TaskError
-from tasks.local_metric import optional_module
 
 _LONG = 10.0
 """Seconds after which nothing is measured again."""

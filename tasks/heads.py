@@ -7,14 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from lacuna.tasks import labels
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.metrics import classification_metrics, correlation_metrics, multi_label_metrics
+from lacuna.tasks.rows import Row, some_of
+from lacuna.tasks.tables import Matrix, Points, Table
 from torch import Tensor
 from torch.nn import functional as F
-
-from tasks import labels
-from tasks.errors import TaskError
-from tasks.metrics import classification_metrics, correlation_metrics, multi_label_metrics
-from tasks.rows import Row, some_of
-from tasks.tables import Matrix, Points, Table
 
 Record = dict[str, Any]
 

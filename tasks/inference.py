@@ -13,17 +13,16 @@ from typing import Any
 
 import torch
 import transformers
+from lacuna.tasks.answers import unwritable
+from lacuna.tasks.arguments import PredictionArguments
+from lacuna.tasks.errors import CorruptModelError, TaskError
+from lacuna.tasks.label_predictors import ChoicePredictor, ClassificationPredictor, QuestionPredictor
+from lacuna.tasks.models import check_tokenizer, load_configuration, longest_input, pad_for_reading
+from lacuna.tasks.predictor import Predictor
+from lacuna.tasks.rows import Row, as_rows
+from lacuna.tasks.tag_predictor import TagPredictor
+from lacuna.tasks.text_predictors import EmbeddingPredictor, FillMaskPredictor, GenerationPredictor, WritingPredictor
 from safetensors import SafetensorError
-
-from tasks.answers import unwritable
-from tasks.arguments import PredictionArguments
-from tasks.errors import CorruptModelError, TaskError
-from tasks.label_predictors import ChoicePredictor, ClassificationPredictor, QuestionPredictor
-from tasks.models import check_tokenizer, load_configuration, longest_input, pad_for_reading
-from tasks.predictor import Predictor
-from tasks.rows import Row, as_rows
-from tasks.tag_predictor import TagPredictor
-from tasks.text_predictors import EmbeddingPredictor, FillMaskPredictor, GenerationPredictor, WritingPredictor
 
 PREDICTORS: dict[str, type[Predictor]] = {
     "classification": ClassificationPredictor,

@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-
-from tasks.choices import Problem, guess_columns, read_problems
-from tasks.features import pad_inputs, tokenizer_inputs
-from tasks.multiple_choice import MultipleChoice
-from tasks.predictor import Predictor
-from tasks.questions import check_columns, flat_rows
-from tasks.rows import Row
+from lacuna.tasks.choices import Problem, guess_columns, read_problems
+from lacuna.tasks.features import pad_inputs, tokenizer_inputs
+from lacuna.tasks.multiple_choice import MultipleChoice
+from lacuna.tasks.predictor import Predictor
+from lacuna.tasks.questions import check_columns, flat_rows
+from lacuna.tasks.rows import Row
 
 _NO_LABEL = "\0label"
 

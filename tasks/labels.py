@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tasks.errors import TaskError
-from tasks.rows import Row, some_of
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.rows import Row, some_of
 
 SINGLE, MULTI, NUMBER = "single_label_classification", "multi_label_classification", "regression"
 SEPARATORS = ("|", ";", ",")  # that people join labels with

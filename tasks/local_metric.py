@@ -11,8 +11,7 @@ from typing import Any
 
 import datasets
 import evaluate
-
-from tasks.errors import TaskError
+from lacuna.tasks.errors import TaskError
 
 
 def optional_module(name: str, *, extra: str = "tasks") -> Any:

@@ -6,12 +6,11 @@ from typing import Any
 import datasets
 import evaluate
 import numpy as np
+from lacuna.tasks.local_metric import LocalMetric, metric_info, optional_module
+from lacuna.tasks.squad_scores import Squad, SquadV2
+from lacuna.tasks.words import WORDS
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-
-from tasks.local_metric import LocalMetric, metric_info, optional_module
-from tasks.squad_scores import Squad, SquadV2
-from tasks.words import WORDS
 
 
 def _class_features() -> datasets.Features:

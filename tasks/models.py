@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 import transformers
+from lacuna.tasks.errors import CorruptModelError, TaskError
 from safetensors import SafetensorError
-
-from tasks.errors import CorruptModelError, TaskError
 
 _READ_THE_LAST_PLACE = {"xlnet"}
 """Models whose classifiers read the last place of a row, be it padding or not."""

@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from lacuna.tasks.choices import Problem, find_reading, guess_columns, read_labels, read_problems
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.features import model_inputs, pad_inputs, tokenizer_inputs
+from lacuna.tasks.rows import as_rows
+from lacuna.tasks.splits import split_groups
+from lacuna.tasks.tables import Matrix, Points, Table
+from lacuna.tasks.task import Inputs, Task
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from tasks.choices import Problem, find_reading, guess_columns, read_labels, read_problems
-from tasks.errors import TaskError
-from tasks.features import model_inputs, pad_inputs, tokenizer_inputs
-from tasks.rows import as_rows
-from tasks.splits import split_groups
-from tasks.tables import Matrix, Points, Table
-from tasks.task import Inputs, Task
 
 _TOKENIZE_AT_ONCE = 500
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tasks.errors import TaskError
-from tasks.rows import Row, columns_of
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.rows import Row, columns_of
 
 # Names that public data sets give a source and what is written from it, best guess first.
 TARGETS_OF = {

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from tasks.tables import Matrix, Points, Table
+from lacuna.tasks.tables import Matrix, Points, Table
 
 BLUE, VERMILION, GREEN = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito's, which the colour-blind tell apart
 MOST_LABELS = 60

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import transformers
-
-from tasks.arguments import PredictionArguments
-from tasks.classification import PAIR_COLUMNS, TEXT_COLUMNS
-from tasks.errors import TaskError
-from tasks.rows import Row, columns_of
+from lacuna.tasks.arguments import PredictionArguments
+from lacuna.tasks.classification import PAIR_COLUMNS, TEXT_COLUMNS
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.rows import Row, columns_of
 
 
 class Predictor:

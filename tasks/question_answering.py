@@ -12,16 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
-from tasks.errors import TaskError
-from tasks.features import model_inputs, pad_inputs
-from tasks.questions import Question, Window, cut_windows, misaligned, read_questions
-from tasks.rows import as_rows
-from tasks.spans import best_spans, log_sum, trimmed
-from tasks.splits import FEW, split_groups
-from tasks.squad_scores import (
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.features import model_inputs, pad_inputs
+from lacuna.tasks.questions import Question, Window, cut_windows, misaligned, read_questions
+from lacuna.tasks.rows import as_rows
+from lacuna.tasks.spans import best_spans, log_sum, trimmed
+from lacuna.tasks.splits import FEW, split_groups
+from lacuna.tasks.squad_scores import (
     best_over_answers,
     exact_match,
     squad_metrics,
@@ -30,8 +27,10 @@ from tasks.squad_scores import (
     token_f1,
     tuned_threshold,
 )
-from tasks.tables import Matrix, Points, Table
-from tasks.task import Inputs, Task
+from lacuna.tasks.tables import Matrix, Points, Table
+from lacuna.tasks.task import Inputs, Task
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 _LONGEST_BASELINE = 10  # words
 _BASELINE_QUESTIONS = 2000

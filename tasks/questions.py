@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from tasks.errors import TaskError
-from tasks.features import tokenizer_inputs
-from tasks.rows import Row
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.features import tokenizer_inputs
+from lacuna.tasks.rows import Row
 
 _TOKENIZE_AT_ONCE = 500
 _SHORTEST_QUESTION = 8

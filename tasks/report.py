@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import StorageError
-from tasks.pictures import draw
-from tasks.rows import write_predictions
-from tasks.tables import Matrix, Points, Table, markdown_table, number
-from tasks.task import Task
+from lacuna.tasks.errors import StorageError
+from lacuna.tasks.pictures import draw
+from lacuna.tasks.rows import write_predictions
+from lacuna.tasks.tables import Matrix, Points, Table, markdown_table, number
+from lacuna.tasks.task import Task
 
 MOST_MISTAKES = 20
 _LONGEST_TEXT = 300

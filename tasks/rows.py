@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import TaskError
+from lacuna.tasks.errors import TaskError
 
 _NAMED_BY_FIRST_LINE = re.compile(r"\.[ct]sv(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
 _LONGEST_NAME, _LONGEST_NAME_IN_WORDS = 40, 5

@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.metrics import generation_metrics
+from lacuna.tasks.pairs import TextPair, guess_columns, read_pairs, unfold
+from lacuna.tasks.rows import as_rows
+from lacuna.tasks.splits import split_groups
+from lacuna.tasks.tables import Matrix, Points, Table, groups
+from lacuna.tasks.task import Inputs, Task
+from lacuna.tasks.writing import IGNORED, Writer
 from torch import Tensor, nn
-
-from tasks.errors import TaskError
-from tasks.metrics import generation_metrics
-from tasks.pairs import TextPair, guess_columns, read_pairs, unfold
-from tasks.rows import as_rows
-from tasks.splits import split_groups
-from tasks.tables import Matrix, Points, Table, groups
-from tasks.task import Inputs, Task
-from tasks.writing import IGNORED, Writer
 
 
 class SequenceToSequence(Task):

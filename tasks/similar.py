@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tasks.errors import TaskError
-from tasks.rows import Row, columns_of
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.rows import Row, columns_of
 
 SCORED, PAIRS, TRIPLES, NLI = "scored", "pairs", "triples", "nli"
 KINDS = (SCORED, PAIRS, TRIPLES, NLI)

@@ -3,8 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
-
-from tasks.rows import some_of
+from lacuna.tasks.rows import some_of
 
 FEW = 5
 """With fewer held-out examples of a label, its own scores say little."""

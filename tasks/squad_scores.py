@@ -9,8 +9,7 @@ from typing import Any
 
 import datasets
 import evaluate
-
-from tasks.local_metric import LocalMetric, metric_info
+from lacuna.tasks.local_metric import LocalMetric, metric_info
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")

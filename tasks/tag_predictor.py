@@ -4,15 +4,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-
-from tasks.errors import TaskError
-from tasks.features import model_inputs, pad_inputs, pad_like
-from tasks.predictor import Predictor
-from tasks.rows import Row
-from tasks.tagged import TOKEN_COLUMNS, cut_sentences
-from tasks.tags import OUTSIDE, PLAIN, entities, find_scheme, is_tag, write_tags
-from tasks.token_classification import spans, word_choices
-from tasks.words import TOKENS
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.features import model_inputs, pad_inputs, pad_like
+from lacuna.tasks.predictor import Predictor
+from lacuna.tasks.rows import Row
+from lacuna.tasks.tagged import TOKEN_COLUMNS, cut_sentences
+from lacuna.tasks.tags import OUTSIDE, PLAIN, entities, find_scheme, is_tag, write_tags
+from lacuna.tasks.token_classification import spans, word_choices
+from lacuna.tasks.words import TOKENS
 
 
 class TagPredictor(Predictor):

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from tasks.errors import TaskError
-from tasks.rows import Row, columns_of
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.rows import Row, columns_of
 
 # Names that public data sets give their columns, best guess first.
 TOKEN_COLUMNS = ("tokens", "words", "token", "word", "form", "sentence", "text")

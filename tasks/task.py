@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.features import by_length
+from lacuna.tasks.rows import Row, doubtful_names, some_of
+from lacuna.tasks.splits import scarce_labels
+from lacuna.tasks.tables import Matrix, Points, Table
 from torch import Tensor
-
-from tasks.errors import TaskError
-from tasks.features import by_length
-from tasks.rows import Row, doubtful_names, some_of
-from tasks.splits import scarce_labels
-from tasks.tables import Matrix, Points, Table
 
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""

@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-
-from tasks.errors import TaskError
-from tasks.local_metric import optional_module
-from tasks.models import missing_folder
-from tasks.pairs import unfold
-from tasks.predictor import Predictor
-from tasks.rows import Row
-from tasks.writing import Writer, resolve_lengths, writes_with
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.local_metric import optional_module
+from lacuna.tasks.models import missing_folder
+from lacuna.tasks.pairs import unfold
+from lacuna.tasks.predictor import Predictor
+from lacuna.tasks.rows import Row
+from lacuna.tasks.writing import Writer, resolve_lengths, writes_with
 
 NEW_TOKENS = 64
 

@@ -12,19 +12,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from lacuna.tasks.classification import stratified_split
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.features import model_inputs, pad_inputs, pad_like
+from lacuna.tasks.labels import counted, note_alike
+from lacuna.tasks.metrics import classification_metrics, entity_metrics
+from lacuna.tasks.rows import as_rows, some_of
+from lacuna.tasks.tables import Matrix, Points, Table
+from lacuna.tasks.tagged import Sentence, TokenWindow, cut_sentences, guess_columns, read_sentences
+from lacuna.tasks.tags import OUTSIDE, PLAIN, entities, find_scheme, irregular, join_tag, split_tag, write_tags
+from lacuna.tasks.task import Inputs, Task
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from tasks.classification import stratified_split
-from tasks.errors import TaskError
-from tasks.features import model_inputs, pad_inputs, pad_like
-from tasks.labels import counted, note_alike
-from tasks.metrics import classification_metrics, entity_metrics
-from tasks.rows import as_rows, some_of
-from tasks.tables import Matrix, Points, Table
-from tasks.tagged import Sentence, TokenWindow, cut_sentences, guess_columns, read_sentences
-from tasks.tags import OUTSIDE, PLAIN, entities, find_scheme, irregular, join_tag, split_tag, write_tags
-from tasks.task import Inputs, Task
 
 _IGNORED = -100
 _IN_COLUMNS = re.compile(r"\.(conllu?|txt|iob|bio)(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from lacuna.tasks.errors import TaskError
+from lacuna.tasks.features import LENGTH_STEP, model_inputs, pad_inputs, pad_like, tokenizer_inputs
+from lacuna.tasks.models import longest_input
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-from tasks.errors import TaskError
-from tasks.features import LENGTH_STEP, model_inputs, pad_inputs, pad_like, tokenizer_inputs
-from tasks.models import longest_input
 
 IGNORED = -100
 _TOKENIZE_AT_ONCE = 1000

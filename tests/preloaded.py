@@ -19,4 +19,4 @@ LIBRARIES = (
 for library in LIBRARIES:
     import_module(library)
 for path in (path for room in ROOMS for path in (REPOSITORY / room).glob("[a-z]*.py")):
-    import_module(f"{path.parent.name}.{path.stem}")
+    import_module(f"lacuna.{path.parent.name}.{path.stem}")

@@ -14,8 +14,9 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOMS = ["modeling", "tokenization", "corpus", "objectives", "training", "tasks", "evaluation"]
+GROUND = ["common"]  # every room but `modeling` stands on it
 SHOPS = ["recipes", "benchmarks"]  # these may import any room, and nothing imports them
-ROOM_FILES = sorted(path for room in ROOMS for path in (REPOSITORY / room).rglob("*.py"))
+ROOM_FILES = sorted(path for room in GROUND + ROOMS for path in (REPOSITORY / room).rglob("*.py"))
 SHOP_FILES = sorted(path for shop in SHOPS for path in (REPOSITORY / shop).rglob("*.py"))
 RECIPES = sorted((REPOSITORY / "recipes").glob("*.py"))
 TRAVELLING = sorted((REPOSITORY / "modeling").glob("*_lacuna.py"))
@@ -30,26 +31,37 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Top names of the modules that a file imports, anywhere in it; "." for its own folder, ".." for what is above."""
+    """Top names of the modules that a file imports, anywhere in it, and for ours the room's, as `lacuna.corpus`."""
+    folder = list(path.relative_to(REPOSITORY).parent.parts)
     for node in ast.walk(tree_of(path)):
+        names: list[str] = []
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield "." * node.level if node.level else (node.module or "").split(".")[0]
+            base = (node.module or "").split(".") if node.module else []
+            if node.level:
+                base = ["lacuna", *folder[: len(folder) - node.level + 1], *base]
+            names = [".".join([*base, alias.name]) for alias in node.names]
+        for name in names:
+            top, *rest = name.split(".")
+            yield f"lacuna.{rest[0]}" if top == "lacuna" and rest else top
 
 
 @named(ROOM_FILES)
 def test_rooms_import_none_of_each_other(path: Path) -> None:
     room = path.relative_to(REPOSITORY).parts[0]
-    forbidden = {*ROOMS, *SHOPS, "tests"} - {room}
-    if len(path.relative_to(REPOSITORY).parts) == 2:
-        forbidden |= {"..", "..."}
-    assert not forbidden & set(imported(path))
+    allowed = {f"lacuna.{room}"} | ({"lacuna.common"} if room != "modeling" else set())
+    ours = {name for name in imported(path) if name.split(".")[0] in {"lacuna", *GROUND, *ROOMS, *SHOPS, "tests"}}
+    assert ours <= allowed
 
 
 @named(SHOP_FILES)
 def test_nothing_imports_recipes(path: Path) -> None:
-    assert not {*SHOPS, "tests", ".", ".."} & set(imported(path))
+    siblings = (
+        {file.stem for file in SHOP_FILES if file.parent == path.parent} if path.parent.name == "recipes" else set()
+    )
+    bare = {*GROUND, *ROOMS, *SHOPS, "tests", "lacuna.recipes", "lacuna.benchmarks"}
+    assert not (bare | siblings) & set(imported(path))
 
 
 def test_a_recipe_that_only_parses_options_does_not_wait_for_torch() -> None:
@@ -63,7 +75,9 @@ def test_a_recipe_that_only_parses_options_does_not_wait_for_torch() -> None:
 @named(TRAVELLING)
 def test_modelling_files_can_travel(path: Path) -> None:
     # huggingface_hub is what transformers itself stands on; its `strict` makes configurations typed.
-    allowed = {"torch", "transformers", "huggingface_hub", ".", "__future__"} | set(sys.stdlib_module_names)
+    allowed = {"torch", "transformers", "huggingface_hub", "lacuna.modeling", "__future__"} | set(
+        sys.stdlib_module_names
+    )
     assert set(imported(path)) <= allowed
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and node.level:
@@ -161,7 +175,7 @@ def test_files_have_a_size_that_can_be_read(path: Path) -> None:
 
 def option_dataclasses() -> Iterator[type]:
     for path in sorted(REPOSITORY.glob("*/arguments.py")):
-        module = importlib.import_module(f"{path.parent.name}.arguments")
+        module = importlib.import_module(f"lacuna.{path.parent.name}.arguments")
         yield from (
             kind for kind in vars(module).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
         )
@@ -181,7 +195,9 @@ def options_of(path: Path) -> set[str]:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("parse_arguments")
     ]
     kinds = [ast.unparse(kind).split(".")[-1] for call in calls for kind in call.args[0].elts]
-    homes = [importlib.import_module(room) for room in ROOMS] + [importlib.import_module("training.planning")]
+    homes = [importlib.import_module(f"lacuna.{room}") for room in ROOMS] + [
+        importlib.import_module("lacuna.training.planning")
+    ]
     found = [next(getattr(home, kind) for home in homes if hasattr(home, kind)) for kind in kinds]
     return {field.name for kind in found for field in dataclasses.fields(kind)}
 

@@ -35,5 +35,5 @@ __all__ = sorted(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'training' has no attribute {name!r}")
-    return getattr(import_module(f"training.{_HOME[name]}"), name)
+        raise AttributeError(f"module 'lacuna.training' has no attribute {name!r}")
+    return getattr(import_module(f"lacuna.training.{_HOME[name]}"), name)

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from ablation_report import summarize
+from lacuna.modeling import LacunaConfig
+from lacuna.objectives import ObjectiveArguments
+from lacuna.training import TrainingArguments
 from processes import run
 from variants import BASES, NOTHING, VARIANTS
-
-from modeling import LacunaConfig
-from objectives import ObjectiveArguments
-from training import TrainingArguments
 
 
 @pytest.mark.parametrize("study", list(BASES))

@@ -6,9 +6,8 @@ import statistics
 from pathlib import Path
 
 import pytest
+from lacuna.tokenization import save_tokenizer, train_bpe
 from processes import run
-
-from tokenization import save_tokenizer, train_bpe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -6,9 +6,8 @@ import statistics
 from pathlib import Path
 
 import pytest
+from lacuna.objectives import OBJECTIVES
 from processes import run
-
-from objectives import OBJECTIVES
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "example_speed.py"
 

@@ -5,9 +5,8 @@ import statistics
 from pathlib import Path
 
 import pytest
+from lacuna.training.optimizers import OPTIMIZERS
 from processes import run
-
-from training.optimizers import OPTIMIZERS
 
 
 @pytest.mark.slow

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 import zstandard
-
-from corpus import CorpusError, open_store
-from tokenization import save_tokenizer, train_bpe
+from lacuna.corpus import CorpusError, open_store
+from lacuna.tokenization import save_tokenizer, train_bpe
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "prepare_corpus.py"
@@ -133,7 +132,7 @@ def test_a_file_that_changes(recipe: Recipe) -> None:
     assert code == 0 and output.startswith("store: 2 documents")
     fingerprint = open_store(recipe.folder / "store").fingerprint
     file.write_bytes(GOOD * 3)
-    from corpus import build
+    from lacuna.corpus import build
 
     cut_pieces = build._cut_pieces
 

@@ -16,10 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
-
-from corpus import (
+from lacuna.corpus import (
     CorpusError,
     StorageError,
     TextArguments,
@@ -30,10 +27,12 @@ from corpus import (
     prepare_store,
     split_sentences,
 )
-from corpus import build as build_module
-from corpus import pieces as pieces_module
-from corpus.text import Text
-from tokenization import tokenizer_fingerprint, train_bpe
+from lacuna.corpus import build as build_module
+from lacuna.corpus import pieces as pieces_module
+from lacuna.corpus.text import Text
+from lacuna.tokenization import tokenizer_fingerprint, train_bpe
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -231,7 +230,7 @@ DRIVER = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 from tokenizers import Tokenizer
-from corpus import TextArguments, build, open_text, prepare_store
+from lacuna.corpus import TextArguments, build, open_text, prepare_store
 
 class Fast:
     backend_tokenizer = Tokenizer.from_file(sys.argv[1])
@@ -643,8 +642,8 @@ MEMORY = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 from tokenizers import Tokenizer
-from corpus import build, prepare_store
-from corpus.text import Document
+from lacuna.corpus import build, prepare_store
+from lacuna.corpus.text import Document
 
 class Fast:
     backend_tokenizer = Tokenizer.from_file(sys.argv[1])

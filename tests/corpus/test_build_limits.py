@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lacuna.corpus import CorpusError, StorageError, TextArguments, TokenStore, open_store, open_text, prepare_store
+from lacuna.corpus import build as build_module
+from lacuna.corpus import pieces as pieces_module
+from lacuna.tokenization import train_bpe
 from transformers import PreTrainedTokenizerFast
-
-from corpus import CorpusError, StorageError, TextArguments, TokenStore, open_store, open_text, prepare_store
-from corpus import build as build_module
-from corpus import pieces as pieces_module
-from tokenization import train_bpe
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +76,7 @@ def test_no_more_open_files_does_not_mean_damaged(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("corpus.store._map_file", full)
+    monkeypatch.setattr("lacuna.corpus.store._map_file", full)
     with pytest.raises(StorageError, match=r"Too many open files\. It has 1 shards.*ulimit -n") as caught:
         prepare(data, tokenizer, tmp_path / "store")
     assert caught.value.exit_code == 5

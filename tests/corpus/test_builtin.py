@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from corpus import CorpusError, builtin_documents, split_sentences
-from corpus import builtin as builtin_module
-from corpus.builtin import builtin_fingerprint, read_library, read_topics
+from lacuna.corpus import CorpusError, builtin_documents, split_sentences
+from lacuna.corpus import builtin as builtin_module
+from lacuna.corpus.builtin import builtin_fingerprint, read_library, read_topics
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +60,8 @@ def test_tests_and_installed_packages_are_left_out() -> None:
 
 def test_every_process_reads_the_same(documents: list[str]) -> None:
     code = (
-        "import hashlib, sys; from corpus import builtin_documents\n"
-        "from corpus.builtin import builtin_fingerprint\n"
+        "import hashlib, sys; from lacuna.corpus import builtin_documents\n"
+        "from lacuna.corpus.builtin import builtin_fingerprint\n"
         "print(hashlib.sha256(chr(0).join(builtin_documents()).encode()).hexdigest(), builtin_fingerprint())\n"
         "print('turtle' in sys.modules, 'antigravity' in sys.modules)"
     )

@@ -7,8 +7,8 @@ import re
 from collections import Counter
 from itertools import pairwise
 
-from corpus import builtin_classification, builtin_questions
-from corpus.builtin_tasks import FAMILIES, MAX_CONTEXT_CHARACTERS
+from lacuna.corpus import builtin_classification, builtin_questions
+from lacuna.corpus.builtin_tasks import FAMILIES, MAX_CONTEXT_CHARACTERS
 
 
 def test_classes_are_of_comparable_size() -> None:

@@ -8,9 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-
-from corpus import StoreArguments, TextArguments, open_text
-from tokenization import save_tokenizer, train_bpe
+from lacuna.corpus import StoreArguments, TextArguments, open_text
+from lacuna.tokenization import save_tokenizer, train_bpe
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "corpus.md").read_text(encoding="utf-8")

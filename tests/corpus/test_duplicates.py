@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from corpus import CorpusError, TextArguments, duplicates, open_text, prepare_store
-from corpus.duplicates import DocumentSet, find_equal, find_near, make_shingles, make_signature
-from tokenization import train_bpe
+from lacuna.corpus import CorpusError, TextArguments, duplicates, open_text, prepare_store
+from lacuna.corpus.duplicates import DocumentSet, find_equal, find_near, make_shingles, make_signature
+from lacuna.tokenization import train_bpe
 
 
 def in_parts(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:

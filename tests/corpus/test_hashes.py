@@ -7,9 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-
-from corpus import CorpusError, hashes
-from corpus.hashes import hash_files
+from lacuna.corpus import CorpusError, hashes
+from lacuna.corpus.hashes import hash_files
 
 
 @pytest.fixture(autouse=True)

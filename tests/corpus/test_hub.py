@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from corpus import CorpusError, HubError, hub, open_text
-from corpus.arguments import TextArguments
-from corpus.hub import is_hub_name, open_dataset
+from lacuna.corpus import CorpusError, HubError, hub, open_text
+from lacuna.corpus.arguments import TextArguments
+from lacuna.corpus.hub import is_hub_name, open_dataset
 
 ROOM = Path(__file__).resolve().parents[2]
 COMMIT = "a" * 40
@@ -100,8 +99,8 @@ def endpoint() -> Iterator[str]:
 
 SCRIPT = """
 import json
-from corpus import CorpusError, open_text
-from corpus.arguments import TextArguments
+from lacuna.corpus import CorpusError, open_text
+from lacuna.corpus.arguments import TextArguments
 
 def opened(*data, **options):
     return open_text(TextArguments(data=list(data), **options))

@@ -12,9 +12,8 @@ import numpy as np
 import processes
 import psutil
 import pytest
-
-from corpus import CorpusError, open_store
-from tokenization import save_tokenizer, train_bpe
+from lacuna.corpus import CorpusError, open_store
+from lacuna.tokenization import save_tokenizer, train_bpe
 
 # Small pieces, so that as much is half-done here as in a corpus of gigabytes.
 RECIPE = ("tests/corpus/small_pieces.py", 30_000)

@@ -12,10 +12,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import test_hub
-
-from corpus import CorpusError, HubError, read_labelled, read_parallel
-from corpus.formats import read_rows
-from corpus.label_features import label_names, with_names
+from lacuna.corpus import CorpusError, HubError, read_labelled, read_parallel
+from lacuna.corpus.formats import read_rows
+from lacuna.corpus.label_features import label_names, with_names
 
 endpoint = test_hub.endpoint
 
@@ -307,7 +306,7 @@ dataset_info:
 """
 SCRIPT = """
 import json
-from corpus import CorpusError, read_labelled
+from lacuna.corpus import CorpusError, read_labelled
 
 def rows(name, split=None):
     try:

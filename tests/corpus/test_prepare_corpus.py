@@ -7,9 +7,8 @@ from pathlib import Path
 
 import processes
 import pytest
-
-from corpus import open_store
-from tokenization import save_tokenizer, tokenizer_fingerprint, train_bpe
+from lacuna.corpus import open_store
+from lacuna.tokenization import save_tokenizer, tokenizer_fingerprint, train_bpe
 
 TEXT = ["The cat sat. The dog ran. " * 20]
 SMALL = ("tests/corpus/small_pieces.py", 400)

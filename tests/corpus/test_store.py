@@ -13,11 +13,10 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lacuna.corpus import CorpusError, TextArguments, TokenStore, open_store, open_text, prepare_store
+from lacuna.corpus.store import JoinedArray
+from lacuna.tokenization import train_bpe
 from transformers import PreTrainedTokenizerFast
-
-from corpus import CorpusError, TextArguments, TokenStore, open_store, open_text, prepare_store
-from corpus.store import JoinedArray
-from tokenization import train_bpe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -149,7 +148,7 @@ def test_several_readers_share_the_pages_of_a_store(build: Build, tmp_path: Path
     assert size > 1 << 20
     code = f"""
 import psutil, numpy as np
-from corpus import open_store
+from lacuna.corpus import open_store
 store = open_store({str(tmp_path / "store")!r})
 before = psutil.Process().memory_full_info().uss
 total = sum(int(store.tokens[start : start + 65536].max()) for start in range(0, len(store.tokens), 65536))

@@ -9,10 +9,9 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from corpus import streams
-from corpus.errors import BadRecord, CorpusError
-from corpus.streams import CHUNK_BYTES, Line, Progress, open_stream, read_lines
+from lacuna.corpus import streams
+from lacuna.corpus.errors import BadRecord, CorpusError
+from lacuna.corpus.streams import CHUNK_BYTES, Line, Progress, open_stream, read_lines
 
 PACKERS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
 ROOM = Path(__file__).resolve().parents[2]
@@ -103,8 +102,8 @@ def test_lines_are_those_of_the_whole_whatever_the_chunks(
 # What reading takes beyond the interpreter and its libraries, which are there before the line is read.
 MEASURE = """
 import resource, sys
-from corpus import CorpusError, open_text
-from corpus.arguments import TextArguments
+from lacuna.corpus import CorpusError, open_text
+from lacuna.corpus.arguments import TextArguments
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 import pyarrow
 before = peak()

@@ -7,10 +7,9 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from corpus import open_text
-from corpus.arguments import TextArguments
-from corpus.unwrap import Margin, find_margin, unwrap
+from lacuna.corpus import open_text
+from lacuna.corpus.arguments import TextArguments
+from lacuna.corpus.unwrap import Margin, find_margin, unwrap
 
 PROSE = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "

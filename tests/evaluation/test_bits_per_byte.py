@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-
-from evaluation import EvaluationError, LanguageModel, NumericsError, measure_bits_per_byte
-from evaluation.bits_per_byte import MASK_SEED, cut_windows, text_units
+from lacuna.evaluation import EvaluationError, LanguageModel, NumericsError, measure_bits_per_byte
+from lacuna.evaluation.bits_per_byte import MASK_SEED, cut_windows, text_units
 
 DOCUMENTS = ["The cats sit on the mat.", "A dog runs – 日本 🦊 – to the river. " * 3, "", "é"]
 

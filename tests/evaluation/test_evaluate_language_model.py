@@ -8,8 +8,7 @@ from pathlib import Path
 import processes
 import pytest
 import torch
-
-import modeling
+from lacuna import modeling
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAIRS = [("The cats sit.", "The cats sits."), ("She runs.", "She run.")]

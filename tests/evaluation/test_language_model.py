@@ -2,11 +2,10 @@
 
 import pytest
 import torch
+from lacuna import modeling
+from lacuna.evaluation import CorruptModelError, EvaluationError, LanguageModel, load_language_model, score_sentences
+from lacuna.evaluation.scoring import logits_at
 from transformers import BertConfig, BertForPreTraining, BertForSequenceClassification, BertLMHeadModel, BertModel
-
-import modeling
-from evaluation import CorruptModelError, EvaluationError, LanguageModel, load_language_model, score_sentences
-from evaluation.scoring import logits_at
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-
-from evaluation import EvaluationError, LanguageModel, group_pairs, measure_minimal_pairs, score_sentences
-from evaluation.minimal_pairs import judge
+from lacuna.evaluation import EvaluationError, LanguageModel, group_pairs, measure_minimal_pairs, score_sentences
+from lacuna.evaluation.minimal_pairs import judge
 
 SENTENCES = ["The cats sit.", "The cats sits on the mat.", "Who sees the dogs?", "A 🦊 runs to the river.", "She"]
 

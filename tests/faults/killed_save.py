@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lacuna.training import TrainingArguments
+from lacuna.training.checkpoints import Progress, Saver, Snapshot
+from lacuna.training.optimizers import OPTIMIZERS
+from lacuna.training.sharding import full_model_state, full_optimizer_state
 from toys import PlainTokenizer, make_model
-
-from training import TrainingArguments
-from training.checkpoints import Progress, Saver, Snapshot
-from training.optimizers import OPTIMIZERS
-from training.sharding import full_model_state, full_optimizer_state
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate"}
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import processes
 import pytest
+from lacuna.training.checkpoints import CorruptCheckpointError, newest_checkpoint, verify_checkpoint
 from toy import Toy, count
-
-from training.checkpoints import CorruptCheckpointError, newest_checkpoint, verify_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -25,13 +25,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lacuna.training.run
 import psutil
 import torch
+from lacuna.training import TrainingArguments, exit_cleanly, parse_arguments, train
+from lacuna.training.checkpoints import Saver
 from toys import PlainTokenizer, ToyWork, make_model
-
-import training.run
-from training import TrainingArguments, exit_cleanly, parse_arguments, train
-from training.checkpoints import Saver
 
 
 @dataclass
@@ -140,16 +139,16 @@ class SignalledSaver(Saver):
 
 def main() -> None:
     faults, arguments = parse_arguments((Faults, TrainingArguments))
-    training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
+    lacuna.training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
     if (limit := faults.value("file_limit")) is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     if (free := faults.value("memory")) is not None:
         psutil.virtual_memory = lambda: SimpleNamespace(available=free * 1e6)
     if faults.any("term_in_save"):
-        training.run.Saver = SignalledSaver  # type: ignore[misc]
-    if training.is_main_process():
-        training.claim_output_dir(arguments)
+        lacuna.training.run.Saver = SignalledSaver  # type: ignore[misc]
+    if lacuna.training.is_main_process():
+        lacuna.training.claim_output_dir(arguments)
     if faults.any("term_at_start"):
         os.kill(os.getpid(), signal.SIGTERM)
     train(

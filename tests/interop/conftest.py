@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from lacuna import modeling
+from lacuna.modeling import LacunaConfig
+from lacuna.tokenization import adapt_tokenizer, save_tokenizer, train_bpe
 from transformers import PreTrainedTokenizerFast, dynamic_module_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-import modeling
-from modeling import LacunaConfig
-from tokenization import adapt_tokenizer, save_tokenizer, train_bpe
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.",

@@ -13,17 +13,16 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline, add_question_pipeline, best_spans
+from lacuna.tasks import QuestionAnswering
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfig, BertForQuestionAnswering, Pipeline
-
-from modeling.pipeline_lacuna import QuestionAnsweringPipeline, add_question_pipeline, best_spans
-from tasks import QuestionAnswering
 
 TASK = "question-answering"
 STRANGER = """
 import json, sys
 from pathlib import Path
 
-sys.modules["modeling"] = sys.modules["tasks"] = None  # an import of ours would fail
+sys.modules["lacuna"] = None  # an import of ours would fail
 import transformers
 
 transformers.logging.set_verbosity_error()

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from lacuna import modeling
+from lacuna.modeling import HEADS, LacunaConfig
+from lacuna.modeling.configuration_lacuna import ATTENTION_SCORES, LAYER_TYPES, SHAPES
 from torch import Tensor, nn
-
-import modeling
-from modeling import HEADS, LacunaConfig
-from modeling.configuration_lacuna import ATTENTION_SCORES, LAYER_TYPES, SHAPES
 
 VOCAB = 41
 FIRST_ID = 5  # Ids below are special tokens, which stand for something to some of the code.

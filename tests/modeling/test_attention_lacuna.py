@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-
-from modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
-from modeling.attention_lacuna import (
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
+from lacuna.modeling.attention_lacuna import (
     DenseAttention,
     as_bias,
     eager_attention_forward,
     fused_attention_forward,
     ready_mask,
 )
+from torch import Tensor, nn
 
 
 class Layer(nn.Module):

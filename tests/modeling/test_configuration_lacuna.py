@@ -4,8 +4,7 @@ import json
 
 import pytest
 import torch
-
-from modeling import (
+from lacuna.modeling import (
     FAMILIES,
     HEADS,
     SIZES,

@@ -12,6 +12,18 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from lacuna import modeling
+from lacuna.modeling import (
+    FAMILIES,
+    HEADS,
+    ConversionError,
+    LacunaConfig,
+    LacunaForMaskedLM,
+    LacunaForPreTraining,
+    from_native,
+    to_native,
+)
+from lacuna.modeling.conversion import CONVERSIONS, SHARED, WRITTEN
 from torch import Tensor
 from transformers import (
     BartConfig,
@@ -23,19 +35,6 @@ from transformers import (
     PreTrainedModel,
     Qwen3Config,
 )
-
-import modeling
-from modeling import (
-    FAMILIES,
-    HEADS,
-    ConversionError,
-    LacunaConfig,
-    LacunaForMaskedLM,
-    LacunaForPreTraining,
-    from_native,
-    to_native,
-)
-from modeling.conversion import CONVERSIONS, SHARED, WRITTEN
 
 VOCABULARY, ROWS, LENGTH, DECODED = 97, 3, 23, 19
 PAD, BOS, EOS = 0, 1, 2

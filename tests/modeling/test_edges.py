@@ -4,10 +4,15 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna import modeling
+from lacuna.modeling import (
+    ConfigurationError,
+    LacunaConfig,
+    LacunaForCausalLM,
+    LacunaForConditionalGeneration,
+    LacunaModel,
+)
 from torch import Tensor
-
-import modeling
-from modeling import ConfigurationError, LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaModel
 
 SMALL = {
     "vocab_size": 67, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 8,

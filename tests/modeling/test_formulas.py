@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna import modeling
+from lacuna.modeling import ConfigurationError, LacunaConfig, LacunaModel
+from lacuna.modeling.attention_lacuna import SCORES, MultiplicativeScore, weigh_values
+from lacuna.modeling.configuration_lacuna import ATTENTION_SCORES, SHAPES
+from lacuna.modeling.layers_lacuna import (
+    LacunaAttention,
+    LacunaRMSNorm,
+    apply_rotary,
+    build_norm,
+    sinusoidal_positions,
+)
 from random_models import LANGUAGE_HEADS, assert_agree, make_model, random_ids, segments_for, weigh
 from torch import Tensor, nn
-
-import modeling
-from modeling import ConfigurationError, LacunaConfig, LacunaModel
-from modeling.attention_lacuna import SCORES, MultiplicativeScore, weigh_values
-from modeling.configuration_lacuna import ATTENTION_SCORES, SHAPES
-from modeling.layers_lacuna import LacunaAttention, LacunaRMSNorm, apply_rotary, build_norm, sinusoidal_positions
 
 VOCAB = 41
 SMALL = {

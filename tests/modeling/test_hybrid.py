@@ -5,6 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna.modeling import (
+    ConfigurationError,
+    ConversionError,
+    LacunaConfig,
+    LacunaForCausalLM,
+    LacunaForMaskedLM,
+    to_native,
+)
 from torch import Tensor
 from transformers import (
     AttentionInterface,
@@ -13,15 +21,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
-)
-
-from modeling import (
-    ConfigurationError,
-    ConversionError,
-    LacunaConfig,
-    LacunaForCausalLM,
-    LacunaForMaskedLM,
-    to_native,
 )
 
 SMALL = {

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, losses_lacuna
+from lacuna.modeling.losses_lacuna import IGNORED, chunked_cross_entropy, cross_entropy, linear_cross_entropy
 from torch import Tensor, nn
-
-from modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, losses_lacuna
-from modeling.losses_lacuna import IGNORED, chunked_cross_entropy, cross_entropy, linear_cross_entropy
 
 VOCAB, SIZE = 37, 12
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
-import modeling
-from modeling import FAMILIES, HEADS, SIZES, LacunaConfig, LacunaModel
+from lacuna import modeling
+from lacuna.modeling import FAMILIES, HEADS, SIZES, LacunaConfig, LacunaModel
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 START, END = "<!-- table: families and sizes -->", "<!-- end of table -->"

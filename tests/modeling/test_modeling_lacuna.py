@@ -6,11 +6,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import Tensor
-from transformers import DynamicCache
-
-import modeling
-from modeling import (
+from lacuna import modeling
+from lacuna.modeling import (
     HEADS,
     LacunaConfig,
     LacunaForCausalLM,
@@ -20,6 +17,8 @@ from modeling import (
     LacunaForSequenceClassification,
     LacunaModel,
 )
+from torch import Tensor
+from transformers import DynamicCache
 
 VOCAB = 67
 KINDS: dict[str, dict[str, Any]] = {

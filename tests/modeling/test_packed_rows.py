@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lacuna.modeling import LacunaConfig, LacunaModel
+from lacuna.modeling.configuration_lacuna import SHAPES
 from random_models import (
     assert_agree,
     assert_same_gradients,
@@ -20,9 +22,6 @@ from random_models import (
 )
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
-
-from modeling import LacunaConfig, LacunaModel
-from modeling.configuration_lacuna import SHAPES
 
 IMPLEMENTATIONS = st.sampled_from(["sdpa", "eager"])
 SEEDS = st.integers(0, 2**20)

@@ -14,16 +14,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from lacuna import modeling
+from lacuna.modeling import HEADS, LacunaConfig
 from safetensors.torch import save_file
-
-import modeling
-from modeling import HEADS, LacunaConfig
 
 STRANGER = '''
 import importlib, json, sys
 from pathlib import Path
 
-ROOMS = {"modeling", "tokenization", "corpus", "objectives", "training", "tasks", "evaluation", "recipes"}
+ROOMS = {"lacuna", "modeling", "tokenization", "corpus", "objectives", "training", "tasks", "evaluation", "recipes"}
 
 
 class Absent:

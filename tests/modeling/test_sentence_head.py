@@ -1,9 +1,8 @@
 """The sentence relation without a pooler: segments are found, padding does not count, means are compared."""
 
 import torch
-
-from modeling import LacunaConfig, LacunaForPreTraining
-from modeling.modeling_lacuna import find_segments
+from lacuna.modeling import LacunaConfig, LacunaForPreTraining
+from lacuna.modeling.modeling_lacuna import find_segments
 
 SEP = 3
 

@@ -29,9 +29,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from lacuna.modeling import HEADS, LacunaConfig, LacunaModel, LacunaPreTrainedModel, modeling_lacuna
 from torch import Tensor
-
-from modeling import HEADS, LacunaConfig, LacunaModel, LacunaPreTrainedModel, modeling_lacuna
 
 pytestmark = pytest.mark.slow
 

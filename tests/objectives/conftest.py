@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-
-from objectives import ObjectiveArguments, SpecialTokens
+from lacuna.objectives import ObjectiveArguments, SpecialTokens
 
 SPACE, LETTER = 1, 3  # classes of `tokenization.token_edges`
 NUM_SPECIAL = 5  # [PAD] [UNK] [CLS] [SEP] [MASK], as the tokenizer room numbers them

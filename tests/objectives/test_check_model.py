@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForMaskedLM
+from lacuna.objectives import OBJECTIVES, ObjectiveError
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
-
-from modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForMaskedLM
-from objectives import OBJECTIVES, ObjectiveError
 
 SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 SMALL |= {"intermediate_size": 32}

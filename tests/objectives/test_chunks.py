@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lacuna.objectives.chunks import Chunks, hashed
 from slow_reference import chunks_of
-
-from objectives.chunks import Chunks, hashed
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=40), min_size=1, max_size=12)
 
@@ -40,7 +39,7 @@ def test_chunks_are_those_of_a_loop(numbered, lengths, length, share, window, le
         goals = goals_of(np.arange(first, last), length=length, share=share, seed=seed)
         expected += [[number, first + begin, first + end] for begin, end in chunks_of(sizes, goals=goals)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("objectives.chunks._WINDOW", window)
+        patch.setattr("lacuna.objectives.chunks._WINDOW", window)
         chunks = Chunks(store=store, documents=documents, length=length, short_probability=share, seed=seed)
     assert [list(chunks[number]) for number in range(len(chunks))] == expected
 

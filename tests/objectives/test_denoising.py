@@ -9,12 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lacuna.modeling import LacunaConfig, LacunaForConditionalGeneration
+from lacuna.objectives import IGNORED, Denoising, ObjectiveError, random_stream
+from lacuna.objectives.denoising import corrupt_spans, fill_in
 from slow_reference import concatenated, corrupted, cut, filled_in, framed
 from transformers import BartConfig, BartForConditionalGeneration
-
-from modeling import LacunaConfig, LacunaForConditionalGeneration
-from objectives import IGNORED, Denoising, ObjectiveError, random_stream
-from objectives.denoising import corrupt_spans, fill_in
 
 START, END, MASK = 2, 3, 4
 SENTINELS = np.arange(900, 1000)

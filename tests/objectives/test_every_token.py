@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import corpus
-import tokenization
-from objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
+from lacuna import corpus, tokenization
+from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
 
 MASK, SENTINELS = 4, 30
 PACKED = [

@@ -9,14 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM
+from lacuna.objectives import IGNORED, HybridLanguageModelling, ObjectiveError, random_stream
+from lacuna.training.order import row_of
 from slow_reference import concatenated, framed, masked
 from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
-
-from modeling import LacunaConfig, LacunaForCausalLM
-from objectives import IGNORED, HybridLanguageModelling, ObjectiveError, random_stream
-from training.order import row_of
 
 SMALL = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 SMALL |= {"intermediate_size": 32, "initializer_range": 0.5}
@@ -155,7 +154,7 @@ def test_the_model_runs_once_for_each_kind_present_and_on_several_processes_for_
     loss.backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
-    monkeypatch.setattr("objectives.hybrid.several_processes", lambda: True)
+    monkeypatch.setattr("lacuna.objectives.hybrid.several_processes", lambda: True)
     together = Counted(model)
     same_loss, same = work.loss(together, batch, targets)
     assert [kind for kind, _ in together.calls] == [False, True]

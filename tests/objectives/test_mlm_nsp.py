@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lacuna.objectives import IGNORED, MaskedLanguageModellingWithPairs, ObjectiveError, random_stream
+from lacuna.objectives.mlm_nsp import IS_NEXT, IS_RANDOM, truncate_pair
 from length_judge import STORES, accuracy_from_lengths, random_lengths
 from slow_reference import chunks_of, masked, next_pair, sentences_of, truncated
-
-from objectives import IGNORED, MaskedLanguageModellingWithPairs, ObjectiveError, random_stream
-from objectives.mlm_nsp import IS_NEXT, IS_RANDOM, truncate_pair
 
 CLS, SEP = 2, 3
 

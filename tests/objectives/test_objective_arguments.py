@@ -5,9 +5,8 @@ import json
 from dataclasses import asdict
 
 import pytest
+from lacuna.objectives import OBJECTIVES, Numbers, ObjectiveArguments, ObjectiveError
 from transformers import HfArgumentParser
-
-from objectives import OBJECTIVES, Numbers, ObjectiveArguments, ObjectiveError
 
 
 def parsed(*words: str) -> ObjectiveArguments:

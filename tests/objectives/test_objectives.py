@@ -7,18 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
-from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
-
-from modeling import (
+from lacuna.modeling import (
     LacunaConfig,
     LacunaForCausalLM,
     LacunaForConditionalGeneration,
     LacunaForMaskedLM,
     LacunaForPreTraining,
 )
-from objectives import IGNORED, OBJECTIVES
-from training.order import row_of
+from lacuna.objectives import IGNORED, OBJECTIVES
+from lacuna.training.order import row_of
+from torch.nn import functional
+from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
 VOCAB = 60
 PAIRS = {"mlm_nsp": "nsp", "mlm_sop": "sop"}
@@ -269,7 +268,7 @@ def test_clm_evaluates_a_few_rows_at_a_time_when_logits_are_large(make, monkeypa
     batch = work.collate([work.eval_example(row) for row in range(5)])
     with torch.no_grad():
         whole = work.evaluate(model, dict(batch))
-        monkeypatch.setattr("objectives.clm._LOGIT_BYTES", 1)
+        monkeypatch.setattr("lacuna.objectives.clm._LOGIT_BYTES", 1)
         single = work.evaluate(model, dict(batch))
     assert len(whole) == len(single) == 5
     for one, other in zip(whole, single, strict=True):

@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from objectives import OBJECTIVES, ObjectiveArguments
+from lacuna.objectives import OBJECTIVES, ObjectiveArguments
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "objectives.md").read_text(encoding="utf-8")
 

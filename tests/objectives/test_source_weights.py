@@ -4,9 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-
-from objectives import IGNORED, OBJECTIVES
-from objectives.data import split_sources
+from lacuna.objectives import IGNORED, OBJECTIVES
+from lacuna.objectives.data import split_sources
 
 SIZES = (30, 10, 60)
 WEIGHTS = [0.5, 0.3, 0.2]

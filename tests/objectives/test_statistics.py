@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from objectives import IGNORED, OBJECTIVES, TokenPrediction
-from training.order import row_of
+from lacuna.objectives import IGNORED, OBJECTIVES, TokenPrediction
+from lacuna.training.order import row_of
 
 EXAMPLES = 10_000
 MASK, VOCAB = 4, 1005

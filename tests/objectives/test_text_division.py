@@ -5,9 +5,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from objectives import ObjectiveError, SpecialTokens, random_stream
-from objectives.data import split_sources, spread
+from lacuna.objectives import ObjectiveError, SpecialTokens, random_stream
+from lacuna.objectives.data import split_sources, spread
 
 
 @settings(max_examples=100, deadline=None)

@@ -6,6 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lacuna.modeling import (
+    LacunaConfig,
+    LacunaForCausalLM,
+    LacunaForConditionalGeneration,
+    LacunaForMaskedLM,
+    LacunaForPreTraining,
+)
+from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments, ObjectiveError
+from lacuna.objectives.z_loss import summed_z_loss
 from torch import Tensor
 from transformers import (
     BartConfig,
@@ -16,16 +25,6 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
 )
-
-from modeling import (
-    LacunaConfig,
-    LacunaForCausalLM,
-    LacunaForConditionalGeneration,
-    LacunaForMaskedLM,
-    LacunaForPreTraining,
-)
-from objectives import IGNORED, OBJECTIVES, ObjectiveArguments, ObjectiveError
-from objectives.z_loss import summed_z_loss
 
 SMALL = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 SMALL |= {"intermediate_size": 32, "initializer_range": 0.5}
@@ -156,7 +155,7 @@ def test_its_gradient_lowers_log_z(make) -> None:
 
 @pytest.mark.parametrize("name", list(LACUNA))
 def test_without_a_weight_nothing_is_computed(make, name, monkeypatch) -> None:
-    monkeypatch.setattr("objectives.base.summed_z_loss", None)
+    monkeypatch.setattr("lacuna.objectives.base.summed_z_loss", None)
     work = make(name, "lacuna")
     batch = work.collate([work.example(row, row) for row in range(4)])
     _, parts = work.loss(model_for(name, "lacuna"), batch, targets_of(work, batch))

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna import modeling
+from lacuna.modeling import LacunaConfig
+from lacuna.tokenization import adapt_tokenizer, save_tokenizer, train_bpe
 from small_models import SMALL, TEXTS
 from transformers import PreTrainedTokenizerFast
-
-import modeling
-from modeling import LacunaConfig
-from tokenization import adapt_tokenizer, save_tokenizer, train_bpe
 
 
 @pytest.fixture(scope="session")

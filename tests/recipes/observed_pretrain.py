@@ -13,11 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import lacuna.training.run
 import torch
-
-import training.run
-from objectives import OBJECTIVES
-from training import exit_cleanly
+from lacuna.objectives import OBJECTIVES
+from lacuna.training import exit_cleanly
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "pretrain.py"
 
@@ -52,7 +51,7 @@ def main() -> None:
     for word in sys.argv[2:]:
         runs.append([]) if word == "--then" else runs[-1].append(word)
     # Rows of 32 tokens gain nothing from more threads, and lose much on a busy machine.
-    training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
+    lacuna.training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
     recipe = runpy.run_path(str(RECIPE), run_name="pretrain")
     for number, options in enumerate(runs):
         observe(folder / f"{number}-{os.environ.get('RANK', '0')}.txt")

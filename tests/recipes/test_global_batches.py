@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from corpus import TextArguments, open_text, prepare_store
-from objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens
-from tokenization import token_byte_lengths, token_edges, tokenizer_fingerprint, train_bpe
-from training.checkpoints import Progress
-from training.loop import _loader
-from training.stages import Stage
+from lacuna.corpus import TextArguments, open_text, prepare_store
+from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens
+from lacuna.tokenization import token_byte_lengths, token_edges, tokenizer_fingerprint, train_bpe
+from lacuna.training.checkpoints import Progress
+from lacuna.training.loop import _loader
+from lacuna.training.stages import Stage
 
 STEPS, BATCH, LENGTH = 70, 8, 32
 ROWS = 500  # so that step 62 (counted from 0) has samples of two epochs

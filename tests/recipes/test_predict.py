@@ -12,19 +12,18 @@ import pyarrow.parquet
 import pytest
 import torch
 import transformers
+from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
+from lacuna.tasks import PredictionArguments, TaskError
+from lacuna.tasks.answers import write_answers
+from lacuna.tasks.inference import check_rows, open_predictor, predict
+from lacuna.tasks.multiple_choice import MultipleChoice
+from lacuna.tasks.question_answering import QuestionAnswering
+from lacuna.tasks.sequence_to_sequence import SequenceToSequence
+from lacuna.tasks.token_classification import TokenClassification
+from lacuna.tasks.words import TOKENS
+from lacuna.tokenization import save_tokenizer
 from small_models import TEXTS
 from transformers import AutoTokenizer, BertConfig
-
-from modeling.pipeline_lacuna import QuestionAnsweringPipeline
-from tasks import PredictionArguments, TaskError
-from tasks.answers import write_answers
-from tasks.inference import check_rows, open_predictor, predict
-from tasks.multiple_choice import MultipleChoice
-from tasks.question_answering import QuestionAnswering
-from tasks.sequence_to_sequence import SequenceToSequence
-from tasks.token_classification import TokenClassification
-from tasks.words import TOKENS
-from tokenization import save_tokenizer
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -454,7 +453,9 @@ def test_mistakes_are_one_message_and_leave_nothing(
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "new.jsonl", rows)
     (tmp_path / "there.jsonl").write_text("kept\n")
-    monkeypatch.setattr("tasks.label_predictors.ClassificationPredictor.answer", None)  # nothing is answered before
+    monkeypatch.setattr(
+        "lacuna.tasks.label_predictors.ClassificationPredictor.answer", None
+    )  # nothing is answered before
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     code, said = run_recipe("predict", "--model", classifier, "--input", "new.jsonl", "--output", "x.jsonl", *words)
     assert code == 2, said
@@ -529,7 +530,7 @@ def test_a_full_disk_is_another_error(classifier, run_recipe, tmp_path, monkeypa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     source = write_rows(tmp_path / "new.jsonl", [{"text": "a"}])
-    monkeypatch.setattr("tasks.answers.os.replace", full)
+    monkeypatch.setattr("lacuna.tasks.answers.os.replace", full)
     code, said = run_recipe("predict", "--model", classifier, "--input", source, "--output", tmp_path / "x.csv")
     assert code == 5 and "x.csv cannot be written: No space left on device" in said
     assert [path.name for path in tmp_path.iterdir()] == ["new.jsonl"]

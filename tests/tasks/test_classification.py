@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna.tasks import Classification, TaskError
+from lacuna.tasks.classification import guess_columns, stratified_split
+from lacuna.tasks.rows import as_rows
 from torch.nn import functional as F
-
-from tasks import Classification, TaskError
-from tasks.classification import guess_columns, stratified_split
-from tasks.rows import as_rows
 
 
 @dataclasses.dataclass

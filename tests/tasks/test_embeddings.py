@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-from modeling import LacunaConfig, LacunaForMaskedLM
-from tasks import TaskError
-from tasks.embeddings import Embeddings
-from tasks.report import write_results
-from tasks.rows import as_rows
-from tasks.similar import Columns, guess_columns, kind_of
-from training.run_log import RunLog
+from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
+from lacuna.tasks import TaskError
+from lacuna.tasks.embeddings import Embeddings
+from lacuna.tasks.report import write_results
+from lacuna.tasks.rows import as_rows
+from lacuna.tasks.similar import Columns, guess_columns, kind_of
+from lacuna.training.run_log import RunLog
 
 sentence_transformers = pytest.importorskip(
     "sentence_transformers", reason="sentence-transformers is not installed: pip install -e '.[embeddings]'"
@@ -68,7 +67,7 @@ def checkpoint(tokenizer, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def encoder(checkpoint):
-    from tasks.encoders import load_encoder
+    from lacuna.tasks.encoders import load_encoder
 
     return load_encoder(model=str(checkpoint), max_length=32)
 
@@ -206,9 +205,9 @@ def test_what_cannot_be_told_apart_is_not_found(tokenizer):
     ids=["scored", "pairs", "triples", "nli"],
 )
 def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, metric, capsys, monkeypatch):
-    from tasks.encoders import save_encoder
+    from lacuna.tasks.encoders import save_encoder
 
-    monkeypatch.setattr("training.run_log.draw_curves", lambda **_: None)
+    monkeypatch.setattr("lacuna.training.run_log.draw_curves", lambda **_: None)
     work = task(tokenizer, rows, eval_rows=rows)
     assert work.metric == metric
     folder = tmp_path / "vectors"
@@ -238,7 +237,7 @@ def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, m
 
 
 def test_the_best_weights_are_kept(tokenizer, encoder):
-    from tasks.encoders import KeepBest
+    from lacuna.tasks.encoders import KeepBest
 
     class Judge:
         metric = "score"
@@ -269,7 +268,7 @@ def test_the_best_weights_are_kept(tokenizer, encoder):
 
 @pytest.mark.parametrize("rows", [SCORED, TRIPLES], ids=["scored", "triples"])
 def test_what_is_expected_is_counted_as_it_happens(tokenizer, encoder, tmp_path, rows, monkeypatch):
-    monkeypatch.setattr("training.run_log.draw_curves", lambda **_: None)
+    monkeypatch.setattr("lacuna.training.run_log.draw_curves", lambda **_: None)
     work, options = task(tokenizer, rows, eval_rows=rows), {"batch_size": 5, "max_epochs": 2.0, "eval_steps": 0.3}
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     steps, evaluations = work.expected(encoder, max_steps=None, **options)
@@ -285,7 +284,7 @@ def test_what_is_expected_is_counted_as_it_happens(tokenizer, encoder, tmp_path,
 def test_many_texts_are_encoded_in_parts(tokenizer, encoder, monkeypatch):
     whole = task(tokenizer, SCORED, eval_rows=SCORED)
     scores = whole.evaluate_encoder(encoder)
-    monkeypatch.setattr("tasks.embeddings._TEXTS_AT_ONCE", 5)
+    monkeypatch.setattr("lacuna.tasks.embeddings._TEXTS_AT_ONCE", 5)
     parts = task(tokenizer, SCORED, eval_rows=SCORED)
     assert parts.evaluate_encoder(encoder) == pytest.approx(scores, abs=1e-5)
     found = [[record["cosine"] for record in work.records] for work in (whole, parts)]

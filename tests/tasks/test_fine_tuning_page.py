@@ -5,9 +5,9 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-import tasks.arguments
-import training.arguments
-from tasks.inference import HEADS, PREDICTORS
+import lacuna.tasks.arguments
+import lacuna.training.arguments
+from lacuna.tasks.inference import HEADS, PREDICTORS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "fine_tuning.md").read_text(encoding="utf-8")
@@ -20,7 +20,7 @@ def test_the_recipes_are_there() -> None:
 
 
 def test_the_options_are_there() -> None:
-    kinds = [kind for module in (tasks.arguments, training.arguments) for kind in vars(module).values()]
+    kinds = [kind for module in (lacuna.tasks.arguments, lacuna.training.arguments) for kind in vars(module).values()]
     known = {field.name for kind in kinds if hasattr(kind, "__dataclass_fields__") for field in fields(kind)}
     assert set(re.findall(r"--(\w+)", PAGE)) <= known | {"help"}
 

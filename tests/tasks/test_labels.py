@@ -3,9 +3,8 @@
 from itertools import permutations
 
 import pytest
-
-from tasks import TaskError
-from tasks.labels import (
+from lacuna.tasks import TaskError
+from lacuna.tasks.labels import (
     MULTI,
     NUMBER,
     SINGLE,
@@ -21,7 +20,7 @@ from tasks.labels import (
     problem_type_of,
     sorted_names,
 )
-from tasks.rows import Row
+from lacuna.tasks.rows import Row
 
 
 def rows(*values) -> list[Row]:

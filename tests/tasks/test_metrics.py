@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks import TaskError
-from tasks.metrics import (
+from lacuna.tasks import TaskError
+from lacuna.tasks.metrics import (
     METRICS,
     classification_metrics,
     correlation_metrics,
@@ -20,7 +19,7 @@ from tasks.metrics import (
     generation_metrics,
     multi_label_metrics,
 )
-from tasks.squad_scores import (
+from lacuna.tasks.squad_scores import (
     best_over_answers,
     exact_match,
     normalize_answer,
@@ -354,7 +353,7 @@ def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch):
     def absent(name):
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr("tasks.local_metric.import_module", absent)
+    monkeypatch.setattr("lacuna.tasks.local_metric.import_module", absent)
     for call in (
         lambda: entity_metrics(predictions=[["O"]], references=[["O"]]),
         lambda: generation_metrics(predictions=["a"], references=[["a"]]),
@@ -378,8 +377,8 @@ def test_metrics_write_nothing_and_need_no_home(tmp_path: Path):
     home = tmp_path / "home"
     home.write_text("not a folder")
     code = """
-from tasks.metrics import classification_metrics
-from tasks.squad_scores import squad_metrics
+from lacuna.tasks.metrics import classification_metrics
+from lacuna.tasks.squad_scores import squad_metrics
 assert classification_metrics(predictions=[1, 0], references=[1, 1])["accuracy"] == 0.5
 assert squad_metrics(predictions={"1": "x"}, answers={"1": ["x"]})["f1"] == 100.0
 """

@@ -8,6 +8,18 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM
+from lacuna.tasks import (
+    Classification,
+    CorruptModelError,
+    TaskError,
+    check_tokenizer,
+    load_configuration,
+    load_model,
+    resolve_max_length,
+)
+from lacuna.tasks.features import model_inputs, pad_inputs
+from lacuna.tasks.models import longest_input, missing_folder
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
@@ -22,19 +34,6 @@ from transformers import (
     RobertaForMaskedLM,
     RobertaModel,
 )
-
-from modeling import LacunaConfig, LacunaForCausalLM
-from tasks import (
-    Classification,
-    CorruptModelError,
-    TaskError,
-    check_tokenizer,
-    load_configuration,
-    load_model,
-    resolve_max_length,
-)
-from tasks.features import model_inputs, pad_inputs
-from tasks.models import longest_input, missing_folder
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna import modeling
+from lacuna.modeling import LacunaConfig
+from lacuna.tasks import ClassificationArguments, SequenceToSequenceArguments, used
+from lacuna.tokenization import adapt_tokenizer
 from processes import run
-
-import modeling
-from modeling import LacunaConfig
-from tasks import ClassificationArguments, SequenceToSequenceArguments, used
-from tokenization import adapt_tokenizer
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16, "intermediate_size": 64}
 HEADS = {"modernbert": "LacunaForMaskedLM", "qwen3": "LacunaForCausalLM", "bart": "LacunaForConditionalGeneration"}
@@ -94,7 +93,7 @@ def test_embeddings_load_where_nobody_knows_lacuna(checkpoint, tmp_path):
     script = (
         "import sys; from sentence_transformers import SentenceTransformer as S; "
         "vectors = S(sys.argv[1], trust_remote_code=True, device='cpu').encode(['a', 'b']); "
-        "print(vectors.shape, 'modeling' in sys.modules)"
+        "print(vectors.shape, 'lacuna.modeling' in sys.modules)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"HF_MODULES_CACHE": str(tmp_path / "code")}

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna.modeling import LacunaConfig, LacunaForMultipleChoice
+from lacuna.tasks import TaskError
+from lacuna.tasks.choices import Columns, find_reading, guess_columns, numbered_columns, read_labels, read_problems
+from lacuna.tasks.multiple_choice import MultipleChoice, split_choices
+from lacuna.tasks.rows import as_rows
 from torch.nn import functional as F
 from transformers import BertConfig, BertForMultipleChoice
-
-from modeling import LacunaConfig, LacunaForMultipleChoice
-from tasks import TaskError
-from tasks.choices import Columns, find_reading, guess_columns, numbered_columns, read_labels, read_problems
-from tasks.multiple_choice import MultipleChoice, split_choices
-from tasks.rows import as_rows
 
 
 @dataclasses.dataclass

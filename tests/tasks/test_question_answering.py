@@ -10,14 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
-
-from tasks import QuestionAnswering, TaskError
-from tasks.questions import Question, answer_tokens, cut_windows, misaligned, read_questions
-from tasks.rows import as_rows
-from tasks.spans import trimmed
-from tasks.squad_scores import (
+from lacuna.tasks import QuestionAnswering, TaskError
+from lacuna.tasks.questions import Question, answer_tokens, cut_windows, misaligned, read_questions
+from lacuna.tasks.rows import as_rows
+from lacuna.tasks.spans import trimmed
+from lacuna.tasks.squad_scores import (
     best_over_answers,
     exact_match,
     normalize_answer,
@@ -26,6 +23,8 @@ from tasks.squad_scores import (
     token_f1,
     tuned_threshold,
 )
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
 
 def flat(context: str, answer: str, question: str = "what is it?", **fields: Any) -> dict[str, Any]:

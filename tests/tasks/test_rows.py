@@ -4,9 +4,8 @@ import dataclasses
 from typing import Any
 
 import pytest
-
-from tasks import TaskError
-from tasks.rows import as_rows, doubtful_names
+from lacuna.tasks import TaskError
+from lacuna.tasks.rows import as_rows, doubtful_names
 
 
 @dataclasses.dataclass

@@ -9,6 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lacuna import modeling
+from lacuna.modeling import LacunaConfig
+from lacuna.tasks import TaskError
+from lacuna.tasks.pairs import guess_columns, unfold
+from lacuna.tasks.rows import as_rows
+from lacuna.tasks.sequence_to_sequence import SequenceToSequence
+from lacuna.tasks.writing import IGNORED, Writer, resolve_lengths, writes_with
+from lacuna.tokenization import adapt_tokenizer
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -18,15 +26,6 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-
-import modeling
-from modeling import LacunaConfig
-from tasks import TaskError
-from tasks.pairs import guess_columns, unfold
-from tasks.rows import as_rows
-from tasks.sequence_to_sequence import SequenceToSequence
-from tasks.writing import IGNORED, Writer, resolve_lengths, writes_with
-from tokenization import adapt_tokenizer
 
 for package in ("sacrebleu", "rouge_score"):
     pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[tasks]'")

@@ -6,8 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks.spans import best_spans, log_sum, trimmed
+from lacuna.tasks.spans import best_spans, log_sum, trimmed
 
 
 def all_spans(start, end, allowed, null, longest):

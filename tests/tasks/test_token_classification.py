@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lacuna.tasks import TaskError
+from lacuna.tasks.pictures import _draw_bars
+from lacuna.tasks.report import write_results
+from lacuna.tasks.rows import as_rows
+from lacuna.tasks.tagged import cut_sentences, guess_columns, read_sentences, window_bounds, words_of_tokens
+from lacuna.tasks.token_classification import TokenClassification, word_choices
 from matplotlib.figure import Figure
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertForTokenClassification, PreTrainedTokenizerFast
-
-from tasks import TaskError
-from tasks.pictures import _draw_bars
-from tasks.report import write_results
-from tasks.rows import as_rows
-from tasks.tagged import cut_sentences, guess_columns, read_sentences, window_bounds, words_of_tokens
-from tasks.token_classification import TokenClassification, word_choices
 
 pytest.importorskip("seqeval", reason="seqeval is not installed: pip install -e '.[tasks]'")
 

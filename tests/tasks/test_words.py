@@ -6,8 +6,7 @@ import unicodedata
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks.words import TOKENS, WORDS
+from lacuna.tasks.words import TOKENS, WORDS
 
 WHOLE = [
     "हिन्दी",  # vowel signs and a virama

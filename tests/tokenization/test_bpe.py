@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from lacuna.tokenization import SPECIAL_TOKENS, TokenizerError, tokenizer_fingerprint, train_bpe
+from lacuna.tokenization.patterns import NORMALIZERS, PATTERNS, PIECE_CHARACTERS
 from transformers import PreTrainedTokenizerFast
-
-from tokenization import SPECIAL_TOKENS, TokenizerError, tokenizer_fingerprint, train_bpe
-from tokenization.patterns import NORMALIZERS, PATTERNS, PIECE_CHARACTERS
 
 TEXT = "The cat sat on the mat. The dog, too, sat there in 1984; it's the cat's mat , not the dog's ! " * 20
 AWKWARD = [

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lacuna.tokenization import TokenizerError, adapt_tokenizer, load_tokenizer, save_tokenizer, token_edges, train_bpe
+from lacuna.tokenization.extend import extend_tokenizer
+from lacuna.tokenization.vocabulary import ALPHABET
 from tokenizers import AddedToken, ByteLevelBPETokenizer, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerFast
-
-from tokenization import TokenizerError, adapt_tokenizer, load_tokenizer, save_tokenizer, token_edges, train_bpe
-from tokenization.extend import extend_tokenizer
-from tokenization.vocabulary import ALPHABET
 
 ENGLISH = "The cat sat on the mat. The dog, too, sat there; it is the mat of the cat, not of the dog. " * 20
 GERMAN = "Die Katze saß auf der Matte. Auch der Hund saß dort; es ist die Matte der Katze, nicht des Hundes! " * 20

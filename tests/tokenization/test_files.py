@@ -6,10 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-from tokenization import (
+from lacuna.tokenization import (
     TokenizerError,
     TokenizerStorageError,
     adapt_tokenizer,
@@ -19,6 +16,8 @@ from tokenization import (
     tokenizer_fingerprint,
     train_bpe,
 )
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:

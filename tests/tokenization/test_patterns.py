@@ -4,9 +4,8 @@ import pytest
 import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tokenization import train_bpe
-from tokenization.patterns import (
+from lacuna.tokenization import train_bpe
+from lacuna.tokenization.patterns import (
     LATEST_EDGE,
     PATTERNS,
     PIECE_CHARACTERS,
@@ -15,7 +14,7 @@ from tokenization.patterns import (
     split_pieces,
     untrained_backend,
 )
-from tokenization.vocabulary import BYTE_OF
+from lacuna.tokenization.vocabulary import BYTE_OF
 
 # Characters that are assigned in the oldest tables here: the libraries are of different years.
 TEXTS = st.text(alphabet=" \n\r\t\x1c\x85\u3000ab1٣.,'_é\u0301你की👍(") | st.text(

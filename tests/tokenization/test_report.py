@@ -1,10 +1,16 @@
 """What a report counts, and what it warns of."""
 
 import pytest
+from lacuna.tokenization import (
+    TokenizerError,
+    compression_report,
+    describe_report,
+    peak_memory,
+    torn_warning,
+    train_bpe,
+)
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
-
-from tokenization import TokenizerError, compression_report, describe_report, peak_memory, torn_warning, train_bpe
 
 
 @pytest.fixture(scope="module")

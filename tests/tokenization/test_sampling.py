@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import regex
-
-from tokenization import Sample, TokenizerError, TokenizerStorageError, sample_documents, sampling
-from tokenization.sampling import LARGEST_HELD_OUT, _find_words
+from lacuna.tokenization import Sample, TokenizerError, TokenizerStorageError, sample_documents, sampling
+from lacuna.tokenization.sampling import LARGEST_HELD_OUT, _find_words
 
 
 def make_documents(count: int, *, length: int = 200, seed: int = 0) -> list[str]:
@@ -150,7 +149,7 @@ def test_very_many_small_documents_are_sampled_further() -> None:
 STREAM = """
 import sys
 import numpy as np
-from tokenization import peak_memory, sample_documents, train_bpe
+from lacuna.tokenization import peak_memory, sample_documents, train_bpe
 
 kind, megabytes = sys.argv[1], int(sys.argv[2])
 draw = np.random.default_rng(0)

@@ -1,9 +1,8 @@
 """What is put around a text for each shape of model."""
 
 import pytest
+from lacuna.tokenization import TokenizerError, adapt_tokenizer, tokenizer_fingerprint, train_bpe
 from transformers import PreTrainedTokenizerFast
-
-from tokenization import TokenizerError, adapt_tokenizer, tokenizer_fingerprint, train_bpe
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:

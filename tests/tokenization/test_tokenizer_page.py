@@ -10,9 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-
-from tokenization import TokenizerArguments
-from tokenization.patterns import NORMALIZERS, PATTERNS
+from lacuna.tokenization import TokenizerArguments
+from lacuna.tokenization.patterns import NORMALIZERS, PATTERNS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "tokenizer.md").read_text(encoding="utf-8")

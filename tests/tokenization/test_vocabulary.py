@@ -8,11 +8,8 @@ import pytest
 import regex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
-
-from tokenization import TokenizerError, token_byte_lengths, token_edges, train_bpe
-from tokenization.vocabulary import (
+from lacuna.tokenization import TokenizerError, token_byte_lengths, token_edges, train_bpe
+from lacuna.tokenization.vocabulary import (
     ALPHABET,
     BLANK,
     BYTE_OF,
@@ -26,6 +23,8 @@ from tokenization.vocabulary import (
     character_class,
     token_bytes,
 )
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 TEXTS = {
     "English": "The cat's 12,345 mats (all of them) -- were naïve; e\u0301tude.\n\n\tif x == 1:\n        return ",

@@ -7,23 +7,22 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna.training import FineTuningArguments, TrainingArguments
 from toys import PlainTokenizer, ToyWork, make_model
 from transformers import BertForMaskedLM
-
-from training import FineTuningArguments, TrainingArguments
 
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices of 16 columns gain nothing from more, and lose much on a busy machine."""
-    monkeypatch.setattr("training.run.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
 
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The loop draws no pictures, unless a test is marked `curves`: that takes a second a run."""
     if "curves" not in request.keywords:
-        monkeypatch.setattr("training.run_log.draw_curves", lambda **_: None)
+        monkeypatch.setattr("lacuna.training.run_log.draw_curves", lambda **_: None)
 
 
 @pytest.fixture

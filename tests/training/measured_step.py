@@ -7,11 +7,10 @@ from pathlib import Path
 
 import torch
 import transformers
-
-import modeling
-from training import TrainingArguments, use_all_cores
-from training.memory import MicroBatch, plan
-from training.optimizers import OPTIMIZERS
+from lacuna import modeling
+from lacuna.training import TrainingArguments, use_all_cores
+from lacuna.training.memory import MicroBatch, plan
+from lacuna.training.optimizers import OPTIMIZERS
 
 AUTO = {
     "encoder": "AutoModelForMaskedLM",

@@ -10,6 +10,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from lacuna import modeling
+from lacuna.training import ArgumentError, CorruptCheckpointError, train
+from lacuna.training.adapters import Adapter, add_lora, fingerprint_of_frozen, freeze_backbone, num_weights
+from lacuna.training.checkpoints import load_weights
+from lacuna.training.flops import attentions, flops_per_token
+from lacuna.training.model_card import adapter_card
 from loaded_model import IDS, outputs
 from processes import REPOSITORY
 from processes import run as run_script
@@ -34,13 +40,6 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-
-import modeling
-from training import ArgumentError, CorruptCheckpointError, train
-from training.adapters import Adapter, add_lora, fingerprint_of_frozen, freeze_backbone, num_weights
-from training.checkpoints import load_weights
-from training.flops import attentions, flops_per_token
-from training.model_card import adapter_card
 
 peft = pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[peft]'")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")

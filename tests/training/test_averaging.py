@@ -8,12 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lacuna.training import CorruptCheckpointError
+from lacuna.training.averaging import make_average
 from processes import run
 from safetensors.torch import load, save
 from torch import Tensor, nn
-
-from training import CorruptCheckpointError
-from training.averaging import make_average
 
 Options = Callable[..., Any]
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna.training import ArgumentError, train
+from lacuna.training.averaging import Best
+from lacuna.training.progress import Progress, stops_early
 from processes import run as run_script
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from toys import ToyWork
-
-from training import ArgumentError, train
-from training.averaging import Best
-from training.progress import Progress, stops_early
 
 
 class Scripted(ToyWork):
@@ -272,7 +271,7 @@ def test_a_long_evaluation_in_the_end_is_said(run, capsys, monkeypatch) -> None:
     """Once for each of the two that there are: of the last weights, and of those that are kept."""
     run(Scripted(SCORES))
     assert "evaluating" not in capsys.readouterr().err
-    monkeypatch.setattr("training.loop._SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("lacuna.training.loop._SILENT_SECONDS", 0.0)
     run(Scripted(SCORES), output_dir="other")
     before, *after = capsys.readouterr().err.split("evaluating the weights in the end\n")
     assert "step      7" in before and "step      8" not in before and len(after) == 2

@@ -7,10 +7,8 @@ import os
 
 import pytest
 import torch
-from safetensors.torch import load_file
-
-from training import ArgumentError, CorruptCheckpointError, StorageError
-from training.checkpoints import (
+from lacuna.training import ArgumentError, CorruptCheckpointError, StorageError
+from lacuna.training.checkpoints import (
     STATE,
     Progress,
     Saver,
@@ -22,9 +20,10 @@ from training.checkpoints import (
     verify_checkpoint,
     write_atomically,
 )
-from training.identity import check_identity
-from training.optimizers import OPTIMIZERS
-from training.sharding import full_model_state, full_optimizer_state, load_model_state, load_optimizer_state
+from lacuna.training.identity import check_identity
+from lacuna.training.optimizers import OPTIMIZERS
+from lacuna.training.sharding import full_model_state, full_optimizer_state, load_model_state, load_optimizer_state
+from safetensors.torch import load_file
 
 IDENTITY = {"seed": 0, "corpus": "abc"}
 
@@ -217,7 +216,7 @@ def test_a_full_disk_leaves_older_checkpoints_and_nothing_else(trained, save, tm
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(f"training.checkpoints.{where}", full)
+    monkeypatch.setattr(f"lacuna.training.checkpoints.{where}", full)
     with pytest.raises(StorageError, match=r"step-00000002.*No space left") as raised:
         save(model, optimizers, step=2)
     assert raised.value.exit_code == 5

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from corpus import CorpusArguments
-from objectives import ObjectiveArguments
-from tasks import EmbeddingArguments
-from training import (
+from lacuna.corpus import CorpusArguments
+from lacuna.objectives import ObjectiveArguments
+from lacuna.tasks import EmbeddingArguments
+from lacuna.training import (
     ArgumentError,
     FineTuningArguments,
     ModelArguments,

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-
-import training
-from modeling import LacunaConfig, LacunaForMaskedLM
-from training.compiling import LONG_ENOUGH, compile_model, should_compile, warm_up
-from training.stages import Stage
-from training.work import Work
+from lacuna import training
+from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
+from lacuna.training.compiling import LONG_ENOUGH, compile_model, should_compile, warm_up
+from lacuna.training.stages import Stage
+from lacuna.training.work import Work
 
 
 class Rows:

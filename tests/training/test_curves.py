@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lacuna.training.curves import draw_curves, series, short, smoothed, thinned, tick_names
 from PIL import Image
-
-from training.curves import draw_curves, series, short, smoothed, thinned, tick_names
 
 
 def line(step: int, **changes: Any) -> dict[str, Any]:
@@ -228,7 +227,7 @@ def test_a_persons_own_settings_of_matplotlib_change_nothing(tmp_path) -> None:
     """usetex would start LaTeX for each label, and takes seconds where there is one."""
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfont.family: Nowhere\nbackend: TkAgg\n")
     code = (
-        "import json, sys; from pathlib import Path; from training.curves import draw_curves\n"
+        "import json, sys; from pathlib import Path; from lacuna.training.curves import draw_curves\n"
         "draw_curves(records=json.loads(sys.argv[1]), path=Path(sys.argv[2]))"
     )
     records = json.dumps([line(1), line(2)])

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from training import is_main_process, processes
-from training.environment import _processes_asked_of_accelerate
+from lacuna.training import is_main_process, processes
+from lacuna.training.environment import _processes_asked_of_accelerate
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -65,7 +64,7 @@ def test_one_process_where_two_were_asked_for(monkeypatch) -> None:
 
 def test_accelerate_launch_really_starts_one_and_is_caught(tmp_path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("from training import processes\nprint(processes().describe())\n")
+    script.write_text("from lacuna.training import processes\nprint(processes().describe())\n")
     command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", str(script)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -75,7 +74,7 @@ def test_accelerate_launch_really_starts_one_and_is_caught(tmp_path) -> None:
 def test_memory_that_is_kept_changes_no_number() -> None:
     """A step in a process of its own, with and without; there memory comes from the kernel anew, or does not."""
     code = (
-        "import sys, torch; from training.environment import keep_memory; torch.manual_seed(0); "
+        "import sys, torch; from lacuna.training.environment import keep_memory; torch.manual_seed(0); "
         "kept = keep_memory() if sys.argv[1] == 'kept' else None; x = torch.randn(512, 512, requires_grad=True); "
         "[(x @ x).relu().mean().backward() for _ in range(3)]; print(x.grad.double().sum().item().hex(), kept)"
     )

@@ -8,20 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna.training import ArgumentError, claim_output_dir
+from lacuna.training.fine_tuning import _median_seconds, _num_evaluations, _over_seeds, _together, outcome
+from lacuna.training.lock import release
 from processes import run as run_script
 from safetensors.torch import load_file
 from tuned_run import Judged, tune
-
-from training import ArgumentError, claim_output_dir
-from training.fine_tuning import _median_seconds, _num_evaluations, _over_seeds, _together, outcome
-from training.lock import release
 
 TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "compile_seconds")
 
 
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch) -> None:
-    monkeypatch.setattr("training.fine_tuning.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setattr("lacuna.training.fine_tuning.use_all_cores", lambda: torch.set_num_threads(1))
 
 
 def results_of(folder: Path) -> dict[str, Any]:
@@ -195,7 +194,7 @@ def test_a_dry_run_without_held_out_rows_expects_no_evaluation(tuning_options, c
 def test_the_middle_of_several_times_is_taken(monkeypatch) -> None:
     """Of five; of those that there were after ten seconds; of one."""
     clock = [0.0]
-    monkeypatch.setattr("training.fine_tuning.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("lacuna.training.fine_tuning.time.perf_counter", lambda: clock[0])
 
     def taking(seconds: list[float]) -> Any:
         left = iter(seconds)
@@ -219,7 +218,7 @@ def test_evaluations_are_counted_with_the_last() -> None:
 
 @pytest.mark.parametrize("options", [{"max_minutes": 2, "max_steps": None}, {"micro_batch_size": "auto"}])
 def test_the_expected_time_of_other_limits(tuning_options, capsys, options) -> None:
-    from training.arguments import MicroBatchSize
+    from lacuna.training.arguments import MicroBatchSize
 
     options = {name: MicroBatchSize("auto") if value == "auto" else value for name, value in options.items()}
     tune(tuning_options(dry_run=True, **options), describe=None)

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from lacuna import modeling
+from lacuna.training.devices import GPUS, find_gpu, require_gpu
+from lacuna.training.errors import ArgumentError
+from lacuna.training.flops import attentions, flops_per_token, peak_flops
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
-
-import modeling
-from training.devices import GPUS, find_gpu, require_gpu
-from training.errors import ArgumentError
-from training.flops import attentions, flops_per_token, peak_flops
 
 FAMILIES = ["bert", "modernbert", "lacuna", "gpt2", "llama", "qwen3", "bart", "vaswani"]
 AUTO = {

@@ -5,9 +5,8 @@ import random
 from types import SimpleNamespace
 
 import pytest
-
-from training import live_line
-from training.live_line import Item, Remaining, duration, fit, line_items, memory_in_use, short
+from lacuna.training import live_line
+from lacuna.training.live_line import Item, Remaining, duration, fit, line_items, memory_in_use, short
 
 VALUES = {
     "step": 1200,

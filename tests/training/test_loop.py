@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from lacuna.training import ArgumentError, NumericsError, TrainingArguments, claim_output_dir, train
+from lacuna.training.checkpoints import Progress
+from lacuna.training.order import row_of
+from lacuna.training.run import share_done
+from lacuna.training.stages import Stage, epochs_per_step, plan_stages, skipped
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
-
-from training import ArgumentError, NumericsError, TrainingArguments, claim_output_dir, train
-from training.checkpoints import Progress
-from training.order import row_of
-from training.run import share_done
-from training.stages import Stage, epochs_per_step, plan_stages, skipped
 
 
 @pytest.fixture

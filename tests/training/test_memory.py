@@ -12,15 +12,11 @@ import psutil
 import pytest
 import torch
 import transformers
-from processes import run
-from torch.profiler import ProfilerActivity, profile
-from torch.utils.checkpoint import checkpoint
-
-import modeling
-from training import TrainingArguments
-from training.checkpoints import Progress, Snapshot
-from training.errors import ArgumentError
-from training.memory import (
+from lacuna import modeling
+from lacuna.training import TrainingArguments
+from lacuna.training.checkpoints import Progress, Snapshot
+from lacuna.training.errors import ArgumentError
+from lacuna.training.memory import (
     Memory,
     MicroBatch,
     choose_micro_batch,
@@ -29,7 +25,10 @@ from training.memory import (
     parameters_by_part,
     plan,
 )
-from training.optimizers import OPTIMIZERS
+from lacuna.training.optimizers import OPTIMIZERS
+from processes import run
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 
 AUTO = {
     "encoder": "AutoModelForMaskedLM",

@@ -10,6 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna.modeling import (
+    LacunaConfig,
+    LacunaForCausalLM,
+    LacunaForConditionalGeneration,
+    LacunaForPreTraining,
+    LacunaForSequenceClassification,
+)
+from lacuna.training import ArgumentError, train
+from lacuna.training.optimizers import OPTIMIZERS, BankedMuon, orthogonalized, split_parameters
 from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
@@ -25,16 +34,6 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-
-from modeling import (
-    LacunaConfig,
-    LacunaForCausalLM,
-    LacunaForConditionalGeneration,
-    LacunaForPreTraining,
-    LacunaForSequenceClassification,
-)
-from training import ArgumentError, train
-from training.optimizers import OPTIMIZERS, BankedMuon, orthogonalized, split_parameters
 
 LIBRARY = ["stable_adamw", "lion", "ademamix"]
 FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
@@ -353,8 +352,8 @@ def test_banks_are_as_large_as_memory_allows(monkeypatch) -> None:
         seen.append(tuple(bank.shape))
         return bank
 
-    monkeypatch.setattr("training.optimizers.orthogonalized", note)
-    monkeypatch.setattr("training.optimizers._BANK_NUMBERS", 2 * 32 * 32)
+    monkeypatch.setattr("lacuna.training.optimizers.orthogonalized", note)
+    monkeypatch.setattr("lacuna.training.optimizers._BANK_NUMBERS", 2 * 32 * 32)
     BankedMuon(weights, lr=0.1).step()
     assert seen == [(2, 32, 32), (2, 32, 32), (1, 32, 32)]
 

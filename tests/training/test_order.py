@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from training.order import MicroBatchSampler, dropout_seed, row_of
+from lacuna.training.order import MicroBatchSampler, dropout_seed, row_of
 
 
 def step_of(step: int, *, num_examples: int, batch_size: int, num_processes: int, micro: int, seed: int = 0):

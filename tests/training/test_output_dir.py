@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from training import ArgumentError, TrainingArguments, claim_output_dir
+from lacuna.training import ArgumentError, TrainingArguments, claim_output_dir
 
 
 def test_an_empty_or_new_folder_is_taken(tmp_path: Path) -> None:

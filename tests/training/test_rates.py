@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from lacuna.training import FineTuningArguments
+from lacuna.training.rates import with_rate
 from torch import nn
-
-from training import FineTuningArguments
-from training.rates import with_rate
 
 
 class Wide(nn.Module):

@@ -16,10 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from training import live_line, run_log
-from training.model_card import model_card
-from training.run_log import RunLog
+from lacuna.training import live_line, run_log
+from lacuna.training.model_card import model_card
+from lacuna.training.run_log import RunLog
 
 
 def open_log(folder: Path, first_step: int = 0, enabled: bool = True, **options: Any) -> RunLog:

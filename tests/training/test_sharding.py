@@ -10,12 +10,11 @@ from typing import Any
 import processes
 import pytest
 import torch
+from lacuna.modeling import LacunaForPreTraining
+from lacuna.training import ArgumentError, sharding
+from lacuna.training.optimizers import OPTIMIZERS
 from safetensors.torch import load_file
 from torch import Tensor
-
-from modeling import LacunaForPreTraining
-from training import ArgumentError, sharding
-from training.optimizers import OPTIMIZERS
 
 SCRIPT = "tests/training/sharded_run.py"
 KINDS = ("encoder", "decoder", "seq2seq", "hybrid")

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from accelerate import PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
-
-from training.arguments import TRACKERS
-from training.run_log import RunLog
-from training.trackers import Trackers, presentable
+from lacuna.training.arguments import TRACKERS
+from lacuna.training.run_log import RunLog
+from lacuna.training.trackers import Trackers, presentable
 
 
 class FakeTracker(GeneralTracker):

@@ -10,9 +10,8 @@ from typing import Any
 import processes
 import pytest
 import torch
+from lacuna.training import ArgumentError, sharding, zero
 from safetensors.torch import load_file
-
-from training import ArgumentError, sharding, zero
 
 SCRIPT = "tests/training/sharded_run.py"
 KINDS = ("encoder", "decoder", "seq2seq", "hybrid")

@@ -9,12 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import lacuna.training.run
+import lacuna.training.run_log
 import torch
+from lacuna.training import FineTuningArguments, exit_cleanly, fine_tune, parse_arguments
 from toys import PlainTokenizer, ToyWork, make_model
-
-import training.run
-import training.run_log
-from training import FineTuningArguments, exit_cleanly, fine_tune, parse_arguments
 
 
 class Judged(ToyWork):
@@ -67,8 +66,8 @@ if __name__ == "__main__":
 
     def main() -> None:
         (arguments,) = parse_arguments((FineTuningArguments,))
-        training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
-        training.run_log.draw_curves = lambda **_: None
+        lacuna.training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
+        lacuna.training.run_log.draw_curves = lambda **_: None
         tune(arguments)
 
     exit_cleanly(main)

@@ -1,0 +1,1 @@
+"""The ground floor: what every room stands on. It imports no room."""
