@@ -31,13 +31,14 @@ import torch
 import transformers
 from ablation_report import summarize, to_markdown
 from held_out import Material, default_data, find_device, open_material, score
-from lacuna import corpus, modeling, tokenization, training
-from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens
-from lacuna.training.environment import bf16_is_fast
 from parts import read_parts, run_part, use_cores
 from reports import REPOSITORY, describe_machine, positive, write_report
 from tqdm import tqdm
 from variants import BASES, NOTHING, VARIANTS, Variant
+
+from lacuna import corpus, modeling, tokenization, training
+from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens
+from lacuna.training.environment import bf16_is_fast
 
 ENOUGH = 0.03
 """Difference of step times from which on a variant is trained once more for equal time."""

@@ -154,9 +154,10 @@ class Trainee:
 
     def __init__(self, *, name: str, sizes: Sizes, is_compiled: bool, threads: int | None) -> None:
         import torch
+        from transformers import set_seed
+
         from lacuna.training.compiling import compile_model, compiler_of
         from lacuna.training.environment import bf16_is_fast, use_all_cores
-        from transformers import set_seed
 
         if threads:
             torch.set_num_threads(threads)

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from reports import RESULTS, describe_machine, write_report
+
 from lacuna import corpus, tokenization
 from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
-from reports import RESULTS, describe_machine, write_report
 
 GOAL = 200_000
 SPECIAL, SENTINELS, VOCAB = 5, 100, 8192

@@ -32,12 +32,13 @@ import transformers
 from finetune_report import summarize, to_markdown
 from finetune_tasks import TASKS
 from held_out import find_device, short_hash
-from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from parts import read_parts, run_part, use_cores
 from peers import POSITIONS
 from reports import REPOSITORY, describe_machine, positive, write_report
 from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer, BartConfig, BartForConditionalGeneration, BertConfig, BertModel
+
+from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 
 KINDS = {
     "pretrained": "Lacuna, pretrained",

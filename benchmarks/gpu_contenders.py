@@ -15,15 +15,16 @@ from typing import Any
 from unittest import mock
 
 import torch
+from plain_gpt import PlainGPT, PlainShape
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, set_seed
+
 from lacuna import modeling
 from lacuna.modeling import attention_lacuna
 from lacuna.objectives.hints import add_hints
 from lacuna.training.compiling import compile_model
 from lacuna.training.flops import Attention, attentions, flops_per_token
-from plain_gpt import PlainGPT, PlainShape
-from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, set_seed
 
 IGNORED, MASK_TOKEN, FIRST_TOKEN = -100, 4, 5
 MASKED = 0.3  # of the tokens, as ModernBERT and Ettin were trained

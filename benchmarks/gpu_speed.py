@@ -36,9 +36,10 @@ from gpu_contenders import (
     make_batch,
     operations,
 )
-from lacuna.training.flops import peak_flops
 from reports import RESULTS, describe_machine, write_report
 from torch import Tensor
+
+from lacuna.training.flops import peak_flops
 
 WARMUP_STEPS = 4
 TURN_SECONDS, MOST_ROUNDS = 1.5, 8

@@ -21,12 +21,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from lacuna import tokenization
 from reports import REPOSITORY
 from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
 from transformers import DataCollatorForLanguageModeling
+
+from lacuna import tokenization
 
 Kind = Literal["masked", "causal"]
 IGNORED = -100

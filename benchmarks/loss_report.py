@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lacuna.training import curves
 from parts import Budget, finite
+
+from lacuna.training import curves
 
 GOALS = {"bert": 15.0, "modernbert": 3.0, "gpt2": 6.0}
 """How many times as fast as each peer our recipe is meant to reach the peer's loss."""

@@ -21,13 +21,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
+from reports import RESULTS, describe_machine, positive, write_report
+from torch import nn
+
+from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
-from lacuna.training import ArgumentError, TrainingArguments
+from lacuna.training import TrainingArguments
 from lacuna.training.averaging import make_average
 from lacuna.training.environment import bf16_is_fast, use_all_cores
 from lacuna.training.optimizers import OPTIMIZERS, BankedMuon
-from reports import RESULTS, describe_machine, positive, write_report
-from torch import nn
 
 MODELS = {"modernbert": LacunaForMaskedLM, "qwen3": LacunaForCausalLM}
 LENGTH = 128  # tokens in a row
@@ -40,7 +42,7 @@ def make_steps(model: nn.Module) -> dict[str, Callable[[], None]]:
     arguments = TrainingArguments(learning_rate=1e-6, max_steps=1000)
     made: dict[str, list[torch.optim.Optimizer]] = {}
     for name, build in OPTIMIZERS.items():
-        with contextlib.suppress(ArgumentError):
+        with contextlib.suppress(InputError):
             made[name] = build(model, arguments)
     rest, banked = made["muon"]
     assert isinstance(banked, BankedMuon)

@@ -13,8 +13,9 @@ from typing import Any
 import psutil
 import torch
 from held_out import short_hash
-from lacuna.training import use_all_cores
 from reports import QUIET_CORES, describe_commit
+
+from lacuna.training import use_all_cores
 
 LOOKED_SECONDS = 0.5  # before a part begins
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 from held_out import HeldOut, Kind, Material, find_device, make_collator, mask_rows, score
-from lacuna import modeling
-from lacuna.training.environment import bf16_is_fast
 from parts import Budget
 from torch import Tensor
 from tqdm import tqdm
@@ -22,6 +20,9 @@ from transformers import (
     ModernBertForMaskedLM,
     set_seed,
 )
+
+from lacuna import modeling
+from lacuna.training.environment import bf16_is_fast
 
 WIDTH, LAYERS, HEADS = 256, 6, 4
 POSITIONS = 512

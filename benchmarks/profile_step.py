@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from reports import RESULTS, describe_machine, positive
+
 from lacuna import modeling
 from lacuna.training.compiling import compile_model, compiler_of
 from lacuna.training.environment import bf16_is_fast, keep_memory, use_all_cores
-from reports import RESULTS, describe_machine, positive
 
 
 def make_step(options: argparse.Namespace) -> Any:

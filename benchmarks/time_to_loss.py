@@ -30,11 +30,12 @@ from typing import Any
 import torch
 import transformers
 from held_out import HeldOut, Kind, Material, default_data, find_device, open_material, score
-from lacuna import modeling  # noqa: F401  (teaches the Auto classes our models)
 from loss_report import draw, summarize, to_markdown
 from parts import Budget, finite, read_parts, run_part, use_cores
 from peers import LOOP, PEERS, train_peer
 from reports import REPOSITORY, RESULTS, describe_machine, positive, write_report
+
+from lacuna import modeling  # noqa: F401  (teaches the Auto classes our models)
 
 OURS: dict[str, Kind] = {"lacuna-mlm": "masked", "lacuna-clm": "causal"}
 RECIPE: dict[Kind, dict[str, Any]] = {

@@ -101,10 +101,11 @@ def train_lacuna_recipe(work: dict[str, Any]) -> Any:
 
 def untrained(work: dict[str, Any]) -> tuple[Any, Any]:
     """A tokenizer and a trainer of `tokenizers` that learn what train_bpe learns."""
+    from tokenizers import trainers
+
     from lacuna.tokenization import SPECIAL_TOKENS
     from lacuna.tokenization.patterns import untrained_backend
     from lacuna.tokenization.vocabulary import ALPHABET
-    from tokenizers import trainers
 
     trainer = trainers.BpeTrainer(
         vocab_size=work["vocab_size"],
@@ -234,6 +235,7 @@ def contend(kind: str, name: str) -> None:
     import resource
 
     import sentencepiece  # noqa: F401
+
     from lacuna import (
         corpus,  # noqa: F401
         tokenization,  # noqa: F401

@@ -4,7 +4,6 @@ from .arguments import CorpusArguments, StoreArguments, TextArguments
 from .build import prepare_store
 from .builtin import builtin_documents
 from .builtin_tasks import builtin_classification, builtin_questions
-from .errors import BadRecord, CorpusError, HubError, StorageError, WorkerError
 from .formats import Record
 from .labelled import read_labelled, read_parallel
 from .sentences import split_sentences
@@ -13,18 +12,13 @@ from .store import TokenStore, open_store
 from .text import Document, Text, open_text
 
 __all__ = [
-    "BadRecord",
     "CorpusArguments",
-    "CorpusError",
     "Document",
-    "HubError",
     "Record",
-    "StorageError",
     "StoreArguments",
     "Text",
     "TextArguments",
     "TokenStore",
-    "WorkerError",
     "builtin_classification",
     "builtin_documents",
     "builtin_questions",

@@ -13,9 +13,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from lacuna.common.errors import InputError, StorageError
+
 from .duplicates import DocumentSet, find_equal, find_near
 from .encoding import token_dtype
-from .errors import CorpusError, StorageError
 from .pieces import Piece, Plan
 from .progress import progress_bar
 from .store import FILES, FORMAT_VERSION, MANIFEST, sha256
@@ -69,7 +70,7 @@ def assemble(
         The folder of the store, and its manifest.
 
     Raises:
-        CorpusError: no document is left, or none of a source that has a weight.
+        InputError: no document is left, or none of a source that has a weight.
         StorageError: a piece was damaged on the disk, or there would be more than MAX_SHARDS shards.
     """
     work = folder / "work"
@@ -103,7 +104,7 @@ def assemble(
     described = [source | count.as_manifest() for source, count in zip(sources, by_source, strict=True)]
     check_weighted(described)
     if not whole.documents:
-        raise CorpusError("there is no text to tokenize: every document is empty. Check --data.")
+        raise InputError("there is no text to tokenize: every document is empty. Check --data.")
     shutil.rmtree(work)
     reasons = dict(sorted(reading.dropped.items())) | counts | ({"without tokens": empty} if empty else {})
     return store, {
@@ -130,10 +131,10 @@ def too_many_shards(limit: int, enough: int) -> str:
 
 
 def check_weighted(sources: list[dict[str, Any]]) -> None:
-    """Raises CorpusError if a source of a manifest has a weight and no document."""
+    """Raises InputError if a source of a manifest has a weight and no document."""
     for source in sources:
         if source["weight"] and not source["num_documents"]:
-            raise CorpusError(
+            raise InputError(
                 f"--data: no document of {shown(source['name'])} is left: all of them stand in earlier sources too. "
                 "Leave it out, or leave out the weights."
             )

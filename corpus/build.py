@@ -25,10 +25,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from lacuna.common.errors import InputError, LacunaError, StorageError
+
 from .assembly import MAX_SHARDS, Reading, assemble, check_weighted, sync_folder, too_many_shards, write_manifest
 from .duplicates import check_near_duplicates
 from .encoding import token_dtype
-from .errors import CorpusError, StorageError
 from .pieces import PIECE_BYTES, SUFFIX, Piece, Plan, TextPiece, write_whole
 from .progress import progress_bar
 from .store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
@@ -71,7 +72,7 @@ def prepare_store(
         The store; None when parts of it are still missing (a message says which).
 
     Raises:
-        CorpusError: bad text or options, no text at all, or `output_dir` holds something else.
+        InputError: bad text or options, no text at all, or `output_dir` holds something else.
         StorageError: the disk is full or read-only. Nothing half-built has the name of the store.
         WorkerError: a worker was killed.
     """
@@ -142,15 +143,15 @@ class _Builder:
         place = self.output_dir
         if not place.exists() or (place.is_dir() and not any(place.iterdir())):
             if place.is_mount():
-                raise CorpusError(f"{place} is where a disk is mounted; name a folder in it: {place / 'corpus'}")
+                raise InputError(f"{place} is where a disk is mounted; name a folder in it: {place / 'corpus'}")
             return None
         if not (place / MANIFEST).is_file():
-            raise CorpusError(f"{place} is there and is not a token store; choose another --output_dir.")
+            raise InputError(f"{place} is there and is not a token store; choose another --output_dir.")
         try:
             store = open_store(place)
         except StorageError:
             raise  # it may be whole
-        except CorpusError:
+        except LacunaError:
             return None  # damaged, or of an older version: it is built again
         if store.fingerprint != self.fingerprint or store.manifest["max_shard_bytes"] != self.max_shard_bytes:
             return None
@@ -172,7 +173,7 @@ class _Builder:
             except (OSError, ValueError, TypeError):
                 plan = replace(self.plan, num_shards=1)
             if plan.num_shards > 1:
-                raise CorpusError(
+                raise InputError(
                     f"shards of {self.output_dir} were prepared with {_difference(plan, self.plan)}. All shards need "
                     f"the same data and options. Go on with those, or give up what is ready: rm -r {other}"
                 )
@@ -209,8 +210,8 @@ class _Builder:
                     count += 1
                     bar.update(text.bytes_read - bar.n)
                 workers.finish()
-        except CorpusError as error:
-            if error.exit_code == CorpusError.exit_code:
+        except LacunaError as error:
+            if error.exit_code == InputError.exit_code:
                 # Text that cannot be used: when it is mended it is another text, and other pieces.
                 shutil.rmtree(part if self.plan.num_shards > 1 else self.folder, ignore_errors=True)
             raise
@@ -251,8 +252,8 @@ class _Builder:
                 folder=self.folder,
                 shard_bytes=self.max_shard_bytes,
             )
-        except CorpusError as error:
-            if error.exit_code == CorpusError.exit_code:
+        except LacunaError as error:
+            if error.exit_code == InputError.exit_code:
                 shutil.rmtree(self.folder, ignore_errors=True)
             raise
         except BaseException:
@@ -271,7 +272,7 @@ class _Builder:
         return open_store(self.output_dir)
 
     def _reading(self, text: Text) -> Reading:
-        """What the readers of all parts left out; CorpusError if that is too much for all of them together."""
+        """What the readers of all parts left out; InputError if that is too much for all of them together."""
         reading, records = Reading(), 0
         # Parts that take turns read all of the text, each of them.
         for shard in range(self.plan.num_shards if _parts_are_runs(text, self.plan.num_shards) else 1):
@@ -284,10 +285,10 @@ class _Builder:
         return reading
 
     def _check_shards(self, text: Text) -> None:
-        """Raises CorpusError if there would be far too many shards; `assemble` counts them."""
+        """Raises InputError if there would be far too many shards; `assemble` counts them."""
         size = (text.total_bytes or 0) * token_dtype(self.plan.vocab_size).itemsize // BYTES_PER_TOKEN
         if size > 4 * MAX_SHARDS * max(self.max_shard_bytes, LARGE_DOCUMENT_BYTES):
-            raise CorpusError(too_many_shards(self.max_shard_bytes, 4 * size // MAX_SHARDS))
+            raise InputError(too_many_shards(self.max_shard_bytes, 4 * size // MAX_SHARDS))
 
     def _check_space(self, total_bytes: int | None) -> None:
         """Pieces and store together take about twice the tokens.
@@ -351,24 +352,24 @@ def _parts_are_runs(text: Text, num_shards: int) -> bool:
 
 def _check_options(num_workers: int | None, max_shard_bytes: int, num_shards: int, shard: int | None) -> None:
     if num_workers is not None and num_workers < 0:
-        raise CorpusError(f"--num_workers must be 0 or more, got {num_workers}")
+        raise InputError(f"--num_workers must be 0 or more, got {num_workers}")
     if max_shard_bytes < 1:
-        raise CorpusError(f"--max_shard_bytes must be 1 or more, got {max_shard_bytes}")
+        raise InputError(f"--max_shard_bytes must be 1 or more, got {max_shard_bytes}")
     if num_shards < 1:
-        raise CorpusError(f"--num_shards must be 1 or more, got {num_shards}")
+        raise InputError(f"--num_shards must be 1 or more, got {num_shards}")
     if shard is None and num_shards > 1:
-        raise CorpusError(
+        raise InputError(
             f"--num_shards {num_shards} needs --shard 0 to {num_shards - 1}: run the command once for each of them"
         )
     if shard is not None and not 0 <= shard < num_shards:
-        raise CorpusError(f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}")
+        raise InputError(f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}")
 
 
 def _place(output_dir: Path | str) -> Path:
     """Where the store goes: what a link points to, for a folder cannot be renamed into the place of a link."""
     place = Path(output_dir)
     if not str(output_dir) or place.name in ("", ".."):
-        raise CorpusError(f"--output_dir {str(output_dir)!r} has no name of its own; name a folder: runs/corpus")
+        raise InputError(f"--output_dir {str(output_dir)!r} has no name of its own; name a folder: runs/corpus")
     return place.resolve() if place.is_symlink() else place
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from .errors import CorpusError
+from lacuna.common.errors import InputError
 
 VERSION = 2  # rises when another text is made of the same interpreter
 MIN_CHARACTERS = 300  # a module with less to say has no topic
@@ -57,7 +57,7 @@ def builtin_documents() -> Iterator[str]:
     order) and one a topic of the language reference. Equal documents come once.
 
     Raises:
-        CorpusError: this interpreter has no source of its standard library.
+        InputError: this interpreter has no source of its standard library.
     """
     seen: set[str] = set()
     for text in _all_documents():
@@ -126,7 +126,7 @@ def read_library() -> tuple[Module, ...]:
         entries = tuple(_entries(tree.body, prefix=""))
         modules.append(Module(name=name, docstring=_docstring(tree), entries=entries))
     if not modules:
-        raise CorpusError(
+        raise InputError(
             f"this Python has no source of its standard library in {root}, which the built-in corpus is made of. "
             "Name your own text with --data."
         )

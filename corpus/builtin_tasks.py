@@ -70,7 +70,7 @@ def builtin_classification() -> list[dict[str, Any]]:
     largest family is right for 12.6 % of them, logistic regression on words and pairs of words for 86 %.
 
     Raises:
-        CorpusError: this interpreter has no source of its standard library.
+        InputError: this interpreter has no source of its standard library.
     """
     return [dict(row) for row in _classification_rows()]
 
@@ -85,7 +85,7 @@ def builtin_questions() -> list[dict[str, Any]]:
     are written and takes the first default for 64.6 %.
 
     Raises:
-        CorpusError: this interpreter has no source of its standard library.
+        InputError: this interpreter has no source of its standard library.
     """
     return [
         {**row, "answers": {key: list(value) for key, value in row["answers"].items()}} for row in _question_rows()

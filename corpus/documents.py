@@ -8,7 +8,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from .errors import BadRecord
+from lacuna.common.errors import BadRecord
+
 from .formats import Record
 from .streams import (
     CHUNK_BYTES,
@@ -43,7 +44,7 @@ def read_text_file(path: Path, *, boundary: str, progress: Progress) -> Iterator
         boundary: "file", "line" or "blank_line".
 
     Raises:
-        CorpusError: the file cannot be read.
+        InputError: the file cannot be read.
     """
     with open_stream(path, progress=progress) as stream:
         yield from BOUNDARIES[boundary](stream)

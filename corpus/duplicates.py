@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import CorpusError
+from lacuna.common.errors import InputError
 
 NUM_PERMUTATIONS = 128  # the estimate's standard error is sqrt(J (1 - J) / 128): 0.035 at 0.8
 SHINGLE = 5  # words, or characters
@@ -126,14 +126,14 @@ def check_near_duplicates(threshold: float) -> None:
     """Whether near-duplicates can be looked for.
 
     Raises:
-        CorpusError: the threshold is no similarity, or the library is not installed.
+        InputError: the threshold is no similarity, or the library is not installed.
     """
     if not 0 <= threshold <= 1:
-        raise CorpusError(
+        raise InputError(
             f"--near_duplicates must be a similarity from 0 (keep all) to 1, such as 0.8; got {threshold}"
         )
     if threshold and importlib.util.find_spec("datasketch") is None:
-        raise CorpusError(
+        raise InputError(
             "--near_duplicates needs the library datasketch, which is not installed. "
             'Install it: pip install -e ".[dedup]"'
         )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import BadRecord, CorpusError, StorageError
+from lacuna.common.errors import BadRecord, InputError, StorageError
+
 from .streams import (
     CHUNK_BYTES,
     COMPRESSIONS,
@@ -61,7 +62,7 @@ def read_rows(
         column: the only one wanted, if one is: files that hold columns apart need not read the others.
 
     Raises:
-        CorpusError: the file cannot be read any further.
+        InputError: the file cannot be read any further.
     """
     return READERS[kind_of(path)](path, column, progress or Progress())
 
@@ -109,7 +110,7 @@ def _read_json(path: Path, column: str | None, progress: Progress) -> Iterator[R
         while chunk := stream.read(CHUNK_BYTES):
             data += chunk
             if len(data) > MAX_JSON_BYTES:
-                raise CorpusError(
+                raise InputError(
                     f"{shown(path)} has more than {MAX_JSON_BYTES >> 20} MiB, and a .json file is read whole. "
                     f"Make it .jsonl, one object a line: jq -c '.[]' {shown(path.name)}"
                 )
@@ -128,7 +129,7 @@ def _read_json(path: Path, column: str | None, progress: Progress) -> Iterator[R
         ) from error
     rows = value.get("data") if isinstance(value, dict) else value
     if not isinstance(rows, list):
-        raise CorpusError(f'{shown(path)} must hold a list of objects, or an object whose "data" is one.')
+        raise InputError(f'{shown(path)} must hold a list of objects, or an object whose "data" is one.')
     for number, row in enumerate(rows, start=1):
         if isinstance(row, dict):
             yield Record(row, str(path), number)
@@ -285,7 +286,7 @@ def _arrow_errors(path: Path, kind: str) -> Iterator[None]:
     except (FileNotFoundError, PermissionError) as error:
         raise unreadable(path, error) from error
     except (pyarrow.ArrowException, OSError) as error:
-        raise CorpusError(f"{shown(path)} cannot be read as {kind}: {visible(str(error)[:200])}") from error
+        raise InputError(f"{shown(path)} cannot be read as {kind}: {visible(str(error)[:200])}") from error
 
 
 def _read_parquet(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:

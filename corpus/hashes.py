@@ -27,7 +27,7 @@ def hash_files(paths: Sequence[Path]) -> list[str]:
     again: the hashes are kept in hashes.json in $LACUNA_CACHE or ~/.cache/lacuna.
 
     Raises:
-        CorpusError: a file cannot be read.
+        InputError: a file cannot be read.
     """
     known = _load()
     new: dict[str, list[Any]] = {}

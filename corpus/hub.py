@@ -9,7 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .errors import BadRecord, CorpusError, HubError
+from lacuna.common.errors import BadRecord, HubError, InputError, LacunaError
+
 from .formats import Record, kind_of
 from .label_features import label_names, with_names
 from .sources import KINDS, choose_split
@@ -62,7 +63,7 @@ def open_dataset(*, name: str, config: str | None, split: str | None) -> HubData
 
     Raises:
         HubError: it does not exist, is gated, or the Hub cannot be reached.
-        CorpusError: it has no such configuration or split.
+        InputError: it has no such configuration or split.
     """
     import huggingface_hub
 
@@ -81,14 +82,14 @@ def read_split(*, name: str, config: str | None, split: str | None) -> Iterator[
 
     Raises:
         HubError: the dataset does not exist, is gated, cannot be reached or cannot be read.
-        CorpusError: it has no such configuration or split.
+        InputError: it has no such configuration or split.
     """
     with _hub_errors(name, option="", config="write a configuration behind its name, OWNER/NAME:CONFIG"):
         splits = _load(name, config, None)
         names = list(map(str, splits))
         chosen = split or (names[0] if len(names) == 1 else "train")
         if chosen not in names:
-            raise CorpusError(
+            raise InputError(
                 f"{name} has no split {chosen!r}; write one behind its name and configuration, which may be empty "
                 f"(OWNER/NAME:CONFIG:SPLIT): {', '.join(names)}."
             )
@@ -114,7 +115,7 @@ def _hub_errors(
     """Whatever the two libraries raise, as one sentence that says what to do. Neither token nor password is shown."""
     try:
         yield
-    except CorpusError:
+    except LacunaError:
         raise
     except Exception as error:
         kind, text = type(error).__name__, _SECRET.sub("***", " ".join(str(error).split()))
@@ -135,7 +136,7 @@ def _hub_errors(
                 "Check the connection, and that HF_HUB_OFFLINE is not set."
             ) from None
         if isinstance(error, ValueError) and "onfig" in text:
-            raise CorpusError(f"{option}{name}: {config}. {text[:600]}") from None
+            raise InputError(f"{option}{name}: {config}. {text[:600]}") from None
         raise HubError(f"{option}{name}: the dataset cannot be read ({kind}: {text[:300]}).") from None
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .errors import BadRecord, CorpusError
+from lacuna.common.errors import BadRecord, InputError
+
 from .formats import Record, kind_of, read_rows
 from .hub import is_hub_name, read_split
 from .label_features import label_names, with_names
@@ -31,7 +32,7 @@ def read_labelled(name: Path | str, split: str | None = None, *, tagged: bool = 
         the Hub are replaced by the names that are kept there.
 
     Raises:
-        CorpusError: there is no such thing, or something in it is broken; the message says where.
+        InputError: there is no such thing, or something in it is broken; the message says where.
         HubError: the dataset of the Hub does not exist or cannot be reached.
     """
     path = Path(name).expanduser()
@@ -44,26 +45,26 @@ def read_labelled(name: Path | str, split: str | None = None, *, tagged: bool = 
         return _read_saved(Path(front).expanduser(), ":".join(behind))
     if is_hub_name(front):
         if len(behind) > 2:
-            raise CorpusError(f"{shown(str(name))}: a dataset of the Hub is named OWNER/NAME:CONFIG:SPLIT.")
+            raise InputError(f"{shown(str(name))}: a dataset of the Hub is named OWNER/NAME:CONFIG:SPLIT.")
         config, named = [part or None for part in (*behind, "", "")][:2]
         return list(read_split(name=front, config=config, split=named or split))
-    raise CorpusError(f"there is no file or folder {shown(path)}.{near_names(path)}")
+    raise InputError(f"there is no file or folder {shown(path)}.{near_names(path)}")
 
 
 def _read_file(path: Path, *, tagged: bool) -> list[Record]:
     kind = kind_of(path)
     if kind in TAGGED_KINDS and not tagged:
-        raise CorpusError(
+        raise InputError(
             f"{shown(path)} has the ending {kind!r}; rows are read from {', '.join(RECORD_KINDS)}, each also with .gz "
             "or .zst. If it has columns with tabs between them, call it .tsv, and name them in its first line."
         )
     if kind in TAGGED_KINDS:
         rows = list(_read_universal(path) if kind == ".conllu" else _read_columns(path))
         if not rows:
-            raise CorpusError(f"{shown(path)} is empty: it has no row.")
+            raise InputError(f"{shown(path)} is empty: it has no row.")
         return rows
     if kind not in RECORD_KINDS:
-        raise CorpusError(
+        raise InputError(
             f"{shown(path)} has the ending {path.suffix!r}; labelled rows are read from "
             f"{', '.join((*RECORD_KINDS, *TAGGED_KINDS) if tagged else RECORD_KINDS)}, each also with .gz or .zst."
         )
@@ -100,7 +101,7 @@ def _names_in(text: bytes | str, *inside: str) -> dict[str, list[str]]:
 
 def _read_saved(folder: Path, split: str | None) -> list[Record]:
     if not any((folder / name).is_file() for name in (SAVED_DATASET, SAVED_SPLITS)):
-        raise CorpusError(
+        raise InputError(
             f"{shown(folder)} is a folder that `datasets` has not saved (it has no {SAVED_DATASET}): name one file."
         )
     rows: list[Record] = []
@@ -112,7 +113,7 @@ def _read_saved(folder: Path, split: str | None) -> list[Record]:
                 raise row
             rows.append(Record(with_names(row.fields, names), row.path, row.line, row.offset))
     if not rows:
-        raise CorpusError(f"{shown(folder)} is empty: it has no row.")
+        raise InputError(f"{shown(folder)} is empty: it has no row.")
     return rows
 
 
@@ -124,7 +125,7 @@ def _saved_split(folder: Path, split: str | None) -> str | None:
         return split
     chosen = split or (splits[0] if len(splits) == 1 else "train")
     if chosen not in splits:
-        raise CorpusError(
+        raise InputError(
             f"{shown(folder)} has no split {chosen!r}; write one behind its name (FOLDER:SPLIT): "
             f"{', '.join(map(str, splits))}."
         )
@@ -211,29 +212,29 @@ def read_parallel(source: Path | str, target: Path | str) -> list[Record]:
     """Rows {"source", "target"} of two files with a text a line, where line N of one belongs to line N of the other.
 
     Raises:
-        CorpusError: a file is missing, empty or broken, one has more lines than the other, or a line is
+        InputError: a file is missing, empty or broken, one has more lines than the other, or a line is
             empty in one of them alone.
     """
     sides: list[list[tuple[Line, str]]] = []
     for name in (source, target):
         path = Path(name).expanduser()
         if not path.is_file():
-            raise CorpusError(f"there is no file {shown(path)}.{near_names(path)}")
+            raise InputError(f"there is no file {shown(path)}.{near_names(path)}")
         lines = list(_lines(path))
         while lines and not lines[-1][1].strip():
             lines.pop()
         if not lines:
-            raise CorpusError(f"{shown(path)} is empty: it has no line.")
+            raise InputError(f"{shown(path)} is empty: it has no line.")
         sides.append(lines)
     if len(sides[0]) != len(sides[1]):
-        raise CorpusError(
+        raise InputError(
             f"{shown(source)} has {len(sides[0]):,} lines and {shown(target)} has {len(sides[1]):,}: line N of one "
             "must belong to line N of the other. Look for a line that is missing or was broken in two."
         )
     for number, there in enumerate(zip(*sides, strict=True), start=1):
         empty = [name for name, (_, text) in zip((source, target), there, strict=True) if not text.strip()]
         if len(empty) == 1:
-            raise CorpusError(
+            raise InputError(
                 f"{shown(empty[0])}:{number}: line {number} is empty, and that of the other file is not: fill it in, "
                 f"or remove it from {shown(source)} and {shown(target)}."
             )

@@ -23,9 +23,10 @@ from typing import BinaryIO
 
 import numpy as np
 
+from lacuna.common.errors import StorageError
+
 from .duplicates import NUM_PERMUTATIONS, make_signature
 from .encoding import SentenceEncoder, token_dtype
-from .errors import StorageError
 from .sentences import is_space, split_sentences
 
 MAGIC = b"LACUNA2\n"

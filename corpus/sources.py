@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import BadRecord, CorpusError
+from lacuna.common.errors import BadRecord, InputError, LacunaError
+
 from .formats import READERS, Record, kind_of, read_rows
 from .streams import COMPRESSIONS, shown, unreadable
 
@@ -34,12 +35,12 @@ def parse_sources(data: Sequence[str]) -> tuple[list[str], list[float] | None]:
     What stands after the last ":" is a weight unless the whole is the name of a file.
 
     Raises:
-        CorpusError: a weight is not a positive number, or some sources have weights and some have none.
+        InputError: a weight is not a positive number, or some sources have weights and some have none.
     """
     sources = [_parse_source(value) for value in data]
     without = [source.name for source in sources if source.weight is None]
     if without and len(without) < len(sources):
-        raise CorpusError(
+        raise InputError(
             f"--data: {shown(without[0])} has no weight and others have; give all sources weights (a.txt:0.7 b/:0.3) "
             "or none."
         )
@@ -60,9 +61,9 @@ def _parse_source(value: str) -> Source:
     except ValueError:
         if not os.path.lexists(_expand(name)) and not any(sign in name for sign in GLOB_SIGNS):
             return Source(value, None)  # the message on a missing file shows the whole
-        raise CorpusError(f"--data {shown(value)}: the weight {tail!r} is not a number.") from None
+        raise InputError(f"--data {shown(value)}: the weight {tail!r} is not a number.") from None
     if not (0 < weight < math.inf):
-        raise CorpusError(f"--data {shown(value)}: the weight must be greater than 0, got {tail}.")
+        raise InputError(f"--data {shown(value)}: the weight must be greater than 0, got {tail}.")
     return Source(name, weight)
 
 
@@ -76,7 +77,7 @@ def find_files(*, paths: Sequence[str], split: str | None = None) -> list[Path]:
         split: of folders that `datasets` saved with several splits; by default the only one, or "train".
 
     Raises:
-        CorpusError: nothing is there, or nothing there can be read.
+        InputError: nothing is there, or nothing there can be read.
     """
     found: dict[Path, Path] = {}
     for name in paths:
@@ -92,19 +93,19 @@ def _files_of(name: str, split: str | None) -> list[Path]:
             return _folder_files(path, split)
         if path.exists():
             if kind_of(path) not in KINDS:
-                raise CorpusError(f"{shown(path)} has the ending {''.join(path.suffixes[-2:])!r}; {_readable()}.")
+                raise InputError(f"{shown(path)} has the ending {''.join(path.suffixes[-2:])!r}; {_readable()}.")
             if not path.is_file():
-                raise CorpusError(
+                raise InputError(
                     f"{shown(path)} is a pipe or a device, and text is read more than once. Write it to a file first."
                 )
             return [path]
     except OSError as error:
         raise unreadable(path, error) from error
     if path.is_symlink():
-        raise CorpusError(f"{shown(path)} is a link to {shown(os.readlink(path))}, which is not there.")
+        raise InputError(f"{shown(path)} is a link to {shown(os.readlink(path))}, which is not there.")
     if any(sign in name for sign in GLOB_SIGNS):
         return _glob_files(name, split)
-    raise CorpusError(f"there is no file or folder {shown(path)}.{near_names(path)}")
+    raise InputError(f"there is no file or folder {shown(path)}.{near_names(path)}")
 
 
 def _glob_files(name: str, split: str | None) -> list[Path]:
@@ -113,7 +114,7 @@ def _glob_files(name: str, split: str | None) -> list[Path]:
     if not files:  # as the shell would, had it seen the pattern
         files = [file for match in matches if match.is_dir() for file in _folder_files(match, split)]
     if not files:
-        raise CorpusError(f"no file matches {shown(name)!r} ({len(matches)} other matches); {_readable()}.")
+        raise InputError(f"no file matches {shown(name)!r} ({len(matches)} other matches); {_readable()}.")
     return files
 
 
@@ -126,7 +127,7 @@ def _folder_files(folder: Path, split: str | None) -> list[Path]:
     if not files:
         others = sorted({shown(file.suffix or file.name) for file in inside})
         holds = f"only {', '.join(others[:20])}" if others else "nothing"
-        raise CorpusError(f"the folder {shown(folder)} holds {holds}; {_readable()}.")
+        raise InputError(f"the folder {shown(folder)} holds {holds}; {_readable()}.")
     return files
 
 
@@ -150,7 +151,7 @@ def _walk(folder: Path, entered: set[tuple[int, int]]) -> Iterator[Path]:
         elif path.is_file():
             yield path
         elif path.is_symlink() and kind_of(path) in FOLDER_KINDS:
-            raise CorpusError(f"{shown(path)} is a link to {shown(os.readlink(path))}, which is not there.")
+            raise InputError(f"{shown(path)} is a link to {shown(os.readlink(path))}, which is not there.")
 
 
 def _saved_files(folder: Path, split: str | None) -> list[Path]:
@@ -160,19 +161,19 @@ def _saved_files(folder: Path, split: str | None) -> list[Path]:
             splits = json.loads((folder / SAVED_SPLITS).read_text(encoding="utf-8"))["splits"]
             folder = folder / choose_split(splits, split, where=shown(folder))
         names = [entry["filename"] for entry in json.loads((folder / SAVED_DATASET).read_bytes())["_data_files"]]
-    except CorpusError:
+    except LacunaError:
         raise
     except OSError as error:
         raise unreadable(folder, error) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise CorpusError(
+        raise InputError(
             f"{shown(folder)} looks like a folder saved by `datasets`, but what describes it is broken "
             f"({type(error).__name__}: {str(error)[:80]}). Save it again."
         ) from error
     files = [folder / str(name) for name in names]
     for file in files:
         if not file.is_file():
-            raise CorpusError(f"{shown(file)} is missing; {shown(folder)} was not saved whole. Save it again.")
+            raise InputError(f"{shown(file)} is missing; {shown(folder)} was not saved whole. Save it again.")
     return files
 
 
@@ -180,12 +181,12 @@ def choose_split(splits: Sequence[str], split: str | None, *, where: str) -> str
     """The split asked for, or else the only one, or else "train".
 
     Raises:
-        CorpusError: there is no such split.
+        InputError: there is no such split.
     """
     chosen = split or (splits[0] if len(splits) == 1 else "train")
     if chosen not in splits:
         asked = f"no split {chosen!r}" if split else "several splits"
-        raise CorpusError(f"{where} has {asked}; name one with --dataset_split: {', '.join(map(str, splits))}.")
+        raise InputError(f"{where} has {asked}; name one with --dataset_split: {', '.join(map(str, splits))}.")
     return chosen
 
 
@@ -196,35 +197,35 @@ def read_records(path: Path | str) -> Iterator[Record]:
     the columns and their values stay strings; quotes mean nothing in .tsv, as in the files of GLUE.
 
     Raises:
-        CorpusError: the file is missing, empty or broken, or of another kind; the message says where.
+        InputError: the file is missing, empty or broken, or of another kind; the message says where.
     """
     path = _expand(path)
     if path.is_dir():
-        raise CorpusError(f"{shown(path)} is a folder; name one file: {', '.join(RECORD_KINDS)}.")
+        raise InputError(f"{shown(path)} is a folder; name one file: {', '.join(RECORD_KINDS)}.")
     if not path.exists():
-        raise CorpusError(f"there is no file {shown(path)}.{near_names(path)}")
+        raise InputError(f"there is no file {shown(path)}.{near_names(path)}")
     if kind_of(path) not in RECORD_KINDS:
-        raise CorpusError(
+        raise InputError(
             f"{shown(path)} has the ending {path.suffix!r}; rows are read from {', '.join(RECORD_KINDS)}."
         )
     if path.stat().st_size == 0:
-        raise CorpusError(f"{shown(path)} is empty (0 bytes).")
+        raise InputError(f"{shown(path)} is empty (0 bytes).")
     count = 0
     for count, row in enumerate(read_rows(path), start=1):  # noqa: B007
         if isinstance(row, BadRecord):
             raise row
         yield row
     if not count:
-        raise CorpusError(f"{shown(path)} is empty: it has no row.")
+        raise InputError(f"{shown(path)} is empty: it has no row.")
 
 
 def _expand(name: Path | str) -> Path:
     if not str(name):
-        raise CorpusError("--data has an empty name; name a file or folder, or leave --data out.")
+        raise InputError("--data has an empty name; name a file or folder, or leave --data out.")
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
-        raise CorpusError(f"{shown(name)}: there is no such user as its ~ names.") from error
+        raise InputError(f"{shown(name)}: there is no such user as its ~ names.") from error
 
 
 def near_names(path: Path) -> str:

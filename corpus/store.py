@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import CorpusError, StorageError
+from lacuna.common.errors import InputError, LacunaError, StorageError
+
 from .streams import shown, visible
 
 FORMAT_VERSION = 2
@@ -230,12 +231,12 @@ def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
     """Open a complete store. Sizes are checked; with `verify` every byte is (SHA-256, about 1 GB/s).
 
     Raises:
-        CorpusError: there is no store, it is damaged, or another version wrote it; the message says which file.
+        InputError: there is no store, it is damaged, or another version wrote it; the message says which file.
     """
     path = Path(path)
     try:
         return _open(path, verify=verify)
-    except CorpusError:
+    except LacunaError:
         # Between its manifest and its files another store may have taken its place; then the second look succeeds.
         if verify or not (path / MANIFEST).is_file():
             raise
@@ -245,14 +246,14 @@ def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
 def _open(path: Path, *, verify: bool) -> TokenStore:
     if not (path / MANIFEST).is_file():
         what = f"there is no {MANIFEST} in it" if path.is_dir() else "there is no such folder"
-        raise CorpusError(f"{path} is not a token store: {what}. {REMEDY} --output_dir {path}")
+        raise InputError(f"{path} is not a token store: {what}. {REMEDY} --output_dir {path}")
     manifest: dict[str, Any] = {"shards": []}
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         version = manifest["format_version"]
         if version != FORMAT_VERSION:
             older = "an older" if isinstance(version, int) and version < FORMAT_VERSION else "a newer"
-            raise CorpusError(
+            raise InputError(
                 f"{path} has format {version}, of {older} version of Lacuna; this one reads format {FORMAT_VERSION}. "
                 f"{REMEDY}"
             )
@@ -260,7 +261,7 @@ def _open(path: Path, *, verify: bool) -> TokenStore:
             for name in FILES:
                 _check_file(path / shard["name"] / name, shard["files"][name], verify=verify)
         return TokenStore(path=path, manifest=manifest)
-    except CorpusError:
+    except LacunaError:
         raise
     except (ValueError, KeyError, TypeError, OSError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
@@ -269,13 +270,13 @@ def _open(path: Path, *, verify: bool) -> TokenStore:
                 f"{len(FILES)} files each, which stay open. Allow more (ulimit -n), or build it with a larger "
                 "--max_shard_bytes."
             ) from error
-        raise CorpusError(f"{path} cannot be read ({type(error).__name__}: {str(error)[:120]}). {REMEDY}") from error
+        raise InputError(f"{path} cannot be read ({type(error).__name__}: {str(error)[:120]}). {REMEDY}") from error
 
 
 def _open_the_same(path: Path, fingerprint: str, weights: list[float] | None) -> TokenStore:
     store = open_store(path)
     if store.fingerprint != fingerprint:
-        raise CorpusError(f"{path} was replaced by another store while it was used. Start again.")
+        raise InputError(f"{path} was replaced by another store while it was used. Start again.")
     store.source_weights = weights
     return store
 
@@ -284,9 +285,9 @@ def _check_file(file: Path, expected: dict[str, Any], *, verify: bool) -> None:
     size = file.stat().st_size if file.exists() else None
     if size != expected["bytes"]:
         found = "is missing" if size is None else f"has {size} bytes"
-        raise CorpusError(f"{file} {found}, its manifest says {expected['bytes']}. {REMEDY}")
+        raise InputError(f"{file} {found}, its manifest says {expected['bytes']}. {REMEDY}")
     if verify and sha256(file) != expected["sha256"]:
-        raise CorpusError(f"{file} has changed since it was written (its SHA-256 differs). {REMEDY}")
+        raise InputError(f"{file} has changed since it was written (its SHA-256 differs). {REMEDY}")
 
 
 def _map_file(path: Path, dtype: np.dtype) -> np.ndarray:
@@ -300,7 +301,7 @@ def _join_offsets(paths: list[Path], sizes: list[int]) -> JoinedArray:
     before = np.cumsum([0, *sizes]).tolist()
     for path, array, size in zip(paths, arrays, sizes, strict=True):
         if array[0] != 0 or array[-1] != size:
-            raise CorpusError(f"{path} ends at {array[-1]}, its manifest says {size}. {REMEDY}")
+            raise InputError(f"{path} ends at {array[-1]}, its manifest says {size}. {REMEDY}")
     return JoinedArray(parts=[*(array[:-1] for array in arrays[:-1]), arrays[-1]], added=before[:-1])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from .errors import BadRecord, CorpusError
+from lacuna.common.errors import BadRecord, InputError
 
 MAX_DOCUMENT_BYTES = 32 << 20  # of UTF-8; a longer one would make memory a matter of the data
 MAX_MEASURED_BYTES = 1 << 30  # a line too long is measured up to here, about a second
@@ -56,7 +56,7 @@ class Stream:
         """Up to `size` bytes; empty at the end.
 
         Raises:
-            CorpusError: the disk or the archive fails.
+            InputError: the disk or the archive fails.
         """
         try:
             data, self.returned = self.returned or self.source.read(size), b""
@@ -64,11 +64,11 @@ class Stream:
             if self.compression is None:
                 raise unreadable(self.path, error) from error
             if self.compression == "zstd" and "memory" in str(error):
-                raise CorpusError(
+                raise InputError(
                     f"{shown(self.path)} was compressed with too large a window ({error}). Compress it again: "
                     f"zstd -d --long=31 -c {shown(self.path.name)} | zstd -o NEW{''.join(self.path.suffixes[-2:])}"
                 ) from error
-            raise CorpusError(
+            raise InputError(
                 f"{shown(self.path)} is a broken {self.compression} archive: {error}, near byte {self.raw.tell():,} "
                 f"of {self.size_on_disk:,} on disk, after {self.position:,} bytes of text. "
                 "Copy or compress it again."
@@ -83,7 +83,7 @@ def open_stream(path: Path, *, progress: Progress | None = None) -> Iterator[Str
     """Open a file, decompressing .gz and .zst (also several members or frames one after the other).
 
     Raises:
-        CorpusError: it cannot be opened.
+        InputError: it cannot be opened.
     """
     compression = COMPRESSIONS.get(path.suffix.lower())
     progress = progress or Progress()
@@ -236,7 +236,7 @@ def shown(path: Path | str) -> str:
     return visible(str(path))
 
 
-def unreadable(path: Path, error: OSError) -> CorpusError:
+def unreadable(path: Path, error: OSError) -> InputError:
     """The message for a file that the system does not let us read."""
     reasons: dict[type, str] = {
         FileNotFoundError: "is no longer there",
@@ -244,4 +244,4 @@ def unreadable(path: Path, error: OSError) -> CorpusError:
         IsADirectoryError: "is a folder now",
     }
     reason = reasons.get(type(error), f"cannot be read: {error.strerror or error}")
-    return CorpusError(f"{shown(path)} {reason}.")
+    return InputError(f"{shown(path)} {reason}.")

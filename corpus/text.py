@@ -8,10 +8,11 @@ from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 
+from lacuna.common.errors import BadRecord, InputError
+
 from .arguments import TextArguments
 from .builtin import builtin_documents, builtin_fingerprint
 from .documents import Piece, no_text, read_text_file, read_texts, unwrapped
-from .errors import BadRecord, CorpusError
 from .formats import kind_of, read_rows
 from .hashes import hash_files
 from .hub import HubDataset, is_hub_name, open_dataset
@@ -53,11 +54,11 @@ class _File:
         return cls(path, source, stat.st_size, stat.st_mtime_ns)
 
     def check(self) -> None:
-        """Raises CorpusError if the file is not what it was."""
+        """Raises InputError if the file is not what it was."""
         now = _File.of(self.path, self.source)
         if now != self:
             sizes = f": it had {self.size:,} bytes and has {now.size:,} now" if now.size != self.size else ""
-            raise CorpusError(
+            raise InputError(
                 f"{shown(self.path)} changed while it was read{sizes}. Start again when nothing writes to it any more."
             )
 
@@ -121,7 +122,7 @@ class Text:
         sizes of its modules.
 
         Raises:
-            CorpusError: a file cannot be read, or has changed since the text was opened.
+            InputError: a file cannot be read, or has changed since the text was opened.
         """
         options = self._arguments
         digest = hashlib.sha256(f"{VERSION} {options.on_bad_record} {options.unwrap} {len(self.names)}".encode())
@@ -155,12 +156,10 @@ class Text:
         after the other are the whole; with fewer it is every `num_shards`-th document, from number `shard` on.
 
         Raises:
-            CorpusError: a file or record is broken or holds no text, or has changed; the message says where.
+            InputError: a file or record is broken or holds no text, or has changed; the message says where.
         """
         if not 0 <= shard < num_shards:
-            raise CorpusError(
-                f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}"
-            )
+            raise InputError(f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}")
         self._progress = Progress()
         self.dropped, self.bad_records = {}, []
         self._records = self._bad = 0
@@ -176,7 +175,7 @@ class Text:
         stop_if_many_are_bad(self._bad, self._records, self.bad_records)
         if number < 0 and (alternate or num_shards == 1):
             first = f" The first bad record: {self.bad_records[0]}" if self.bad_records else ""
-            raise CorpusError(f"--data {' '.join(map(shown, self.names))}: there is no text in it.{first}")
+            raise InputError(f"--data {' '.join(map(shown, self.names))}: there is no text in it.{first}")
 
     def _read(self, files: Sequence[_File | _HubFile]) -> Iterator[Document]:
         if not self._files:
@@ -253,7 +252,7 @@ def stop_if_many_are_bad(bad: int, records: int, messages: list[str]) -> None:
     """With --on_bad_record skip, one record may be bad, and then one in a thousand."""
     if bad > max(1, MAX_BAD_SHARE * records):
         first = "\n".join(messages[:5])
-        raise CorpusError(
+        raise InputError(
             f"{bad:,} of {records:,} records are bad so far, and --on_bad_record skip passes over one in a thousand. "
             f"The first ones:\n{first}"
         )
@@ -263,10 +262,10 @@ def open_text(arguments: TextArguments) -> Text:
     """Find all of --data; without it, the built-in corpus, which is a source like any other.
 
     Raises:
-        CorpusError: a source does not exist, holds nothing that can be read, or has a weight that is none.
+        InputError: a source does not exist, holds nothing that can be read, or has a weight that is none.
     """
     if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z]+)*", arguments.language):
-        raise CorpusError(f"--language must be an ISO code such as en, de or zh, got {shown(arguments.language)!r}")
+        raise InputError(f"--language must be an ISO code such as en, de or zh, got {shown(arguments.language)!r}")
     if not arguments.data:
         return Text(names=[BUILTIN], weights=None, files=[], arguments=arguments)
     names, weights = parse_sources(arguments.data)
@@ -280,9 +279,7 @@ def open_text(arguments: TextArguments) -> Text:
         found = find_files(paths=[name], split=arguments.dataset_split)
         new = [path for path in found if path.resolve() not in seen]
         if not new and weights is not None:
-            raise CorpusError(
-                f"--data: every file of {shown(name)} belongs to an earlier source, and it has a weight."
-            )
+            raise InputError(f"--data: every file of {shown(name)} belongs to an earlier source, and it has a weight.")
         seen.update(path.resolve() for path in new)
         files += [_File.of(path, source) for path in new]
     return Text(names=names, weights=weights, files=files, arguments=arguments)

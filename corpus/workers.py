@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from .errors import WorkerError
+from lacuna.common.errors import WorkerError
+
 from .pieces import Plan, TextPiece, encoder_of, make_piece
 
 PLAN = "plan.json"

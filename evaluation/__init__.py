@@ -7,12 +7,8 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
-    "CorruptModelError": "errors",
     "EvaluationArguments": "arguments",
-    "EvaluationError": "errors",
     "LanguageModel": "language_model",
-    "NumericsError": "errors",
-    "StorageError": "errors",
     "measure_bits_per_byte": "bits_per_byte",
     "check_output_file": "results",
     "format_results": "results",

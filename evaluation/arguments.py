@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .errors import EvaluationError
+from lacuna.common.errors import InputError
 
 
 def _option(default: Any, text: str) -> Any:
@@ -51,4 +51,4 @@ class EvaluationArguments:
         for name, least in {"max_examples": 1, "window": 2, "stride": 1, "batch_size": 1}.items():
             value = getattr(self, name)
             if value is not None and value < least:
-                raise EvaluationError(f"--{name} must be at least {least}, got {value}")
+                raise InputError(f"--{name} must be at least {least}, got {value}")

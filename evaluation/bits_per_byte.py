@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from tqdm import tqdm
 
-from .errors import EvaluationError
+from lacuna.common.errors import InputError
+
 from .language_model import LanguageModel
 from .scoring import Row, score_rows
 
@@ -51,20 +52,20 @@ def measure_bits_per_byte(
         byte look too good: the model is not asked to spell what its tokenizer cannot.
 
     Raises:
-        EvaluationError: there is no text, or the window does not fit the model.
+        InputError: there is no text, or the window does not fit the model.
     """
     limit = language_model.max_length
     if window is None:
         window = DEFAULT_WINDOW if limit is None else min(DEFAULT_WINDOW, limit)
     if limit is not None and window > limit:
-        raise EvaluationError(f"--window {window} is more than the {limit} tokens that the model takes: lower it")
+        raise InputError(f"--window {window} is more than the {limit} tokens that the model takes: lower it")
     if not any(documents):
-        raise EvaluationError("there is no text to evaluate: every document is empty. Check --data")
+        raise InputError("there is no text to evaluate: every document is empty. Check --data")
     if language_model.kind == "masked":
         return _masked(language_model, documents, window=window, batch_size=batch_size)
     stride = max(1, window // 2) if stride is None else stride
     if not 1 <= stride < window:
-        raise EvaluationError(f"--stride {stride} must be at least 1 and less than --window {window}")
+        raise InputError(f"--stride {stride} must be at least 1 and less than --window {window}")
     return _causal(
         language_model, documents, window=window, stride=stride, join_documents=join_documents, batch_size=batch_size
     )
@@ -105,7 +106,7 @@ def _causal(
 
     tokens = int(sum(text.sum() for text in is_text))
     if not tokens:
-        raise EvaluationError("the tokenizer makes no tokens of this text. Check --data")
+        raise InputError("the tokenizer makes no tokens of this text. Check --data")
     nats, counts, _ = _sums(language_model, rows(), total=tokens, batch_size=batch_size)
     size = sum(len(text.encode()) for text in documents)
     return {
@@ -127,7 +128,7 @@ def _masked(
     prefix, suffix = language_model.prefix, language_model.suffix
     room = window - len(prefix) - len(suffix)
     if room < 1:
-        raise EvaluationError(f"--window {window} leaves no room for text beside special tokens: raise it")
+        raise InputError(f"--window {window} leaves no room for text beside special tokens: raise it")
     rows: list[Row] = []
     masked_bytes = 0
     for document, (ids, offsets) in enumerate(_encode(language_model, documents)):
@@ -143,7 +144,7 @@ def _masked(
             rows.append(Row(row, places - begin + len(prefix), ids[places], document, len(row)))
             masked_bytes += sum(units[first + unit][2] for unit in chosen)
     if not masked_bytes:
-        raise EvaluationError("the tokenizer makes no tokens of this text. Check --data")
+        raise InputError("the tokenizer makes no tokens of this text. Check --data")
     total = sum(row.weight for row in rows)
     nats, counts, hits = _sums(language_model, iter(rows), total=total, batch_size=batch_size)
     tokens = int(counts.sum())
@@ -190,7 +191,7 @@ def _group_units(units: list[tuple[int, int, int]], *, room: int) -> Iterator[tu
     first = 0
     for number, (begin, end, _) in enumerate(units):
         if end - begin > room:
-            raise EvaluationError(f"{end - begin} tokens make one character: --window has no room for them, raise it")
+            raise InputError(f"{end - begin} tokens make one character: --window has no room for them, raise it")
         if end - units[first][0] > room:
             yield first, number
             first = number

@@ -9,7 +9,8 @@ import transformers
 from safetensors import SafetensorError
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-from .errors import CorruptModelError, EvaluationError
+from lacuna.common.errors import CorruptCheckpointError, InputError
+
 from .scoring import dense_logits, logits_at
 
 Kind = Literal["causal", "masked"]
@@ -51,12 +52,12 @@ class LanguageModel:
             kind: None asks the model's configuration.
 
         Raises:
-            EvaluationError: model and tokenizer do not fit, a special token is missing, or a model said to be causal
+            InputError: model and tokenizer do not fit, a special token is missing, or a model said to be causal
                 sees what it is to predict.
         """
         kind = find_kind(model.config, architecture=type(model).__name__) if kind is None else kind
         if model.get_input_embeddings().num_embeddings < len(tokenizer):
-            raise EvaluationError(
+            raise InputError(
                 f"the tokenizer has {len(tokenizer)} ids but the model embeds only "
                 f"{model.get_input_embeddings().num_embeddings}: --model must name a folder with both of one training"
             )
@@ -80,14 +81,14 @@ class LanguageModel:
         The name of a special token in a text is text. The characters are [length, 0] for a tokenizer without offsets.
 
         Raises:
-            EvaluationError: the text holds half a character (a lone surrogate); `where` says which text.
+            InputError: the text holds half a character (a lone surrogate); `where` says which text.
         """
         fast = bool(self.tokenizer.is_fast)
         options = {"add_special_tokens": False, "split_special_tokens": True, "return_offsets_mapping": fast}
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise EvaluationError(f"{where} holds {text[error.start]!r}, which is not a character") from error
+            raise InputError(f"{where} holds {text[error.start]!r}, which is not a character") from error
         found = self.tokenizer(text, verbose=False, **options)  # verbose warns of long texts, which are cut here
         ids = np.asarray(found["input_ids"], dtype=np.int64)
         offsets = np.asarray(found.get("offset_mapping", []), dtype=np.int64).reshape(len(ids), 2 if fast else 0)
@@ -98,12 +99,10 @@ def find_kind(config: Any, *, architecture: str | None = None) -> Kind:
     """Which way a model reads, from the class that was saved or from its configuration.
 
     Raises:
-        EvaluationError: it does not predict tokens, or is an encoder-decoder.
+        InputError: it does not predict tokens, or is an encoder-decoder.
     """
     if getattr(config, "is_encoder_decoder", False):
-        raise EvaluationError(
-            f"{config.model_type} is an encoder-decoder; only encoders and decoders can be evaluated"
-        )
+        raise InputError(f"{config.model_type} is an encoder-decoder; only encoders and decoders can be evaluated")
     architecture = architecture or next(iter(config.architectures or []), "")
     for ending, kind in ARCHITECTURES.items():
         if architecture.endswith(ending):
@@ -114,7 +113,7 @@ def find_kind(config: Any, *, architecture: str | None = None) -> Kind:
         return "masked"
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         return "causal"
-    raise EvaluationError(f"a {architecture or config.model_type} predicts no tokens; name an encoder or decoder")
+    raise InputError(f"a {architecture or config.model_type} predicts no tokens; name an encoder or decoder")
 
 
 def load_language_model(*, model: str | None, trust_remote_code: bool = False) -> LanguageModel:
@@ -126,36 +125,34 @@ def load_language_model(*, model: str | None, trust_remote_code: bool = False) -
             is imported.
 
     Raises:
-        EvaluationError: no model was named, it cannot be read, or it was saved without a head that predicts tokens.
-        CorruptModelError: the weights cannot be read.
+        InputError: no model was named, it cannot be read, or it was saved without a head that predicts tokens.
+        CorruptCheckpointError: the weights cannot be read.
     """
     if not model:
-        raise EvaluationError("there is nothing to evaluate: name a pretrained model's folder or Hub id with --model")
+        raise InputError("there is nothing to evaluate: name a pretrained model's folder or Hub id with --model")
     code = {"trust_remote_code": trust_remote_code}
     try:
         config = transformers.AutoConfig.from_pretrained(model, **code)
     except (OSError, ValueError, KeyError) as error:
-        raise EvaluationError(f"--model {model} is not a model that can be read: {_first_line(error)}") from error
+        raise InputError(f"--model {model} is not a model that can be read: {_first_line(error)}") from error
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model, **code)
     except (OSError, ValueError, KeyError) as error:
-        raise EvaluationError(f"--model {model} holds no tokenizer that can be read: {_first_line(error)}") from error
+        raise InputError(f"--model {model} holds no tokenizer that can be read: {_first_line(error)}") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
-        raise EvaluationError(f"--model {model} holds no tokenizer: copy tokenizer.json and its config there")
+        raise InputError(f"--model {model} holds no tokenizer: copy tokenizer.json and its config there")
     kind = find_kind(config)
     try:
         loaded, report = getattr(transformers, AUTO_CLASSES[kind]).from_pretrained(
             model, dtype=torch.float32, output_loading_info=True, **code
         )
     except SafetensorError as error:
-        raise CorruptModelError(f"--model {model}: its weights cannot be read: {_first_line(error)}") from error
+        raise CorruptCheckpointError(f"--model {model}: its weights cannot be read: {_first_line(error)}") from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise EvaluationError(
-            f"--model {model} cannot be loaded as {AUTO_CLASSES[kind]}: {_first_line(error)}"
-        ) from error
+        raise InputError(f"--model {model} cannot be loaded as {AUTO_CLASSES[kind]}: {_first_line(error)}") from error
     missing = sorted(report["missing_keys"])
     if missing:  # transformers draws them at random, and the numbers would say nothing
-        raise EvaluationError(
+        raise InputError(
             f"--model {model} was saved without {missing[0]} ({len(missing)} such weights): it is no pretrained "
             f"{kind} language model. Name the folder that pretraining wrote"
         )
@@ -189,16 +186,16 @@ def _edges(kind: Kind, tokenizer: Any, config: Any) -> tuple[tuple[int, ...], tu
         found = [getattr(tokenizer, name, None) for name in names] + [getattr(config, "bos_token_id", None)]
         starts = [token for token in found if isinstance(token, int)]
         if not starts:
-            raise EvaluationError("the tokenizer has no token that starts a text (bos, cls or eos): set its bos_token")
+            raise InputError("the tokenizer has no token that starts a text (bos, cls or eos): set its bos_token")
         return (starts[0],), ()
     if tokenizer.mask_token_id is None:
-        raise EvaluationError("the tokenizer has no mask token, and a masked model is asked with one")
+        raise InputError("the tokenizer has no mask token, and a masked model is asked with one")
     if not tokenizer.is_fast:
-        raise EvaluationError("the tokenizer is not a fast one (tokenizer.json), which maps tokens to characters")
+        raise InputError("the tokenizer is not a fast one (tokenizer.json), which maps tokens to characters")
     template = tokenizer("a", return_special_tokens_mask=True)
     ids, special = template["input_ids"], template["special_tokens_mask"]
     if all(special):
-        raise EvaluationError("the tokenizer makes no token of the letter a: it does not belong to this model")
+        raise InputError("the tokenizer makes no token of the letter a: it does not belong to this model")
     first, last = special.index(0), len(ids) - special[::-1].index(0)
     return tuple(ids[:first]), tuple(ids[last:])
 
@@ -213,7 +210,7 @@ def _refuse_foresight(model: Any, *, prefix: tuple[int, ...], vocab_size: int) -
     other = [*row[:-1], (row[-1] + 1) % vocab_size]
     logits = dense_logits(model, input_ids=torch.tensor([row, other], device=model.device))[:, :-1].float()
     if (logits[0] - logits[1]).abs().max() > 1e-3 * logits.std().clamp(min=1e-3):
-        raise EvaluationError(
+        raise InputError(
             f"{type(model).__name__} is used as a causal model but sees the tokens that follow: its predictions would "
             "be answers it has read. An encoder must be saved as a masked language model"
         )

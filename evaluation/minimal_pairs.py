@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import EvaluationError
+from lacuna.common.errors import InputError
+
 from .language_model import LanguageModel
 from .scoring import Row, score_rows
 
@@ -33,7 +34,7 @@ def group_pairs(
         max_examples: keep at most so many pairs of each paradigm, the first ones.
 
     Raises:
-        EvaluationError: a sentence is missing, no text or empty, or there is no pair at all; file and line are named.
+        InputError: a sentence is missing, no text or empty, or there is no pair at all; file and line are named.
     """
     pairs: dict[str, list[Pair]] = {}
     for fields, path, line in rows:
@@ -41,7 +42,7 @@ def group_pairs(
             value = fields.get(column)
             if not isinstance(value, str) or not value.strip():
                 there = f"it is {value!r}" if column in fields else f"there are: {', '.join(map(str, fields))}"
-                raise EvaluationError(
+                raise InputError(
                     f"{path}:{line}: no sentence in the column {column!r} ({there}); --suite minimal_pairs needs "
                     f"rows with {GOOD} and {BAD}"
                 )
@@ -50,7 +51,7 @@ def group_pairs(
         if max_examples is None or len(group) < max_examples:
             group.append((fields[GOOD], fields[BAD]))
     if not pairs:
-        raise EvaluationError("there are no pairs: name files with --data")
+        raise InputError("there are no pairs: name files with --data")
     return pairs
 
 
@@ -68,12 +69,12 @@ def measure_minimal_pairs(
         `paradigms`; `baseline_accuracy`, 0.5.
 
     Raises:
-        EvaluationError: the scores do not depend on the sentences, or a sentence is too long for the model.
+        InputError: the scores do not depend on the sentences, or a sentence is too long for the model.
         NumericsError: a score is not a finite number.
     """
     pairs = {name: group for name, group in pairs.items() if group}
     if not pairs:
-        raise EvaluationError("there are no pairs to judge. Check --data")
+        raise InputError("there are no pairs to judge. Check --data")
     sentences = [sentence for group in pairs.values() for pair in group for sentence in pair]
     scores, lengths = score_sentences(language_model=language_model, sentences=sentences, batch_size=batch_size)
     _refuse_constant_scores(scores, lengths)
@@ -107,7 +108,7 @@ def score_sentences(
     Sentences of the same tokens are scored once and get exactly the same score.
 
     Raises:
-        EvaluationError: a sentence has no token, or more than the model takes.
+        InputError: a sentence has no token, or more than the model takes.
     """
     numbers: dict[tuple[int, ...], int] = {}
     owners = np.empty(len(sentences), dtype=np.int64)
@@ -115,9 +116,9 @@ def score_sentences(
     for index, sentence in enumerate(sentences):
         ids = tuple(language_model.encode(sentence, where=f"the sentence {sentence!r}")[0].tolist())
         if not ids:
-            raise EvaluationError(f"the tokenizer makes no tokens of the sentence {sentence!r}")
+            raise InputError(f"the tokenizer makes no tokens of the sentence {sentence!r}")
         if language_model.max_length is not None and len(ids) + edges > language_model.max_length:
-            raise EvaluationError(
+            raise InputError(
                 f"a sentence of {len(ids)} tokens is too long for the model, which takes {language_model.max_length} "
                 f"with special tokens: {sentence[:80]!r}"
             )
@@ -155,7 +156,7 @@ def _refuse_constant_scores(scores: np.ndarray, lengths: np.ndarray) -> None:
     by_token = scores / lengths
     for values, alike in ((scores, "sentence gets the same score"), (by_token, "token is as likely as another")):
         if np.ptp(values) <= TIE * np.abs(values).max():
-            raise EvaluationError(
+            raise InputError(
                 f"every {alike} ({values[0]:.6g} nats): the model does not read its input, and its choice between two "
                 "sentences means nothing. Are its weights those of a trained model?"
             )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import StorageError
+from lacuna.common.errors import StorageError
 
 
 def format_results(results: Mapping[str, Any]) -> str:

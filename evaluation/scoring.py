@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
 
-from .errors import NumericsError
+from lacuna.common.errors import NumericsError
 
 if TYPE_CHECKING:
     from .language_model import LanguageModel

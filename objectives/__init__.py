@@ -6,7 +6,7 @@ To add an objective, write a file with a class like those here and put it into `
 from .arguments import Numbers, ObjectiveArguments
 from .base import TokenPrediction
 from .clm import CausalLanguageModelling
-from .data import IGNORED, ObjectiveError, SpecialTokens, random_stream, split_documents
+from .data import IGNORED, SpecialTokens, random_stream, split_documents
 from .denoising import Denoising
 from .hybrid import HybridLanguageModelling
 from .mlm import MaskedLanguageModelling
@@ -37,7 +37,6 @@ __all__ = [
     "MaskedLanguageModellingWithPairs",
     "Numbers",
     "ObjectiveArguments",
-    "ObjectiveError",
     "SpecialTokens",
     "TokenPrediction",
     "random_stream",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-from .data import ObjectiveError
+from lacuna.common.errors import InputError
 
 MEAN_SPAN = 3
 """Mean tokens in a span of denoising, in BART and T5."""
@@ -129,30 +129,30 @@ class ObjectiveArguments:
         if self.mask_probability is not None:
             self.mask_probability = Numbers(self.mask_probability)
             if not 1 <= len(self.mask_probability) <= 2:
-                raise ObjectiveError(f"--mask_probability must be one number or two, got {self.mask_probability}")
+                raise InputError(f"--mask_probability must be one number or two, got {self.mask_probability}")
             for rate in self.mask_probability:
                 if not 0 < rate <= 1:
-                    raise ObjectiveError(f"--mask_probability must be above 0 and at most 1, got {rate}")
+                    raise InputError(f"--mask_probability must be above 0 and at most 1, got {rate}")
         for name in ("mask_replace_prob", "random_replace_prob", "short_sequence_probability"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ObjectiveError(f"--{name} must be from 0 to 1, got {getattr(self, name)}")
+                raise InputError(f"--{name} must be from 0 to 1, got {getattr(self, name)}")
         if self.mask_replace_prob + self.random_replace_prob > 1 + 1e-9:
-            raise ObjectiveError(
+            raise InputError(
                 f"--mask_replace_prob {self.mask_replace_prob} and --random_replace_prob {self.random_replace_prob} "
                 "are together more than 1"
             )
         if not 0 < self.hybrid_causal_share < 1:
-            raise ObjectiveError(
+            raise InputError(
                 f"--hybrid_causal_share must be between 0 and 1, got {self.hybrid_causal_share}; for one kind alone "
                 "use --objective mlm or clm"
             )
         if not 0 <= self.eval_fraction < 1:
-            raise ObjectiveError(f"--eval_fraction must be at least 0 and below 1, got {self.eval_fraction}")
+            raise InputError(f"--eval_fraction must be at least 0 and below 1, got {self.eval_fraction}")
         if not (self.z_loss >= 0 and math.isfinite(self.z_loss)):
-            raise ObjectiveError(f"--z_loss must not be negative, got {self.z_loss}")
+            raise InputError(f"--z_loss must not be negative, got {self.z_loss}")
         for name in ("max_eval_examples", "show_examples"):
             if getattr(self, name) < 0:
-                raise ObjectiveError(f"--{name} must not be negative, got {getattr(self, name)}")
+                raise InputError(f"--{name} must not be negative, got {getattr(self, name)}")
 
     def identity(self) -> dict[str, Any]:
         """The options without which a run would be another one: all but those of looking at it."""
@@ -162,17 +162,17 @@ class ObjectiveArguments:
     def _check_stages(self) -> None:
         for length in self.sequence_length:
             if not 8 <= length <= LONGEST or length != int(length):
-                raise ObjectiveError(f"--sequence_length must be a whole number from 8 to {LONGEST}, got {length}")
+                raise InputError(f"--sequence_length must be a whole number from 8 to {LONGEST}, got {length}")
         starts = self.sequence_length_at
         if len(starts) != len(self.sequence_length):
-            raise ObjectiveError(
+            raise InputError(
                 f"--sequence_length {self.sequence_length} has {len(self.sequence_length)} stages and "
                 f"--sequence_length_at {starts} has {len(starts)}; give a share of the run for each, as 128,512 and "
                 "0,0.9"
             )
         increasing = all(before < after for before, after in pairwise(starts))
         if starts[0] != 0 or not increasing or not all(math.isfinite(start) and start < 1 for start in starts):
-            raise ObjectiveError(
+            raise InputError(
                 f"--sequence_length_at must begin with 0, rise from stage to stage and stay below 1, got {starts}"
             )
 
@@ -180,12 +180,12 @@ class ObjectiveArguments:
         """Refuse options that were given and that this objective has no use for.
 
         Raises:
-            ObjectiveError: names the first of them.
+            InputError: names the first of them.
         """
         for name, objectives in USED_BY.items():
             default = type(self).__dataclass_fields__[name].default
             if self.objective not in objectives and getattr(self, name) != default:
-                raise ObjectiveError(
+                raise InputError(
                     f"--{name} {getattr(self, name)} means nothing to --objective {self.objective}, only to "
                     f"{', '.join(objectives)}; leave it out"
                 )

@@ -58,7 +58,7 @@ class TokenPrediction:
             arguments: the options.
 
         Raises:
-            ObjectiveError: what was asked cannot be had with this text or tokenizer.
+            InputError: what was asked cannot be had with this text or tokenizer.
         """
         self.store, self.tokens, self.seed, self.arguments = store, tokens, seed, arguments
         self.sequence_length = sequence_length
@@ -114,7 +114,7 @@ class TokenPrediction:
         """Refuse, before training, a model that cannot learn this.
 
         Raises:
-            ObjectiveError: says why, and what to do.
+            InputError: says why, and what to do.
         """
 
     def loss(

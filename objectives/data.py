@@ -8,14 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lacuna.common.errors import InputError
+
 IGNORED = -100
 """The label of a position that is no target, as everywhere in transformers."""
-
-
-class ObjectiveError(ValueError):
-    """An objective that cannot be had with this text, tokenizer or sequence length."""
-
-    exit_code = 2
 
 
 class Numbered(Protocol):
@@ -74,7 +70,7 @@ class SpecialTokens:
         """Read them from a tokenizer; [CLS] and [SEP], or else beginning and end of text, frame a document.
 
         Raises:
-            ObjectiveError: the tokenizer has neither.
+            InputError: the tokenizer has neither.
         """
 
         def first(*names: str) -> int | None:
@@ -83,7 +79,7 @@ class SpecialTokens:
 
         start, end = first("cls", "bos", "eos"), first("sep", "eos")
         if start is None or end is None:
-            raise ObjectiveError("the tokenizer has no token for the start or end of a document (cls/bos, sep/eos)")
+            raise InputError("the tokenizer has no token for the start or end of a document (cls/bos, sep/eos)")
         pad = first("pad")
         is_special = np.zeros(len(tokenizer), dtype=bool)
         is_special[list(tokenizer.all_special_ids)] = True
@@ -106,10 +102,10 @@ class SpecialTokens:
         """The mask token's id.
 
         Raises:
-            ObjectiveError: the tokenizer has none.
+            InputError: the tokenizer has none.
         """
         if self.mask is None:
-            raise ObjectiveError(
+            raise InputError(
                 "this objective masks tokens, and the tokenizer has no mask token; use --objective clm, or denoising "
                 "with --denoising span_corruption"
             )
@@ -173,7 +169,7 @@ def split_documents(
         Two arrays like `documents`.
 
     Raises:
-        ObjectiveError: there is too little text to hold anything out.
+        InputError: there is too little text to hold anything out.
     """
     if eval_fraction == 0 or len(documents) == 0:
         return documents, documents[:0]
@@ -181,7 +177,7 @@ def split_documents(
         first, last = (int(bound) for bound in documents[0])
         cut = last - max(1, round(eval_fraction * (last - first)))
         if cut <= first:
-            raise ObjectiveError("the text has a single sentence; training needs more, or an --eval_fraction of 0")
+            raise InputError("the text has a single sentence; training needs more, or an --eval_fraction of 0")
         return np.array([[first, cut]]), np.array([[cut, last]])
     lengths = store.sentence_offsets[documents[:, 1]] - store.sentence_offsets[documents[:, 0]]
     order = random_stream(seed=seed, stream="split", index=source).permutation(len(documents))

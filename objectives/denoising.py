@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from lacuna.common.errors import InputError
+
 from .arguments import EVAL_CORRUPTION, MEAN_SPAN, sentinels_needed
 from .base import PackedPrediction
 from .clm import logit_rows, score_everywhere
-from .data import IGNORED, ObjectiveError, random_stream, rounded, spread, stack
+from .data import IGNORED, random_stream, rounded, spread, stack
 from .masking import masked_loss
 from .models import loss_alone, require_argument
 from .packing import Row
@@ -110,14 +112,14 @@ class Denoising(PackedPrediction):
             return
         highest = max(*self.arguments.mask_rates, EVAL_PROBABILITY[self.kind])
         if highest > _HIGHEST_CORRUPTION:
-            raise ObjectiveError(
+            raise InputError(
                 f"--mask_probability {highest} is too much for span_corruption: above {_HIGHEST_CORRUPTION} the spans "
                 "with their sentinels are longer than the text"
             )
         needed = sentinels_needed(length=self.sequence_length, probability=highest)
         there = len(self.tokens.sentinels)
         if there < needed:
-            raise ObjectiveError(
+            raise InputError(
                 f"--denoising span_corruption needs {needed} sentinels (<extra_id_0>, <extra_id_1>, ...) for rows of "
                 f"{self.sequence_length} tokens, and the tokenizer has {there}; make one with "
                 f"recipes/train_tokenizer.py --num_sentinels {-(-needed // 100) * 100}, or use --denoising infilling"

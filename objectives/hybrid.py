@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lacuna.common.errors import InputError
+
 from .base import PackedPrediction, describe_masking
 from .clm import next_token_labels, next_tokens, score_next_tokens
-from .data import IGNORED, ObjectiveError, random_stream
+from .data import IGNORED, random_stream
 from .masking import EVAL_MASK_PROBABILITY, Masking
 from .models import loss_alone, require_argument, several_processes
 from .packing import Row
@@ -158,7 +160,7 @@ class HybridLanguageModelling(PackedPrediction):
             reason="it cannot read a row from both sides; train a model of Lacuna, or use --objective clm",
         )
         if not getattr(model.config, "hybrid", False):
-            raise ObjectiveError(
+            raise InputError(
                 "--objective hybrid cannot go on with --model: that decoder reads forwards only. Begin a new model "
                 "without --model, or use --objective clm"
             )

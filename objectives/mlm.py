@@ -9,8 +9,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lacuna.common.errors import InputError
+
 from .base import PackedPrediction, describe_masking
-from .data import ObjectiveError, random_stream
+from .data import random_stream
 from .hints import add_hints, for_model
 from .masking import EVAL_MASK_PROBABILITY, masked_loss, score_masked
 from .models import loss_alone
@@ -52,7 +54,7 @@ class MaskedLanguageModelling(PackedPrediction):
     def check_model(self, model: nn.Module) -> None:
         """Refuse a hybrid decoder, which says a hidden token one position before it."""
         if getattr(model.config, "hybrid", False):
-            raise ObjectiveError("--objective mlm cannot go on with --model: that is a hybrid; use --objective hybrid")
+            raise InputError("--objective mlm cannot go on with --model: that is a hybrid; use --objective hybrid")
         super().check_model(model)
 
     def with_hints(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:

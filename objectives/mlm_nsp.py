@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .data import ObjectiveError, random_stream, spread
+from lacuna.common.errors import InputError
+
+from .data import random_stream, spread
 from .pairs import PairPrediction
 
 _CANDIDATES = 8
@@ -41,7 +43,7 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
         if len(self.documents) < 2:
-            raise ObjectiveError(
+            raise InputError(
                 "--objective mlm_nsp needs pairs from different documents, and the text has "
                 f"{len(self.documents)} to train on and {len(self.held_out)} held out; give more documents (separate "
                 "files, lines of .jsonl, or --document_boundary line or blank_line), or use --objective mlm"

@@ -5,7 +5,7 @@ import inspect
 import torch
 from torch import distributed, nn
 
-from .data import ObjectiveError
+from lacuna.common.errors import InputError
 
 
 def require_argument(model: nn.Module, name: str, *, reason: str) -> None:
@@ -15,11 +15,11 @@ def require_argument(model: nn.Module, name: str, *, reason: str) -> None:
         reason: what the model cannot do without it, and what to do.
 
     Raises:
-        ObjectiveError: it does not.
+        InputError: it does not.
     """
     bare = getattr(model, "module", model)  # DDP takes anything
     if name not in inspect.signature(bare.forward).parameters:
-        raise ObjectiveError(f"{type(bare).__name__} takes no {name}: {reason}")
+        raise InputError(f"{type(bare).__name__} takes no {name}: {reason}")
 
 
 def loss_alone(model: nn.Module, *, z_loss: float) -> dict[str, bool]:
@@ -40,7 +40,7 @@ def require_documents_apart(model: nn.Module, *, token: int, other: int) -> None
         token, other: two ids of the text.
 
     Raises:
-        ObjectiveError: something changes, or the model takes no positions.
+        InputError: something changes, or the model takes no positions.
     """
     require_argument(model, "position_ids", reason="it cannot keep the documents of a row apart; use --packing none")
     rows = torch.full((2, 8), token)
@@ -53,7 +53,7 @@ def require_documents_apart(model: nn.Module, *, token: int, other: int) -> None
         logits = model(input_ids=rows.to(device), position_ids=positions.to(device), **options).logits.float()
     model.train(training)
     if not torch.allclose(logits[0, 4:], logits[1, 4:], rtol=0, atol=1e-5):
-        raise ObjectiveError(
+        raise InputError(
             f"{type(model).__name__} reads across the documents of a packed row; use --packing none with this model"
         )
 

@@ -14,10 +14,10 @@ from importlib.metadata import version
 from itertools import islice
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.common.errors import InputError
 from lacuna.corpus import TextArguments, find_files, open_text, read_records
 from lacuna.evaluation import (
     EvaluationArguments,
-    EvaluationError,
     LanguageModel,
     check_output_file,
     format_results,
@@ -48,7 +48,7 @@ def evaluate_bits_per_byte(language_model: LanguageModel, arguments: EvaluationA
 def evaluate_minimal_pairs(language_model: LanguageModel, arguments: EvaluationArguments) -> dict[str, float]:
     """Choices between the pairs of --data."""
     if not arguments.data:
-        raise EvaluationError(
+        raise InputError(
             "--suite minimal_pairs needs --data: .jsonl files with sentence_good and sentence_bad, such as BLiMP "
             "(github.com/alexwarstadt/blimp)"
         )

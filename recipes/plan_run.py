@@ -11,10 +11,11 @@ of rows is part of the answer; weights are only described. docs/planning.md says
 """
 
 import torch
+from pretrain import build_model, prepare_text
+
 from lacuna import corpus, tokenization, training
 from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens
 from lacuna.training.planning import PlanArguments, as_text, plan_run
-from pretrain import build_model, prepare_text
 
 
 def main() -> None:

@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from tqdm import tqdm
+
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
-from lacuna.corpus import BadRecord, CorpusError, Record, read_labelled, read_records
+from lacuna.common.errors import BadRecord, InputError, StorageError
+from lacuna.corpus import Record, read_labelled, read_records
 from lacuna.corpus.formats import kind_of
 from lacuna.corpus.labelled import TAGGED_KINDS
 from lacuna.corpus.sources import RECORD_KINDS
@@ -25,10 +28,8 @@ from lacuna.corpus.streams import decode, open_stream, read_lines, shown
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
 from lacuna.tasks import PredictionArguments
 from lacuna.tasks.answers import WRITERS, write_answers
-from lacuna.tasks.errors import StorageError
 from lacuna.tasks.inference import check_output, check_rows, open_predictor, predict
 from lacuna.training import exit_cleanly, parse_arguments, use_all_cores
-from tqdm import tqdm
 
 BAR_AFTER = 5  # seconds
 
@@ -38,7 +39,7 @@ def read(name: str) -> Iterator[Record]:
     columns, folders saved by `datasets`, the Hub) is read as for training."""
     path = Path(name).expanduser()
     if path.is_file() and kind_of(path) not in (*TAGGED_KINDS, *RECORD_KINDS):
-        raise CorpusError(
+        raise InputError(
             f"--input {shown(path)} has the ending {path.suffix!r}; rows are read from {', '.join(RECORD_KINDS)}, "
             "texts, one a line, from .txt, each also with .gz or .zst: rename or convert it"
         )
@@ -56,7 +57,7 @@ def read(name: str) -> Iterator[Record]:
                 waiting.append(Record({"text": text}, str(path), line.number, line.offset))
                 if text.strip() and len(waiting) > 1:
                     number = waiting[0].line
-                    raise CorpusError(f"{shown(path)}:{number}: line {number} is empty: remove it or write its text")
+                    raise InputError(f"{shown(path)}:{number}: line {number} is empty: remove it or write its text")
                 if text.strip():
                     yield from waiting
                     waiting = []

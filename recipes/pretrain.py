@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+
 from lacuna import corpus, modeling, tokenization, training
+from lacuna.common.errors import InputError
 from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction, show_examples
 
 DEFAULT_FAMILY = {"encoder": "lacuna", "decoder": "qwen3", "encoder-decoder": "bart"}
@@ -30,11 +32,11 @@ def prepare_text(
     """The tokenizer and the token store; built by whichever process comes first, found there by the others."""
     folder = data.tokenizer or model.model
     if data.corpus and (data.data or not folder):
-        raise training.ArgumentError("--corpus goes without --data, and with the --tokenizer that it was made with")
+        raise InputError("--corpus goes without --data, and with the --tokenizer that it was made with")
     if data.corpus:
         tokenizer, store = _load_tokenizer(folder, model), corpus.open_store(data.corpus)
         if store.tokenizer_fingerprint != tokenization.tokenizer_fingerprint(tokenizer):
-            raise training.ArgumentError(f"--corpus {data.corpus} was made with another tokenizer than {folder}")
+            raise InputError(f"--corpus {data.corpus} was made with another tokenizer than {folder}")
         return tokenizer, store
     text = corpus.open_text(data)
     if not folder:
@@ -68,7 +70,7 @@ def build_model(
     """A new model of the family and size asked for, or the one that --model names."""
     transformers.set_seed(seed)
     if arguments.init_from_native and not arguments.model:
-        raise training.ArgumentError("--init_from_native needs --model, a folder or Hub id of a model of transformers")
+        raise InputError("--init_from_native needs --model, a folder or Hub id of a model of transformers")
     if arguments.model:
         model = training.load_pretrained(
             arguments=arguments, auto_class=objective.head, num_ids=len(tokenizer), sequence_length=length
@@ -85,7 +87,7 @@ def build_model(
         **ids,
     )
     if config.shape != objective.shape:
-        raise training.ArgumentError(
+        raise InputError(
             f"--objective {objective.name} trains models of shape {objective.shape}, and --family "
             f"{arguments.family} has shape {config.shape}; use --family {DEFAULT_FAMILY[objective.shape]}"
         )

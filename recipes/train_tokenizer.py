@@ -18,12 +18,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from lacuna import tokenization
+from lacuna.common.errors import InputError
 from lacuna.corpus import Text, TextArguments, open_text
 from lacuna.corpus.streams import shown
 from lacuna.tokenization import Sample, TokenizerArguments
-from lacuna.training import ArgumentError, exit_cleanly, parse_arguments
-from tqdm import tqdm
+from lacuna.training import exit_cleanly, parse_arguments
 
 MEASURED_BYTES = 32_000_000  # of the text trained on, for the report: seconds
 BARS_FROM_BYTES = 20_000_000  # training on less takes about two seconds
@@ -42,10 +44,10 @@ def read(text: Text) -> Iterator[str]:
 def check(arguments: TokenizerArguments, text_arguments: TextArguments) -> dict[str, Any]:
     """What the tokenizer is made with, checked before a text is read that may take hours."""
     if text_arguments.tokenizer:
-        raise ArgumentError("--tokenizer is for recipes that use one; --extend DIR adds tokens to one")
+        raise InputError("--tokenizer is for recipes that use one; --extend DIR adds tokens to one")
     for name in ("normalizer", "pattern"):
         if arguments.extend and getattr(arguments, name) != getattr(TokenizerArguments, name):
-            raise ArgumentError(f"--{name} cannot be chosen with --extend, which keeps that of the old tokenizer")
+            raise InputError(f"--{name} cannot be chosen with --extend, which keeps that of the old tokenizer")
     names = ["vocab_size", "min_frequency", "extra_special_tokens", "num_sentinels", "pad_to_multiple_of"]
     options = {name: getattr(arguments, name) for name in names}
     if arguments.extend:

@@ -20,8 +20,6 @@ _HOME = {
     "SequenceToSequenceArguments": "arguments",
     "TokenClassification": "token_classification",
     "TokenClassificationArguments": "arguments",
-    "TaskError": "errors",
-    "CorruptModelError": "errors",
     "check_tokenizer": "models",
     "load_configuration": "models",
     "load_encoder": "encoders",

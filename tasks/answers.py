@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lacuna.tasks.errors import TaskError
+from lacuna.common.errors import InputError
 from lacuna.tasks.rows import write_predictions
 
 Written = Mapping[str, Any]
@@ -22,7 +22,7 @@ def write_answers(*, rows: Iterable[Written], path: Path) -> int:
     empty one.
 
     Raises:
-        TaskError: a row has a column that the first one has not, or a cell of .tsv a tab or the end of a line.
+        InputError: a row has a column that the first one has not, or a cell of .tsv a tab or the end of a line.
     """
     return WRITERS[path.suffix.lower()](rows=rows, path=path)
 
@@ -65,7 +65,7 @@ def _write_table(*, rows: Iterable[Written], path: Path) -> int:
                 yield columns
             count += 1
             if reason := unwritable(row, columns=columns, ending=ending):
-                raise TaskError(f"row {count} {reason}")
+                raise InputError(f"row {count} {reason}")
             yield [_cell(row.get(name)) for name in columns]
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from lacuna.tasks.errors import TaskError
+from lacuna.common.errors import InputError
 
 
 def _option(default: Any, text: str) -> Any:
@@ -13,33 +13,35 @@ def _option(default: Any, text: str) -> Any:
 
 def _check_fraction(value: float) -> None:
     if not 0 < value < 1:
-        raise TaskError(f"--eval_fraction must lie between 0 and 1, got {value}")
+        raise InputError(f"--eval_fraction must lie between 0 and 1, got {value}")
 
 
 def _check_room_for_text(max_length: int | None) -> None:
     """Refuse a length that special tokens alone fill.
 
     Raises:
-        TaskError: fewer than 8 tokens.
+        InputError: fewer than 8 tokens.
     """
     if max_length is not None and max_length < 8:
-        raise TaskError(f"--max_length must be at least 8, or no text is left beside special tokens; got {max_length}")
+        raise InputError(
+            f"--max_length must be at least 8, or nothing is left beside special tokens; got {max_length}"
+        )
 
 
 def _check_files(*, train_file: str | None, eval_file: str | None) -> None:
     if eval_file is not None and train_file is None:
-        raise TaskError(f"--eval_file {eval_file} needs a --train_file")
+        raise InputError(f"--eval_file {eval_file} needs a --train_file")
 
 
 def _check_train_file(train_file: str | None) -> None:
     if train_file is None:
-        raise TaskError("there is nothing to learn from: name a file with --train_file")
+        raise InputError("there is nothing to learn from: name a file with --train_file")
 
 
 def _check_positive(**values: int | None) -> None:
     for name, value in values.items():
         if value is not None and value <= 0:
-            raise TaskError(f"--{name} must be greater than 0, got {value}")
+            raise InputError(f"--{name} must be greater than 0, got {value}")
 
 
 def used(arguments: Any) -> dict[str, Any]:
@@ -78,7 +80,7 @@ class PredictionArguments:
     def __post_init__(self) -> None:
         for name in ("input", "output"):
             if not getattr(self, name):
-                raise TaskError(f"--{name} is missing: name a file, as in --input new.jsonl --output answers.jsonl")
+                raise InputError(f"--{name} is missing: name a file, as in --input new.jsonl --output answers.jsonl")
         _check_room_for_text(self.max_length)
         _check_positive(batch_size=self.batch_size, max_new_tokens=self.max_new_tokens, top_k=self.top_k)
 
@@ -122,7 +124,7 @@ class ClassificationArguments:
         _check_room_for_text(self.max_length)
         _check_files(train_file=self.train_file, eval_file=self.eval_file)
         if self.label_separator is not None and not self.label_separator.strip(" "):
-            raise TaskError(
+            raise InputError(
                 f'--label_separator {self.label_separator!r} is blank: name a sign, such as --label_separator "|"'
             )
 
@@ -243,7 +245,7 @@ class SequenceToSequenceArguments:
         _check_train_file(self.train_file)
         for part in ("train", "eval"):
             if getattr(self, f"{part}_target_file") is not None and getattr(self, f"{part}_file") is None:
-                raise TaskError(f"--{part}_target_file needs a --{part}_file with the sources, one a line")
+                raise InputError(f"--{part}_target_file needs a --{part}_file with the sources, one a line")
 
 
 @dataclass
@@ -286,7 +288,7 @@ class EmbeddingArguments:
         for name in ("max_epochs", "learning_rate"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
-                raise TaskError(f"--{name} must be greater than 0, got {value}")
+                raise InputError(f"--{name} must be greater than 0, got {value}")
         for name in ("warmup_steps", "eval_steps", "seed"):
             if getattr(self, name) < 0:
-                raise TaskError(f"--{name} must not be negative, got {getattr(self, name)}")
+                raise InputError(f"--{name} must not be negative, got {getattr(self, name)}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lacuna.tasks.errors import TaskError
+from lacuna.common.errors import InputError
 from lacuna.tasks.rows import Row, columns_of
 from lacuna.tasks.tagged import listed
 
@@ -72,7 +72,7 @@ def guess_columns(
     """Where context, question, choices and label are; those not given are guessed by name.
 
     Raises:
-        TaskError: a given column is not there, or nothing looks like choices, a question or a label.
+        InputError: a given column is not there, or nothing looks like choices, a question or a label.
     """
     there = columns_of(rows)
     given = {"--context_column": [context], "--question_column": [question], "--label_column": [label]}
@@ -83,7 +83,7 @@ def guess_columns(
     listing = [name for name in CHOICES_COLUMNS if name in there and not isinstance(rows[0].fields[name], str)]
     found = tuple(choices or ()) or tuple(listing[:1]) or numbered_columns(there)
     if not found:
-        raise TaskError(
+        raise InputError(
             f"{rows[0].where}: which of {rows[0].shown(there)} hold the choices? Name one with a list in it, or one "
             "for each choice, with --choices_columns"
         )
@@ -95,13 +95,13 @@ def guess_columns(
         if context == "startphrase" or (context is None and question is None):
             question = None
     if context is None and question is None:
-        raise TaskError(
+        raise InputError(
             f"{rows[0].where}: which column of {rows[0].shown(there)} holds the question? Name it with "
             "--question_column, or --context_column for a text that the choices continue"
         )
     label = label or next((name for name in LABEL_COLUMNS if name in free), None)
     if label is None:
-        raise TaskError(
+        raise InputError(
             f"{rows[0].where}: which column of {rows[0].shown(there)} is the label? Name it with --label_column"
         )
     return Columns(context, question, found, label)
@@ -125,9 +125,9 @@ def _choices(row: Row, columns: tuple[str, ...]) -> tuple[tuple[str, ...], tuple
             texts.pop()
     for number, text in enumerate(texts, start=1):
         if text is None or isinstance(text, list | Mapping) or not str(text).strip():
-            raise TaskError(f"{row.where}: choice {number} of {len(texts)} is {text!r}, not a text: mend the row")
+            raise InputError(f"{row.where}: choice {number} of {len(texts)} is {text!r}, not a text: mend the row")
     if len(texts) < 2:
-        raise TaskError(f"{row.where}: {len(texts)} choices in {list(columns)}, and two are needed to choose from")
+        raise InputError(f"{row.where}: {len(texts)} choices in {list(columns)}, and two are needed to choose from")
     named = len(keys) == len(texts) and None not in keys
     return tuple(str(text).strip() for text in texts), tuple(str(key).strip() for key in keys) if named else ()
 
@@ -136,7 +136,7 @@ def read_problems(rows: Sequence[Row], columns: Columns) -> list[Problem]:
     """The questions of rows.
 
     Raises:
-        TaskError: a text is missing, there are fewer than two choices, or no label.
+        InputError: a text is missing, there are fewer than two choices, or no label.
     """
     problems = []
     for row in rows:
@@ -151,7 +151,7 @@ def read_problems(rows: Sequence[Row], columns: Columns) -> list[Problem]:
         if isinstance(answer, float) and answer.is_integer():
             answer = int(answer)
         if answer is None or not str(answer).strip():
-            raise TaskError(f"{row.where}: column '{columns.label}' has no label: remove the row or label it")
+            raise InputError(f"{row.where}: column '{columns.label}' has no label: remove the row or label it")
         problems.append(Problem(context, question, choices, keys, str(answer).strip(), row.where))
     return problems
 
@@ -193,14 +193,14 @@ def read_labels(problems: Sequence[Problem], *, reading: str) -> list[int]:
     """The number of the right choice of each question, from 0.
 
     Raises:
-        TaskError: a label names no choice.
+        InputError: a label names no choice.
     """
     labels = []
     for problem in problems:
         number = READINGS[reading](problem)
         if number is None:
             names = f" ({', '.join(problem.keys)})" if problem.keys and reading == "the name of a choice" else ""
-            raise TaskError(
+            raise InputError(
                 f"{problem.where}: label {problem.answer!r} is none of the {len(problem.choices)} choices{names}; "
                 f"labels are read as {reading}, as most are: correct it, or name another column with --label_column"
             )

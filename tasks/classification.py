@@ -5,14 +5,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from lacuna.tasks.errors import TaskError
+from torch import Tensor, nn
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.features import model_inputs, pad_inputs, tokenizer_inputs
 from lacuna.tasks.heads import Head, Number, SeveralLabels, SingleLabel
 from lacuna.tasks.labels import MULTI, NUMBER, SINGLE, problem_type_of
 from lacuna.tasks.rows import Row, as_rows, columns_of, some_of
 from lacuna.tasks.tables import Matrix, Points, Table
 from lacuna.tasks.task import Inputs, Task
-from torch import Tensor, nn
 
 # Names that public data sets give their columns, best guess first; a second text only counts beside its first.
 LABEL_COLUMNS = ("label", "labels", "target", "class", "category", "sentiment", "gold_label", "y", "score", "rating")
@@ -43,7 +44,7 @@ def guess_columns(
     text is guessed only where the first is.
 
     Raises:
-        TaskError: a given column is not there, or nothing looks like a text or a label.
+        InputError: a given column is not there, or nothing looks like a text or a label.
     """
     columns, sample = columns_of(rows), rows[:200]
     for option, given in (("--text_column", text), ("--text_pair_column", pair), ("--label_column", label)):
@@ -58,7 +59,7 @@ def guess_columns(
             if column not in (pair, label) and all(isinstance(row.fields.get(column), str) for row in sample)
         ]
         if not texts:
-            raise TaskError(
+            raise InputError(
                 f"{rows[0].where}: no column of {rows[0].shown(columns)} holds text: name one with --text_column"
             )
         named = [name for name in PAIR_COLUMNS if name in texts and PAIR_COLUMNS[name] in texts]
@@ -70,7 +71,7 @@ def guess_columns(
     if label is None:
         others = [column for column in columns if column not in (text, pair)]
         if len(others) != 1:
-            raise TaskError(
+            raise InputError(
                 f"{rows[0].where}: which column of {rows[0].shown(columns)} is the label? Name it with --label_column"
             )
         label = others[0]
@@ -106,7 +107,7 @@ def tokenize(
     """Token ids of the text, or the pair of texts, of each row, cut to `max_length`; the longer text is cut first.
 
     Raises:
-        TaskError: a row has no such text, or an empty one.
+        InputError: a row has no such text, or an empty one.
     """
     inputs: list[Inputs] = []
     for start in range(0, len(rows), _TOKENIZE_AT_ONCE):
@@ -140,7 +141,7 @@ class Classification(Task):
         eval_fraction: share of `train_rows` to hold out.
 
     Raises:
-        TaskError: a column, text or label that is missing or cannot be used; the message has its file and line.
+        InputError: a column, text or label that is missing or cannot be used; the message has its file and line.
     """
 
     name = "classification"
@@ -165,7 +166,7 @@ class Classification(Task):
         super().__init__(tokenizer=tokenizer, max_length=max_length)
         train, held_out = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
         if not train:
-            raise TaskError("there are no training rows: name a file that has some with --train_file")
+            raise InputError("there are no training rows: name a file that has some with --train_file")
         self.text_column, self.text_pair_column, self.label_column = guess_columns(
             train, text=text_column, pair=text_pair_column, label=label_column
         )
@@ -206,7 +207,7 @@ class Classification(Task):
     def _head(self, rows: Sequence[Row], asked: str, *, separator: str | None, **options: Any) -> Head:
         """What the label column holds, as was asked or as its values tell, with a note on it."""
         if separator is not None and asked not in ("auto", MULTI):
-            raise TaskError(
+            raise InputError(
                 f"--label_separator {separator!r} is for several labels a row, and --problem_type is {asked}"
             )
         kind = asked

@@ -13,8 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from torch import Tensor
+from tqdm import tqdm
+from transformers import PrinterCallback
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.encoders import KeepBest, Log, num_evaluations, seconds_of
-from lacuna.tasks.errors import TaskError
 from lacuna.tasks.local_metric import optional_module
 from lacuna.tasks.metrics import correlation_metrics
 from lacuna.tasks.rows import as_rows
@@ -23,10 +28,6 @@ from lacuna.tasks.splits import split_groups
 from lacuna.tasks.tables import Matrix, Points, Table
 from lacuna.tasks.task import Inputs, Task
 from lacuna.tasks.words import WORDS
-from sklearn.feature_extraction.text import TfidfVectorizer
-from torch import Tensor
-from tqdm import tqdm
-from transformers import PrinterCallback
 
 CUTOFFS = (1, 5, 10)
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}
@@ -56,7 +57,7 @@ class Embeddings(Task):
         eval_fraction: share of `train_rows` to hold out.
 
     Raises:
-        TaskError: a column, text or label that is missing or cannot be used; the message has its file and line.
+        InputError: a column, text or label that is missing or cannot be used; the message has its file and line.
     """
 
     name = "embeddings"
@@ -79,13 +80,13 @@ class Embeddings(Task):
         super().__init__(tokenizer=tokenizer, max_length=max_length)
         rows = as_rows(train_rows, part="training")
         if not rows:
-            raise TaskError("there are no training rows: name a file that has some with --train_file")
+            raise InputError("there are no training rows: name a file that has some with --train_file")
         columns = guess_columns(
             rows, first=text_column, second=text_pair_column, negative=negative_column, label=label_column
         )
         found = kind_of(rows, columns) if kind == "auto" else kind
         if found not in KINDS:
-            raise TaskError(f"--kind {kind} is none of auto, {', '.join(KINDS)}")
+            raise InputError(f"--kind {kind} is none of auto, {', '.join(KINDS)}")
         self._note_columns(columns, guessed=not (text_column and text_pair_column and kind != "auto"))
         self.note_names(rows, texts=[columns.first, columns.second, columns.negative], label=columns.label)
         train, notes = read_together(rows, columns, kind=found)
@@ -124,7 +125,7 @@ class Embeddings(Task):
             return
         scores = [item.score for item in self.train_rows if item.score is not None]
         if len(set(scores)) < 2:
-            raise TaskError(
+            raise InputError(
                 f"{self.train_rows[0].where}: every pair has the score {scores[0]:g}: two are needed to tell pairs "
                 "apart; leave the column out with --kind pairs, or name another with --label_column"
             )
@@ -177,7 +178,7 @@ class Embeddings(Task):
         library = optional_module("sentence_transformers", extra="embeddings")
         losses = optional_module("sentence_transformers.sentence_transformer.losses", extra="embeddings")
         if batch_size % num_processes:
-            raise TaskError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")
+            raise InputError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")
         on_cpu = not torch.accelerator.is_available()
         arguments = library.SentenceTransformerTrainingArguments(
             output_dir=str(output_dir),

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 
 import torch
 import transformers
-from lacuna.tasks.errors import StorageError, TaskError
-from lacuna.tasks.local_metric import optional_module
 from torch import Tensor
 from transformers import TrainerCallback
+
+from lacuna.common.errors import InputError, StorageError
+from lacuna.tasks.local_metric import optional_module
 
 _LONG = 10.0
 """Seconds after which nothing is measured again."""
@@ -29,7 +30,7 @@ def load_encoder(*, model: str, max_length: int, trust_remote_code: bool = False
         max_length: tokens that texts are cut to.
 
     Raises:
-        TaskError: sentence-transformers is not installed, or the model cannot be loaded.
+        InputError: sentence-transformers is not installed, or the model cannot be loaded.
     """
     library = optional_module("sentence_transformers", extra="embeddings")
     transformers.set_seed(seed)
@@ -39,7 +40,7 @@ def load_encoder(*, model: str, max_length: int, trust_remote_code: bool = False
         )
     except (OSError, ValueError, KeyError) as error:
         line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise TaskError(f"--model {model} cannot be loaded by sentence-transformers: {line}") from error
+        raise InputError(f"--model {model} cannot be loaded by sentence-transformers: {line}") from error
     encoder.max_seq_length = max_length
     encoder.tokenizer.padding_side = "right"  # see tasks.models.pad_for_reading
     return encoder

@@ -7,13 +7,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lacuna.common.errors import InputError
 from lacuna.tasks import labels
-from lacuna.tasks.errors import TaskError
 from lacuna.tasks.metrics import classification_metrics, correlation_metrics, multi_label_metrics
 from lacuna.tasks.rows import Row, some_of
 from lacuna.tasks.tables import Matrix, Points, Table
-from torch import Tensor
-from torch.nn import functional as F
 
 Record = dict[str, Any]
 
@@ -30,7 +31,7 @@ class Head(Protocol):
     notes: list[str]
 
     def target(self, row: Row) -> Any:
-        """The target of a row; raises TaskError where it has none."""
+        """The target of a row; raises InputError where it has none."""
         ...
 
     def stratum(self, target: Any) -> int:
@@ -214,7 +215,7 @@ class SeveralLabels:
         if self._width is not None:
             self.notes.append(f"each row has a list of {self._width} zeros and ones, one for each label")
             if given is not None and len(given) != self._width:
-                raise TaskError(
+                raise InputError(
                     f"{rows[0].where}: column '{column}' has {self._width} zeros and ones, and --label_names has "
                     f"{len(given)} names: name as many"
                 )
@@ -241,7 +242,7 @@ class SeveralLabels:
             value = row.value(self.column, option="--label_column")
             fits = isinstance(value, list | tuple) and len(value) == self._width
             if not fits or any(item not in (0, 1) for item in value):
-                raise TaskError(
+                raise InputError(
                     f"{row.where}: column '{self.column}' holds {value!r}, not {self._width} zeros and ones as the "
                     "training rows do"
                 )
@@ -340,7 +341,7 @@ class Number:
     def __init__(self, *, rows: Sequence[Row], column: str, given: Sequence[str] | None, balanced: bool) -> None:
         if given is not None or balanced:
             option = "--label_names" if given is not None else "--class_weights balanced"
-            raise TaskError(
+            raise InputError(
                 f"{rows[0].where}: column '{column}' holds numbers ({labels.NUMBER}), which {option} has no meaning "
                 f"for: leave it out, or say what the column holds with --problem_type"
             )
@@ -348,7 +349,7 @@ class Number:
         targets = np.array([self.target(row) for row in rows])
         self.mean, self.deviation = float(targets.mean()), float(targets.std())
         if self.deviation == 0:
-            raise TaskError(
+            raise InputError(
                 f"{rows[0].where}: every training row has the number {self.mean:g} in column '{column}': there is "
                 "nothing to learn; name another column with --label_column"
             )

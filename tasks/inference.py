@@ -13,16 +13,17 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
+
+from lacuna.common.errors import CorruptCheckpointError, InputError
 from lacuna.tasks.answers import unwritable
 from lacuna.tasks.arguments import PredictionArguments
-from lacuna.tasks.errors import CorruptModelError, TaskError
 from lacuna.tasks.label_predictors import ChoicePredictor, ClassificationPredictor, QuestionPredictor
 from lacuna.tasks.models import check_tokenizer, load_configuration, longest_input, pad_for_reading
 from lacuna.tasks.predictor import Predictor
 from lacuna.tasks.rows import Row, as_rows
 from lacuna.tasks.tag_predictor import TagPredictor
 from lacuna.tasks.text_predictors import EmbeddingPredictor, FillMaskPredictor, GenerationPredictor, WritingPredictor
-from safetensors import SafetensorError
 
 PREDICTORS: dict[str, type[Predictor]] = {
     "classification": ClassificationPredictor,
@@ -56,7 +57,7 @@ def read_settings(model: str) -> dict[str, Any]:
     """What `task.json` in the folder of a model says; nothing where there is none.
 
     Raises:
-        TaskError: it cannot be read.
+        InputError: it cannot be read.
     """
     path = Path(model, SETTINGS)
     if not path.is_file():
@@ -65,7 +66,7 @@ def read_settings(model: str) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
         return {"name": str(content["name"]), **content}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TaskError(
+        raise InputError(
             f"{path} is not what fine-tuning writes ({type(error).__name__}: {error}): remove it, or name the task "
             f"with --task ({', '.join(PREDICTORS)})"
         ) from error
@@ -75,13 +76,13 @@ def named_task(*, settings: Mapping[str, Any], model: str) -> str | None:
     """The task that `task.json` names, or that of a folder of sentence-transformers; None where neither says one.
 
     Raises:
-        TaskError: there is no such task.
+        InputError: there is no such task.
     """
     named = settings.get("name")
     if named is None:
         return "embeddings" if Path(model, "modules.json").is_file() else None
     if named not in PREDICTORS:
-        raise TaskError(f"{Path(model, SETTINGS)} names the task {named!r}; known are {', '.join(PREDICTORS)}")
+        raise InputError(f"{Path(model, SETTINGS)} names the task {named!r}; known are {', '.join(PREDICTORS)}")
     return str(named)
 
 
@@ -89,13 +90,13 @@ def task_of_head(*, config: Any, model: str) -> str:
     """What the head of a model is for.
 
     Raises:
-        TaskError: its name does not say it.
+        InputError: its name does not say it.
     """
     head = next(iter(getattr(config, "architectures", None) or []), "")
     for ending, task in HEADS.items():
         if head.endswith(ending):
             return task
-    raise TaskError(
+    raise InputError(
         f"--model {model} has the head {head or 'of no name'}, which does not say what it is for: name the task with "
         f"--task ({', '.join(PREDICTORS)})"
     )
@@ -105,20 +106,20 @@ def load_head(*, auto_class: str, model: str, trust_remote_code: bool) -> Any:
     """A model with the head of a task, all of it from the checkpoint, in float32, on the GPU where there is one.
 
     Raises:
-        TaskError: the model has no such head.
-        CorruptModelError: its weights cannot be read.
+        InputError: the model has no such head.
+        CorruptCheckpointError: its weights cannot be read.
     """
     try:
         loaded, report = getattr(transformers, auto_class).from_pretrained(
             model, dtype=torch.float32, trust_remote_code=trust_remote_code, output_loading_info=True
         )
     except SafetensorError as error:
-        raise CorruptModelError(f"--model {model}: its weights cannot be read: {error}") from error
+        raise CorruptCheckpointError(f"--model {model}: its weights cannot be read: {error}") from error
     except (OSError, ValueError, KeyError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise TaskError(f"--model {model} cannot be loaded as {auto_class}: {reason}") from error
+        raise InputError(f"--model {model} cannot be loaded as {auto_class}: {reason}") from error
     if missing := sorted(report["missing_keys"]):
-        raise TaskError(
+        raise InputError(
             f"--model {model} was not trained for this task: it has no {missing[0]}; fine-tune it first, or name "
             "another task with --task"
         )
@@ -132,12 +133,12 @@ def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callabl
         question_pipeline: makes the pipeline for questions out of `model` and `tokenizer`.
 
     Raises:
-        TaskError: there is no such model, or it is for nothing that is known.
-        CorruptModelError: its weights cannot be read.
+        InputError: there is no such model, or it is for nothing that is known.
+        CorruptCheckpointError: its weights cannot be read.
     """
     name = arguments.model
     if arguments.task is not None and arguments.task not in PREDICTORS:
-        raise TaskError(f"--task {arguments.task} is not known; choose from {', '.join(PREDICTORS)}")
+        raise InputError(f"--task {arguments.task} is not known; choose from {', '.join(PREDICTORS)}")
     settings = read_settings(name) if arguments.task is None else {}
     task = arguments.task or named_task(settings=settings, model=name)
     given: dict[str, Any] = {"settings": settings, "arguments": arguments, "question_pipeline": question_pipeline}
@@ -153,7 +154,7 @@ def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callabl
     limit = longest_input(config=config, tokenizer=tokenizer)
     asked = arguments.max_length or settings.get("max_length")
     if limit is not None and asked is not None and asked > limit:
-        raise TaskError(f"--max_length {asked} is more than the {limit} tokens that the model takes: lower it")
+        raise InputError(f"--max_length {asked} is more than the {limit} tokens that the model takes: lower it")
     model = load_head(auto_class=auto_class, model=name, trust_remote_code=arguments.trust_remote_code)
     check_tokenizer(tokenizer=tokenizer, embedding_rows=model.get_input_embeddings().num_embeddings)
     return kind(**given, model=model, tokenizer=tokenizer, max_length=asked or limit or 512)
@@ -163,7 +164,7 @@ def check_rows(predictor: Predictor, records: Iterable[Any]) -> int:
     """Read every row as it will be read for its answer, so that none is refused after hours; returns how many.
 
     Raises:
-        TaskError: a row cannot be answered, or cannot be written as --output ends (the message has its file and
+        InputError: a row cannot be answered, or cannot be written as --output ends (the message has its file and
             line), or there is none.
     """
     count, columns, ending = 0, [], Path(predictor.arguments.output).suffix.lower()
@@ -172,15 +173,15 @@ def check_rows(predictor: Predictor, records: Iterable[Any]) -> int:
             predictor.choose_columns(row)
             columns = list(row.fields)
         if taken := [name for name in predictor.columns if name in row.fields]:
-            raise TaskError(
+            raise InputError(
                 f"{row.where}: there is a column '{taken[0]}' already, where the answer would stand: rename it"
             )
         predictor.read(row)
         if reason := unwritable(row.fields, columns=columns, ending=ending):
-            raise TaskError(f"{row.where} {reason}")
+            raise InputError(f"{row.where} {reason}")
         count += 1
     if not count:
-        raise TaskError("--input has no row")
+        raise InputError("--input has no row")
     return count
 
 
@@ -209,18 +210,20 @@ def check_output(arguments: PredictionArguments, *, endings: Iterable[str]) -> P
     """Where answers go to.
 
     Raises:
-        TaskError: the file has another ending, is there already or is the input, or its folder cannot be written.
+        InputError: the file has another ending, is there already or is the input, or its folder cannot be written.
     """
     path, source = Path(arguments.output), Path(arguments.input)
     if path.suffix.lower() not in endings:
-        raise TaskError(f"--output {path} has the ending {path.suffix!r}; answers are written as {', '.join(endings)}")
+        raise InputError(
+            f"--output {path} has the ending {path.suffix!r}; answers are {', '.join(endings)}"
+        )
     if path.is_dir():
-        raise TaskError(f"--output {path} is a folder; name a file")
+        raise InputError(f"--output {path} is a folder; name a file")
     if path.exists() and source.exists() and os.path.samefile(path, source):
-        raise TaskError(f"--output {path} is the file of --input; name another one")
+        raise InputError(f"--output {path} is the file of --input; name another one")
     if path.exists() and not arguments.overwrite:
-        raise TaskError(f"--output {path} is there already; add --overwrite to write over it, or name another one")
+        raise InputError(f"--output {path} is there already; add --overwrite to write over it, or name another one")
     parent = next(folder for folder in path.absolute().parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise TaskError(f"--output {path}: {parent} is a file or cannot be written; name another place")
+        raise InputError(f"--output {path}: {parent} is a file or cannot be written; name another place")
     return path

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+
 from lacuna.tasks.choices import Problem, guess_columns, read_problems
 from lacuna.tasks.features import pad_inputs, tokenizer_inputs
 from lacuna.tasks.multiple_choice import MultipleChoice

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lacuna.tasks.errors import TaskError
+from lacuna.common.errors import InputError
 from lacuna.tasks.rows import Row, some_of
 
 SINGLE, MULTI, NUMBER = "single_label_classification", "multi_label_classification", "regression"
@@ -57,7 +57,7 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
         separator: what stands between labels in a text, if somebody said so; then each text is several labels.
 
     Raises:
-        TaskError: some rows hold lists and some do not, most texts look like several labels that were joined, or
+        InputError: some rows hold lists and some do not, most texts look like several labels that were joined, or
             nearly all values are numbers with fractions and some are not.
     """
     values = [row.value(column, option=_OPTION) for row in rows]
@@ -67,7 +67,7 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
     if any(lists):
         if not all(lists):
             row = rows[lists.index(False)]
-            raise TaskError(
+            raise InputError(
                 f"{row.where}: column '{column}' holds {_shown(row.fields[column])}, and other rows hold lists of "
                 "labels: make it a list too, or name another column with --label_column"
             )
@@ -79,7 +79,7 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
     texts = [value for value in values if isinstance(value, str) and value.strip()]
     if (found := joined_by(texts)) is not None:
         row = next(row for row in rows if found in str(row.fields[column]))
-        raise TaskError(
+        raise InputError(
             f"{row.where}: column '{column}' holds the text {_shown(row.fields[column])}, which looks like several "
             f'labels in one text: take them apart with --label_separator "{"," if found == "[" else found}", or '
             f"take each text as one label with --problem_type {SINGLE}"
@@ -98,7 +98,7 @@ def _refuse_nearly_numbers(rows: Sequence[Row], values: Sequence[Any], *, column
         return
     counts = Counter("an empty cell" if is_missing(value) else _shown(value) for _, value in others)
     named = some_of([what if count == 1 else f"{what} {count:,} times" for what, count in counts.most_common()])
-    raise TaskError(
+    raise InputError(
         f"{others[0][0].where}: nearly all values of column '{column}' are numbers with fractions, and "
         f"{len(others):,} of {len(values):,} are not ({named}): correct or remove these rows to learn numbers, or "
         f"take each value as a label with --problem_type {SINGLE}"
@@ -131,14 +131,14 @@ def label_name(row: Row, column: str) -> str:
     """The label of a row as a name: numbers as they are written, blanks around it removed.
 
     Raises:
-        TaskError: the label is missing, is a list, or is a fraction.
+        InputError: the label is missing, is a list, or is a fraction.
     """
     value = row.value(column, option=_OPTION)
     if is_missing(value):
-        raise TaskError(f"{row.where}: column '{column}' has no label: remove the row or label it")
+        raise InputError(f"{row.where}: column '{column}' has no label: remove the row or label it")
     name = _name(value)
     if name is None:
-        raise TaskError(
+        raise InputError(
             f"{row.where}: column '{column}' holds {_shown(value)}, not one label as the rows before: "
             f"name another column with --label_column, or say what it holds with --problem_type ({MULTI} for lists, "
             f"{NUMBER} for fractions)"
@@ -159,7 +159,7 @@ def label_set(row: Row, column: str, *, separator: str | None) -> list[str]:
         separator: what stands between labels in a text. A text that is a list in JSON or Python is taken as that.
 
     Raises:
-        TaskError: the row has no value, or something in it is not a label.
+        InputError: the row has no value, or something in it is not a label.
     """
     value = row.value(column, option=_OPTION)
     if isinstance(value, str) and separator is not None:
@@ -167,14 +167,14 @@ def label_set(row: Row, column: str, *, separator: str | None) -> list[str]:
         value = [piece for piece in value.split(separator) if piece.strip()] if written is None else written
     if not isinstance(value, list | tuple):
         if is_missing(value):
-            raise TaskError(f"{row.where}: column '{column}' has no list of labels: write [] for none")
-        raise TaskError(
+            raise InputError(f"{row.where}: column '{column}' has no list of labels: write [] for none")
+        raise InputError(
             f"{row.where}: column '{column}' holds {_shown(value)}, not a list of labels: "
             'say what stands between labels with --label_separator, such as --label_separator "|"'
         )
     names = [None if is_missing(item) else _name(item) for item in value]
     if None in names:
-        raise TaskError(
+        raise InputError(
             f"{row.where}: column '{column}' holds {_shown(value)}, and {value[names.index(None)]!r} in it is not a "
             "label: labels are texts or whole numbers"
         )
@@ -208,13 +208,13 @@ def number_of(row: Row, column: str) -> float:
     """The number of a row, a target of regression.
 
     Raises:
-        TaskError: there is none.
+        InputError: there is none.
     """
     value = row.value(column, option=_OPTION)
     number = as_number(value)
     if number is None:
         what = "is empty" if is_missing(value) else f"holds {_shown(value)}, not a finite number"
-        raise TaskError(
+        raise InputError(
             f"{row.where}: column '{column}' {what}, and to learn numbers ({NUMBER}) each row needs one: correct or "
             f"remove the row, or name another column with {_OPTION}"
         )
@@ -243,21 +243,21 @@ def name_labels(
         Names, label of the data -> number of the output, and a note where they were matched.
 
     Raises:
-        TaskError: fewer than two labels, too many to be labels, or names that do not fit.
+        InputError: fewer than two labels, too many to be labels, or names that do not fit.
     """
     if not found:
-        raise TaskError(
+        raise InputError(
             f"{rows[0].where}: no training row has a label in column '{column}': name another one with {_OPTION}"
         )
     if len(found) > max(20, len(rows) // 2):
         numeric = all(as_number(name) is not None for name in found)
-        raise TaskError(
+        raise InputError(
             f"{rows[0].where}: column '{column}' has {len(found)} different values in {len(rows)} rows, too many to "
             f"be labels: name another column with {_OPTION}"
             + (f", or learn them as numbers with --problem_type {NUMBER}" if numeric else "")
         )
     if len(found) == 1:
-        raise TaskError(
+        raise InputError(
             f"{rows[0].where}: every training row has the label '{next(iter(found))}' in column '{column}': "
             f"at least two labels are needed to learn from; name another column with {_OPTION}"
         )
@@ -265,7 +265,7 @@ def name_labels(
         names = sorted_names(found)
         return names, {name: number for number, name in enumerate(names)}, None
     if len(set(given)) != len(given):
-        raise TaskError(f"--label_names {' '.join(given)} names a label twice")
+        raise InputError(f"--label_names {' '.join(given)} names a label twice")
     numbered = [str(number) for number in range(len(given))]
     if found <= set(numbered) and not found & set(given):
         pairs = some_of([f"{number} is {name}" for number, name in zip(numbered, given, strict=True)])
@@ -286,10 +286,10 @@ def check_known(*, name: str, known: Mapping[str, int], row: Row, column: str) -
     """Refuse a label that the model has no output for.
 
     Raises:
-        TaskError: it is not among `known`.
+        InputError: it is not among `known`.
     """
     if name not in known:
-        raise TaskError(
+        raise InputError(
             f"{row.where}: label '{name}' in column '{column}' is not one of the labels "
             f"[{some_of(list(map(repr, known)))}] of the training rows or of --label_names: correct it, "
             "or list every label with --label_names"

@@ -11,19 +11,20 @@ from typing import Any
 
 import datasets
 import evaluate
-from lacuna.tasks.errors import TaskError
+
+from lacuna.common.errors import InputError
 
 
 def optional_module(name: str, *, extra: str = "tasks") -> Any:
     """A module of a package that only some tasks need.
 
     Raises:
-        TaskError: it is not installed; the message says how to install it.
+        InputError: it is not installed; the message says how to install it.
     """
     try:
         return import_module(name)
     except ImportError as error:
-        raise TaskError(
+        raise InputError(
             f"this task is measured with the package {name.split('.')[0]}, which cannot be imported ({error}): "
             f"pip install 'lacuna[{extra}]'"
         ) from error

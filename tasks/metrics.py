@@ -6,11 +6,12 @@ from typing import Any
 import datasets
 import evaluate
 import numpy as np
+from scipy import stats
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
 from lacuna.tasks.local_metric import LocalMetric, metric_info, optional_module
 from lacuna.tasks.squad_scores import Squad, SquadV2
 from lacuna.tasks.words import WORDS
-from scipy import stats
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 
 def _class_features() -> datasets.Features:
@@ -253,7 +254,7 @@ def entity_metrics(*, predictions: Sequence[Sequence[str]], references: Sequence
     """`precision`, `recall`, `f1` of entities, `accuracy` of tags, and `by_type`: type -> the first three, `number`.
 
     Raises:
-        TaskError: seqeval is not installed.
+        InputError: seqeval is not installed.
     """
     return EntityF1().compute(predictions=predictions, references=references)
 
@@ -262,7 +263,7 @@ def generation_metrics(*, predictions: Sequence[str], references: Sequence[Seque
     """`bleu`, `chrf`, `rouge1`, `rouge2` and `rougeL` of texts, all from 0 to 100; each has at least one reference.
 
     Raises:
-        TaskError: sacrebleu or rouge_score is not installed.
+        InputError: sacrebleu or rouge_score is not installed.
     """
     results: dict[str, float] = {}
     for name in ("bleu", "chrf", "rouge"):

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 import transformers
-from lacuna.tasks.errors import CorruptModelError, TaskError
 from safetensors import SafetensorError
+
+from lacuna.common.errors import CorruptCheckpointError, InputError
 
 _READ_THE_LAST_PLACE = {"xlnet"}
 """Models whose classifiers read the last place of a row, be it padding or not."""
@@ -50,21 +51,21 @@ def check_folder(model: str) -> None:
     """Refuse a path where no model is, before transformers asks the Hub for what is not there.
 
     Raises:
-        TaskError: there is no folder, it has no config.json, or nothing but low-rank additions.
+        InputError: there is no folder, it has no config.json, or nothing but low-rank additions.
     """
     if _is_path(model) and (missing := missing_folder(model)):
-        raise TaskError(missing)
+        raise InputError(missing)
     folder = Path(model)
     if not folder.is_dir() or (folder / "config.json").is_file():
         return
     if not (folder / "adapter_config.json").is_file():
-        raise TaskError(f"--model {model} is not a model that can be read: the folder has no config.json")
+        raise InputError(f"--model {model} is not a model that can be read: the folder has no config.json")
     whole = folder.resolve().parent
     if (whole / "config.json").is_file():
         say = f"the model that has them merged in is {folder.parent if folder.parent.name else whole}: name that"
     else:
         say = "merge them into the model that they were trained on (merge_and_unload of peft), and name that"
-    raise TaskError(f"--model {model} holds low-rank additions (adapter_config.json) and no model: {say}")
+    raise InputError(f"--model {model} holds low-rank additions (adapter_config.json) and no model: {say}")
 
 
 def load_configuration(*, model: str | None, trust_remote_code: bool = False, writes: bool = False) -> tuple[Any, Any]:
@@ -77,25 +78,27 @@ def load_configuration(*, model: str | None, trust_remote_code: bool = False, wr
         writes: whether the model is to go on with texts; else the tokenizer pads as `pad_for_reading` has it.
 
     Raises:
-        TaskError: no model was named, or there is no model or no fast tokenizer under that name.
+        InputError: no model was named, or there is no model or no fast tokenizer under that name.
     """
     if not model:
-        raise TaskError("fine-tuning needs a pretrained model: name its folder or Hub id with --model")
+        raise InputError("fine-tuning needs a pretrained model: name its folder or Hub id with --model")
     check_folder(model)
     options = {"trust_remote_code": trust_remote_code}
     try:
         config = transformers.AutoConfig.from_pretrained(model, **options)
     except (OSError, ValueError, KeyError) as error:
         reason = f"--model {model} is not a model that can be read: {_first_line(error)}"
-        raise TaskError(missing_folder(model) or reason) from error
+        raise InputError(missing_folder(model) or reason) from error
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model, **options)
     except (OSError, ValueError, KeyError) as error:
-        raise TaskError(f"--model {model} holds no tokenizer that can be read: {_first_line(error)}") from error
+        raise InputError(f"--model {model} holds no tokenizer that can be read: {_first_line(error)}") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
-        raise TaskError(f"--model {model} holds no tokenizer: copy its tokenizer.json and tokenizer_config.json there")
+        raise InputError(
+            f"--model {model} holds no tokenizer: copy its tokenizer.json, tokenizer_config.json there"
+        )
     if not tokenizer.is_fast:
-        raise TaskError(f"--model {model} has no fast tokenizer (tokenizer.json), which maps tokens to characters")
+        raise InputError(f"--model {model} has no fast tokenizer (tokenizer.json), which maps tokens to characters")
     tokenizer.model_max_length = longest_input(config=config, tokenizer=tokenizer) or tokenizer.model_max_length
     if not writes:
         pad_for_reading(config=config, tokenizer=tokenizer)
@@ -135,13 +138,13 @@ def resolve_max_length(*, asked: int | None, default: int, config: Any, tokenize
     """The length to cut inputs to: what was asked for, else the smaller of `default` and what the model takes.
 
     Raises:
-        TaskError: more was asked for than the model takes.
+        InputError: more was asked for than the model takes.
     """
     limit = longest_input(config=config, tokenizer=tokenizer)
     if asked is None:
         return default if limit is None else min(default, limit)
     if limit is not None and asked > limit:
-        raise TaskError(f"--max_length {asked} is more than the {limit} tokens that the model takes: lower it")
+        raise InputError(f"--max_length {asked} is more than the {limit} tokens that the model takes: lower it")
     return asked
 
 
@@ -152,15 +155,15 @@ def check_tokenizer(*, tokenizer: Any, embedding_rows: int) -> None:
         embedding_rows: rows of the model's input embedding; ids must lie below.
 
     Raises:
-        TaskError: ids beyond the embedding, or no padding token to make batches with.
+        InputError: ids beyond the embedding, or no padding token to make batches with.
     """
     if len(tokenizer) > embedding_rows:
-        raise TaskError(
+        raise InputError(
             f"the tokenizer has {len(tokenizer)} ids but the model embeds only {embedding_rows}: "
             "--model must name a folder whose tokenizer was trained with its model"
         )
     if tokenizer.pad_token_id is None:
-        raise TaskError(
+        raise InputError(
             "the tokenizer has no padding token, which batches of texts of different length need: "
             "set tokenizer.pad_token (often to its eos_token) and save it in the folder of --model"
         )
@@ -181,13 +184,13 @@ def _pooling_name(model: str, pooling: str, *, trust_remote_code: bool) -> str:
     """What the configuration of an encoder calls a pooling.
 
     Raises:
-        TaskError: its classifier has no choice.
+        InputError: its classifier has no choice.
     """
     config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
     own = getattr(config, "classifier_pooling", None)
     names = {"first": "first" if config.model_type == "lacuna" else "cls", "mean": "mean"}
     if own not in names.values():
-        raise TaskError(
+        raise InputError(
             f"--pooling {pooling}: the classifier of --model {model} ({config.model_type}) always reads "
             f"{'the same token' if own is None else f'the {own} token'}: leave --pooling out"
         )
@@ -218,9 +221,9 @@ def load_model(
             decoder's is the last token that is not padding.
 
     Raises:
-        TaskError: the model has no such head or pooling, the tokenizer does not fit, or weights do not fit the
+        InputError: the model has no such head or pooling, the tokenizer does not fit, or weights do not fit the
             configuration.
-        CorruptModelError: the weights cannot be read.
+        CorruptCheckpointError: the weights cannot be read.
     """
     labels: dict[str, Any] = {}
     if label_names is not None:
@@ -244,13 +247,13 @@ def load_model(
                 **labels,
             )
     except SafetensorError as error:
-        raise CorruptModelError(f"--model {model}: its weights cannot be read: {_first_line(error)}") from error
+        raise CorruptCheckpointError(f"--model {model}: its weights cannot be read: {_first_line(error)}") from error
     except (OSError, ValueError, KeyError) as error:
-        raise TaskError(f"--model {model} cannot be loaded as {auto_class}: {_first_line(error)}") from error
+        raise InputError(f"--model {model} cannot be loaded as {auto_class}: {_first_line(error)}") from error
     body = f"{loaded.base_model_prefix}."
     misfits = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
     if any(name.startswith(body) for name in misfits):
-        raise TaskError(f"--model {model}: weights and config.json disagree on the shape of {misfits[0]}")
+        raise InputError(f"--model {model}: weights and config.json disagree on the shape of {misfits[0]}")
     lacking = sorted(name for name in report["missing_keys"] if name.startswith(body) and "pooler" not in name)
     if lacking:
         warnings.warn(

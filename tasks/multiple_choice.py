@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.choices import Problem, find_reading, guess_columns, read_labels, read_problems
-from lacuna.tasks.errors import TaskError
 from lacuna.tasks.features import model_inputs, pad_inputs, tokenizer_inputs
 from lacuna.tasks.rows import as_rows
 from lacuna.tasks.splits import split_groups
 from lacuna.tasks.tables import Matrix, Points, Table
 from lacuna.tasks.task import Inputs, Task
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 _TOKENIZE_AT_ONCE = 500
 
@@ -38,7 +39,7 @@ class MultipleChoice(Task):
         eval_fraction: share of `train_rows` to hold out.
 
     Raises:
-        TaskError: a column, text or label that is missing or cannot be used; the message has its file and line.
+        InputError: a column, text or label that is missing or cannot be used; the message has its file and line.
     """
 
     name = "multiple_choice"
@@ -62,7 +63,7 @@ class MultipleChoice(Task):
         super().__init__(tokenizer=tokenizer, max_length=max_length)
         rows, eval_rows = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
         if not rows:
-            raise TaskError("there are no training rows: name a file that has some with --train_file")
+            raise InputError("there are no training rows: name a file that has some with --train_file")
         given = {"context": context_column, "question": question_column, "label": label_column}
         self.columns = guess_columns(rows, **given, choices=choices_columns)
         self._note_columns(guessed=label_column is None or not choices_columns)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lacuna.tasks.errors import TaskError
+from lacuna.common.errors import InputError
 from lacuna.tasks.rows import Row, columns_of
 
 # Names that public data sets give a source and what is written from it, best guess first.
@@ -44,7 +44,7 @@ def guess_columns(rows: Sequence[Row], *, source: str | None = None, target: str
     """The columns of the source and of the target; those not given are guessed, by name or as the two of text.
 
     Raises:
-        TaskError: a given column is not there, or nothing looks like two texts.
+        InputError: a given column is not there, or nothing looks like two texts.
     """
     columns = columns_of(rows)
     for option, given in (("--source_column", source), ("--target_column", target)):
@@ -55,7 +55,7 @@ def guess_columns(rows: Sequence[Row], *, source: str | None = None, target: str
         known = [(one, other) for one, others in TARGETS_OF.items() for other in others]
         named = next((pair for pair in known if pair[0] in texts and pair[1] in texts), None)
         if named is None and len(texts) != 2:
-            raise TaskError(
+            raise InputError(
                 f"{rows[0].where}: which of the columns {rows[0].shown(columns)} is the source and which is to be "
                 "written from it? Name them with --source_column and --target_column"
             )
@@ -72,7 +72,7 @@ def guess_columns(rows: Sequence[Row], *, source: str | None = None, target: str
                 if source is None
                 else "the target? Name it with --target_column"
             )
-            raise TaskError(f"{rows[0].where}: which of the columns {rows[0].shown(others)} is {what}")
+            raise InputError(f"{rows[0].where}: which of the columns {rows[0].shown(others)} is {what}")
         source, target = source or others[0], target or others[0]
     return source, target
 
@@ -81,7 +81,7 @@ def read_pairs(rows: Sequence[Row], *, source: str, target: str) -> list[TextPai
     """The pairs of rows, without blanks around them.
 
     Raises:
-        TaskError: a text is missing or empty.
+        InputError: a text is missing or empty.
     """
     return [
         TextPair(

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import transformers
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.arguments import PredictionArguments
 from lacuna.tasks.classification import PAIR_COLUMNS, TEXT_COLUMNS
-from lacuna.tasks.errors import TaskError
 from lacuna.tasks.rows import Row, columns_of
 
 
@@ -61,7 +62,7 @@ class Predictor:
         """Which columns of a file are read, by its first row: as asked, as in training, or else guessed.
 
         Raises:
-            TaskError: there is no such column, or nothing looks like a text.
+            InputError: there is no such column, or nothing looks like a text.
         """
         self.text_column, guessed = self._choose_text(row)
         self.pair_column = self._choose_pair(row)
@@ -78,12 +79,14 @@ class Predictor:
             return str(trained), False
         texts = [column for column in columns_of([row]) if isinstance(row.fields[column], str)]
         if not texts:
-            raise TaskError(
+            raise InputError(
                 f"{row.where}: no column of {row.shown(row.fields)} holds text: name one with --text_column"
             )
         named = [name for name in TEXT_COLUMNS if name in texts]
         if not named and len(texts) > 1:
-            raise TaskError(f"{row.where}: which column of {row.shown(texts)} is the text? Name it with --text_column")
+            raise InputError(
+                f"{row.where}: which column of {row.shown(texts)} is the text? Name it with --text_column"
+            )
         return (named or texts)[0], len(texts) > 1
 
     def _choose_pair(self, row: Row) -> str | None:
@@ -98,7 +101,7 @@ class Predictor:
             return str(trained)
         fitting = PAIR_COLUMNS.get(self.text_column)
         if fitting not in row.fields:
-            raise TaskError(
+            raise InputError(
                 f"{row.where}: the model was trained with pairs of texts, and no column '{trained}' is among "
                 f"{row.shown(row.fields)}: name the second text with --text_pair_column"
             )
@@ -108,7 +111,7 @@ class Predictor:
         """What the model is asked of a row.
 
         Raises:
-            TaskError: the row has no such column, or nothing in it.
+            InputError: the row has no such column, or nothing in it.
         """
         text = row.text(self.text_column, option="--text_column")
         if self.pair_column is None:

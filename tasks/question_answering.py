@@ -12,7 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from lacuna.tasks.errors import TaskError
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.features import model_inputs, pad_inputs
 from lacuna.tasks.questions import Question, Window, cut_windows, misaligned, read_questions
 from lacuna.tasks.rows import as_rows
@@ -29,8 +32,6 @@ from lacuna.tasks.squad_scores import (
 )
 from lacuna.tasks.tables import Matrix, Points, Table
 from lacuna.tasks.task import Inputs, Task
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 _LONGEST_BASELINE = 10  # words
 _BASELINE_QUESTIONS = 2000
@@ -55,7 +56,7 @@ class QuestionAnswering(Task):
         num_best: spans that are kept of each window.
 
     Raises:
-        TaskError: a row that cannot be used (the message has its file and line), or lengths that leave no room.
+        InputError: a row that cannot be used (the message has its file and line), or lengths that leave no room.
     """
 
     name, metric = "question_answering", "f1"
@@ -119,7 +120,7 @@ class QuestionAnswering(Task):
         """The same without training questions whose answer is elsewhere than is said; held-out ones stay, as their
         answers are compared by their text."""
         if not train:
-            raise TaskError("there are no training questions: name a file that has some with --train_file")
+            raise InputError("there are no training questions: name a file that has some with --train_file")
         wrong, line = misaligned(train)
         if line:
             self.notes.append(f"left out: {line}")
@@ -128,7 +129,7 @@ class QuestionAnswering(Task):
             self.notes.append(f"evaluated by their text alone: {line}")
         train = [item for number, item in enumerate(train) if number not in set(wrong)]
         if not any(item.answers for item in train):
-            raise TaskError(
+            raise InputError(
                 f"{train[0].where if train else 'training'}: no training question has an answer: "
                 "name a file where some have with --train_file"
             )

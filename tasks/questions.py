@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from lacuna.tasks.errors import TaskError
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.features import tokenizer_inputs
 from lacuna.tasks.rows import Row
 
@@ -66,12 +67,12 @@ def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
             pairs = [(answer["text"], answer["answer_start"]) for answer in value]
         texts, starts = tuple(text for text, _ in pairs), tuple(int(start) for _, start in pairs)
     except (KeyError, TypeError, ValueError) as error:
-        raise TaskError(
+        raise InputError(
             f"{row.where}: 'answers' holds {str(value)[:100]!r}; it must be "
             '{"text": [...], "answer_start": [...]} or a list of {"text": ..., "answer_start": ...}'
         ) from error
     if not all(isinstance(text, str) and text.strip() for text in texts):
-        raise TaskError(
+        raise InputError(
             f"{row.where}: the question has an empty answer: a question that its context does not answer has an empty "
             'list, "answers": []'
         )
@@ -88,7 +89,7 @@ def flat_rows(row: Row) -> Iterator[Row]:
     Where they are is said by article, paragraph and question, which people find in JSON that is one long line.
 
     Raises:
-        TaskError: what is inside is no object.
+        InputError: what is inside is no object.
     """
     fields = row.fields
     part = next((name for name in _INSIDE if isinstance(fields.get(name), list)), None)
@@ -98,7 +99,7 @@ def flat_rows(row: Row) -> Iterator[Row]:
     where = _place_in_json(row, part)
     for number, inner in enumerate(fields[part], start=1):
         if not isinstance(inner, Mapping):
-            raise TaskError(f"{where}: '{part}' number {number} is not an object, so this is not SQuAD JSON")
+            raise InputError(f"{where}: '{part}' number {number} is not an object, so this is not SQuAD JSON")
         if part == "qas":
             if "context" not in inner:
                 row.require(["context"], remedy="in SQuAD's format it stands beside the questions; mend the file")
@@ -126,7 +127,7 @@ def check_columns(row: Row, *, answered: bool) -> None:
     """See that a flat row has a question and its context, and with `answered` the answers too.
 
     Raises:
-        TaskError: it has not; all that is missing is named.
+        InputError: it has not; all that is missing is named.
     """
     told = {"answer", "answer_start"} <= row.fields.keys() or _is_impossible(row)
     row.require(["question", "context", *(["answers"] if answered and not told else [])], remedy=_FORMAT)
@@ -140,7 +141,7 @@ def read_questions(rows: Sequence[Row]) -> list[Question]:
             one article or one paragraph of it, as a row.
 
     Raises:
-        TaskError: a column is missing, or a question, a context or an answer is empty.
+        InputError: a column is missing, or a question, a context or an answer is empty.
     """
     questions: list[Question] = []
     for row in (flat for nested in rows for flat in flat_rows(nested)):
@@ -169,7 +170,7 @@ def misaligned(
         tolerated: which share of the answers may be wrong.
 
     Raises:
-        TaskError: more than that are.
+        InputError: more than that are.
     """
     wrong = [number for number, question in enumerate(questions) if not question.is_aligned]
     if not wrong:
@@ -184,7 +185,7 @@ def misaligned(
         f"answer {first.answers[0]!r}, but at character {first.starts[0]} stands {found!r}{others}"
     )
     if len(wrong) > tolerated * total:
-        raise TaskError(
+        raise InputError(
             f"{line}; more than {tolerated:.0%} are too many: count characters (not bytes) from 0 in {option}"
         )
     return wrong, line
@@ -253,11 +254,11 @@ def cut_windows(*, questions: Sequence[Question], tokenizer: Any, max_length: in
         leaves, so that a window always moves on by as much.
 
     Raises:
-        TaskError: the lengths leave no room.
+        InputError: the lengths leave no room.
     """
     longest_question = (max_length - tokenizer.num_special_tokens_to_add(pair=True) - stride) // 2
     if longest_question < _SHORTEST_QUESTION:
-        raise TaskError(
+        raise InputError(
             f"--max_length {max_length} with --stride {stride} leaves {max(0, longest_question)} tokens for a "
             f"question, fewer than {_SHORTEST_QUESTION}: raise --max_length or lower --stride"
         )

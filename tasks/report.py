@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lacuna.tasks.errors import StorageError
+from lacuna.common.errors import StorageError
 from lacuna.tasks.pictures import draw
 from lacuna.tasks.rows import write_predictions
 from lacuna.tasks.tables import Matrix, Points, Table, markdown_table, number

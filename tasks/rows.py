@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lacuna.tasks.errors import TaskError
+from lacuna.common.errors import InputError
 
 _NAMED_BY_FIRST_LINE = re.compile(r"\.[ct]sv(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
 _LONGEST_NAME, _LONGEST_NAME_IN_WORDS = 40, 5
@@ -32,10 +32,10 @@ class Row:
         """The value of a column.
 
         Raises:
-            TaskError: the row has no such column; `option` is the command-line option that names it.
+            InputError: the row has no such column; `option` is the command-line option that names it.
         """
         if column not in self.fields:
-            raise TaskError(
+            raise InputError(
                 f"{self.where}: no column '{column}'; the columns there are {self.shown(sorted(self.fields))}: "
                 f"name one with {option}"
             )
@@ -45,12 +45,12 @@ class Row:
         """See that columns are there which no option names.
 
         Raises:
-            TaskError: some are not; all of these are named. `remedy` is what to do.
+            InputError: some are not; all of these are named. `remedy` is what to do.
         """
         missing = [f"'{name}'" for name in columns if name not in self.fields]
         if missing:
             named = " or ".join(part for part in (", ".join(missing[:-1]), missing[-1]) if part)
-            raise TaskError(
+            raise InputError(
                 f"{self.where}: no column {named}; the columns there are {self.shown(sorted(self.fields))}: {remedy}"
             )
 
@@ -66,14 +66,14 @@ class Row:
             option: the command-line option that names it; None where there is none, and `require` was asked.
 
         Raises:
-            TaskError: the column is absent, its value is not a string or has nothing but blanks.
+            InputError: the column is absent, its value is not a string or has nothing but blanks.
         """
         value = self.fields[column] if option is None else self.value(column, option=option)
         if not isinstance(value, str):
             remedy = "mend the row" if option is None else f"name the text column with {option}"
-            raise TaskError(f"{self.where}: column '{column}' holds {value!r}, not text: {remedy}")
+            raise InputError(f"{self.where}: column '{column}' holds {value!r}, not text: {remedy}")
         if not value.strip():
-            raise TaskError(f"{self.where}: column '{column}' is empty: remove the row or fill in its text")
+            raise InputError(f"{self.where}: column '{column}' is empty: remove the row or fill in its text")
         return value
 
 
@@ -89,7 +89,7 @@ def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
         part: name of the part of the data ("train", "evaluation"), for records without a file.
 
     Raises:
-        TaskError: a record is neither.
+        InputError: a record is neither.
     """
     rows = []
     for number, record in enumerate(records, start=1):
@@ -100,7 +100,7 @@ def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
         elif isinstance(getattr(record, "fields", None), Mapping):
             rows.append(Row(fields=record.fields, where=f"{record.path}:{record.line}"))
         else:
-            raise TaskError(f"{part} row {number} is a {type(record).__name__}, not a mapping of columns to values")
+            raise InputError(f"{part} row {number} is a {type(record).__name__}, not a mapping of columns to values")
     return rows
 
 

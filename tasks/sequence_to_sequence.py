@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from lacuna.tasks.errors import TaskError
+from torch import Tensor, nn
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.metrics import generation_metrics
 from lacuna.tasks.pairs import TextPair, guess_columns, read_pairs, unfold
 from lacuna.tasks.rows import as_rows
@@ -15,7 +17,6 @@ from lacuna.tasks.splits import split_groups
 from lacuna.tasks.tables import Matrix, Points, Table, groups
 from lacuna.tasks.task import Inputs, Task
 from lacuna.tasks.writing import IGNORED, Writer
-from torch import Tensor, nn
 
 
 class SequenceToSequence(Task):
@@ -38,7 +39,7 @@ class SequenceToSequence(Task):
         eval_fraction: share of `train_rows` to hold out.
 
     Raises:
-        TaskError: a column or text that is missing or cannot be used; the message has its file and line.
+        InputError: a column or text that is missing or cannot be used; the message has its file and line.
     """
 
     name = "sequence_to_sequence"
@@ -74,7 +75,7 @@ class SequenceToSequence(Task):
         )
         rows = unfold(as_rows(train_rows, part="training"))
         if not rows:
-            raise TaskError("there are no training rows: name a file that has some with --train_file")
+            raise InputError("there are no training rows: name a file that has some with --train_file")
         self.source_column, self.target_column = guess_columns(rows, source=source_column, target=target_column)
         how = "" if source_column and target_column else " (guessed; --source_column and --target_column override it)"
         self.notes.append(

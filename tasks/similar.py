@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lacuna.tasks.errors import TaskError
+from lacuna.common.errors import InputError
 from lacuna.tasks.rows import Row, columns_of
 
 SCORED, PAIRS, TRIPLES, NLI = "scored", "pairs", "triples", "nli"
@@ -75,7 +75,7 @@ def guess_columns(
     """The columns; those not given are guessed by name, or the only two of text are the texts.
 
     Raises:
-        TaskError: a given column is not there, or nothing looks like two texts.
+        InputError: a given column is not there, or nothing looks like two texts.
     """
     there = columns_of(rows)
     given = {"text_column": first, "text_pair_column": second, "negative_column": negative, "label_column": label}
@@ -98,7 +98,7 @@ def guess_columns(
     elif len(texts) == 1:
         first = first or texts[0]
     if first is None or second is None:
-        raise TaskError(
+        raise InputError(
             f"{rows[0].where}: which of the columns {rows[0].shown(there)} hold the texts that belong together? Name "
             "them with --text_column and --text_pair_column"
         )
@@ -126,7 +126,7 @@ def _score(row: Row, column: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise TaskError(
+        raise InputError(
             f"{row.where}: column '{column}' holds {value!r}, not a number that says how alike the texts are: mend "
             "the row, or name another column with --label_column"
         )
@@ -137,7 +137,7 @@ def _relation(row: Row, column: str) -> str | None:
     """Entailment, neutral or contradiction; None where nobody could agree on it.
 
     Raises:
-        TaskError: it is something else.
+        InputError: it is something else.
     """
     value = row.value(column, option="--label_column")
     name = str(value if value is not None else "").strip().lower()
@@ -146,7 +146,7 @@ def _relation(row: Row, column: str) -> str | None:
     if name in ("0", "1", "2"):
         return _RELATIONS[int(name)]
     if name not in _RELATIONS:
-        raise TaskError(
+        raise InputError(
             f"{row.where}: label {value!r} in column '{column}' is none of {', '.join(_RELATIONS)} (or 0, 1, 2): mend "
             "the row, or name another column with --label_column"
         )
@@ -160,13 +160,13 @@ def read_together(rows: Sequence[Row], columns: Columns, *, kind: str) -> tuple[
     no premise has both, they are pairs.
 
     Raises:
-        TaskError: a text or a label is missing or cannot be used.
+        InputError: a text or a label is missing or cannot be used.
     """
     options = {"first": "--text_column", "second": "--text_pair_column", "negative": "--negative_column"}
     if kind == TRIPLES and columns.negative is None:
-        raise TaskError(f"{rows[0].where}: triples need a third text: name its column with --negative_column")
+        raise InputError(f"{rows[0].where}: triples need a third text: name its column with --negative_column")
     if kind in (SCORED, NLI) and columns.label is None:
-        raise TaskError(
+        raise InputError(
             f"{rows[0].where}: which of {rows[0].shown(columns_of(rows))} is the label? Name it with --label_column"
         )
     found: list[Together] = []
@@ -198,7 +198,7 @@ def _from_premises(rows: Sequence[Together], relations: Sequence[str | None]) ->
     ]
     if not pairs:
         where = rows[0].where if rows else "the training rows"
-        raise TaskError(f"{where}: no row is labelled {_RELATIONS[0]}, so no two texts are known to belong together")
+        raise InputError(f"{where}: no row is labelled {_RELATIONS[0]}, so no two texts are known to belong together")
     kept, what = (
         (triples, "triples of a premise, what follows and what contradicts it") if triples else (pairs, "pairs")
     )

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
+
 from lacuna.tasks.rows import some_of
 
 FEW = 5

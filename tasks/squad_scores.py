@@ -9,6 +9,7 @@ from typing import Any
 
 import datasets
 import evaluate
+
 from lacuna.tasks.local_metric import LocalMetric, metric_info
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

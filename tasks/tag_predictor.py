@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from lacuna.tasks.errors import TaskError
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.features import model_inputs, pad_inputs, pad_like
 from lacuna.tasks.predictor import Predictor
 from lacuna.tasks.rows import Row
@@ -53,7 +54,7 @@ class TagPredictor(Predictor):
             return text, [(found.start(), found.group()) for found in TOKENS.finditer(text)]
         words = row.value(self.tokens_column, option="--text_column")
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-            raise TaskError(
+            raise InputError(
                 f"{row.where}: column '{self.tokens_column}' holds {str(words)[:80]!r}, not a list of tokens: mend "
                 "the row, or name a column of texts with --text_column"
             )

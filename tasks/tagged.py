@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from lacuna.tasks.errors import TaskError
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.rows import Row, columns_of
 
 # Names that public data sets give their columns, best guess first.
@@ -36,19 +37,19 @@ def listed(row: Row, column: str, *, option: str) -> list[Any]:
     """A value that is a list, or text that holds one: JSON, or with blanks between its parts.
 
     Raises:
-        TaskError: it is neither.
+        InputError: it is neither.
     """
     value = row.value(column, option=option)
     if isinstance(value, list | tuple):
         return list(value)
     if not isinstance(value, str):
-        raise TaskError(f"{row.where}: column '{column}' holds {value!r}, not a list: name another with {option}")
+        raise InputError(f"{row.where}: column '{column}' holds {value!r}, not a list: name another with {option}")
     if not value.lstrip().startswith("["):
         return value.split()
     try:
         return list(json.loads(value))
     except ValueError as error:
-        raise TaskError(
+        raise InputError(
             f"{row.where}: column '{column}' holds {value[:60]!r}, which begins like a list and is not "
             f'JSON ({error}): write lists as ["a", "b"], or their parts with blanks between'
         ) from error
@@ -58,7 +59,7 @@ def guess_columns(rows: Sequence[Row], *, tokens: str | None = None, tags: str |
     """The columns of tokens and tags; those not given are guessed, by name and among lists of one length.
 
     Raises:
-        TaskError: a given column is not there, or nothing looks like tokens and tags.
+        InputError: a given column is not there, or nothing looks like tokens and tags.
     """
     columns, sample = columns_of(rows), rows[:200]
     for option, given in (("--tokens_column", tokens), ("--tags_column", tags)):
@@ -74,7 +75,7 @@ def guess_columns(rows: Sequence[Row], *, tokens: str | None = None, tags: str |
         tags, tokens = sorted(parallel, key=lambda name: len({str(v) for row in sample for v in row.fields[name]}))
     if tokens is None or tags is None:
         what, option = ("tokens", "--tokens_column") if tokens is None else ("tags", "--tags_column")
-        raise TaskError(
+        raise InputError(
             f"{rows[0].where}: which column of {rows[0].shown(columns)} holds the {what}? Name it with {option}"
         )
     return tokens, tags
@@ -89,16 +90,16 @@ def read_sentences(rows: Sequence[Row], *, tokens_column: str, tags_column: str)
     """Sentences of rows; tags that are numbers are written as such.
 
     Raises:
-        TaskError: a row has no token, another number of tags than of tokens, or what is neither text nor a number.
+        InputError: a row has no token, another number of tags than of tokens, or what is neither text nor a number.
     """
     sentences = []
     for row in rows:
         words = listed(row, tokens_column, option="--tokens_column")
         tags = listed(row, tags_column, option="--tags_column")
         if not words:
-            raise TaskError(f"{row.where}: column '{tokens_column}' is empty: remove the row or fill in its tokens")
+            raise InputError(f"{row.where}: column '{tokens_column}' is empty: remove the row or fill in its tokens")
         if len(words) != len(tags):
-            raise TaskError(
+            raise InputError(
                 f"{row.where}: {len(words)} tokens in column '{tokens_column}' but {len(tags)} tags in column "
                 f"'{tags_column}': every token needs one tag; mend the row or remove it"
             )
@@ -106,7 +107,7 @@ def read_sentences(rows: Sequence[Row], *, tokens_column: str, tags_column: str)
             bad = next((value for value in values if not isinstance(value, kinds) or isinstance(value, bool)), None)
             if bad is not None or None in values:
                 option = "--tokens_column" if column == tokens_column else "--tags_column"
-                raise TaskError(f"{row.where}: {bad!r} in column '{column}' is no text: name another with {option}")
+                raise InputError(f"{row.where}: {bad!r} in column '{column}' is no text: name another with {option}")
         sentences.append(Sentence(tuple(words), tuple(str(tag).strip() for tag in tags), row.where))
     return sentences
 
@@ -210,12 +211,12 @@ def cut_sentences(
         all_tokens: whether all tokens of a word speak for it, or the first.
 
     Raises:
-        TaskError: `max_length` leaves no room beside special tokens.
+        InputError: `max_length` leaves no room beside special tokens.
     """
     before, after, segment = special_frame(tokenizer)
     room = max_length - len(before["input_ids"]) - len(after["input_ids"])
     if room < 1:
-        raise TaskError(f"--max_length {max_length} leaves no room for text beside special tokens: raise it")
+        raise InputError(f"--max_length {max_length} leaves no room for text beside special tokens: raise it")
     windows: list[TokenWindow] = []
     for begin in range(0, len(sentences), _TOKENIZE_AT_ONCE):
         part = sentences[begin : begin + _TOKENIZE_AT_ONCE]

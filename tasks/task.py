@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lacuna.tasks.errors import TaskError
+from torch import Tensor
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.features import by_length
 from lacuna.tasks.rows import Row, doubtful_names, some_of
 from lacuna.tasks.splits import scarce_labels
 from lacuna.tasks.tables import Matrix, Points, Table
-from torch import Tensor
 
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
@@ -155,13 +156,13 @@ class Task:
             more: by what they were chosen.
 
         Raises:
-            TaskError: none is, so that nobody could say what a model has learnt.
+            InputError: none is, so that nobody could say what a model has learnt.
         """
         if not count:
             why = f"no label has two of the {len(of):,} training {what}"
             if len(of) == 1:
                 why = f"this is the only training {what.removesuffix('s')}{self.doubt_of_one(of[0])}"
-            raise TaskError(
+            raise InputError(
                 f"{of[0].where}: {why}, so nothing can be held out to evaluate on: add {what}, or name a file of "
                 "others with --eval_file"
             )

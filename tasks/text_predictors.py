@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from lacuna.tasks.errors import TaskError
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.local_metric import optional_module
 from lacuna.tasks.models import missing_folder
 from lacuna.tasks.pairs import unfold
@@ -26,7 +27,7 @@ class FillMaskPredictor(Predictor):
 
     def prepare(self, question_pipeline: Any) -> None:
         if self.tokenizer.mask_token is None:
-            raise TaskError(f"--model {self.arguments.model}: its tokenizer has no mask token to fill")
+            raise InputError(f"--model {self.arguments.model}: its tokenizer has no mask token to fill")
         self._cut = {"truncation": True, "max_length": self.max_length}
         self._pipeline = self.pipeline("fill-mask", top_k=self.arguments.top_k)
 
@@ -35,7 +36,7 @@ class FillMaskPredictor(Predictor):
         text = row.text(self.text_column, option="--text_column").replace("[MASK]", mask)
         if self.tokenizer.mask_token_id not in self.tokenizer(text, **self._cut)["input_ids"]:
             where = f"in its first {self.max_length} tokens" if mask in text else "in it"
-            raise TaskError(f"{row.where}: column '{self.text_column}' has no {mask} {where}, and nothing to fill")
+            raise InputError(f"{row.where}: column '{self.text_column}' has no {mask} {where}, and nothing to fill")
         return text
 
     def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
@@ -64,7 +65,7 @@ class GenerationPredictor(Predictor):
         new = self.arguments.max_new_tokens or NEW_TOKENS
         room = self.max_length - new
         if room < 1:
-            raise TaskError(
+            raise InputError(
                 f"--max_new_tokens {new} leaves no room for a text: the model takes {self.max_length} tokens in all"
             )
         self._options = {
@@ -140,7 +141,7 @@ class EmbeddingPredictor(Predictor):
         except (OSError, ValueError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             message = f"--model {name} cannot be loaded by sentence-transformers: {reason}"
-            raise TaskError(missing_folder(name) or message) from error
+            raise InputError(missing_folder(name) or message) from error
         if self.arguments.max_length:
             self._encoder.max_seq_length = self.arguments.max_length
 

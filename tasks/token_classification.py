@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.classification import stratified_split
-from lacuna.tasks.errors import TaskError
 from lacuna.tasks.features import model_inputs, pad_inputs, pad_like
 from lacuna.tasks.labels import counted, note_alike
 from lacuna.tasks.metrics import classification_metrics, entity_metrics
@@ -22,8 +25,6 @@ from lacuna.tasks.tables import Matrix, Points, Table
 from lacuna.tasks.tagged import Sentence, TokenWindow, cut_sentences, guess_columns, read_sentences
 from lacuna.tasks.tags import OUTSIDE, PLAIN, entities, find_scheme, irregular, join_tag, split_tag, write_tags
 from lacuna.tasks.task import Inputs, Task
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 _IGNORED = -100
 _IN_COLUMNS = re.compile(r"\.(conllu?|txt|iob|bio)(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
@@ -33,7 +34,7 @@ def name_numbers(sentences: Sequence[Sentence], names: Sequence[str] | None) -> 
     """Sentences whose tags are numbers get the names of these, the others stay.
 
     Raises:
-        TaskError: a number has no name.
+        InputError: a number has no name.
     """
     numbers = all(tag.isdecimal() for sentence in sentences for tag in sentence.tags)
     if not names or not sentences or not numbers or any(name.isdecimal() for name in names):
@@ -41,7 +42,7 @@ def name_numbers(sentences: Sequence[Sentence], names: Sequence[str] | None) -> 
     named = []
     for sentence in sentences:
         if highest := [tag for tag in sentence.tags if int(tag) >= len(names)]:
-            raise TaskError(
+            raise InputError(
                 f"{sentence.where}: tag {highest[0]} has no name among the {len(names)} of --label_names "
                 f"{' '.join(names)} (the first is that of tag 0): name every tag"
             )
@@ -66,7 +67,7 @@ class TokenClassification(Task):
         eval_fraction: share of `train_rows` to hold out.
 
     Raises:
-        TaskError: a column, token or tag that is missing or cannot be used; the message has its file and line.
+        InputError: a column, token or tag that is missing or cannot be used; the message has its file and line.
     """
 
     name = "token_classification"
@@ -90,7 +91,7 @@ class TokenClassification(Task):
         self.label_all_tokens = label_all_tokens
         train_rows, eval_rows = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
         if not train_rows:
-            raise TaskError("there are no training rows: name a file that has some with --train_file")
+            raise InputError("there are no training rows: name a file that has some with --train_file")
         self.tokens_column, self.tags_column = guess_columns(train_rows, tokens=tokens_column, tags=tags_column)
         how = (
             " (guessed; --tokens_column and --tags_column override it)" if not (tokens_column and tags_column) else ""
@@ -127,7 +128,7 @@ class TokenClassification(Task):
         """Set `scheme` and `label_names`, and say what was found."""
         names = [*given] if given and not all(name.isdecimal() for name in given) else []
         if len(set(names)) != len(names):
-            raise TaskError(f"--label_names {' '.join(names)} names a label twice")
+            raise InputError(f"--label_names {' '.join(names)} names a label twice")
         self.scheme = find_scheme([item.tags for item in train])
         self.metric = "accuracy" if self.scheme == PLAIN else "f1"
         if self.scheme == PLAIN:
@@ -148,7 +149,7 @@ class TokenClassification(Task):
             self.label_names = names if set(names) == set(proper) else proper
             found = [tag for tag in proper if tag != OUTSIDE]
         if len(found) < 2 and self.scheme == PLAIN:
-            raise TaskError(
+            raise InputError(
                 f"{train[0].where}: every tag in column '{self.tags_column}' is {found[0]!r}: at least two are needed "
                 "to learn from; name another column with --tags_column"
             )
@@ -161,7 +162,7 @@ class TokenClassification(Task):
         try:
             return split_tag(tag)
         except ValueError as error:
-            raise TaskError(f"{where}: tag {error}, as the other tags are: mend it") from None
+            raise InputError(f"{where}: tag {error}, as the other tags are: mend it") from None
 
     def _note_scheme(self, train: Sequence[Sentence]) -> None:
         if self.scheme == PLAIN:
@@ -183,7 +184,7 @@ class TokenClassification(Task):
         """The labels of each sentence as the model has them: int32 [words].
 
         Raises:
-            TaskError: a tag that training does not know.
+            InputError: a tag that training does not know.
         """
         numbers = []
         for item in sentences:
@@ -194,7 +195,7 @@ class TokenClassification(Task):
                 tags = write_tags(entities(tags), length=len(tags), scheme="IOB2")
             unknown = next((place for place, tag in enumerate(tags) if tag not in self._number_of), None)
             if unknown is not None:
-                raise TaskError(
+                raise InputError(
                     f"{item.where}: tag {item.tags[unknown]!r} in column '{self.tags_column}' is not one of the tags "
                     f"[{some_of(list(map(repr, self.label_names)))}]: correct it, or list every tag with --label_names"
                 )

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from lacuna.tasks.errors import TaskError
-from lacuna.tasks.features import LENGTH_STEP, model_inputs, pad_inputs, pad_like, tokenizer_inputs
-from lacuna.tasks.models import longest_input
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from lacuna.common.errors import InputError
+from lacuna.tasks.features import LENGTH_STEP, model_inputs, pad_inputs, pad_like, tokenizer_inputs
+from lacuna.tasks.models import longest_input
 
 IGNORED = -100
 _TOKENIZE_AT_ONCE = 1000
@@ -25,14 +26,14 @@ def writes_with(config: Any, *, model: str) -> str:
     """The Auto class of a model that writes texts.
 
     Raises:
-        TaskError: it is an encoder, which writes none.
+        InputError: it is an encoder, which writes none.
     """
     if getattr(config, "is_encoder_decoder", False):
         return "AutoModelForSeq2SeqLM"
     shape = getattr(config, "shape", None)
     only_reads = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
     if shape == "encoder" or (shape is None and only_reads):
-        raise TaskError(
+        raise InputError(
             f"--model {model} is an encoder ({config.model_type}), which writes no text: name a decoder "
             "(recipes/pretrain.py --objective clm makes one) or an encoder-decoder (--objective denoising)"
         )
@@ -47,7 +48,7 @@ def resolve_lengths(
     Both together must fit into a decoder, each by itself into an encoder-decoder.
 
     Raises:
-        TaskError: more was asked for than the model takes.
+        InputError: more was asked for than the model takes.
     """
     limit = longest_input(config=config, tokenizer=tokenizer)
     if limit is None:
@@ -55,12 +56,12 @@ def resolve_lengths(
     if getattr(config, "is_encoder_decoder", False):
         for option, asked in (("max_length", source), ("max_target_length", target)):
             if asked is not None and asked > limit:
-                raise TaskError(f"--{option} {asked} is more than the {limit} tokens that the model takes: lower it")
+                raise InputError(f"--{option} {asked} is more than the {limit} tokens that the model takes: lower it")
         return source or min(default[0], limit), target or min(default[1], limit)
     if (source or _SHORTEST) + (target or _SHORTEST) + 1 > limit:
         given = {"max_length": source, "max_target_length": target}
         named = " and ".join(f"--{option} {value}" for option, value in given.items() if value is not None)
-        raise TaskError(
+        raise InputError(
             f"{named}: source, a token that ends it, and target do not fit into the {limit} tokens that this decoder "
             "takes: lower them"
         )
@@ -80,7 +81,7 @@ class Writer:
         source_prefix: stands before every source, as some pretrained models want it.
 
     Raises:
-        TaskError: the tokenizer has no token that ends a text.
+        InputError: the tokenizer has no token that ends a text.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Writer:
         ends = [tokenizer.eos_token_id, tokenizer.sep_token_id, getattr(config, "eos_token_id", None)]
         end = next((token for token in ends if token is not None), None)
         if end is None:
-            raise TaskError(
+            raise InputError(
                 "the tokenizer has no token that ends a text, and a model that writes must learn to stop: set "
                 "tokenizer.eos_token and save it in the folder of --model"
             )

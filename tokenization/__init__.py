@@ -2,7 +2,6 @@
 
 from .arguments import TokenizerArguments
 from .bpe import check_options, train_bpe
-from .errors import TokenizerError, TokenizerStorageError
 from .extend import check_extension, extend_tokenizer
 from .files import check_output_dir, load_tokenizer, save_tokenizer, tokenizer_fingerprint
 from .once import train_once
@@ -16,8 +15,6 @@ __all__ = [
     "SPECIAL_TOKENS",
     "Sample",
     "TokenizerArguments",
-    "TokenizerError",
-    "TokenizerStorageError",
     "adapt_tokenizer",
     "check_extension",
     "check_options",

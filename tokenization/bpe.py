@@ -12,7 +12,8 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, trainers
 from transformers import PreTrainedTokenizerFast
 
-from .errors import TokenizerError
+from lacuna.common.errors import InputError
+
 from .patterns import NORMALIZERS, PATTERNS, cut_runs, split_pieces, untrained_backend
 from .templates import NO_LIMIT, SPECIAL_TOKENS, adapt_tokenizer, wrap
 from .vocabulary import ALPHABET
@@ -50,7 +51,7 @@ def train_bpe(
         A tokenizer with the template of an encoder (`adapt_tokenizer` makes the other ones).
 
     Raises:
-        TokenizerError: an option has a value that cannot be, there is no text, or not one pair occurs often enough.
+        InputError: an option has a value that cannot be, there is no text, or not one pair occurs often enough.
     Warns:
         UserWarning: the text has too few repeated pairs to reach `vocab_size`.
     """
@@ -80,7 +81,7 @@ def train_bpe(
     backend.add_special_tokens([AddedToken("[MASK]", lstrip=True, special=True, normalized=False)])
     reached = backend.get_vocab_size()
     if reached == smallest and vocab_size > smallest:
-        raise TokenizerError(
+        raise InputError(
             f"there is nothing to learn: no two neighbours occur {min_frequency} times (--min_frequency) in the text "
             "of --data. Bring more text; a tokenizer wants a million words or so."
         )
@@ -105,23 +106,21 @@ def check_options(
         All special tokens by id.
 
     Raises:
-        TokenizerError: a name is unknown, a number cannot be, or a special token is one that a text could hold.
+        InputError: a name is unknown, a number cannot be, or a special token is one that a text could hold.
     """
     for option, value, known in (("normalizer", normalizer, NORMALIZERS), ("pattern", pattern, PATTERNS)):
         if value not in known:
-            raise TokenizerError(f"--{option} {value!r} is unknown; there are: {', '.join(known)}.")
+            raise InputError(f"--{option} {value!r} is unknown; there are: {', '.join(known)}.")
     check_counts(min_frequency=min_frequency, num_sentinels=num_sentinels, pad_to_multiple_of=pad_to_multiple_of)
     words = untrained_backend(normalizer="none", pattern=pattern).pre_tokenizer
     special = [*SPECIAL_TOKENS, *extra_special_tokens, *sentinels(num_sentinels)]
     for token in extra_special_tokens:
         if special.count(token) > 1:
-            raise TokenizerError(
-                f"--extra_special_tokens: {token!r} is there twice, or is special anyway; name it once."
-            )
+            raise InputError(f"--extra_special_tokens: {token!r} is there twice, or is special anyway; name it once.")
         check_special_token(token, words)
     smallest = len(special) + len(ALPHABET)
     if vocab_size < smallest:
-        raise TokenizerError(
+        raise InputError(
             f"--vocab_size {vocab_size} is too small: {len(special)} special tokens and {len(ALPHABET)} bytes "
             f"need {smallest}. Ask for more; {USUAL_SIZES}."
         )
@@ -129,15 +128,13 @@ def check_options(
 
 
 def check_counts(*, min_frequency: int, num_sentinels: int, pad_to_multiple_of: int) -> None:
-    """Raises TokenizerError for a number that counts nothing."""
+    """Raises InputError for a number that counts nothing."""
     if min_frequency < 1:
-        raise TokenizerError(f"--min_frequency {min_frequency} makes no sense: it counts occurrences, from 1 on.")
+        raise InputError(f"--min_frequency {min_frequency} makes no sense: it counts occurrences, from 1 on.")
     if num_sentinels < 0:
-        raise TokenizerError(f"--num_sentinels {num_sentinels} makes no sense: it is a count, from 0 on.")
+        raise InputError(f"--num_sentinels {num_sentinels} makes no sense: it is a count, from 0 on.")
     if pad_to_multiple_of < 1:
-        raise TokenizerError(
-            f"--pad_to_multiple_of {pad_to_multiple_of} makes no sense: 64 is usual, and 1 pads nothing."
-        )
+        raise InputError(f"--pad_to_multiple_of {pad_to_multiple_of} makes no sense: 64 is usual, and 1 pads nothing.")
 
 
 def sentinels(count: int) -> list[str]:
@@ -146,9 +143,9 @@ def sentinels(count: int) -> list[str]:
 
 
 def check_special_token(token: str, words: Any) -> None:
-    """Raises TokenizerError for a special token that these words of a text could be or become."""
+    """Raises InputError for a special token that these words of a text could be or become."""
     if token != token.strip() or len(words.pre_tokenize_str(token)) < 2:
-        raise TokenizerError(
+        raise InputError(
             f"--extra_special_tokens: {token!r} could be a word of a text and learned as one. Write it with "
             "brackets around letters, such as <tool>, and without space at its ends."
         )
@@ -172,7 +169,7 @@ def learn_merges(
     """Train `backend` in place.
 
     Raises:
-        TokenizerError: there is no text.
+        InputError: there is no text.
     """
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -190,7 +187,7 @@ def learn_merges(
             raise source.error from None
         raise
     if not source.visible:
-        raise TokenizerError("there is no text to train a tokenizer on: every document is empty. Check --data.")
+        raise InputError("there is no text to train a tokenizer on: every document is empty. Check --data.")
 
 
 def fill_vocabulary(*, backend: Tokenizer, goal: int, multiple: int, asked: int, frequency: int) -> None:

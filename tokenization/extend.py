@@ -16,8 +16,9 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from lacuna.common.errors import InputError
+
 from .bpe import check_counts, check_special_token, fill_vocabulary, learn_merges, padded_size, sentinels
-from .errors import TokenizerError
 from .patterns import split_pieces
 from .vocabulary import token_bytes
 
@@ -52,7 +53,7 @@ def extend_tokenizer(
         means what it meant. A model needs its embeddings resized to len(tokenizer).
 
     Raises:
-        TokenizerError: the tokenizer is no byte-level BPE, has `vocab_size` tokens already, or the text adds nothing.
+        InputError: the tokenizer is no byte-level BPE, has `vocab_size` tokens already, or the text adds nothing.
     Warns:
         UserWarning: the text has too few repeated pairs to reach `vocab_size`.
     """
@@ -79,7 +80,7 @@ def extend_tokenizer(
         bars=show_progress,
     )
     if not _append_merges(state, merges, names=_names(tokenizer), first_new=first_new + len(special), room=room):
-        raise TokenizerError(
+        raise InputError(
             f"the text adds no token to the tokenizer of --extend: no two of its tokens stand together "
             f"{min_frequency} times (--min_frequency) inside a word. Bring more text of the domain."
         )
@@ -103,15 +104,15 @@ def check_extension(
         The special tokens that are new, in the order of their ids.
 
     Raises:
-        TokenizerError: the tokenizer cannot be extended or has `vocab_size` tokens already, or a number cannot be.
+        InputError: the tokenizer cannot be extended or has `vocab_size` tokens already, or a number cannot be.
     """
     check_counts(min_frequency=min_frequency, num_sentinels=num_sentinels, pad_to_multiple_of=pad_to_multiple_of)
     token_bytes(tokenizer)  # raises where it is not byte-level
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     if state["model"]["type"] != "BPE":
-        raise TokenizerError(f"--extend needs a byte-level BPE, and this is a {state['model']['type']}.")
+        raise InputError(f"--extend needs a byte-level BPE, and this is a {state['model']['type']}.")
     if state["model"].get("dropout"):
-        raise TokenizerError(
+        raise InputError(
             "--extend: the tokenizer leaves out merges at random (BPE dropout), so that its tokens are not the same "
             "each time. Set model.dropout to null in its tokenizer.json."
         )
@@ -122,7 +123,7 @@ def check_extension(
         check_special_token(token, tokenizer.backend_tokenizer.pre_tokenizer)
     room = padded_size(vocab_size, pad_to_multiple_of) - len(tokenizer) - len(special)
     if room < 1 or vocab_size <= len(tokenizer):
-        raise TokenizerError(
+        raise InputError(
             f"--vocab_size {vocab_size} leaves no room: the tokenizer of --extend has {len(tokenizer)} tokens"
             f"{f' and {len(special)} special ones come to it' if special else ''}. Ask for more."
         )
@@ -169,7 +170,7 @@ def _learn(
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Pairs of neighbours to merge, most useful first; each side as the old tokens that it consists of."""
     if first_new > MOST_TOKENS:
-        raise TokenizerError(f"--extend takes up to {MOST_TOKENS} tokens, and there are {first_new}.")
+        raise InputError(f"--extend takes up to {MOST_TOKENS} tokens, and there are {first_new}.")
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_padding()
     backend.no_truncation()

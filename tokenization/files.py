@@ -9,23 +9,23 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from .errors import TokenizerError, TokenizerStorageError
+from lacuna.common.errors import InputError, StorageError
 
 
 def check_output_dir(output_dir: str | Path) -> Path:
     """The nearest folder that exists at or above `output_dir`; nothing is written.
 
     Raises:
-        TokenizerError: `output_dir` is a file, or (TokenizerStorageError) could not be written.
+        InputError: `output_dir` is a file, or (StorageError) could not be written.
     """
     if not str(output_dir):
-        raise TokenizerError("--output_dir is empty; name a folder: runs/tokenizer")
+        raise InputError("--output_dir is empty; name a folder: runs/tokenizer")
     path = Path(output_dir)
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir():
-        raise TokenizerError(f"{nearest} is a file, not a folder; choose another --output_dir.")
+        raise InputError(f"{nearest} is a file, not a folder; choose another --output_dir.")
     if not os.access(nearest, os.W_OK):
-        raise TokenizerStorageError(f"cannot write {path}: no permission in {nearest}. Choose another --output_dir.")
+        raise StorageError(f"cannot write {path}: no permission in {nearest}. Choose another --output_dir.")
     return nearest
 
 
@@ -36,18 +36,18 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
     Each file appears whole or not at all. Other files in `output_dir` are left alone.
 
     Raises:
-        TokenizerError: `output_dir` is a file, or (TokenizerStorageError) cannot be written.
+        InputError: `output_dir` is a file, or (StorageError) cannot be written.
     """
     output_dir = Path(output_dir)
     if output_dir.is_symlink():
         output_dir = output_dir.resolve()  # the temporary folder must be on its disk
     if output_dir.exists() and not output_dir.is_dir():
-        raise TokenizerError(f"{output_dir} is a file, not a folder; choose another --output_dir.")
+        raise InputError(f"{output_dir} is a file, not a folder; choose another --output_dir.")
     try:
         output_dir.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{output_dir.name}.saving-", dir=output_dir.parent))
     except OSError as error:
-        raise TokenizerStorageError(f"cannot write {output_dir}: {error}. Choose another --output_dir.") from error
+        raise StorageError(f"cannot write {output_dir}: {error}. Choose another --output_dir.") from error
     try:
         tokenizer.save_pretrained(temporary)
         config = json.loads((temporary / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -65,7 +65,7 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
         for name in ("tokenizer.json", "tokenizer_config.json"):
             os.replace(temporary / name, output_dir / name)
     except OSError as error:
-        raise TokenizerStorageError(f"cannot write {output_dir}: {error}. Choose another --output_dir.") from error
+        raise StorageError(f"cannot write {output_dir}: {error}. Choose another --output_dir.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -74,19 +74,19 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     """Read a folder that holds tokenizer.json, from here or from any fast tokenizer of transformers.
 
     Raises:
-        TokenizerError: the folder or its tokenizer.json is missing, or does not hold a tokenizer.
+        InputError: the folder or its tokenizer.json is missing, or does not hold a tokenizer.
     """
     folder = Path(path)
     if not (folder / "tokenizer.json").is_file():
         what = "there is no tokenizer.json in it" if folder.is_dir() else "there is no such folder"
-        raise TokenizerError(
+        raise InputError(
             f"cannot load a tokenizer from {folder}: {what}. "
             f"Train one: python recipes/train_tokenizer.py --output_dir {folder}"
         )
     try:
         return PreTrainedTokenizerFast.from_pretrained(folder)
     except Exception as error:  # the Rust library raises bare Exception
-        raise TokenizerError(
+        raise InputError(
             f"{folder} does not hold a tokenizer that can be read ({type(error).__name__}: {str(error)[:200]}). "
             "Train it again with recipes/train_tokenizer.py."
         ) from error

@@ -24,7 +24,7 @@ def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, n
         output_dir: the place of this tokenizer alone, named by what decides it.
 
     Raises:
-        TokenizerError: there is nothing to learn; OSError: the folder cannot be written.
+        InputError: there is nothing to learn; OSError: the folder cannot be written.
     """
     output_dir.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(output_dir.with_name(f".{output_dir.name}.lock"))

@@ -9,7 +9,8 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from .errors import TokenizerError
+from lacuna.common.errors import InputError
+
 from .vocabulary import token_bytes
 
 BATCH_CHARACTERS = 1 << 20
@@ -40,7 +41,7 @@ def compression_report(
         that are not white space alone, decoded).
 
     Raises:
-        TokenizerError: there is no text, or the tokenizer is not byte-level.
+        InputError: there is no text, or the tokenizer is not byte-level.
     """
     pieces = token_bytes(tokenizer)
     lengths = np.array([len(piece) for piece in pieces])
@@ -63,7 +64,7 @@ def compression_report(
             bar.update(size)
     num_tokens = int(counts.sum())
     if not num_tokens:
-        raise TokenizerError("there is no text to measure the tokenizer on. Check --data.")
+        raise InputError("there is no text to measure the tokenizer on. Check --data.")
     whole = np.array([_whole_character_bytes(piece) for piece in pieces])
     visible = [token_id for token_id, piece in enumerate(pieces) if piece.strip()]
     longest = sorted(visible, key=lambda token_id: (-lengths[token_id], token_id))[:10]

@@ -18,7 +18,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from .errors import TokenizerError, TokenizerStorageError
+from lacuna.common.errors import InputError, StorageError
+
 from .patterns import split_pieces
 
 # Training holds up to 150 bytes for each byte of a word that it has not seen before, measured on random words and on
@@ -222,12 +223,12 @@ def sample_documents(
             natural logarithm of how many times larger the corpus is. Default: that of the system.
 
     Raises:
-        TokenizerError: `max_bytes` is not positive, or there is no text; TokenizerStorageError: the disk is full.
+        InputError: `max_bytes` is not positive, or there is no text; StorageError: the disk is full.
     """
     if max_bytes < 1:
-        raise TokenizerError(f"--max_bytes {max_bytes} leaves nothing to learn from; 100000000 is plenty for most.")
+        raise InputError(f"--max_bytes {max_bytes} leaves nothing to learn from; 100000000 is plenty for most.")
     if not 0 <= seed < 1 << 128:
-        raise TokenizerError(f"--seed {seed} must be a whole number from 0 on.")
+        raise InputError(f"--seed {seed} must be a whole number from 0 on.")
     sample = Sample(
         max_bytes=max_bytes, seed=seed, max_word_bytes=max_word_bytes, max_passages=max_passages, folder=folder
     )
@@ -245,16 +246,14 @@ def sample_documents(
     except OSError as error:
         if getattr(error, "exit_code", None) is not None or error.filename is not None:
             raise  # of the documents, not of the temporary file
-        raise TokenizerStorageError(
+        raise StorageError(
             f"cannot write the sample of the text into {folder or tempfile.gettempdir()}: {error}. "
             "Ask for less with --max_bytes, or choose an --output_dir on another disk."
         ) from error
     if not sample.num_bytes:
-        raise TokenizerError("there is no text to train a tokenizer on: every document is empty. Check --data.")
+        raise InputError("there is no text to train a tokenizer on: every document is empty. Check --data.")
     if sample.seen_documents > 1 and sample.duplicates and not differ:
-        raise TokenizerError(
-            f"all {sample.seen_documents:,} documents are copies of one: {first[:80]!r}. Check --data."
-        )
+        raise InputError(f"all {sample.seen_documents:,} documents are copies of one: {first[:80]!r}. Check --data.")
     return sample
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
-from .errors import TokenizerError
+from lacuna.common.errors import InputError
 
 # Ids 0 to 4, in this order. [CLS] also begins a document of a decoder and [SEP] ends it.
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -36,10 +36,10 @@ def adapt_tokenizer(
         max_length: tokens the model can read at once.
 
     Raises:
-        TokenizerError: the shape is unknown, or the tokenizer lacks [CLS] or [SEP].
+        InputError: the shape is unknown, or the tokenizer lacks [CLS] or [SEP].
     """
     if shape not in TEMPLATES:
-        raise TokenizerError(f"no template for a model of shape {shape!r}; there are: {', '.join(TEMPLATES)}.")
+        raise InputError(f"no template for a model of shape {shape!r}; there are: {', '.join(TEMPLATES)}.")
     single, pair = TEMPLATES[shape]
     if not segments:
         pair = pair.replace(":1", ":0")
@@ -49,7 +49,7 @@ def adapt_tokenizer(
     ids = {token: backend.token_to_id(token) for token in ("[CLS]", "[SEP]")}
     missing = [token for token, token_id in ids.items() if token_id is None]
     if missing:
-        raise TokenizerError(
+        raise InputError(
             f"the tokenizer has no {' and no '.join(missing)}: it was not made by recipes/train_tokenizer.py. "
             "Models made from other tokenizers keep the template that those came with."
         )

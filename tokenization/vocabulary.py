@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from .errors import TokenizerError
+from lacuna.common.errors import InputError
 
 # Byte-level tokenizers write each byte as one printable character: the byte itself where Latin-1 prints it, and
 # U+0100 onwards, in order, for the rest (`bytes_to_unicode` of GPT-2, https://github.com/openai/gpt-2).
@@ -48,11 +48,11 @@ def token_bytes(tokenizer: PreTrainedTokenizerFast) -> list[bytes]:
     """The UTF-8 bytes of text that each token stands for, by id; empty for special tokens and unused ids.
 
     Raises:
-        TokenizerError: the tokenizer is not byte-level, so that its tokens do not add up to the text.
+        InputError: the tokenizer is not byte-level, so that its tokens do not add up to the text.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     if "ByteLevel" not in json.dumps([state["pre_tokenizer"], state["decoder"]]):
-        raise TokenizerError(
+        raise InputError(
             "Lacuna pretrains with byte-level tokenizers, and this one (of --tokenizer or --model) is not byte-level; "
             "make one with recipes/train_tokenizer.py."
         )
@@ -63,7 +63,7 @@ def token_bytes(tokenizer: PreTrainedTokenizerFast) -> list[bytes]:
             try:
                 pieces[token_id] = bytes(BYTE_OF[character] for character in token)
             except KeyError as error:
-                raise TokenizerError(
+                raise InputError(
                     f"token {token_id} ({token!r}) of the tokenizer (of --tokenizer or --model) holds {error}, which "
                     "stands for no byte: the tokenizer is not byte-level. Make one with recipes/train_tokenizer.py."
                 ) from error
@@ -79,7 +79,7 @@ def token_byte_lengths(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     the one figure that compares models across tokenizers.
 
     Raises:
-        TokenizerError: the tokenizer is not byte-level, so that its tokens do not add up to the text.
+        InputError: the tokenizer is not byte-level, so that its tokens do not add up to the text.
     """
     return np.array([len(piece) for piece in token_bytes(tokenizer)], dtype=np.int64)
 
@@ -101,7 +101,7 @@ def token_edges(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     begin so are: of the first byte of Cyrillic letters LETTER, of the first two of a Han character UNSPACED.
 
     Raises:
-        TokenizerError: the tokenizer is not byte-level.
+        InputError: the tokenizer is not byte-level.
     """
     pieces = token_bytes(tokenizer)
     edges = np.zeros((len(pieces), 2), dtype=np.uint8)

@@ -7,11 +7,6 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
-    "ArgumentError": "errors",
-    "CorruptCheckpointError": "errors",
-    "NumericsError": "errors",
-    "StoppedError": "errors",
-    "StorageError": "errors",
     "FineTuningArguments": "arguments",
     "ModelArguments": "arguments",
     "NewModelArguments": "arguments",

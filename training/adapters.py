@@ -18,9 +18,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from lacuna.common.errors import InputError, StorageError
+
 from .arguments import TrainingArguments
 from .depth import backbone_of, head_weights, is_pooler
-from .errors import ArgumentError, StorageError
 
 _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
 _HEAD, _REPLACED = ".modules_to_save.default", ".original_module."
@@ -101,7 +102,7 @@ def prepare(model: nn.Module, arguments: TrainingArguments) -> Adapter | None:
         model: that no optimizer knows yet.
 
     Raises:
-        ArgumentError: there is nothing in the model to learn, or `peft` is not installed.
+        InputError: there is nothing in the model to learn, or `peft` is not installed.
     """
     if arguments.freeze_backbone:
         freeze_backbone(model)
@@ -120,12 +121,12 @@ def freeze_backbone(model: nn.Module) -> None:
     """Let only the head learn: what is outside the backbone (`base_model_prefix`) and not tied to it, and the pooler.
 
     Raises:
-        ArgumentError: the model has no backbone, or no head of its own.
+        InputError: the model has no backbone, or no head of its own.
     """
     head = head_weights(model)
     if backbone_of(model)[1] is None or not head:
         what = "a backbone" if head else "a head that is not tied to its embeddings"
-        raise ArgumentError(f"--freeze_backbone: {type(model).__name__} has not {what}; leave the option away")
+        raise InputError(f"--freeze_backbone: {type(model).__name__} has not {what}; leave the option away")
     for name, weight in model.named_parameters():
         weight.requires_grad_(name in head)
 
@@ -140,15 +141,15 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float, seed: int) -> Adapter
         alpha: B A x is multiplied by alpha / rank.
 
     Raises:
-        ArgumentError: there are no linear layers in the backbone, or `peft` is not installed.
+        InputError: there are no linear layers in the backbone, or `peft` is not installed.
     """
     try:
         import peft
     except ImportError as error:
-        raise ArgumentError('--lora_rank needs the package peft: pip install "lacuna[peft]"') from error
+        raise InputError('--lora_rank needs the package peft: pip install "lacuna[peft]"') from error
     layers = dict(_linear_layers(model))
     if not layers:
-        raise ArgumentError(f"--lora_rank {rank}: there is no linear layer in the backbone of {type(model).__name__}")
+        raise InputError(f"--lora_rank {rank}: there is no linear layer in the backbone of {type(model).__name__}")
     transposed = {name for name, layer in layers.items() if not isinstance(layer, nn.Linear)}
     config = peft.LoraConfig(
         r=rank,

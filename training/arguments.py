@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from .errors import ArgumentError
+from lacuna.common.errors import InputError
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """What --report_to takes; each is an extra of the package by the same name."""
@@ -211,14 +211,14 @@ class TrainingArguments:
             self.learning_rate = RATES.get(self.optimizer, 1e-3)
         if isinstance(self.micro_batch_size, int) and not isinstance(self.micro_batch_size, MicroBatchSize):
             if self.micro_batch_size <= 0:
-                raise ArgumentError(f"--micro_batch_size must be greater than 0, got {self.micro_batch_size}")
+                raise InputError(f"--micro_batch_size must be greater than 0, got {self.micro_batch_size}")
             self.micro_batch_size = MicroBatchSize(self.micro_batch_size)
         positive = ["eval_batch_size", "max_steps", "max_minutes", "max_tokens", "max_epochs", "max_bad_steps"]
         positive += ["learning_rate", "logging_steps", "keep_checkpoints"]
         for name in positive:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ArgumentError(f"--{name} must be greater than 0, got {value}")
+                raise InputError(f"--{name} must be greater than 0, got {value}")
         for name in [
             "warmup_steps",
             "weight_decay",
@@ -234,37 +234,37 @@ class TrainingArguments:
         ]:
             value = getattr(self, name) or 0
             if not (value >= 0 and math.isfinite(value)):
-                raise ArgumentError(f"--{name} must not be negative, got {value}")
+                raise InputError(f"--{name} must not be negative, got {value}")
         for name in ("eval_steps", "save_steps"):
             value = getattr(self, name)
             if value > 1 and value != int(value):
-                raise ArgumentError(f"--{name} counts steps, or is a share of the run below 1, got {value}")
+                raise InputError(f"--{name} counts steps, or is a share of the run below 1, got {value}")
         if self.allow_change and not self.resume:
-            raise ArgumentError("--allow_change says what may differ from the run that is continued: add --resume")
+            raise InputError("--allow_change says what may differ from the run that is continued: add --resume")
         if not 0 <= self.decay_share <= 1:
-            raise ArgumentError(f"--decay_share must lie between 0 and 1, got {self.decay_share}")
+            raise InputError(f"--decay_share must lie between 0 and 1, got {self.decay_share}")
         if not 0 <= self.ema_decay < 1:
-            raise ArgumentError(f"--ema_decay must be at least 0 and below 1, got {self.ema_decay}")
+            raise InputError(f"--ema_decay must be at least 0 and below 1, got {self.ema_decay}")
         if not 0 < self.tail_share <= 1:
-            raise ArgumentError(f"--tail_share must be above 0 and at most 1, got {self.tail_share}")
+            raise InputError(f"--tail_share must be above 0 and at most 1, got {self.tail_share}")
         if self.early_stopping_patience and not self.eval_steps:
-            raise ArgumentError("--early_stopping_patience counts evaluations, and --eval_steps 0 makes only one")
+            raise InputError("--early_stopping_patience counts evaluations, and --eval_steps 0 makes only one")
         if not 0 < self.layerwise_decay <= 1:
-            raise ArgumentError(f"--layerwise_decay must be above 0 and at most 1, got {self.layerwise_decay}")
+            raise InputError(f"--layerwise_decay must be above 0 and at most 1, got {self.layerwise_decay}")
         self._check_parts()
         if not 0 <= self.adam_beta2 < 1:
-            raise ArgumentError(f"--adam_beta2 must be at least 0 and below 1, got {self.adam_beta2}")
+            raise InputError(f"--adam_beta2 must be at least 0 and below 1, got {self.adam_beta2}")
         if self.seed >= 2**32:
-            raise ArgumentError(f"--seed must be below {2**32}, got {self.seed}")
+            raise InputError(f"--seed must be below {2**32}, got {self.seed}")
 
     def _check_parts(self) -> None:
         """Of the options that say which weights learn."""
         if self.lora_alpha is not None and not self.lora_rank:
-            raise ArgumentError(f"--lora_alpha {self.lora_alpha} scales what --lora_rank adds: give a --lora_rank")
+            raise InputError(f"--lora_alpha {self.lora_alpha} scales what --lora_rank adds: give a --lora_rank")
         if self.lora_alpha is not None and not (self.lora_alpha > 0 and math.isfinite(self.lora_alpha)):
-            raise ArgumentError(f"--lora_alpha must be greater than 0, got {self.lora_alpha}")
+            raise InputError(f"--lora_alpha must be greater than 0, got {self.lora_alpha}")
         if self.lora_rank and self.freeze_backbone:
-            raise ArgumentError("--lora_rank trains additions to the backbone and --freeze_backbone none: choose one")
+            raise InputError("--lora_rank trains additions to the backbone and --freeze_backbone none: choose one")
 
     @property
     def writes_checkpoints(self) -> bool:
@@ -291,11 +291,11 @@ class TrainingArguments:
 def _check_stages(name: str, values: Numbers, starts: Numbers) -> None:
     for value in values:
         if not (value > 0 and math.isfinite(value)):
-            raise ArgumentError(f"--{name} must be greater than 0, got {value}")
+            raise InputError(f"--{name} must be greater than 0, got {value}")
         if not isinstance(value, int):
-            raise ArgumentError(f"--{name} counts examples, got {value}")
+            raise InputError(f"--{name} counts examples, got {value}")
     if len(starts) != len(values) or starts[0] != 0 or list(starts) != sorted(set(starts)) or starts[-1] >= 1:
-        raise ArgumentError(
+        raise InputError(
             f"--{name}_at {starts} must begin with 0, rise, stay below 1 and name a share of the run for each of "
             f"--{name} {values}, as in --{name} 64,128 --{name}_at 0,0.5"
         )
@@ -338,11 +338,11 @@ class FineTuningArguments(TrainingArguments):
         super().__post_init__()
         self.learning_rate = asked  # or None, until the model is there (rates.py)
         if self.seeds < 1:
-            raise ArgumentError(f"--seeds must be at least 1, got {self.seeds}")
+            raise InputError(f"--seeds must be at least 1, got {self.seeds}")
         if self.seeds > 1 and self.resume:
-            raise ArgumentError(
+            raise InputError(
                 f"--resume goes on with one run, and --seeds {self.seeds} are several: start them anew in another "
                 "--output_dir"
             )
         if self.seed + self.seeds > 2**32:
-            raise ArgumentError(f"--seed and the {self.seeds - 1} numbers after it must be below {2**32}")
+            raise InputError(f"--seed and the {self.seeds - 1} numbers after it must be below {2**32}")

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from lacuna.common.errors import CorruptCheckpointError
+
 from .arguments import TrainingArguments
-from .errors import CorruptCheckpointError
 
 _UPDATES = "num_updates"
 """Where `Average.state` counts, beside the names of weights."""

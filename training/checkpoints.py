@@ -25,8 +25,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
+
 from .arguments import FineTuningArguments, TrainingArguments
-from .errors import ArgumentError, CorruptCheckpointError, StorageError
 from .lock import hold
 from .progress import Progress
 
@@ -73,7 +74,7 @@ def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> N
         resumes: whether the recipe has `--resume`, which is then offered.
 
     Raises:
-        ArgumentError: the folder is not empty and holds no run that `--resume` was given for, is a file, or a run is
+        InputError: the folder is not empty and holds no run that `--resume` was given for, is a file, or a run is
             in it now.
         StorageError: the folder cannot be written.
     """
@@ -87,7 +88,7 @@ def refusal(arguments: TrainingArguments, *, resumes: bool = True) -> list[str]:
     """What `--dry_run` says of a folder that the run itself would be refused for: a line, or none."""
     try:
         _check_output_dir(arguments, resumes=resumes)
-    except (ArgumentError, StorageError) as error:
+    except (InputError, StorageError) as error:
         return [f"note: without --dry_run this would be refused: {error}"]
     return []
 
@@ -95,20 +96,20 @@ def refusal(arguments: TrainingArguments, *, resumes: bool = True) -> list[str]:
 def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
     folder = Path(arguments.output_dir)
     if folder.exists() and not folder.is_dir():
-        raise ArgumentError(f"--output_dir {folder} is a file; name a folder")
+        raise InputError(f"--output_dir {folder} is a file; name a folder")
     there = sorted(path.name for path in folder.iterdir() if path.name[0] != ".") if folder.exists() else []
     if not arguments.resume and {"run.json", "config.json", "checkpoints"} & {*there}:
         ways = "add --resume to continue it, or name another folder" if resumes else "name another folder"
-        raise ArgumentError(f"--output_dir {folder} already holds a run; {ways}")
+        raise InputError(f"--output_dir {folder} already holds a run; {ways}")
     if not arguments.resume and there:
-        raise ArgumentError(f"--output_dir {folder} is not empty and would be written over; name another folder")
+        raise InputError(f"--output_dir {folder} is not empty and would be written over; name another folder")
     if there and not _OURS & {*there}:
-        raise ArgumentError(
+        raise InputError(
             f"--resume: {folder} holds no run but {there[0]}, which might be written over; name another folder"
         )
     parent = next(path for path in [folder, *folder.absolute().parents] if path.exists())
     if not parent.is_dir():
-        raise ArgumentError(f"--output_dir {folder}: {parent} is a file; name a folder")
+        raise InputError(f"--output_dir {folder}: {parent} is a file; name a folder")
     if not os.access(parent, os.W_OK):
         raise StorageError(f"--output_dir {folder}: no permission to write in {parent}")
 

@@ -14,8 +14,9 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.utils import logging as transformers_logging
 
+from lacuna.common.errors import InputError, StoppedError
+
 from .arguments import FineTuningArguments
-from .errors import ArgumentError, StoppedError
 from .lock import release
 
 
@@ -23,7 +24,7 @@ class _Parser(HfArgumentParser):
     """`HfArgumentParser` that raises instead of printing sixty lines of usage before the one that matters."""
 
     def error(self, message: str) -> NoReturn:
-        raise ArgumentError(f"{message} (--help lists the options)")
+        raise InputError(f"{message} (--help lists the options)")
 
 
 def _instead(name: str, known: Sequence[str]) -> str:
@@ -52,26 +53,26 @@ def _options_from_yaml(path: Path, known: dict[str, Any]) -> list[tuple[str, lis
         For each option the place where it stands, file:line, and its arguments.
 
     Raises:
-        ArgumentError: the file is missing, is not a flat mapping or has an unknown key.
+        InputError: the file is missing, is not a flat mapping or has an unknown key.
     """
     try:
         text = path.read_text(encoding="utf-8")
         content = yaml.safe_load(text)
     except OSError as error:
-        raise ArgumentError(f"--config {path}: {error.strerror}") from error
+        raise InputError(f"--config {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"--config {path} is not valid YAML: {error}") from error
+        raise InputError(f"--config {path} is not valid YAML: {error}") from error
     if content is None:
         return []
     if not isinstance(content, dict):
-        raise ArgumentError(f"--config {path} must hold 'option: value' lines, not a {type(content).__name__}")
+        raise InputError(f"--config {path} must hold 'option: value' lines, not a {type(content).__name__}")
     arguments: list[tuple[str, list[str]]] = []
     for key, value in content.items():
         where = f"{path}:{_line_of(str(key), text)}"
         if key not in known:
-            raise ArgumentError(f"{where}: unknown option '{key}'{_instead(str(key), list(known))}")
+            raise InputError(f"{where}: unknown option '{key}'{_instead(str(key), list(known))}")
         if isinstance(value, dict):
-            raise ArgumentError(f"{where}: option '{key}' must be a value or a list, not a mapping")
+            raise InputError(f"{where}: option '{key}' must be a value or a list, not a mapping")
         if value is None:
             continue
         values = [str(item) for item in value] if isinstance(value, list) else [str(value)]
@@ -95,7 +96,7 @@ def parse_arguments(
         One filled dataclass for each type, in order.
 
     Raises:
-        ArgumentError: an unknown option (the nearest known one is named), a value of the wrong type or choice.
+        InputError: an unknown option (the nearest known one is named), a value of the wrong type or choice.
     """
     parser = _Parser(
         list(dataclass_types),
@@ -114,8 +115,8 @@ def parse_arguments(
     for where, words in _options_from_yaml(Path(configuration), known) if configuration else []:
         try:
             parser.parse_known_args(words)
-        except ArgumentError as error:
-            raise ArgumentError(f"{where}: {error}") from error
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
         from_file += words
 
     *filled, _, rest = parser.parse_args_into_dataclasses(
@@ -124,7 +125,7 @@ def parse_arguments(
     if rest:
         name = rest[0].split("=")[0]
         options = [f"--{option}" for option in [*known, "config"]]
-        raise ArgumentError(f"unknown option '{name}'{_instead(name, options)} (--help lists the options)")
+        raise InputError(f"unknown option '{name}'{_instead(name, options)} (--help lists the options)")
     return tuple(filled)
 
 

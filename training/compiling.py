@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from lacuna.common.errors import InputError
+
 from .arguments import TrainingArguments
-from .errors import ArgumentError
 from .stages import Stage, tokens_per_step
 from .work import to_device
 
@@ -51,14 +52,14 @@ def should_compile(
         is_divided: whether weights or states are sharded among processes.
 
     Raises:
-        ArgumentError: `--compile on`, and there is no compiler.
+        InputError: `--compile on`, and there is no compiler.
     """
     if arguments.compile == "off":
         return False
     compiler = compiler_of(device)
     if arguments.compile == "on":
         if compiler is None:
-            raise ArgumentError(
+            raise InputError(
                 f"--compile on: there is no compiler for {device.type} here (a CPU needs g++, a GPU triton); "
                 "install one, or leave --compile away"
             )

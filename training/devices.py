@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from .errors import ArgumentError
+from lacuna.common.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def require_gpu(name: str) -> Gpu:
     """The GPU of the table that a name means.
 
     Raises:
-        ArgumentError: it is not in the table.
+        InputError: it is not in the table.
     """
     gpu = find_gpu(name)
     if gpu is None:
-        raise ArgumentError(f"--device {name} is not known; known are cpu and {', '.join(gpu.name for gpu in GPUS)}")
+        raise InputError(f"--device {name} is not known; known are cpu and {', '.join(gpu.name for gpu in GPUS)}")
     return gpu

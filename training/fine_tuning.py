@@ -69,7 +69,7 @@ def fine_tune(
         its own metrics as best_seed_NAME. Empty with `--dry_run`.
 
     Raises:
-        ArgumentError: options that do not fit the model, the data or the processes.
+        InputError: options that do not fit the model, the data or the processes.
         CorruptCheckpointError, NumericsError, StoppedError, StorageError: as `train`.
     """
     shown = describe or (lambda examples: ())

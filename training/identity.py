@@ -5,8 +5,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from lacuna.common.errors import InputError
+
 from .arguments import TrainingArguments
-from .errors import ArgumentError
 
 IDENTITY = ("seed", "batch_size", "batch_size_at", "optimizer", "average")
 """Options without which the run is another one: resuming with another value is refused, unless --allow_change."""
@@ -58,14 +59,14 @@ def check_identity(
         The changes that were allowed: name, before, after.
 
     Raises:
-        ArgumentError: something else differs, or `allowed` names what there is not.
+        InputError: something else differs, or `allowed` names what there is not.
     """
     if unknown := sorted(set(allowed) - set(ours) - set(theirs)):
-        raise ArgumentError(f"--allow_change {unknown[0]}: a run has {', '.join(sorted(ours))}")
+        raise InputError(f"--allow_change {unknown[0]}: a run has {', '.join(sorted(ours))}")
     differing = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
     for name in differing:
         if name not in allowed:
-            raise ArgumentError(
+            raise InputError(
                 f"--resume: {name} is {ours.get(name)!r}, but the run in {checkpoint} was made with "
                 f"{theirs.get(name)!r}; resume with the same value, start a new --output_dir, or say that it is "
                 f"meant: --allow_change {name}"
@@ -86,7 +87,7 @@ def skipped_steps(text: str) -> list[range]:
     """The steps, counted from 1, of `--skip_steps`: "120-125,300" is six steps and one more.
 
     Raises:
-        ArgumentError: a part is neither a number nor two with a dash between.
+        InputError: a part is neither a number nor two with a dash between.
     """
     ranges = []
     for part in filter(None, text.replace(" ", "").split(",")):
@@ -96,7 +97,7 @@ def skipped_steps(text: str) -> list[range]:
         except ValueError:
             start, end = 1, 0
         if not 1 <= start <= end:
-            raise ArgumentError(f"--skip_steps {text}: '{part}' is no step or range of steps, as in 120-125,300")
+            raise InputError(f"--skip_steps {text}: '{part}' is no step or range of steps, as in 120-125,300")
         ranges.append(range(start, end + 1))
     return ranges
 
@@ -108,7 +109,7 @@ def check_skipped(text: str, *, done: int, max_steps: int | None) -> list[str]:
         done: steps that the run has made.
 
     Raises:
-        ArgumentError: no step would be left.
+        InputError: no step would be left.
     """
     ranges = skipped_steps(text)
     ahead = range(done + 1, (max_steps or 0) + 1)
@@ -116,6 +117,6 @@ def check_skipped(text: str, *, done: int, max_steps: int | None) -> list[str]:
     for steps in sorted(ranges, key=lambda steps: steps.start):
         covered = max(covered, steps.stop - 1) if steps.start <= covered + 1 else covered
     if ahead and covered >= ahead[-1]:
-        raise ArgumentError(f"--skip_steps {text} leaves out all the {len(ahead):,} steps that are to be made")
+        raise InputError(f"--skip_steps {text} leaves out all the {len(ahead):,} steps that are to be made")
     behind = any(steps.start <= done for steps in ranges)
     return [f"--skip_steps {text}: {done:,} steps are made already, and stay as they were"] if behind else []

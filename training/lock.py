@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .errors import ArgumentError, StorageError
+from lacuna.common.errors import InputError, StorageError
 
 LOCK, OWNER = ".lock", ".owner.json"
 _held: dict[Path, FileLock] = {}
@@ -22,7 +22,7 @@ def hold(folder: Path) -> None:
     What a process that is gone has left behind is taken over, with a notice.
 
     Raises:
-        ArgumentError: a run is in that folder now; the message names its host and process.
+        InputError: a run is in that folder now; the message names its host and process.
         StorageError: the folder cannot be written.
     """
     place = folder.absolute()
@@ -33,7 +33,7 @@ def hold(folder: Path) -> None:
         lock = FileLock(place / LOCK, blocking=False)
         lock.acquire()
     except Timeout:
-        raise ArgumentError(
+        raise InputError(
             f"--output_dir {folder}: {_owner(place)} is training there now; name another folder, or wait for its end"
         ) from None
     except OSError as error:

@@ -15,11 +15,12 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from lacuna.common.errors import StoppedError, StorageError
+
 from . import sharding
 from .arguments import TrainingArguments
 from .averaging import Best
 from .checkpoints import PATIENCE, save_final
-from .errors import StoppedError, StorageError
 from .evaluating import evaluate
 from .identity import skipped_steps
 from .lock import release
@@ -63,7 +64,7 @@ def train(
         The content of results.json, on every process.
 
     Raises:
-        ArgumentError: options that do not fit the data, the processes or the resumed run.
+        InputError: options that do not fit the data, the processes or the resumed run.
         CorruptCheckpointError: `--resume`, and no checkpoint verifies.
         NumericsError: too many steps in a row whose loss or gradient is not finite; none of them was applied.
         StoppedError: SIGTERM or SIGINT; the run was saved and can be resumed.

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lacuna.common.errors import InputError
+
 from .arguments import TrainingArguments
-from .errors import ArgumentError
 from .flops import predicts_targets_only
 from .live_tensors import LiveTensors, counting
 from .optimizers import OPTIMIZERS
@@ -118,7 +119,7 @@ def plan(
         num_processes: more than one keep a second copy of the gradients, in DDP.
 
     Raises:
-        ArgumentError: the model cannot be run on tensors without numbers.
+        InputError: the model cannot be run on tensors without numbers.
     """
     share = int(max(arguments.batch_size)) // num_processes
     accumulates = share > micro_batch.rows
@@ -129,7 +130,7 @@ def plan(
             state = _run_optimizer(twin, tensors, arguments)
             updating = tensors.at_peak
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        raise ArgumentError(
+        raise InputError(
             f"the memory of {type(model).__name__} cannot be estimated ({str(error).splitlines()[0]}); "
             "give --micro_batch_size a number"
         ) from error
@@ -223,7 +224,7 @@ def choose_micro_batch(
         optimizers: whose states are in memory already, when a run is resumed.
 
     Raises:
-        ArgumentError: one row does not fit, or the model cannot be estimated.
+        InputError: one row does not fit, or the model cannot be estimated.
     """
     shape = micro_batch_of(work)
 
@@ -253,7 +254,7 @@ def choose_micro_batch(
         chosen = largest_micro_batch(share=share, memory=memory + there, needed=lambda rows: estimate(rows).total)
     if chosen is None:
         copy = f" ({one.checkpoint_copy / 1e9:.2f} GB to write checkpoints from)" if one.checkpoint_copy else ""
-        raise ArgumentError(
+        raise InputError(
             f"--micro_batch_size auto: a step of one row of {shape.length} tokens needs "
             f"{one.total / 1e9:.2f} GB{copy}, and {memory / 1e9:.2f} GB are free; use a smaller model or shorter rows"
         )

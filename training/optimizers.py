@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lacuna.common.errors import InputError
+
 from .arguments import TrainingArguments
 from .depth import rate_scales
-from .errors import ArgumentError
 from .sharding import on_whole_matrices
 
 SMALLEST_MATRIX = 32
@@ -161,12 +162,12 @@ def _from_library(
     """An optimizer of `pytorch_optimizer`, which takes 1.7 s to import and is therefore imported here.
 
     Raises:
-        ArgumentError: it is not installed.
+        InputError: it is not installed.
     """
     try:
         import pytorch_optimizer
     except ImportError as error:
-        raise ArgumentError(
+        raise InputError(
             f'--optimizer {name} needs the package pytorch_optimizer: pip install "lacuna[optimizers]"'
         ) from error
     build = getattr(pytorch_optimizer, class_name)
@@ -220,10 +221,10 @@ def ademamix(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim
     The slow mean comes in over all the steps of the run, as in the paper.
 
     Raises:
-        ArgumentError: the number of steps is not known, because only the clock ends the run.
+        InputError: the number of steps is not known, because only the clock ends the run.
     """
     if arguments.max_steps is None:
-        raise ArgumentError(
+        raise InputError(
             "--optimizer ademamix changes over the steps of the run and must know their number: "
             "give --max_steps or --max_epochs"
         )

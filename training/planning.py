@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from lacuna.common.errors import InputError
+
 from .arguments import Numbers, TrainingArguments, option
 from .devices import require_gpu
 from .environment import bf16_is_fast
-from .errors import ArgumentError
 from .flops import flops_per_token, peak_flops
 from .memory import Memory, largest_micro_batch, micro_batch_of, parameters_by_part, plan, trained_bytes
 from .stages import Stage, epochs_per_step, plan_stages, tokens_per_step
@@ -45,9 +46,9 @@ class PlanArguments:
         for name in ("num_devices", "memory_gb", "mfu", "watts"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ArgumentError(f"--{name} must be greater than 0, got {value}")
+                raise InputError(f"--{name} must be greater than 0, got {value}")
         if self.mfu > 1:
-            raise ArgumentError(f"--mfu is a share of the peak, at most 1, got {self.mfu}")
+            raise InputError(f"--mfu is a share of the peak, at most 1, got {self.mfu}")
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def _device_of(wanted: PlanArguments, arguments: TrainingArguments) -> _Device:
     """The device that is meant.
 
     Raises:
-        ArgumentError: it is not known.
+        InputError: it is not known.
     """
     name = wanted.device or (torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu")
     if name.lower() == "cpu":
@@ -107,7 +108,7 @@ def plan_run(
         wanted: for which devices.
 
     Raises:
-        ArgumentError: the options do not fit each other, the device is not known, or the model cannot be estimated.
+        InputError: the options do not fit each other, the device is not known, or the model cannot be estimated.
     """
     device = _device_of(wanted, arguments)
     is_auto = arguments.micro_batch_size == 0

@@ -14,6 +14,8 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
+from lacuna.common.errors import CorruptCheckpointError, InputError
+
 from . import sharding, zero
 from .adapters import Adapter, fingerprint_of_frozen, prepare
 from .arguments import TrainingArguments
@@ -29,7 +31,6 @@ from .checkpoints import (
 )
 from .compiling import compile_model, should_compile, warm_up
 from .environment import bf16_is_fast, keep_memory, processes, use_all_cores
-from .errors import ArgumentError, CorruptCheckpointError
 from .identity import changes, check_identity, check_skipped, identity_of, schedule_of, skipped_steps
 from .lock import hold
 from .memory import choose_micro_batch
@@ -148,7 +149,7 @@ def open_run(
     """Join the processes, make the optimizer, and go back to the newest checkpoint when resuming."""
     skipped_steps(arguments.skip_steps)  # a mistake is better told now
     if arguments.early_stopping_patience and not works[-1][1].num_eval_examples:
-        raise ArgumentError("--early_stopping_patience needs examples that are held out, and there are none")
+        raise InputError("--early_stopping_patience needs examples that are held out, and there are none")
     accelerator = _join(arguments)
     if accelerator.is_main_process:
         hold(Path(arguments.output_dir))
@@ -274,10 +275,10 @@ def _fitted(
     there is one of as many processes, so that what follows is the same to the bit.
 
     Raises:
-        ArgumentError: on all processes, though one row fits on all but one.
+        InputError: on all processes, though one row fits on all but one.
     """
     if sharding.is_sharded(model) or zero.asked_for():
-        raise ArgumentError("--micro_batch_size auto knows nothing of sharded weights and states; give it a number")
+        raise InputError("--micro_batch_size auto knows nothing of sharded weights and states; give it a number")
     sizes, trouble = progress.micro_batch_sizes, ""
     if len(sizes) != len(stages) or progress.num_processes != accelerator.num_processes:
         sizes = []
@@ -295,12 +296,12 @@ def _fitted(
                     optimizers=optimizers,
                 )
                 sizes.append(size)
-        except ArgumentError as error:
+        except InputError as error:
             trouble = str(error)
     answers = gather_object([(trouble, sizes)])
     for rank, (refusal, _) in enumerate(answers):
         if refusal:
-            raise ArgumentError(refusal if len(answers) == 1 else f"process {rank}: {refusal}")
+            raise InputError(refusal if len(answers) == 1 else f"process {rank}: {refusal}")
     smallest = [min(each) for each in zip(*(found for _, found in answers), strict=True)]
     return [replace(stage, micro_batch_size=size) for stage, size in zip(stages, smallest, strict=True)]
 
@@ -349,12 +350,12 @@ def _restore(
     output_dir = Path(plan.output_dir)
     checkpoint, notices = newest_checkpoint(output_dir)
     if checkpoint is None and (output_dir / "config.json").exists():
-        raise ArgumentError(f"--resume: the run in {output_dir} is finished, with no checkpoint to continue from")
+        raise InputError(f"--resume: the run in {output_dir} is finished, with no checkpoint to continue from")
     if checkpoint is None:
         return fresh, [], [*notices, f"no checkpoint in {output_dir}: starting from the beginning"]
     progress = read_progress(checkpoint)
     if plan.max_steps and progress.step > plan.max_steps:
-        raise ArgumentError(
+        raise InputError(
             f"--resume: the run in {output_dir} has made {progress.step:,} steps, and only {plan.max_steps:,} are "
             "asked for; give --max_steps, or whatever limits the run, more"
         )

@@ -23,8 +23,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from lacuna.common.errors import InputError
+
 from . import zero
-from .errors import ArgumentError
 
 _ASKED, _WHOLE_BETWEEN = "ACCELERATE_USE_FSDP", "FSDP_RESHARD_AFTER_FORWARD"
 _ELSEWHERE = {
@@ -52,21 +53,21 @@ def asked_for() -> bool:
     they are set by hand: ACCELERATE_USE_FSDP=true FSDP_VERSION=2.
 
     Raises:
-        ArgumentError: it asks for FSDP1, or for something else that is not done here.
+        InputError: it asks for FSDP1, or for something else that is not done here.
     """
     for variable, name in _ELSEWHERE.items():
         if _is_on(variable):
-            raise ArgumentError(
+            raise InputError(
                 f"{name} is not supported. What ZeRO-2 and ZeRO-3 save, FSDP2 saves too: start with "
                 "`accelerate launch --config_file recipes/accelerate/fsdp2.yaml`"
             )
     if not _is_on(_ASKED):
         return False
     if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
-        raise ArgumentError(f"FSDP_VERSION is {version}: set fsdp_version: 2 in the file that --config_file names")
+        raise InputError(f"FSDP_VERSION is {version}: set fsdp_version: 2 in the file that --config_file names")
     for variable, name in _REFUSED.items():
         if _is_on(variable):
-            raise ArgumentError(f"{name} is not supported: set it to false in the file that --config_file names")
+            raise InputError(f"{name} is not supported: set it to false in the file that --config_file names")
     return True
 
 
@@ -74,10 +75,10 @@ def check_optimizer(name: str) -> None:
     """Refuse an optimizer that is wrong on shards, or not known to be right.
 
     Raises:
-        ArgumentError: it is not among `OPTIMIZERS_ON_SHARDS`.
+        InputError: it is not among `OPTIMIZERS_ON_SHARDS`.
     """
     if name not in OPTIMIZERS_ON_SHARDS:
-        raise ArgumentError(
+        raise InputError(
             f"--optimizer {name} does not work on weights that are sharded; "
             f"use {', '.join(OPTIMIZERS_ON_SHARDS)}, or start without sharding (recipes/accelerate/ddp.yaml)"
         )
@@ -118,10 +119,10 @@ def shard(model: nn.Module, *, device: torch.device, dtype: torch.dtype | None =
             would have it.
 
     Raises:
-        ArgumentError: there is one process only, or nothing became a shard.
+        InputError: there is one process only, or nothing became a shard.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        raise ArgumentError(
+        raise InputError(
             "sharding was asked for, and there is one process; set num_processes to 2 or more in the file that "
             "--config_file names, or start with `torchrun --nproc_per_node 2`"
         )
@@ -145,7 +146,7 @@ def shard(model: nn.Module, *, device: torch.device, dtype: torch.dtype | None =
     for name in ("__module__", "__name__", "__qualname__"):  # which a saved folder, its code and its card are made of
         setattr(type(model), name, getattr(original, name))
     if not all(isinstance(weight, DTensor) for weight in model.parameters()):
-        raise ArgumentError(f"sharding was asked for, and weights of {original.__name__} were not sharded")
+        raise InputError(f"sharding was asked for, and weights of {original.__name__} were not sharded")
 
 
 def is_sharded(model: nn.Module) -> bool:

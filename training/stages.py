@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lacuna.common.errors import InputError
+
 from .arguments import TrainingArguments
-from .errors import ArgumentError
 from .order import Grouping
 from .work import Work
 
@@ -37,7 +38,7 @@ def plan_stages(
         works: pairs of the share of the run from which a work is learned, the first of them 0, and that work.
 
     Raises:
-        ArgumentError: a batch cannot be divided among the processes and micro-batches.
+        InputError: a batch cannot be divided among the processes and micro-batches.
     """
     stages: list[Stage] = []
     groupings: dict[int, Grouping | None] = {}
@@ -45,7 +46,7 @@ def plan_stages(
         work = [work for start, work in works if start <= at][-1]
         size = [size for start, size in zip(arguments.batch_size_at, arguments.batch_size, strict=True) if start <= at]
         if size[-1] > MOST_EPOCHS * work.num_examples:
-            raise ArgumentError(
+            raise InputError(
                 f"--batch_size {size[-1]:,}: a single step would see each of the {work.num_examples:,} examples "
                 f"{size[-1] // work.num_examples:,} times"
             )
@@ -64,14 +65,14 @@ def _grouping(work: Work, batch_size: int) -> Grouping | None:
 
 def _micro_batch_size(batch_size: int, asked: int | None, num_processes: int) -> int:
     if batch_size % num_processes:
-        raise ArgumentError(
+        raise InputError(
             f"--batch_size {batch_size} cannot be shared evenly by {num_processes} processes; "
             f"use a multiple of {num_processes}"
         )
     share = batch_size // num_processes
     micro = min(asked or share, share)
     if share % micro:
-        raise ArgumentError(
+        raise InputError(
             f"--micro_batch_size {micro} does not divide the {share} examples of one process "
             f"(--batch_size {batch_size} over {num_processes} processes)"
         )

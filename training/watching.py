@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import NumericsError
+from lacuna.common.errors import NumericsError
+
 from .run import Run
 from .stages import Stage
 

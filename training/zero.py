@@ -17,7 +17,7 @@ import torch.distributed as dist
 from accelerate.utils import DeepSpeedPlugin, is_deepspeed_available
 from torch import Tensor, nn
 
-from .errors import ArgumentError
+from lacuna.common.errors import InputError
 
 ASKED = "ACCELERATE_USE_DEEPSPEED"
 _FILE = "in the file that --config_file names"
@@ -40,41 +40,39 @@ def check(*, optimizer: str, max_grad_norm: float) -> dict[str, Any]:
     """DeepSpeed's configuration for a run, as far as accelerate's says anything that is carried out here.
 
     Raises:
-        ArgumentError: DeepSpeed is not installed, one process only, or something is asked for that is not done here.
+        InputError: DeepSpeed is not installed, one process only, or something is asked for that is not done here.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        raise ArgumentError(
+        raise InputError(
             f"DeepSpeed was asked for, and there is one process; set num_processes to 2 or more {_FILE}, or start "
             "with `torchrun --nproc_per_node 2`"
         )
     if optimizer != "adamw":
-        raise ArgumentError(
+        raise InputError(
             f"--optimizer {optimizer} does not work with DeepSpeed, which divides weights in the middle of matrices; "
             "use adamw, or recipes/accelerate/fsdp2.yaml"
         )
     if not is_deepspeed_available():
-        raise ArgumentError('DeepSpeed was asked for and is not installed: pip install "lacuna[deepspeed]"')
+        raise InputError('DeepSpeed was asked for and is not installed: pip install "lacuna[deepspeed]"')
     given = DeepSpeedPlugin().deepspeed_config
     zero = {name: value for name, value in given.get("zero_optimization", {}).items() if value != "auto"}
     if (stage := int(zero.get("stage", 0))) not in (1, 2):
-        raise ArgumentError(
+        raise InputError(
             f"zero_stage is {stage}: set it to 1 or 2 {_FILE}. For ZeRO-3 start with "
             "`accelerate launch --config_file recipes/accelerate/fsdp2.yaml`, which saves the same"
         )
     for name in ("offload_optimizer", "offload_param"):
         if (device := zero.pop(name, {}).get("device", "none")) != "none":
-            raise ArgumentError(f"{name}_device is {device}: set it to none {_FILE}, the only one that is supported")
+            raise InputError(f"{name}_device is {device}: set it to none {_FILE}, the only one that is supported")
     zero.pop("stage3_gather_16bit_weights_on_model_save", None)
     clip = given.get("gradient_clipping", "auto")
     if clip != "auto" and float(clip) != max_grad_norm:
-        raise ArgumentError(
-            f"gradient_clipping is {clip} {_FILE}, and --max_grad_norm {max_grad_norm}: make them agree"
-        )
+        raise InputError(f"gradient_clipping is {clip} {_FILE}, and --max_grad_norm {max_grad_norm}: make them agree")
     known = {*_DECIDED_HERE, "zero_optimization", "gradient_clipping"}
     for name, value in given.items():
         is_off = isinstance(value, dict) and value.get("enabled") is False
         if name not in known and not is_off:
-            raise ArgumentError(f"{name} is not supported with DeepSpeed: leave it out of DeepSpeed's configuration")
+            raise InputError(f"{name} is not supported with DeepSpeed: leave it out of DeepSpeed's configuration")
     # The engine counts micro-batches for itself unless it is told, as `accumulating` does: one makes a step.
     sizes = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "steps_per_print": 2**31}
     return {

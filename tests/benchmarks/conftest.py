@@ -5,6 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+
 from lacuna.corpus import builtin_documents
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from ablation_report import summarize
+from processes import run
+from variants import BASES, NOTHING, VARIANTS
+
 from lacuna.modeling import LacunaConfig
 from lacuna.objectives import ObjectiveArguments
 from lacuna.training import TrainingArguments
-from processes import run
-from variants import BASES, NOTHING, VARIANTS
 
 
 @pytest.mark.parametrize("study", list(BASES))

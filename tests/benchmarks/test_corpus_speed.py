@@ -6,8 +6,9 @@ import statistics
 from pathlib import Path
 
 import pytest
-from lacuna.tokenization import save_tokenizer, train_bpe
 from processes import run
+
+from lacuna.tokenization import save_tokenizer, train_bpe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

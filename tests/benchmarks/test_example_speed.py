@@ -6,8 +6,9 @@ import statistics
 from pathlib import Path
 
 import pytest
-from lacuna.objectives import OBJECTIVES
 from processes import run
+
+from lacuna.objectives import OBJECTIVES
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "example_speed.py"
 

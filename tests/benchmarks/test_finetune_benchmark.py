@@ -9,8 +9,9 @@ import finetune
 import finetune_tasks
 import pytest
 from finetune_report import summarize, to_markdown
-from lacuna.corpus import builtin_questions
 from processes import run
+
+from lacuna.corpus import builtin_questions
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from held_out import IGNORED, HeldOut, Kind, encode_lines, find_split, group_texts, mask_rows, open_material, score
-from lacuna import modeling
 from parts import Budget
 from peers import PEERS, batches, train_peer
+
+from lacuna import modeling
 
 
 def test_texts_are_joined_and_cut() -> None:

@@ -5,8 +5,9 @@ import statistics
 from pathlib import Path
 
 import pytest
-from lacuna.training.optimizers import OPTIMIZERS
 from processes import run
+
+from lacuna.training.optimizers import OPTIMIZERS
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from lacuna.corpus import CorpusError, open_store
+
+from lacuna.common.errors import InputError
+from lacuna.corpus import open_store
 from lacuna.tokenization import save_tokenizer, train_bpe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -167,7 +169,7 @@ def test_a_disk_that_takes_no_more(recipe: Recipe, num_workers: str) -> None:
     )
     assert done.returncode == 5, done.stderr
     assert done.stderr.startswith("error: cannot write store: ") and "Make room" in done.stderr
-    with pytest.raises(CorpusError):
+    with pytest.raises(InputError):
         open_store(recipe.folder / "store")
 
 

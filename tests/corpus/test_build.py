@@ -16,23 +16,15 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from lacuna.corpus import (
-    CorpusError,
-    StorageError,
-    TextArguments,
-    TokenStore,
-    WorkerError,
-    open_store,
-    open_text,
-    prepare_store,
-    split_sentences,
-)
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from lacuna.common.errors import InputError, StorageError, WorkerError
+from lacuna.corpus import TextArguments, TokenStore, open_store, open_text, prepare_store, split_sentences
 from lacuna.corpus import build as build_module
 from lacuna.corpus import pieces as pieces_module
 from lacuna.corpus.text import Text
 from lacuna.tokenization import tokenizer_fingerprint, train_bpe
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -166,7 +158,7 @@ def test_documents_of_which_the_tokenizer_makes_nothing_are_counted(tmp_path: Pa
     store = prepare(write_rows(tmp_path / "rows.jsonl", ["ab", "xyz", "ba"]), words, tmp_path / "store")
     assert store.manifest["dropped"] == {"without tokens": 1}
     assert [store.document_tokens(0).tolist(), store.document_tokens(1).tolist()] == [[0, 1], [1, 0]]
-    with pytest.raises(CorpusError, match="no text to tokenize"):
+    with pytest.raises(InputError, match="no text to tokenize"):
         prepare(write_rows(tmp_path / "rows.jsonl", ["xyz"]), words, tmp_path / "other")
     assert sorted(os.listdir(tmp_path)) == ["rows.jsonl", "store"]
 
@@ -384,7 +376,7 @@ def test_what_an_older_build_left_is_removed_and_never_opened(
         (tmp_path / name / "store" / "00000").mkdir(parents=True)
         (tmp_path / name / "store" / "00000" / "tokens.bin").write_bytes(b"\0\0")
     (tmp_path / ".store.lock").touch()
-    with pytest.raises(CorpusError, match="no such folder"):
+    with pytest.raises(InputError, match="no such folder"):
         open_store(tmp_path / "store")
     prepare(write_rows(tmp_path / "rows.jsonl", DOCUMENTS), tokenizer, tmp_path / "store")
     assert sorted(os.listdir(tmp_path)) == ["rows.jsonl", "store"]
@@ -392,7 +384,7 @@ def test_what_an_older_build_left_is_removed_and_never_opened(
 
 def test_a_folder_that_is_no_store_is_not_touched(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(CorpusError, match="not a token store"):
+    with pytest.raises(InputError, match="not a token store"):
         prepare(write_rows(tmp_path / "rows.jsonl", DOCUMENTS), tokenizer, tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
@@ -457,11 +449,11 @@ def test_shards_with_other_arguments_are_refused(tokenizer: PreTrainedTokenizerF
         ({"num_shards": 4, "shard": 1, "tokenizer_fingerprint": "t2"}, "another tokenizer"),
         ({"num_shards": 1}, "--num_shards 4 .here 1."),
     ):
-        with pytest.raises(CorpusError, match=f"{message}.*rm -r") as caught:
+        with pytest.raises(InputError, match=f"{message}.*rm -r") as caught:
             prepare_store(text=text, **options | changed)
         assert caught.value.exit_code == 2
     (tmp_path / "text" / "00.txt").write_text("Another text.")
-    with pytest.raises(CorpusError, match="other data"):
+    with pytest.raises(InputError, match="other data"):
         prepare_store(text=lines_of([str(tmp_path / "text")]), num_shards=4, shard=1, **options)
 
 
@@ -480,7 +472,7 @@ def test_shards_with_other_arguments_are_refused(tokenizer: PreTrainedTokenizerF
 def test_impossible_options_are_refused(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(CorpusError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         prepare(write_rows(tmp_path / "rows.jsonl", DOCUMENTS), tokenizer, tmp_path / "store", **options)
     assert caught.value.exit_code == 2
     assert os.listdir(tmp_path) == ["rows.jsonl"]
@@ -498,7 +490,7 @@ def test_text_that_cannot_be_used_leaves_nothing(
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write("{broken")
     text = open_text(TextArguments(data=[str(tmp_path / "rows.jsonl")]))
-    with pytest.raises(CorpusError, match=r"rows\.jsonl:7: not valid JSON"):
+    with pytest.raises(InputError, match=r"rows\.jsonl:7: not valid JSON"):
         prepare(text, tokenizer, tmp_path / "store", num_workers=num_workers)
     assert os.listdir(tmp_path) == ["rows.jsonl"]
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lacuna.corpus import CorpusError, StorageError, TextArguments, TokenStore, open_store, open_text, prepare_store
+from transformers import PreTrainedTokenizerFast
+
+from lacuna.common.errors import InputError, StorageError
+from lacuna.corpus import TextArguments, TokenStore, open_store, open_text, prepare_store
 from lacuna.corpus import build as build_module
 from lacuna.corpus import pieces as pieces_module
 from lacuna.tokenization import train_bpe
-from transformers import PreTrainedTokenizerFast
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def test_a_build_of_too_many_shards_says_which_limit_will_do_and_keeps_its_piece
     assert "were ready and are kept" in capsys.readouterr().err
     monkeypatch.setattr(build_module, "LARGE_DOCUMENT_BYTES", 16)
     (tmp_path / "b.txt").write_text("The cat sat. " * 10_000)
-    with pytest.raises(CorpusError, match="makes more than 256 shards") as early:
+    with pytest.raises(InputError, match="makes more than 256 shards") as early:
         prepare([f"{tmp_path}/b.txt"], tokenizer, tmp_path / "other", max_shard_bytes=1)
     assert early.value.exit_code == 2 and sorted(os.listdir(tmp_path)) == ["a.txt", "b.txt", "store"]
 
@@ -87,7 +89,7 @@ def test_weights_of_a_store_that_is_there_are_checked_too(tokenizer: PreTrainedT
         (tmp_path / name).write_text("The cat sat.")
     data = [f"{tmp_path}/a.txt", f"{tmp_path}/b.txt"]
     assert prepare(data, tokenizer, tmp_path / "store") is not None
-    with pytest.raises(CorpusError, match=r"no document of .*b\.txt is left"):
+    with pytest.raises(InputError, match=r"no document of .*b\.txt is left"):
         prepare([f"{name}:1" for name in data], tokenizer, tmp_path / "store")
     assert open_store(tmp_path / "store").source_weights is None
 
@@ -113,11 +115,11 @@ def test_a_place_that_is_a_link_and_names_that_are_none(tokenizer: PreTrainedTok
         assert prepare([f"{tmp_path}/a.txt"], tokenizer, tmp_path / "link") is not None
         assert (tmp_path / "link").is_symlink() and open_store(tmp_path / "target").num_documents == 1
     for place in ("", ".", "..", "/"):
-        with pytest.raises(CorpusError, match="has no name of its own"):
+        with pytest.raises(InputError, match="has no name of its own"):
             prepare([f"{tmp_path}/a.txt"], tokenizer, place)
-    with pytest.raises(CorpusError, match="empty name"):
+    with pytest.raises(InputError, match="empty name"):
         open_text(TextArguments(data=[""]))
-    with pytest.raises(CorpusError, match="no such user"):
+    with pytest.raises(InputError, match="no such user"):
         open_text(TextArguments(data=["~nobody-of-this-name/x"]))
 
 
@@ -129,5 +131,5 @@ def test_the_allowance_of_bad_records_is_for_all_parts_together(
     data = [f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl"]
     options = {"on_bad_record": "skip", "num_shards": 2}
     assert prepare(data, tokenizer, tmp_path / "store", shard=0, **options) is None
-    with pytest.raises(CorpusError, match=r"2 of 4 records are bad.*one in a thousand"):
+    with pytest.raises(InputError, match=r"2 of 4 records are bad.*one in a thousand"):
         prepare(data, tokenizer, tmp_path / "store", shard=1, **options)

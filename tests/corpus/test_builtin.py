@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from lacuna.corpus import CorpusError, builtin_documents, split_sentences
+
+from lacuna.common.errors import InputError
 from lacuna.corpus import builtin as builtin_module
+from lacuna.corpus import builtin_documents, split_sentences
 from lacuna.corpus.builtin import builtin_fingerprint, read_library, read_topics
 
 
@@ -95,6 +97,6 @@ def outer():
 
 def test_an_interpreter_without_source_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtin_module, "_root", lambda: tmp_path)
-    with pytest.raises(CorpusError, match="--data"):
+    with pytest.raises(InputError, match="--data"):
         read_library.__wrapped__()
     assert read_topics.__wrapped__() == ()

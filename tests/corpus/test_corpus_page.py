@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
 from lacuna.corpus import StoreArguments, TextArguments, open_text
 from lacuna.tokenization import save_tokenizer, train_bpe
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.corpus import CorpusError, TextArguments, duplicates, open_text, prepare_store
+
+from lacuna.common.errors import InputError
+from lacuna.corpus import TextArguments, duplicates, open_text, prepare_store
 from lacuna.corpus.duplicates import DocumentSet, find_equal, find_near, make_shingles, make_signature
 from lacuna.tokenization import train_bpe
 
@@ -154,6 +156,6 @@ def test_the_library_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> No
     duplicates.check_near_duplicates(0.0)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     duplicates.check_near_duplicates(0.0)
-    with pytest.raises(CorpusError, match=r'not installed\. Install it: pip install -e "\.\[dedup\]"') as caught:
+    with pytest.raises(InputError, match=r'not installed\. Install it: pip install -e "\.\[dedup\]"') as caught:
         duplicates.check_near_duplicates(0.8)
     assert caught.value.exit_code == 2

@@ -9,11 +9,12 @@ import pytest
 import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers.pre_tokenizers import ByteLevel
+
 from lacuna.corpus import encoding
 from lacuna.corpus.encoding import GPT2_PATTERN, SentenceEncoder, token_dtype
 from lacuna.tokenization.patterns import NORMALIZERS, PATTERNS
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
-from tokenizers.pre_tokenizers import ByteLevel
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"

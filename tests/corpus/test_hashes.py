@@ -7,7 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from lacuna.corpus import CorpusError, hashes
+
+from lacuna.common.errors import InputError
+from lacuna.corpus import hashes
 from lacuna.corpus.hashes import hash_files
 
 
@@ -95,5 +97,5 @@ def test_several_at_once_leave_a_whole_cache(tmp_path: Path, cache: Path) -> Non
 
 
 def test_a_file_that_went_away(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"a\.txt is no longer there"):
+    with pytest.raises(InputError, match=r"a\.txt is no longer there"):
         hash_files([tmp_path / "a.txt"])

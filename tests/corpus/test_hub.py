@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lacuna.corpus import CorpusError, HubError, hub, open_text
+
+from lacuna.common.errors import HubError, InputError
+from lacuna.corpus import hub, open_text
 from lacuna.corpus.arguments import TextArguments
 from lacuna.corpus.hub import is_hub_name, open_dataset
 
@@ -99,7 +101,7 @@ def endpoint() -> Iterator[str]:
 
 SCRIPT = """
 import json
-from lacuna.corpus import CorpusError, open_text
+from lacuna.corpus import InputError, open_text
 from lacuna.corpus.arguments import TextArguments
 
 def opened(*data, **options):
@@ -116,7 +118,7 @@ for name, options in [("me/missing", {}), ("me/gated", {}), ("me/good", {"datase
                       ("me/good", {"dataset_config": "no"}), ("me/good", {"text_column": "body"})]:
     try:
         list(opened(name, **options).texts())
-    except CorpusError as error:
+    except InputError as error:
         errors[" ".join([name, *options])] = [error.exit_code, str(error)]
 print(json.dumps({**results, "errors": errors}))
 """
@@ -197,5 +199,5 @@ def test_a_split_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     splits = {"test": Split(), "train": Split()}
     assert open_dataset(name="a/b", config="c", split=None).split == "train"
     splits = {"test": Split(), "valid": Split()}
-    with pytest.raises(CorpusError, match="several splits; name one with --dataset_split: test, valid"):
+    with pytest.raises(InputError, match="several splits; name one with --dataset_split: test, valid"):
         open_dataset(name="a/b", config=None, split=None)

@@ -12,7 +12,9 @@ import numpy as np
 import processes
 import psutil
 import pytest
-from lacuna.corpus import CorpusError, open_store
+
+from lacuna.common.errors import InputError
+from lacuna.corpus import open_store
 from lacuna.tokenization import save_tokenizer, train_bpe
 
 # Small pieces, so that as much is half-done here as in a corpus of gigabytes.
@@ -68,7 +70,7 @@ def check_kills(folder: Path, *, count: int, seed: int) -> None:
         for half in [folder / "store", *folder.glob(".store.building-*/store")]:
             try:
                 open_store(half, verify=True)
-            except CorpusError:
+            except InputError:
                 continue
             assert contents(half) == expected
         if (folder / "store").exists():

@@ -12,7 +12,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import test_hub
-from lacuna.corpus import CorpusError, HubError, read_labelled, read_parallel
+
+from lacuna.common.errors import HubError, InputError
+from lacuna.corpus import read_labelled, read_parallel
 from lacuna.corpus.formats import read_rows
 from lacuna.corpus.label_features import label_names, with_names
 
@@ -92,11 +94,9 @@ def test_folders_saved_by_datasets(tmp_path: Path) -> None:
     assert [row.fields for row in read_labelled(tmp_path / "both", "test")] == [{"text": "test", "label": "yes"}]
     assert [row.fields for row in read_labelled(f"{tmp_path}/both:test")] == [{"text": "test", "label": "yes"}]
     assert [row.fields for row in read_labelled(str(tmp_path / "one"))] == [{"text": "test", "label": "yes"}]
-    with pytest.raises(
-        CorpusError, match=r"has no split 'dev'; write one behind its name \(FOLDER:SPLIT\): train, te"
-    ):
+    with pytest.raises(InputError, match=r"has no split 'dev'; write one behind its name \(FOLDER:SPLIT\): train, te"):
         read_labelled(f"{tmp_path}/both:dev")
-    with pytest.raises(CorpusError, match="is a folder that `datasets` has not saved"):
+    with pytest.raises(InputError, match="is a folder that `datasets` has not saved"):
         read_labelled(tmp_path)
 
 
@@ -146,14 +146,14 @@ def test_columns_of_conll(tmp_path: Path) -> None:
 )
 def test_broken_columns_are_named(tmp_path: Path, content: str, message: str) -> None:
     path = write(tmp_path / "a.conll", content)
-    with pytest.raises(CorpusError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_labelled(path)
     assert caught.value.exit_code == 2
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_bytes(b"a\tO\n\xe9\tO\n")
-    with pytest.raises(CorpusError, match=r"a.conll:2: not valid UTF-8 \(0xe9\)"):
+    with pytest.raises(InputError, match=r"a.conll:2: not valid UTF-8 \(0xe9\)"):
         read_labelled(tmp_path / "a.conll")
 
 
@@ -172,7 +172,7 @@ def test_universal_dependencies(tmp_path: Path) -> None:
         {"tokens": ["vamos", "nos"], "tags": ["VERB", "PRON"], "xpos": ["V", "P"]},
         {"tokens": ["mar"], "tags": ["NOUN"], "xpos": ["N"]},
     ]
-    with pytest.raises(CorpusError, match=r"a.conllu:1: 2 columns; a .conllu file has 10"):
+    with pytest.raises(InputError, match=r"a.conllu:1: 2 columns; a .conllu file has 10"):
         read_labelled(write(tmp_path / "a.conllu", "a\tO\n"))
 
 
@@ -195,13 +195,13 @@ def test_parallel_lines(tmp_path: Path) -> None:
         ("one", "eins", 1), ("", "", 2), ("two", "zwei", 3)
     ]  # fmt: skip
     write(target, "eins\nzwei\n")
-    with pytest.raises(CorpusError, match=r"a.en has 3 lines and .*a.de has 2: line N of one must belong"):
+    with pytest.raises(InputError, match=r"a.en has 3 lines and .*a.de has 2: line N of one must belong"):
         read_parallel(source, target)
-    with pytest.raises(CorpusError, match=r"a.de:3: line 3 is empty, and that of the other file is not: fill it in"):
+    with pytest.raises(InputError, match=r"a.de:3: line 3 is empty, and that of the other file is not: fill it in"):
         read_parallel(write(source, "a\n\nc\nd\n"), write(target, "eins\n\n \nvier\n"))
-    with pytest.raises(CorpusError, match=r"a.de is empty"):
+    with pytest.raises(InputError, match=r"a.de is empty"):
         read_parallel(source, write(target, "\n"))
-    with pytest.raises(CorpusError, match=r"no file .*a.fr. Did you mean"):
+    with pytest.raises(InputError, match=r"no file .*a.fr. Did you mean"):
         read_parallel(source, tmp_path / "a.fr")
 
 
@@ -217,7 +217,7 @@ def test_real_parallel_lines(shared_data: Path) -> None:
 def test_tagged_sentences_are_no_table(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, "one text\tanother\t0.5\n")
     message = r"has the ending '.(txt|conll)'; rows are read from .jsonl, .*call it .tsv"
-    with pytest.raises(CorpusError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_labelled(path, tagged=False)
     assert caught.value.exit_code == 2
     assert len(read_labelled(write(tmp_path / "pairs.tsv", "a\tb\nx\ty\n"), tagged=False)) == 1
@@ -246,7 +246,7 @@ def test_tagged_sentences_are_no_table(tmp_path: Path, name: str) -> None:
 def test_first_lines_that_name_no_columns(tmp_path: Path, name: str, content: str, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
-    with pytest.raises(CorpusError, match=f"{name}:1: .*{message}") as caught:
+    with pytest.raises(InputError, match=f"{name}:1: .*{message}") as caught:
         read_labelled(path)
     assert caught.value.exit_code == 2
 
@@ -263,19 +263,19 @@ def test_first_lines_that_are_as_they_should_be(tmp_path: Path) -> None:
 
 
 def test_endings_that_are_not_read_are_not_offered(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"labelled rows are read from [^:]*\.parquet, each also with .gz"):
+    with pytest.raises(InputError, match=r"labelled rows are read from [^:]*\.parquet, each also with .gz"):
         read_labelled(write(tmp_path / "a.xlsx", "x"), tagged=False)
-    with pytest.raises(CorpusError, match=r"labelled rows are read from .*\.conll, .*each also with .gz"):
+    with pytest.raises(InputError, match=r"labelled rows are read from .*\.conll, .*each also with .gz"):
         read_labelled(write(tmp_path / "a.xlsx", "x"))
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", "{}")
-    with pytest.raises(CorpusError, match=r"there is no file or folder .*trian.jsonl. Did you mean .*train.jsonl"):
+    with pytest.raises(InputError, match=r"there is no file or folder .*trian.jsonl. Did you mean .*train.jsonl"):
         read_labelled(tmp_path / "trian.jsonl")
-    with pytest.raises(CorpusError, match=r"has the ending '.docx'; labelled rows are read from .jsonl, .json, .csv"):
+    with pytest.raises(InputError, match=r"has the ending '.docx'; labelled rows are read from .jsonl, .json, .csv"):
         read_labelled(write(tmp_path / "a.docx", "x"))
-    with pytest.raises(CorpusError, match="OWNER/NAME:CONFIG:SPLIT"):
+    with pytest.raises(InputError, match="OWNER/NAME:CONFIG:SPLIT"):
         read_labelled("me/good:a:b:c")
     with pytest.raises(
         HubError, match=r"^me/good: there is no such file or folder, and the dataset me/good of the Hub"
@@ -306,12 +306,12 @@ dataset_info:
 """
 SCRIPT = """
 import json
-from lacuna.corpus import CorpusError, read_labelled
+from lacuna.corpus import InputError, read_labelled
 
 def rows(name, split=None):
     try:
         return [[row.fields, row.path, row.line] for row in read_labelled(name, split)]
-    except CorpusError as error:
+    except InputError as error:
         return [error.exit_code, str(error)]
 
 names = ["me/good:first", "me/good:first:test", "me/good:second", "me/good:third", "me/good:first:dev",

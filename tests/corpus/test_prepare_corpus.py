@@ -7,6 +7,7 @@ from pathlib import Path
 
 import processes
 import pytest
+
 from lacuna.corpus import open_store
 from lacuna.tokenization import save_tokenizer, tokenizer_fingerprint, train_bpe
 

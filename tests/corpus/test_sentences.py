@@ -5,6 +5,7 @@ import time
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from lacuna.corpus import split_sentences
 from lacuna.corpus.sentences import MAX_CHARACTERS
 from lacuna.tokenization import train_bpe

@@ -9,7 +9,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import zstandard
-from lacuna.corpus import CorpusError, find_files, open_text, read_records
+
+from lacuna.common.errors import InputError
+from lacuna.corpus import find_files, open_text, read_records
 from lacuna.corpus.arguments import TextArguments
 
 ROWS = [{"text": "first text", "label": "a"}, {"text": 'second, "quoted"', "label": "b"}]
@@ -20,7 +22,7 @@ def documents(*paths: Path | str, **options: str) -> list[str]:
 
 
 def failure(*paths: Path | str, **options: str) -> str:
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(InputError) as caught:
         documents(*paths, **options)
     assert caught.value.exit_code == 2
     return str(caught.value)
@@ -84,7 +86,7 @@ def test_missing_files_name_their_neighbours(tmp_path: Path) -> None:
     assert "no file or folder" in message and "train.txt?" in message
     assert "does not exist either" in failure(tmp_path / "nowhere" / "a.txt")
     assert "no file matches" in failure(tmp_path / "*.jsonl")
-    with pytest.raises(CorpusError, match=r"train\.txt\?"):
+    with pytest.raises(InputError, match=r"train\.txt\?"):
         next(read_records(tmp_path / "trian.txt"))
 
 
@@ -93,7 +95,7 @@ def test_folders_without_text_say_what_they_hold(tmp_path: Path) -> None:
     write(tmp_path / "a.docx", "x")
     assert "only .docx" in failure(tmp_path)
     assert "'.docx'" in failure(tmp_path / "a.docx")
-    with pytest.raises(CorpusError, match=r"'\.docx'"):
+    with pytest.raises(InputError, match=r"'\.docx'"):
         next(read_records(tmp_path / "a.docx"))
 
 
@@ -177,9 +179,9 @@ def test_records_may_be_compressed(tmp_path: Path) -> None:
     content = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
     for name, data in {"a.jsonl.gz": gzip.compress(content), "a.JSONL.ZST": zstandard.compress(content)}.items():
         assert [record.fields for record in read_records(write(tmp_path / name, data))] == ROWS
-    with pytest.raises(CorpusError, match="broken gzip archive"):
+    with pytest.raises(InputError, match="broken gzip archive"):
         list(read_records(write(tmp_path / "b.jsonl.gz", gzip.compress(content)[:-9])))
-    with pytest.raises(CorpusError, match="has the ending"):
+    with pytest.raises(InputError, match="has the ending"):
         list(read_records(write(tmp_path / "b.gz", gzip.compress(content))))
 
 
@@ -251,7 +253,7 @@ def test_folders_saved_by_datasets(tmp_path: Path) -> None:
         return list(open_text(TextArguments(data=[str(tmp_path / "several")], **options)).texts())
 
     assert texts() == ["a"] and texts(dataset_split="test") == ["b"]
-    with pytest.raises(CorpusError, match=r"several has no split 'dev'; name one with --dataset_split: train, test"):
+    with pytest.raises(InputError, match=r"several has no split 'dev'; name one with --dataset_split: train, test"):
         texts(dataset_split="dev")
     assert "there is no column 'body'" in failure(tmp_path / "one", text_column="body")
     (tmp_path / "one").rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))

@@ -13,10 +13,12 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.corpus import CorpusError, TextArguments, TokenStore, open_store, open_text, prepare_store
+from transformers import PreTrainedTokenizerFast
+
+from lacuna.common.errors import InputError
+from lacuna.corpus import TextArguments, TokenStore, open_store, open_text, prepare_store
 from lacuna.corpus.store import JoinedArray
 from lacuna.tokenization import train_bpe
-from transformers import PreTrainedTokenizerFast
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -137,7 +139,7 @@ def test_workers_that_do_not_fork_get_the_path(build: Build, tmp_path: Path) -> 
     assert function(*arguments[:2], [1.0]).source_weights == [1.0]  # those it had, not those on the disk
     assert function(*arguments).num_tokens == store.num_tokens
     build("Something else.")
-    with pytest.raises(CorpusError, match="replaced by another store"):
+    with pytest.raises(InputError, match="replaced by another store"):
         function(*arguments)
 
 
@@ -182,7 +184,7 @@ def test_the_report_names_sources_and_what_was_dropped(tokenizer: PreTrainedToke
     (tmp_path / "b.txt").write_text("A new one.\n\nThe cat\nsat.")
     (tmp_path / "c.txt").write_text("A new one.\n\nThe cat\nsat.")
     arguments = TextArguments(data=[f"{tmp_path}/{name}" for name in ("a.jsonl:1", "b.txt:3", "c.txt:0.0001")])
-    with pytest.raises(CorpusError, match=r"no document of .*c\.txt is left"):
+    with pytest.raises(InputError, match=r"no document of .*c\.txt is left"):
         prepare_store(
             text=open_text(arguments), tokenizer=tokenizer, tokenizer_fingerprint="t", output_dir=tmp_path / "store"
         )
@@ -224,15 +226,13 @@ def test_each_damaged_file_is_named(build: Build, tmp_path: Path) -> None:
     for file in every_file(store):
         data = file.read_bytes()
         file.unlink()
-        with pytest.raises(CorpusError, match=rf"{file.parent.name}/{file.name} is missing, its manifest says"):
+        with pytest.raises(InputError, match=rf"{file.parent.name}/{file.name} is missing, its manifest says"):
             open_store(store)
         file.write_bytes(data[:-1])
-        with pytest.raises(
-            CorpusError, match=rf"{file.name} has {len(data) - 1} bytes, its manifest says {len(data)}"
-        ):
+        with pytest.raises(InputError, match=rf"{file.name} has {len(data) - 1} bytes, its manifest says {len(data)}"):
             open_store(store)
         file.write_bytes(data[:-9] + bytes([data[-9] ^ 4]) + data[-8:])
-        with pytest.raises(CorpusError, match=rf"{file.parent.name}/{file.name} has changed"):
+        with pytest.raises(InputError, match=rf"{file.parent.name}/{file.name} has changed"):
             open_store(store, verify=True)
         file.write_bytes(data)
     open_store(store, verify=True)
@@ -251,17 +251,17 @@ def test_each_damaged_file_is_named(build: Build, tmp_path: Path) -> None:
 def test_a_manifest_of_something_else_is_refused(build: Build, tmp_path: Path, content: str, message: str) -> None:
     build(*LINES)
     (tmp_path / "store" / "manifest.json").write_text(content)
-    with pytest.raises(CorpusError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         open_store(tmp_path / "store")
     assert caught.value.exit_code == 2
     assert build(*LINES).num_documents == 60  # and built again
 
 
 def test_what_is_no_store_says_so(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="no such folder"):
+    with pytest.raises(InputError, match="no such folder"):
         open_store(tmp_path / "store")
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(CorpusError, match=r"there is no manifest\.json in it"):
+    with pytest.raises(InputError, match=r"there is no manifest\.json in it"):
         open_store(tmp_path)
 
 

@@ -9,8 +9,9 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from lacuna.common.errors import BadRecord, InputError
 from lacuna.corpus import streams
-from lacuna.corpus.errors import BadRecord, CorpusError
 from lacuna.corpus.streams import CHUNK_BYTES, Line, Progress, open_stream, read_lines
 
 PACKERS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
@@ -52,7 +53,7 @@ def test_a_truncated_archive_is_not_a_short_text(tmp_path: Path, ending: str, ke
     packed = packed[: int(kept * len(packed)) if 0 < kept < 1 else int(kept)]
     for before in (b"", PACKERS[ending](b"a whole one")):
         path.write_bytes(before + packed)
-        with pytest.raises(CorpusError, match=rf"a\.txt\{ending} is a broken .* near byte {len(before + packed)}"):
+        with pytest.raises(InputError, match=rf"a\.txt\{ending} is a broken .* near byte {len(before + packed)}"):
             read_all(path)
 
 
@@ -61,10 +62,10 @@ def test_a_damaged_archive_is_an_error(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(b"some text " * 100))
     packed[-6] ^= 1  # of the checksum
     path.write_bytes(bytes(packed))
-    with pytest.raises(CorpusError, match="incorrect data check"):
+    with pytest.raises(InputError, match="incorrect data check"):
         read_all(path)
     path.write_bytes(b"not compressed at all")
-    with pytest.raises(CorpusError, match="broken gzip archive"):
+    with pytest.raises(InputError, match="broken gzip archive"):
         read_all(path)
 
 
@@ -102,14 +103,14 @@ def test_lines_are_those_of_the_whole_whatever_the_chunks(
 # What reading takes beyond the interpreter and its libraries, which are there before the line is read.
 MEASURE = """
 import resource, sys
-from lacuna.corpus import CorpusError, open_text
+from lacuna.corpus import InputError, open_text
 from lacuna.corpus.arguments import TextArguments
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 import pyarrow
 before = peak()
 try:
     list(open_text(TextArguments(data=[sys.argv[1]], document_boundary="line")).documents())
-except CorpusError as error:
+except InputError as error:
     print(error)
 text = open_text(TextArguments(data=[sys.argv[1]], document_boundary="line", on_bad_record="skip"))
 print([document.text for document in text.documents()], text.dropped)

@@ -15,7 +15,9 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.corpus import CorpusError, Text, builtin_documents, open_text
+
+from lacuna.common.errors import InputError
+from lacuna.corpus import Text, builtin_documents, open_text
 from lacuna.corpus import text as text_module
 from lacuna.corpus.arguments import TextArguments
 
@@ -36,7 +38,7 @@ def texts(*data: Path | str, **options: object) -> list[str]:
 
 
 def failure(*data: Path | str, **options: object) -> str:
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(InputError) as caught:
         texts(*data, **options)
     assert caught.value.exit_code == 2
     return str(caught.value)
@@ -189,7 +191,7 @@ def test_shards_are_balanced_by_bytes(tmp_path: Path) -> None:
         write(tmp_path / f"{number}.txt", "x" * size)
     text = opened(tmp_path)
     assert [text.shard_bytes(shard=k, num_shards=3) for k in range(3)] == [1000, 1000, 1000]
-    with pytest.raises(CorpusError, match="--shard must be from 0 to 2"):
+    with pytest.raises(InputError, match="--shard must be from 0 to 2"):
         text.documents(shard=3, num_shards=3)
 
 
@@ -238,19 +240,19 @@ def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
     next(documents)
     with file.open("a") as more:
         more.write('{"text": "two"}\n')
-    with pytest.raises(CorpusError, match=r"a\.jsonl changed while it was read: it had 1,600 bytes and has 1,616 now"):
+    with pytest.raises(InputError, match=r"a\.jsonl changed while it was read: it had 1,600 bytes and has 1,616 now"):
         list(documents)
-    with pytest.raises(CorpusError, match="changed while"):
+    with pytest.raises(InputError, match="changed while"):
         next(text.documents())
-    with pytest.raises(CorpusError, match="changed while"):
+    with pytest.raises(InputError, match="changed while"):
         assert text.fingerprint
     text = opened(file)
     os.utime(file, ns=(1, 1))
-    with pytest.raises(CorpusError, match="changed while it was read\\. Start again"):
+    with pytest.raises(InputError, match="changed while it was read\\. Start again"):
         list(text.documents())
     text = opened(file)
     file.unlink()
-    with pytest.raises(CorpusError, match=r"a\.jsonl is no longer there"):
+    with pytest.raises(InputError, match=r"a\.jsonl is no longer there"):
         list(text.documents())
 
 
@@ -294,7 +296,7 @@ def test_more_than_one_bad_record_in_a_thousand_is_too_many(tmp_path: Path) -> N
     assert "4 of 3,014 records are bad" in message and f"{file}:3001: not valid JSON" in message
     write(file, "bad\n" * 50 + GOOD * 100_000)
     documents = opened(file, on_bad_record="skip").documents()
-    with pytest.raises(CorpusError, match="50 of 1,000 records"):  # early, not after the whole
+    with pytest.raises(InputError, match="50 of 1,000 records"):  # early, not after the whole
         list(documents)
     write(file, GOOD + "bad\n" * 2)
     assert "2 of 3 records" in failure(file, on_bad_record="skip")

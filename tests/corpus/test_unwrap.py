@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from lacuna.corpus import open_text
 from lacuna.corpus.arguments import TextArguments
 from lacuna.corpus.unwrap import Margin, find_margin, unwrap

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from lacuna.tokenization import adapt_tokenizer, train_bpe
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from lacuna.tokenization import adapt_tokenizer, train_bpe
 
 TEXT = "The cats sit on the mat. A dog runs to the river, and the cats run. Who sees the dogs? She does. " * 4
 

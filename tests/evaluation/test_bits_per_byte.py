@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from lacuna.evaluation import EvaluationError, LanguageModel, NumericsError, measure_bits_per_byte
+
+from lacuna.common.errors import InputError, NumericsError
+from lacuna.evaluation import LanguageModel, measure_bits_per_byte
 from lacuna.evaluation.bits_per_byte import MASK_SEED, cut_windows, text_units
 
 DOCUMENTS = ["The cats sit on the mat.", "A dog runs – 日本 🦊 – to the river. " * 3, "", "é"]
@@ -155,7 +157,7 @@ def test_the_name_of_a_special_token_is_text(tokenizer, make_model):
 )
 def test_mistakes(tokenizer, make_model, options, message):
     language_model = LanguageModel.of(model=make_model("causal"), tokenizer=tokenizer)
-    with pytest.raises(EvaluationError, match=message):
+    with pytest.raises(InputError, match=message):
         measure_bits_per_byte(language_model=language_model, **options)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import processes
 import pytest
 import torch
+
 from lacuna import modeling
 
 REPOSITORY = Path(__file__).resolve().parents[2]

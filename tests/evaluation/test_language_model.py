@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from lacuna import modeling
-from lacuna.evaluation import CorruptModelError, EvaluationError, LanguageModel, load_language_model, score_sentences
-from lacuna.evaluation.scoring import logits_at
 from transformers import BertConfig, BertForPreTraining, BertForSequenceClassification, BertLMHeadModel, BertModel
+
+from lacuna import modeling
+from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.evaluation import LanguageModel, load_language_model, score_sentences
+from lacuna.evaluation.scoring import logits_at
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -55,7 +57,7 @@ def test_chosen_positions_equal_dense_logits(tokenizer, make_model):
 def test_an_encoder_saved_as_a_causal_model_is_refused(tokenizer):
     torch.manual_seed(0)
     config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, initializer_range=0.3, **SMALL)
-    with pytest.raises(EvaluationError, match="sees the tokens that follow"):
+    with pytest.raises(InputError, match="sees the tokens that follow"):
         LanguageModel.of(model=BertLMHeadModel(config), tokenizer=tokenizer)
     config.is_decoder = True
     assert LanguageModel.of(model=BertLMHeadModel(config), tokenizer=tokenizer).kind == "causal"
@@ -65,7 +67,7 @@ def test_an_encoder_saved_as_a_causal_model_is_refused(tokenizer):
 def test_a_model_without_a_pretrained_head_is_refused(tokenizer, tmp_path, head, missing):
     head(BertConfig(vocab_size=len(tokenizer), **SMALL)).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(EvaluationError, match=f"was saved without {missing}"):
+    with pytest.raises(InputError, match=f"was saved without {missing}"):
         load_language_model(model=str(tmp_path))
 
 
@@ -76,18 +78,18 @@ def test_native_pretraining_head_is_a_masked_model(tokenizer, tmp_path):
 
 
 def test_mistakes(tokenizer, tmp_path):
-    with pytest.raises(EvaluationError, match="--model"):
+    with pytest.raises(InputError, match="--model"):
         load_language_model(model=None)
-    with pytest.raises(EvaluationError, match="not a model that can be read"):
+    with pytest.raises(InputError, match="not a model that can be read"):
         load_language_model(model=str(tmp_path / "nothing"))
     model = BertForPreTraining(BertConfig(vocab_size=len(tokenizer), **SMALL))
     model.save_pretrained(tmp_path)
-    with pytest.raises(EvaluationError, match="tokenizer"):
+    with pytest.raises(InputError, match="tokenizer"):
         load_language_model(model=str(tmp_path))
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"broken")
-    with pytest.raises(CorruptModelError, match="weights cannot be read"):
+    with pytest.raises(CorruptCheckpointError, match="weights cannot be read"):
         load_language_model(model=str(tmp_path))
     small = BertForPreTraining(BertConfig(vocab_size=len(tokenizer) - 1, **SMALL))
-    with pytest.raises(EvaluationError, match="embeds only"):
+    with pytest.raises(InputError, match="embeds only"):
         LanguageModel.of(model=small, tokenizer=tokenizer)

@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from lacuna.evaluation import EvaluationError, LanguageModel, group_pairs, measure_minimal_pairs, score_sentences
+
+from lacuna.common.errors import InputError
+from lacuna.evaluation import LanguageModel, group_pairs, measure_minimal_pairs, score_sentences
 from lacuna.evaluation.minimal_pairs import judge
 
 SENTENCES = ["The cats sit.", "The cats sits on the mat.", "Who sees the dogs?", "A 🦊 runs to the river.", "She"]
@@ -71,9 +73,9 @@ def test_a_constant_model_is_an_error_and_not_perfect(tokenizer, make_model, kin
         torch.nn.init.zeros_(head.bias)
     language_model = LanguageModel.of(model=model, tokenizer=tokenizer)
     same_length = {"a": [("zq zq", "qz qz"), ("qqzz", "zzqq")]}
-    with pytest.raises(EvaluationError, match=r"every sentence gets the same score|every token is as likely"):
+    with pytest.raises(InputError, match=r"every sentence gets the same score|every token is as likely"):
         measure_minimal_pairs(language_model=language_model, pairs=same_length)
-    with pytest.raises(EvaluationError, match="every token is as likely"):
+    with pytest.raises(InputError, match="every token is as likely"):
         measure_minimal_pairs(language_model=language_model, pairs={"a": [("She", "The cats sits on the mat, zq")]})
 
 
@@ -86,15 +88,15 @@ def test_pairs_are_grouped_by_uid_or_file():
     assert group_pairs(rows=rows) == {"island": [("a", "b")], "two": [("c", "d"), ("e", "f")]}
     assert group_pairs(rows=rows, max_examples=1) == {"island": [("a", "b")], "two": [("c", "d")]}
     for fields in ({"sentence_good": "a"}, {"sentence_good": "a", "sentence_bad": " "}, {"text": "a"}):
-        with pytest.raises(EvaluationError, match=r"two\.jsonl:7"):
+        with pytest.raises(InputError, match=r"two\.jsonl:7"):
             group_pairs(rows=[(fields, "two.jsonl", 7)])
-    with pytest.raises(EvaluationError, match="no pairs"):
+    with pytest.raises(InputError, match="no pairs"):
         group_pairs(rows=[])
 
 
 def test_a_sentence_that_is_too_long_is_named(tokenizer, make_model):
     language_model = LanguageModel.of(model=make_model("masked"), tokenizer=tokenizer)
-    with pytest.raises(EvaluationError, match="too long for the model, which takes 64"):
+    with pytest.raises(InputError, match="too long for the model, which takes 64"):
         measure_minimal_pairs(language_model=language_model, pairs={"a": [("zq" * 40, "z")]})
 
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from toys import PlainTokenizer, make_model
+
 from lacuna.training import TrainingArguments
 from lacuna.training.checkpoints import Progress, Saver, Snapshot
 from lacuna.training.optimizers import OPTIMIZERS
 from lacuna.training.sharding import full_model_state, full_optimizer_state
-from toys import PlainTokenizer, make_model
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate"}
 

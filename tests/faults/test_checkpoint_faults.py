@@ -12,8 +12,10 @@ from typing import Any
 
 import processes
 import pytest
-from lacuna.training.checkpoints import CorruptCheckpointError, newest_checkpoint, verify_checkpoint
 from toy import Toy, count
+
+from lacuna.common.errors import CorruptCheckpointError
+from lacuna.training.checkpoints import newest_checkpoint, verify_checkpoint
 
 
 @pytest.fixture(scope="module")

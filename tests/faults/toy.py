@@ -8,8 +8,9 @@ from typing import Any
 
 import processes
 import torch
-from lacuna.training.checkpoints import newest_checkpoint
 from safetensors.torch import load_file
+
+from lacuna.training.checkpoints import newest_checkpoint
 
 SCRIPT = "tests/faults/toy_run.py"
 NO_FAULTS = ("saved@", "slow@", "memory@")

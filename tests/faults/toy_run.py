@@ -25,12 +25,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import lacuna.training.run
 import psutil
 import torch
+from toys import PlainTokenizer, ToyWork, make_model
+
+import lacuna.training.run
 from lacuna.training import TrainingArguments, exit_cleanly, parse_arguments, train
 from lacuna.training.checkpoints import Saver
-from toys import PlainTokenizer, ToyWork, make_model
 
 
 @dataclass

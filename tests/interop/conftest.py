@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from transformers import PreTrainedTokenizerFast, dynamic_module_utils
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
 from lacuna import modeling
 from lacuna.modeling import LacunaConfig
 from lacuna.tokenization import adapt_tokenizer, save_tokenizer, train_bpe
-from transformers import PreTrainedTokenizerFast, dynamic_module_utils
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.",

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfig, BertForQuestionAnswering, Pipeline
+
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline, add_question_pipeline, best_spans
 from lacuna.tasks import QuestionAnswering
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfig, BertForQuestionAnswering, Pipeline
 
 TASK = "question-answering"
 STRANGER = """

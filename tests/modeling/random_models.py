@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
+
 from lacuna import modeling
 from lacuna.modeling import HEADS, LacunaConfig
 from lacuna.modeling.configuration_lacuna import ATTENTION_SCORES, LAYER_TYPES, SHAPES
-from torch import Tensor, nn
 
 VOCAB = 41
 FIRST_ID = 5  # Ids below are special tokens, which stand for something to some of the code.

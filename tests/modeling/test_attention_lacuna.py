@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
 from lacuna.modeling.attention_lacuna import (
     DenseAttention,
@@ -13,7 +15,6 @@ from lacuna.modeling.attention_lacuna import (
     fused_attention_forward,
     ready_mask,
 )
-from torch import Tensor, nn
 
 
 class Layer(nn.Module):

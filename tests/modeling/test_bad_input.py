@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from lacuna import modeling
-from lacuna.modeling import HEADS, ConfigurationError, LacunaConfig, checks_lacuna, layers_lacuna, losses_lacuna
-from lacuna.modeling.modeling_lacuna import CheckpointError, LacunaPreTrainedModel
 from random_models import LANGUAGE_HEADS, assert_agree, make_model, random_ids
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+
+from lacuna import modeling
+from lacuna.modeling import HEADS, ConfigurationError, LacunaConfig, checks_lacuna, layers_lacuna, losses_lacuna
+from lacuna.modeling.modeling_lacuna import CheckpointError, LacunaPreTrainedModel
 
 VOCAB, LONGEST, CLASSES = 41, 12, 3
 ROWS, LENGTH, CHOICES = 2, 6, 3

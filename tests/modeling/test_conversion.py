@@ -12,6 +12,18 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch import Tensor
+from transformers import (
+    BartConfig,
+    BertConfig,
+    GPT2Config,
+    LlamaConfig,
+    ModernBertConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+)
+
 from lacuna import modeling
 from lacuna.modeling import (
     FAMILIES,
@@ -24,17 +36,6 @@ from lacuna.modeling import (
     to_native,
 )
 from lacuna.modeling.conversion import CONVERSIONS, SHARED, WRITTEN
-from torch import Tensor
-from transformers import (
-    BartConfig,
-    BertConfig,
-    GPT2Config,
-    LlamaConfig,
-    ModernBertConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    Qwen3Config,
-)
 
 VOCABULARY, ROWS, LENGTH, DECODED = 97, 3, 23, 19
 PAD, BOS, EOS = 0, 1, 2

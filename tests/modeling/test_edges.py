@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from lacuna import modeling
 from lacuna.modeling import (
     ConfigurationError,
@@ -12,7 +14,6 @@ from lacuna.modeling import (
     LacunaForConditionalGeneration,
     LacunaModel,
 )
-from torch import Tensor
 
 SMALL = {
     "vocab_size": 67, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 8,

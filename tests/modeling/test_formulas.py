@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from random_models import LANGUAGE_HEADS, assert_agree, make_model, random_ids, segments_for, weigh
+from torch import Tensor, nn
+
 from lacuna import modeling
 from lacuna.modeling import ConfigurationError, LacunaConfig, LacunaModel
 from lacuna.modeling.attention_lacuna import SCORES, MultiplicativeScore, weigh_values
@@ -18,8 +21,6 @@ from lacuna.modeling.layers_lacuna import (
     build_norm,
     sinusoidal_positions,
 )
-from random_models import LANGUAGE_HEADS, assert_agree, make_model, random_ids, segments_for, weigh
-from torch import Tensor, nn
 
 VOCAB = 41
 SMALL = {

@@ -6,8 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lacuna.modeling import ConfigurationError, LacunaConfig
-from lacuna.modeling.configuration_lacuna import HEADS
 from random_models import (
     VOCAB,
     assert_agree,
@@ -19,6 +17,9 @@ from random_models import (
 )
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+
+from lacuna.modeling import ConfigurationError, LacunaConfig
+from lacuna.modeling.configuration_lacuna import HEADS
 
 IMPLEMENTATIONS = st.sampled_from(["sdpa", "eager"])
 SEEDS = st.integers(0, 2**20)

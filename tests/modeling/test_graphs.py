@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from lacuna import modeling
-from lacuna.modeling import LacunaConfig
-from lacuna.modeling.configuration_lacuna import SHAPES
 from random_models import (
     LANGUAGE_HEADS,
     VOCAB,
@@ -27,6 +24,10 @@ from random_models import (
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.export import Dim
+
+from lacuna import modeling
+from lacuna.modeling import LacunaConfig
+from lacuna.modeling.configuration_lacuna import SHAPES
 
 ROWS, LENGTH, WRITTEN = 3, 10, 8  # WRITTEN: what the decoder of an encoder-decoder reads.
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor on a CPU needs a compiler")

@@ -10,13 +10,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lacuna.modeling import LacunaConfig, attention_lacuna, grouping_lacuna
-from lacuna.modeling.grouping_lacuna import DocumentGroups, group_documents
-from lacuna.modeling.masks_lacuna import build_attention_masks, find_documents
 from random_models import assert_agree, assert_same_gradients, configurations, examples, make_model, weigh
 from random_models import random_ids as random_tokens
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from lacuna.modeling import LacunaConfig, attention_lacuna, grouping_lacuna
+from lacuna.modeling.grouping_lacuna import DocumentGroups, group_documents
+from lacuna.modeling.masks_lacuna import build_attention_masks, find_documents
 
 LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=3)
 

@@ -5,14 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from lacuna.modeling import (
-    ConfigurationError,
-    ConversionError,
-    LacunaConfig,
-    LacunaForCausalLM,
-    LacunaForMaskedLM,
-    to_native,
-)
 from torch import Tensor
 from transformers import (
     AttentionInterface,
@@ -21,6 +13,15 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+)
+
+from lacuna.modeling import (
+    ConfigurationError,
+    ConversionError,
+    LacunaConfig,
+    LacunaForCausalLM,
+    LacunaForMaskedLM,
+    to_native,
 )
 
 SMALL = {

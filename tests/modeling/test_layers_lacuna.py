@@ -5,10 +5,11 @@ import shutil
 
 import pytest
 import torch
+from torch import nn
+
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM, LacunaModel
 from lacuna.modeling.layers_lacuna import LacunaMLP, LacunaRMSNorm, LacunaRotaryEmbedding, apply_rotary
 from lacuna.modeling.masks_lacuna import build_attention_masks, find_documents
-from torch import nn
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, losses_lacuna
 from lacuna.modeling.losses_lacuna import IGNORED, chunked_cross_entropy, cross_entropy, linear_cross_entropy
-from torch import Tensor, nn
 
 VOCAB, SIZE = 37, 12
 

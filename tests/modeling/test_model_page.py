@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from lacuna import modeling
 from lacuna.modeling import FAMILIES, HEADS, SIZES, LacunaConfig, LacunaModel
 

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch import Tensor
+from transformers import DynamicCache
+
 from lacuna import modeling
 from lacuna.modeling import (
     HEADS,
@@ -17,8 +20,6 @@ from lacuna.modeling import (
     LacunaForSequenceClassification,
     LacunaModel,
 )
-from torch import Tensor
-from transformers import DynamicCache
 
 VOCAB = 67
 KINDS: dict[str, dict[str, Any]] = {

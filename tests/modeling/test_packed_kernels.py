@@ -14,11 +14,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, attention_lacuna
-from lacuna.modeling.attention_lacuna import document_blocks, packed_kernel
-from lacuna.modeling.losses_lacuna import shifted
-from lacuna.modeling.masks_lacuna import build_attention_masks
-from lacuna.objectives.hints import document_bounds, target_positions
 from random_models import assert_agree, assert_same_gradients, configurations, examples, make_model, weigh
 from random_models import random_ids as random_tokens
 from torch import Tensor, nn
@@ -29,6 +24,12 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn.attention.flex_attention import BlockMask
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, attention_lacuna
+from lacuna.modeling.attention_lacuna import document_blocks, packed_kernel
+from lacuna.modeling.losses_lacuna import shifted
+from lacuna.modeling.masks_lacuna import build_attention_masks
+from lacuna.objectives.hints import document_bounds, target_positions
 
 SEEDS = st.integers(0, 2**20)
 LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=3)

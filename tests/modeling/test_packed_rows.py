@@ -7,8 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lacuna.modeling import LacunaConfig, LacunaModel
-from lacuna.modeling.configuration_lacuna import SHAPES
 from random_models import (
     assert_agree,
     assert_same_gradients,
@@ -22,6 +20,9 @@ from random_models import (
 )
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
+
+from lacuna.modeling import LacunaConfig, LacunaModel
+from lacuna.modeling.configuration_lacuna import SHAPES
 
 IMPLEMENTATIONS = st.sampled_from(["sdpa", "eager"])
 SEEDS = st.integers(0, 2**20)

@@ -9,8 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lacuna import modeling
-from lacuna.modeling import LacunaConfig, losses_lacuna
 from random_models import (
     LANGUAGE_HEADS,
     VOCAB,
@@ -25,6 +23,9 @@ from random_models import (
     weigh,
 )
 from torch import Tensor
+
+from lacuna import modeling
+from lacuna.modeling import LacunaConfig, losses_lacuna
 
 SEEDS = st.integers(0, 2**20)
 ROWS, WIDTH = 4, 8

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
+
 from lacuna import modeling
 from lacuna.modeling import HEADS, LacunaConfig
-from safetensors.torch import save_file
 
 STRANGER = '''
 import importlib, json, sys

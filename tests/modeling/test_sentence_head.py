@@ -1,6 +1,7 @@
 """The sentence relation without a pooler: segments are found, padding does not count, means are compared."""
 
 import torch
+
 from lacuna.modeling import LacunaConfig, LacunaForPreTraining
 from lacuna.modeling.modeling_lacuna import find_segments
 

@@ -5,11 +5,12 @@ import copy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from random_models import assert_agree, assert_same_gradients, configurations, examples, make_model
+from random_models import random_ids as random_tokens
+
 from lacuna.modeling import LacunaConfig, LacunaForPreTraining
 from lacuna.modeling.losses_lacuna import shifted
 from lacuna.objectives.hints import target_positions
-from random_models import assert_agree, assert_same_gradients, configurations, examples, make_model
-from random_models import random_ids as random_tokens
 
 SEEDS = st.integers(0, 2**20)
 

@@ -29,8 +29,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from lacuna.modeling import HEADS, LacunaConfig, LacunaModel, LacunaPreTrainedModel, modeling_lacuna
 from torch import Tensor
+
+from lacuna.modeling import HEADS, LacunaConfig, LacunaModel, LacunaPreTrainedModel, modeling_lacuna
 
 pytestmark = pytest.mark.slow
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+
 from lacuna.objectives import ObjectiveArguments, SpecialTokens
 
 SPACE, LETTER = 1, 3  # classes of `tokenization.token_edges`

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import numpy as np
+
 from lacuna.objectives import IGNORED
 
 NONE, SPACE, BLANK, LETTER, DIGIT, OTHER, UNSPACED, PARTIAL = range(8)

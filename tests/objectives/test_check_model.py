@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForMaskedLM
-from lacuna.objectives import OBJECTIVES, ObjectiveError
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+
+from lacuna.common.errors import InputError
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForMaskedLM
+from lacuna.objectives import OBJECTIVES
 
 SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 SMALL |= {"intermediate_size": 32}
@@ -42,13 +44,13 @@ def test_models_that_keep_documents_apart_are_taken(make) -> None:
 
 def test_an_encoder_that_reads_across_documents_is_refused_where_rows_hold_several(make) -> None:
     model = BertForMaskedLM(BertConfig(**SMALL, **SIZES))
-    with pytest.raises(ObjectiveError, match=r"BertForMaskedLM reads across.*use --packing none"):
+    with pytest.raises(InputError, match=r"BertForMaskedLM reads across.*use --packing none"):
         make("mlm").check_model(model)
     make("mlm", packing="none").check_model(model)
 
 
 def test_decoders_of_the_wrong_kind_are_refused(make) -> None:
-    with pytest.raises(ObjectiveError, match=r"reads forwards only.*--objective clm"):
+    with pytest.raises(InputError, match=r"reads forwards only.*--objective clm"):
         make("hybrid").check_model(lacuna(LacunaForCausalLM, "qwen3"))
-    with pytest.raises(ObjectiveError, match="use --objective hybrid"):
+    with pytest.raises(InputError, match="use --objective hybrid"):
         make("mlm").check_model(lacuna(LacunaForCausalLM, "qwen3", hybrid=True))

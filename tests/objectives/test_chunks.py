@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.objectives.chunks import Chunks, hashed
 from slow_reference import chunks_of
+
+from lacuna.objectives.chunks import Chunks, hashed
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=40), min_size=1, max_size=12)
 

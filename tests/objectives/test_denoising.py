@@ -9,11 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.modeling import LacunaConfig, LacunaForConditionalGeneration
-from lacuna.objectives import IGNORED, Denoising, ObjectiveError, random_stream
-from lacuna.objectives.denoising import corrupt_spans, fill_in
 from slow_reference import concatenated, corrupted, cut, filled_in, framed
 from transformers import BartConfig, BartForConditionalGeneration
+
+from lacuna.common.errors import InputError
+from lacuna.modeling import LacunaConfig, LacunaForConditionalGeneration
+from lacuna.objectives import IGNORED, Denoising, random_stream
+from lacuna.objectives.denoising import corrupt_spans, fill_in
 
 START, END, MASK = 2, 3, 4
 SENTINELS = np.arange(900, 1000)
@@ -255,13 +257,13 @@ def test_models_of_the_library_read_unpacked_rows_only(store_of, parts) -> None:
         mean = model(**batch).loss
     assert float(loss) == pytest.approx(float(mean), rel=1e-5) == pytest.approx(float(sum(pieces)), rel=1e-5)
     packed = Denoising(**parts(store))
-    with pytest.raises(ObjectiveError, match=r"BartForConditionalGeneration takes no.*--packing none"):
+    with pytest.raises(InputError, match=r"BartForConditionalGeneration takes no.*--packing none"):
         packed.check_model(model)
 
 
 def test_what_cannot_be_had_is_refused_by_name(numbered, parts) -> None:
     store = numbered([[30]] * 4)
-    with pytest.raises(ObjectiveError, match=r"needs 5 sentinels.*has 3.*train_tokenizer.py --num_sentinels 100"):
+    with pytest.raises(InputError, match=r"needs 5 sentinels.*has 3.*train_tokenizer.py --num_sentinels 100"):
         Denoising(**parts(store, denoising="span_corruption", sentinels=3, mask_probability=0.4))
-    with pytest.raises(ObjectiveError, match=r"--mask_probability 0.9 is too much for span_corruption"):
+    with pytest.raises(InputError, match=r"--mask_probability 0.9 is too much for span_corruption"):
         Denoising(**parts(store, denoising="span_corruption", sentinels=50, mask_probability=0.9))

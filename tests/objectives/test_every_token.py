@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lacuna import corpus, tokenization
 from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
 from lacuna.objectives import IGNORED, OBJECTIVES
 from lacuna.objectives.hints import HINTS, TOKENS_A_SLOT, document_bounds, for_model, target_positions
 from lacuna.training.work import collator
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
 VOCAB = 60
 HEADS = {"mlm": ("encoder", LacunaForMaskedLM), "clm": ("decoder", LacunaForCausalLM)}

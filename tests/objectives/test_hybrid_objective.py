@@ -9,13 +9,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.modeling import LacunaConfig, LacunaForCausalLM
-from lacuna.objectives import IGNORED, HybridLanguageModelling, ObjectiveError, random_stream
-from lacuna.training.order import row_of
 from slow_reference import concatenated, framed, masked
 from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from lacuna.common.errors import InputError
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM
+from lacuna.objectives import IGNORED, HybridLanguageModelling, random_stream
+from lacuna.training.order import row_of
 
 SMALL = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 SMALL |= {"intermediate_size": 32, "initializer_range": 0.5}
@@ -185,5 +187,5 @@ def test_every_held_out_row_is_evaluated_in_both_ways(store, parts, model) -> No
 def test_a_decoder_that_only_reads_forwards_is_refused_by_name(store, parts) -> None:
     work = HybridLanguageModelling(**parts(store))
     config = LlamaConfig(**{name: value for name, value in SMALL.items() if name != "initializer_range"})
-    with pytest.raises(ObjectiveError, match=r"LlamaForCausalLM takes no is_causal.*--objective clm"):
+    with pytest.raises(InputError, match=r"LlamaForCausalLM takes no is_causal.*--objective clm"):
         work.check_model(LlamaForCausalLM(config))

@@ -7,10 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.objectives import IGNORED, OBJECTIVES, random_stream
-from lacuna.objectives.masking import SPAN_LENGTHS, Masking, draw_spans, find_words, score_masked, take_words
 from slow_reference import masked, span_length, spans_of, words_of
 from torch.nn import functional
+
+from lacuna.objectives import IGNORED, OBJECTIVES, random_stream
+from lacuna.objectives.masking import SPAN_LENGTHS, Masking, draw_spans, find_words, score_masked, take_words
 
 VOCAB, MASK = 1005, 4
 NONE, SPACE, BLANK, LETTER, DIGIT, OTHER, UNSPACED, PARTIAL = range(8)

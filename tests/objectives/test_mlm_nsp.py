@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.objectives import IGNORED, MaskedLanguageModellingWithPairs, ObjectiveError, random_stream
-from lacuna.objectives.mlm_nsp import IS_NEXT, IS_RANDOM, truncate_pair
 from length_judge import STORES, accuracy_from_lengths, random_lengths
 from slow_reference import chunks_of, masked, next_pair, sentences_of, truncated
+
+from lacuna.common.errors import InputError
+from lacuna.objectives import IGNORED, MaskedLanguageModellingWithPairs, random_stream
+from lacuna.objectives.mlm_nsp import IS_NEXT, IS_RANDOM, truncate_pair
 
 CLS, SEP = 2, 3
 
@@ -134,7 +136,7 @@ def test_single_sentence_documents_are_cut_inside_the_sentence(numbered, parts) 
 
 
 def test_one_document_cannot_make_pairs(numbered, parts) -> None:
-    with pytest.raises(ObjectiveError, match="--objective mlm"):
+    with pytest.raises(InputError, match="--objective mlm"):
         MaskedLanguageModellingWithPairs(**parts(numbered([[3] * 40])))
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.objectives import IGNORED, MaskedLanguageModellingWithOrder, random_stream
-from lacuna.objectives.mlm_sop import IN_ORDER, SWAPPED
 from length_judge import STORES, accuracy_from_lengths, random_lengths
 from slow_reference import chunks_of, masked, ordered_pair, sentences_of
+
+from lacuna.objectives import IGNORED, MaskedLanguageModellingWithOrder, random_stream
+from lacuna.objectives.mlm_sop import IN_ORDER, SWAPPED
 
 CLS, SEP = 2, 3
 

@@ -5,8 +5,10 @@ import json
 from dataclasses import asdict
 
 import pytest
-from lacuna.objectives import OBJECTIVES, Numbers, ObjectiveArguments, ObjectiveError
 from transformers import HfArgumentParser
+
+from lacuna.common.errors import InputError
+from lacuna.objectives import OBJECTIVES, Numbers, ObjectiveArguments
 
 
 def parsed(*words: str) -> ObjectiveArguments:
@@ -72,7 +74,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize("options, message", MISTAKES)
 def test_options_that_cannot_be_are_refused_by_name(options, message) -> None:
-    with pytest.raises(ObjectiveError, match=message) as raised:
+    with pytest.raises(InputError, match=message) as raised:
         ObjectiveArguments(**options)
     assert raised.value.exit_code == 2
 
@@ -94,7 +96,7 @@ def test_options_without_a_use_are_refused(objective: str) -> None:
     for name, value in others.items():
         try:
             ObjectiveArguments(objective=objective, **{name: value}).check_used()  # type: ignore[arg-type]
-        except ObjectiveError as error:
+        except InputError as error:
             assert str(error).startswith(f"--{name} {value} means nothing to --objective {objective}, only to ")
             refused.add(name)
     masks = {"masking", "mask_replace_prob", "random_replace_prob"}

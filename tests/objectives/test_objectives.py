@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
+from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
+
 from lacuna.modeling import (
     LacunaConfig,
     LacunaForCausalLM,
@@ -16,8 +19,6 @@ from lacuna.modeling import (
 )
 from lacuna.objectives import IGNORED, OBJECTIVES
 from lacuna.training.order import row_of
-from torch.nn import functional
-from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
 VOCAB = 60
 PAIRS = {"mlm_nsp": "nsp", "mlm_sop": "sop"}

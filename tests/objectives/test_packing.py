@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_reference import concatenated, cut, fitted, flat, framed
+
 from lacuna.objectives import IGNORED, OBJECTIVES
 from lacuna.objectives.packing import (
     BestFitRows,
@@ -17,7 +19,6 @@ from lacuna.objectives.packing import (
     SourceRows,
     best_fit_decreasing,
 )
-from slow_reference import concatenated, cut, fitted, flat, framed
 
 START, END, PAD = 2, 3, 0
 LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=12)

@@ -5,8 +5,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.objectives import IGNORED, OBJECTIVES, random_stream
 from slow_reference import concatenated, cut, flat, framed, masked
+
+from lacuna.objectives import IGNORED, OBJECTIVES, random_stream
 
 LENGTH = 32
 LENGTHS = st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=8), min_size=1, max_size=8)

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.objectives import IGNORED, OBJECTIVES, SpecialTokens
-from lacuna.objectives.show import LEGENDS, WIDTH, show_examples, wrap
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+
+from lacuna.objectives import IGNORED, OBJECTIVES, SpecialTokens
+from lacuna.objectives.show import LEGENDS, WIDTH, show_examples, wrap
 
 TEXT = """The cat sat on the mat and looked at the moon. It was a cold night,
 and nobody came. The dog slept in the barn. A wind rose from the north, and the old house sang all night long."""

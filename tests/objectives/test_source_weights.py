@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+
 from lacuna.objectives import IGNORED, OBJECTIVES
 from lacuna.objectives.data import split_sources
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lacuna.objectives import IGNORED, OBJECTIVES, TokenPrediction
 from lacuna.training.order import row_of
 

@@ -5,7 +5,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.objectives import ObjectiveError, SpecialTokens, random_stream
+
+from lacuna.common.errors import InputError
+from lacuna.objectives import SpecialTokens, random_stream
 from lacuna.objectives.data import split_sources, spread
 
 
@@ -34,7 +36,7 @@ def test_a_single_document_is_cut_between_sentences(numbered) -> None:
     store = numbered([[3] * 20])
     ((train, held_out),) = split_sources(store=store, eval_fraction=0.1, seed=0)
     assert train.tolist() == [[0, 18]] and held_out.tolist() == [[18, 20]]
-    with pytest.raises(ObjectiveError, match="single sentence"):
+    with pytest.raises(InputError, match="single sentence"):
         split_sources(store=numbered([[3]]), eval_fraction=0.1, seed=0)
 
 
@@ -71,7 +73,7 @@ def test_special_tokens_of_a_tokenizer_without_cls_and_pad() -> None:
     assert (tokens.start, tokens.end, tokens.pad, tokens.mask, tokens.vocab_size) == (7, 7, 7, None, 9)
     assert tokens.sentinels.tolist() == [7, 5]
     assert tokens.ordinary.tolist() == [1, 2, 3, 4, 6, 8]
-    with pytest.raises(ObjectiveError, match="--objective clm"):
+    with pytest.raises(InputError, match="--objective clm"):
         tokens.required_mask()
 
 

@@ -6,15 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lacuna.modeling import (
-    LacunaConfig,
-    LacunaForCausalLM,
-    LacunaForConditionalGeneration,
-    LacunaForMaskedLM,
-    LacunaForPreTraining,
-)
-from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments, ObjectiveError
-from lacuna.objectives.z_loss import summed_z_loss
 from torch import Tensor
 from transformers import (
     BartConfig,
@@ -25,6 +16,17 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
 )
+
+from lacuna.common.errors import InputError
+from lacuna.modeling import (
+    LacunaConfig,
+    LacunaForCausalLM,
+    LacunaForConditionalGeneration,
+    LacunaForMaskedLM,
+    LacunaForPreTraining,
+)
+from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments
+from lacuna.objectives.z_loss import summed_z_loss
 
 SMALL = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 SMALL |= {"intermediate_size": 32, "initializer_range": 0.5}
@@ -164,5 +166,5 @@ def test_without_a_weight_nothing_is_computed(make, name, monkeypatch) -> None:
 
 @pytest.mark.parametrize("weight", [-1e-4, math.inf, math.nan])
 def test_a_weight_that_means_nothing_is_refused(weight) -> None:
-    with pytest.raises(ObjectiveError, match="--z_loss must not be negative"):
+    with pytest.raises(InputError, match="--z_loss must not be negative"):
         ObjectiveArguments(z_loss=weight)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import SMALL, TEXTS
+from transformers import PreTrainedTokenizerFast
+
 from lacuna import modeling
 from lacuna.modeling import LacunaConfig
 from lacuna.tokenization import adapt_tokenizer, save_tokenizer, train_bpe
-from small_models import SMALL, TEXTS
-from transformers import PreTrainedTokenizerFast
 
 
 @pytest.fixture(scope="session")

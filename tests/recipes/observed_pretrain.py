@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import lacuna.training.run
 import torch
+
+import lacuna.training.run
 from lacuna.objectives import OBJECTIVES
 from lacuna.training import exit_cleanly
 

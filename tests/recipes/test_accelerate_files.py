@@ -9,6 +9,7 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+
 from lacuna.training import sharding, zero
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lacuna.corpus import TextArguments, open_text, prepare_store
 from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens
 from lacuna.tokenization import token_byte_lengths, token_edges, tokenizer_fingerprint, train_bpe

@@ -12,8 +12,12 @@ import pyarrow.parquet
 import pytest
 import torch
 import transformers
+from small_models import TEXTS
+from transformers import AutoTokenizer, BertConfig
+
+from lacuna.common.errors import InputError
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
-from lacuna.tasks import PredictionArguments, TaskError
+from lacuna.tasks import PredictionArguments
 from lacuna.tasks.answers import write_answers
 from lacuna.tasks.inference import check_rows, open_predictor, predict
 from lacuna.tasks.multiple_choice import MultipleChoice
@@ -22,8 +26,6 @@ from lacuna.tasks.sequence_to_sequence import SequenceToSequence
 from lacuna.tasks.token_classification import TokenClassification
 from lacuna.tasks.words import TOKENS
 from lacuna.tokenization import save_tokenizer
-from small_models import TEXTS
-from transformers import AutoTokenizer, BertConfig
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -559,10 +561,10 @@ def test_rows_are_read_as_answers_are_taken(classifier, tmp_path) -> None:
 def test_a_file_that_breaks_off_is_not_there(tmp_path) -> None:
     def rows() -> Iterator[dict[str, str]]:
         yield {"a": "1"}
-        raise TaskError("no more")
+        raise InputError("no more")
 
     for name in ("x.jsonl", "x.csv", "x.tsv"):
-        with pytest.raises(TaskError, match="no more"):
+        with pytest.raises(InputError, match="no more"):
             write_answers(rows=rows(), path=tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
@@ -572,7 +574,7 @@ def test_what_only_answers_bring_is_refused_as_they_come(tmp_path) -> None:
         ([{"a": "1"}, {"a": "1", "b": 2}], "x.csv", "row 2 has a column 'b', which the first row has not"),
         ([{"a": "1"}, {"a": "2\t3"}], "x.tsv", "row 2 has a tab or the end of a line"),
     ):
-        with pytest.raises(TaskError, match=message):
+        with pytest.raises(InputError, match=message):
             write_answers(rows=rows, path=tmp_path / name)
     assert list(tmp_path.iterdir()) == []
     assert write_answers(rows=[{"a": ["1\t", "\n"], "b": None}], path=tmp_path / "x.tsv") == 1

@@ -10,9 +10,10 @@ from pathlib import Path
 import processes
 import pytest
 import torch
+from transformers import AutoModelForPreTraining, BertConfig, BertForMaskedLM
+
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
 from lacuna.tokenization import save_tokenizer, train_bpe
-from transformers import AutoModelForPreTraining, BertConfig, BertForMaskedLM
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPE = REPOSITORY / "recipes" / "pretrain.py"

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from lacuna.modeling.pipeline_lacuna import add_question_pipeline
 from small_models import TEXTS
 from transformers import AutoTokenizer
+
+from lacuna.modeling.pipeline_lacuna import add_question_pipeline
 
 RECIPE = str(Path(__file__).resolve().parents[2] / "recipes" / "try_models.py")
 NAMED = {"id2label": {0: "bad", 1: "good", 2: "odd"}, "label2id": {"bad": 0, "good": 1, "odd": 2}}

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from lacuna.tasks import Classification, TaskError
+from torch.nn import functional as F
+
+from lacuna.common.errors import InputError
+from lacuna.tasks import Classification
 from lacuna.tasks.classification import guess_columns, stratified_split
 from lacuna.tasks.rows import as_rows
-from torch.nn import functional as F
 
 
 @dataclasses.dataclass
@@ -67,9 +69,9 @@ def test_given_columns_win(tokenizer):
 
 
 def test_columns_that_cannot_be_told_apart():
-    with pytest.raises(TaskError, match=r"which column of \['text', 'a', 'b'\] is the label.*--label_column"):
+    with pytest.raises(InputError, match=r"which column of \['text', 'a', 'b'\] is the label.*--label_column"):
         guess_columns(as_rows([{"text": "x", "a": 1, "b": 2}], part="training"))
-    with pytest.raises(TaskError, match=r"holds text.*--text_column"):
+    with pytest.raises(InputError, match=r"holds text.*--text_column"):
         guess_columns(as_rows([{"a": 1, "b": 2}], part="training"))
 
 
@@ -354,7 +356,7 @@ def test_a_table_without_names_is_doubted(tokenizer):
 def test_nothing_is_trained_that_cannot_be_evaluated(tokenizer):
     rows = [{"text": f"x {n}", "label": label} for n, label in enumerate("abc")]
     message = "training row 1: no label has two of the 3 training rows, so nothing can be held out.*--eval_file"
-    with pytest.raises(TaskError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         task(tokenizer, rows)
     assert caught.value.exit_code == 2
     assert task(tokenizer, rows, eval_rows=rows[:1]).num_eval_examples == 1
@@ -404,14 +406,14 @@ def test_a_tokenizer_that_does_not_part_two_texts_is_told(tokenizer):
     ],
 )
 def test_a_bad_row_is_named(tokenizer, bad, message):
-    with pytest.raises(TaskError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         task(tokenizer, records([*ROWS, bad]), text_column="text", label_column="label")
     assert caught.value.exit_code == 2
 
 
 def test_a_label_unknown_to_training_is_named(tokenizer):
     held_out = records([ROWS[0], {"text": "x", "label": "wolf"}], path="dev.tsv")
-    with pytest.raises(TaskError, match=r"dev.tsv:3: label 'wolf' .* \['dog', 'fox'\].*--label_names"):
+    with pytest.raises(InputError, match=r"dev.tsv:3: label 'wolf' .* \['dog', 'fox'\].*--label_names"):
         task(tokenizer, records(ROWS), eval_rows=held_out)
 
 
@@ -419,7 +421,7 @@ def test_a_label_unknown_to_training_is_named(tokenizer):
 def test_a_row_without_zeros_and_ones_is_named(tokenizer, label):
     rows = records([{"text": f"fox {i}", "label": [i % 2, 1 - i % 2]} for i in range(6)])
     held_out = records([{"text": "fox", "label": label}], path="dev.jsonl")
-    with pytest.raises(TaskError, match=r"dev.jsonl:2: .*'label' holds .*, not 2 zeros and ones as the training"):
+    with pytest.raises(InputError, match=r"dev.jsonl:2: .*'label' holds .*, not 2 zeros and ones as the training"):
         task(tokenizer, rows, eval_rows=held_out)
 
 
@@ -446,7 +448,7 @@ def test_a_row_without_zeros_and_ones_is_named(tokenizer, label):
     ],
 )
 def test_bad_rows_as_a_whole(tokenizer, rows, options, message):
-    with pytest.raises(TaskError, match=message):
+    with pytest.raises(InputError, match=message):
         task(tokenizer, rows, **options)
 
 

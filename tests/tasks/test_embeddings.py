@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
-from lacuna.tasks import TaskError
 from lacuna.tasks.embeddings import Embeddings
 from lacuna.tasks.report import write_results
 from lacuna.tasks.rows import as_rows
@@ -331,7 +332,7 @@ def test_what_people_are_told(tokenizer):
     ],
 )
 def test_a_bad_row_is_named(tokenizer, rows, bad, message):
-    with pytest.raises(TaskError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         task(tokenizer, records([*rows, bad]))
     assert caught.value.exit_code == 2
 
@@ -350,7 +351,7 @@ def test_a_bad_row_is_named(tokenizer, rows, bad, message):
     ],
 )
 def test_bad_rows_as_a_whole(tokenizer, rows, options, message):
-    with pytest.raises(TaskError, match=message):
+    with pytest.raises(InputError, match=message):
         task(tokenizer, rows, **options)
 
 
@@ -361,5 +362,5 @@ def test_a_table_without_names_is_doubted(tokenizer):
         for n in range(2, 9)
     ]
     assert any(f"warning: a column is called {names[0]!r}" in note for note in task(tokenizer, rows).notes)
-    with pytest.raises(TaskError, match=r"a.csv:2: this is the only training row, so nothing can be held out"):
+    with pytest.raises(InputError, match=r"a.csv:2: this is the only training row, so nothing can be held out"):
         task(tokenizer, rows[:1])

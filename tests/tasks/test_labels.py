@@ -3,7 +3,8 @@
 from itertools import permutations
 
 import pytest
-from lacuna.tasks import TaskError
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.labels import (
     MULTI,
     NUMBER,
@@ -62,7 +63,7 @@ def test_kinds_are_told_by_values(values, kind):
     ],
 )
 def test_several_labels_written_as_text_are_refused_with_the_remedy(values, named):
-    with pytest.raises(TaskError, match=named) as caught:
+    with pytest.raises(InputError, match=named) as caught:
         problem_type_of(rows=rows(*values), column="y", separator=None)
     assert "--problem_type single_label_classification" in str(caught.value)
     assert problem_type_of(rows=rows(*values), column="y", separator="|") == MULTI
@@ -80,7 +81,7 @@ def test_several_labels_written_as_text_are_refused_with_the_remedy(values, name
 def test_fractions_with_few_other_values_are_no_labels(odd, named):
     values = [*(f"{n}.25" for n in range(9)), *odd]
     remedy = "correct or remove these rows to learn numbers, or .*--problem_type single_label_classification"
-    with pytest.raises(TaskError, match=f"f.csv:11: nearly all values of column 'y' are .*{named}: {remedy}"):
+    with pytest.raises(InputError, match=f"f.csv:11: nearly all values of column 'y' are .*{named}: {remedy}"):
         problem_type_of(rows=rows(*values), column="y", separator=None)
     codes = ["3.10", "3.11", "3.12", "3.13rc1", "3.13"] * 4
     assert problem_type_of(rows=rows(*codes), column="y", separator=None) == SINGLE
@@ -96,7 +97,7 @@ def test_labels_that_are_nearly_the_same_are_named():
 
 def test_messages_name_no_more_labels_than_people_read():
     known = {f"label{n}": n for n in range(83)}
-    with pytest.raises(TaskError, match=r"label28', 'label29' and 53 more\] of the training rows") as caught:
+    with pytest.raises(InputError, match=r"label28', 'label29' and 53 more\] of the training rows") as caught:
         check_known(name="x", known=known, row=rows("x")[0], column="y")
     assert "label30" not in str(caught.value)
     found = {str(n) for n in range(40)}
@@ -105,9 +106,9 @@ def test_messages_name_no_more_labels_than_people_read():
 
 
 def test_lists_among_texts_are_refused():
-    with pytest.raises(TaskError, match=r"f.csv:3: column 'y' holds 'b', and other rows hold lists"):
+    with pytest.raises(InputError, match=r"f.csv:3: column 'y' holds 'b', and other rows hold lists"):
         problem_type_of(rows=rows(["a"], "b"), column="y", separator=None)
-    with pytest.raises(TaskError, match=r"f.csv:2: no column 'z'; the columns there are \['text', 'y'\]"):
+    with pytest.raises(InputError, match=r"f.csv:2: no column 'z'; the columns there are \['text', 'y'\]"):
         problem_type_of(rows=rows("a"), column="z", separator=None)
     assert joined_by([]) is None
 
@@ -145,7 +146,7 @@ def test_label_sets(value, separator, expected):
     ],
 )
 def test_label_sets_that_are_none(value, separator, message):
-    with pytest.raises(TaskError, match=message):
+    with pytest.raises(InputError, match=message):
         label_set(rows(value)[0], "y", separator=separator)
 
 
@@ -163,7 +164,7 @@ def test_numbers():
     ]  # fmt: skip
     empty = [(value, "is empty") for value in (None, " ", float("nan"))]
     for value, what in (("high", "holds 'high', not a finite number"), *empty):
-        with pytest.raises(TaskError, match=f"f.csv:2: column 'y' {what}, and to learn numbers"):
+        with pytest.raises(InputError, match=f"f.csv:2: column 'y' {what}, and to learn numbers"):
             number_of(rows(value)[0], "y")
 
 
@@ -177,9 +178,9 @@ def test_names_in_order():
     assert name_labels(found={"1", "0"}, given=["no", "yes"], **options) == (
         ["no", "yes"], {"0": 0, "1": 1}, "labels are numbers in the data: 0 is no, 1 is yes"
     )  # fmt: skip
-    with pytest.raises(TaskError, match=r"30 different values in 50 rows.*--problem_type regression"):
+    with pytest.raises(InputError, match=r"30 different values in 50 rows.*--problem_type regression"):
         name_labels(found={str(n) for n in range(30)}, given=None, **options)
-    with pytest.raises(TaskError, match="no training row has a label"):
+    with pytest.raises(InputError, match="no training row has a label"):
         name_labels(found=set(), given=None, **options)
 
 

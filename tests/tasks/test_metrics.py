@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.tasks import TaskError
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.metrics import (
     METRICS,
     classification_metrics,
@@ -358,7 +359,7 @@ def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch):
         lambda: entity_metrics(predictions=[["O"]], references=[["O"]]),
         lambda: generation_metrics(predictions=["a"], references=[["a"]]),
     ):
-        with pytest.raises(TaskError, match=r"pip install 'lacuna\[tasks\]'") as caught:
+        with pytest.raises(InputError, match=r"pip install 'lacuna\[tasks\]'") as caught:
             call()
         assert caught.value.exit_code == 2
 

@@ -8,18 +8,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from lacuna.modeling import LacunaConfig, LacunaForCausalLM
-from lacuna.tasks import (
-    Classification,
-    CorruptModelError,
-    TaskError,
-    check_tokenizer,
-    load_configuration,
-    load_model,
-    resolve_max_length,
-)
-from lacuna.tasks.features import model_inputs, pad_inputs
-from lacuna.tasks.models import longest_input, missing_folder
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
@@ -34,6 +22,12 @@ from transformers import (
     RobertaForMaskedLM,
     RobertaModel,
 )
+
+from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM
+from lacuna.tasks import Classification, check_tokenizer, load_configuration, load_model, resolve_max_length
+from lacuna.tasks.features import model_inputs, pad_inputs
+from lacuna.tasks.models import longest_input, missing_folder
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -75,7 +69,7 @@ def test_a_head_of_another_size_is_replaced_and_a_body_is_not(checkpoint, tmp_pa
     assert load_model(**options, model=str(tmp_path / "two"), label_names=["a", "b", "c"]).num_labels == 3
     config = json.loads((tmp_path / "two" / "config.json").read_text())
     (tmp_path / "two" / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
-    with pytest.raises(TaskError, match="disagree on the shape of bert"):
+    with pytest.raises(InputError, match="disagree on the shape of bert"):
         load_model(**options, model=str(tmp_path / "two"), label_names=["a", "b"])
 
 
@@ -195,13 +189,13 @@ def test_pooling_is_a_choice_where_the_configuration_has_it(tmp_path, tokenizer,
     for pooling, own in (("auto", "cls"), ("first", "cls"), ("mean", "mean")):
         model = load_model(**options, model=str(tmp_path / "modern"), pooling=pooling)
         assert model.config.classifier_pooling == own
-    with pytest.raises(TaskError, match=r"--pooling mean: the classifier .*\(bert\) always reads the same token"):
+    with pytest.raises(InputError, match=r"--pooling mean: the classifier .*\(bert\) always reads the same token"):
         load_model(**options, model=str(checkpoint), pooling="mean")
 
 
 @pytest.mark.parametrize("name", [None, "", "no/such-folder-here", "/"])
 def test_a_missing_model_is_named(name):
-    with pytest.raises(TaskError, match="--model"):
+    with pytest.raises(InputError, match="--model"):
         load_configuration(model=name)
 
 
@@ -223,7 +217,7 @@ def test_a_path_without_a_folder_is_told_first(name, message, tmp_path, monkeypa
     (tmp_path / "models" / "notes.txt").touch()
     hub = Mock(side_effect=OSError("not there"))
     monkeypatch.setattr(AutoConfig, "from_pretrained", hub)
-    with pytest.raises(TaskError) as caught:
+    with pytest.raises(InputError) as caught:
         load_configuration(model=name)
     assert hub.called == (name.startswith("models/") and name.count("/") == 1)  # OWNER/NAME might be one of the Hub
     assert str(caught.value).startswith(message) and caught.value.exit_code == 2
@@ -241,25 +235,25 @@ def test_a_folder_without_a_model_is_told(tmp_path, monkeypatch):
     adapter = tmp_path / "runs" / "mine" / "adapter"
     adapter.mkdir(parents=True)
     with pytest.raises(
-        TaskError, match="--model runs/mine/adapter is not a model that can be read: the folder has no"
+        InputError, match="--model runs/mine/adapter is not a model that can be read: the folder has no"
     ):
         load_configuration(model="runs/mine/adapter")
     (adapter / "adapter_config.json").write_text("{}")
-    with pytest.raises(TaskError, match=r"runs/mine/adapter holds low-rank additions .* and no model: merge them"):
+    with pytest.raises(InputError, match=r"runs/mine/adapter holds low-rank additions .* and no model: merge them"):
         load_configuration(model="runs/mine/adapter")
     (adapter.parent / "config.json").write_text("{}")
-    with pytest.raises(TaskError, match="merged in is runs/mine: name that") as caught:
+    with pytest.raises(InputError, match="merged in is runs/mine: name that") as caught:
         load_configuration(model="runs/mine/adapter")
     assert caught.value.exit_code == 2
     monkeypatch.chdir(adapter)
-    with pytest.raises(TaskError, match=f"merged in is {adapter.parent}: name that"):
+    with pytest.raises(InputError, match=f"merged in is {adapter.parent}: name that"):
         load_configuration(model=".")
 
 
 def test_a_missing_tokenizer_is_named(checkpoint):
     (checkpoint / "tokenizer.json").unlink()
     (checkpoint / "tokenizer_config.json").unlink()
-    with pytest.raises(TaskError, match="tokenizer"):
+    with pytest.raises(InputError, match="tokenizer"):
         load_configuration(model=str(checkpoint))
 
 
@@ -267,7 +261,7 @@ def test_damaged_weights_are_another_exit_code(checkpoint):
     _, tokenizer = load_configuration(model=str(checkpoint))
     weights = checkpoint / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(CorruptModelError) as caught:
+    with pytest.raises(CorruptCheckpointError) as caught:
         load_model(auto_class="AutoModelForQuestionAnswering", model=str(checkpoint), tokenizer=tokenizer)
     assert caught.value.exit_code == 3
 
@@ -276,15 +270,15 @@ def test_a_model_without_such_a_head_is_refused(tmp_path, tokenizer):
     from transformers import T5Config
 
     T5Config(vocab_size=320, d_model=32).save_pretrained(tmp_path)
-    with pytest.raises(TaskError, match="cannot be loaded as AutoModelForMaskedLM"):
+    with pytest.raises(InputError, match="cannot be loaded as AutoModelForMaskedLM"):
         load_model(auto_class="AutoModelForMaskedLM", model=str(tmp_path), tokenizer=tokenizer)
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(tokenizer):
     check_tokenizer(tokenizer=tokenizer, embedding_rows=len(tokenizer))
-    with pytest.raises(TaskError, match=rf"{len(tokenizer)} ids but the model embeds only 300"):
+    with pytest.raises(InputError, match=rf"{len(tokenizer)} ids but the model embeds only 300"):
         check_tokenizer(tokenizer=tokenizer, embedding_rows=300)
-    with pytest.raises(TaskError, match="no padding token"):
+    with pytest.raises(InputError, match="no padding token"):
         check_tokenizer(tokenizer=_Unpadded(), embedding_rows=10)
 
 
@@ -299,5 +293,5 @@ def test_lengths():
     model, tokenizer = SimpleNamespace(max_position_embeddings=512), SimpleNamespace(model_max_length=10**30)
     assert resolve_max_length(asked=None, default=384, config=model, tokenizer=tokenizer) == 384
     assert resolve_max_length(asked=None, default=384, config=SimpleNamespace(), tokenizer=tokenizer) == 384
-    with pytest.raises(TaskError, match="--max_length 513 is more than the 512"):
+    with pytest.raises(InputError, match="--max_length 513 is more than the 512"):
         resolve_max_length(asked=513, default=384, config=model, tokenizer=tokenizer)

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from processes import run
+
 from lacuna import modeling
 from lacuna.modeling import LacunaConfig
 from lacuna.tasks import ClassificationArguments, SequenceToSequenceArguments, used
 from lacuna.tokenization import adapt_tokenizer
-from processes import run
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16, "intermediate_size": 64}
 HEADS = {"modernbert": "LacunaForMaskedLM", "qwen3": "LacunaForCausalLM", "bart": "LacunaForConditionalGeneration"}

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
+from transformers import BertConfig, BertForMultipleChoice
+
+from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMultipleChoice
-from lacuna.tasks import TaskError
 from lacuna.tasks.choices import Columns, find_reading, guess_columns, numbered_columns, read_labels, read_problems
 from lacuna.tasks.multiple_choice import MultipleChoice, split_choices
 from lacuna.tasks.rows import as_rows
-from torch.nn import functional as F
-from transformers import BertConfig, BertForMultipleChoice
 
 
 @dataclasses.dataclass
@@ -140,7 +141,7 @@ def test_labels_are_numbers_letters_names_or_texts(answers, choices, reading, la
 
 def test_a_label_that_is_none_is_named():
     found = problems([0, 1, 7], ["a", "b"])
-    with pytest.raises(TaskError, match=r"train.jsonl:3: label '7' is none of the 2 choices.*a number from 0"):
+    with pytest.raises(InputError, match=r"train.jsonl:3: label '7' is none of the 2 choices.*a number from 0"):
         read_labels(found, reading=find_reading(found))
 
 
@@ -279,7 +280,7 @@ def test_what_people_are_told(tokenizer):
     ],
 )
 def test_a_bad_row_is_named(tokenizer, bad, message):
-    with pytest.raises(TaskError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         task(tokenizer, records([*ROWS, bad]))
     assert caught.value.exit_code == 2
 
@@ -299,7 +300,7 @@ def test_a_bad_row_is_named(tokenizer, bad, message):
     ],
 )
 def test_bad_rows_as_a_whole(tokenizer, rows, options, message):
-    with pytest.raises(TaskError, match=message):
+    with pytest.raises(InputError, match=message):
         task(tokenizer, rows, **options)
 
 
@@ -313,7 +314,7 @@ def test_a_table_without_names_is_doubted(tokenizer):
     (note,) = [note for note in task(tokenizer, rows, **columns).notes if note.startswith("warning")]
     assert "the column of labels is called '0', as one of its labels is" in note
     message = "a.csv:2: this is the only training question, so nothing can be held out"
-    with pytest.raises(TaskError, match=message):
+    with pytest.raises(InputError, match=message):
         task(tokenizer, rows[:1], **columns)
 
 

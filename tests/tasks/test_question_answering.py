@@ -10,7 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.tasks import QuestionAnswering, TaskError
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from lacuna.common.errors import InputError
+from lacuna.tasks import QuestionAnswering
 from lacuna.tasks.questions import Question, answer_tokens, cut_windows, misaligned, read_questions
 from lacuna.tasks.rows import as_rows
 from lacuna.tasks.spans import trimmed
@@ -23,8 +27,6 @@ from lacuna.tasks.squad_scores import (
     token_f1,
     tuned_threshold,
 )
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
 
 def flat(context: str, answer: str, question: str = "what is it?", **fields: Any) -> dict[str, Any]:
@@ -609,14 +611,14 @@ GOOD = flat("the fox is brown", "brown")
 )
 def test_a_bad_row_is_named(tokenizer, bad, message):
     record = SimpleNamespace(fields=bad, path="q.json", line=7)
-    with pytest.raises(TaskError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         QuestionAnswering(train_rows=[record], tokenizer=tokenizer)
     assert caught.value.exit_code == 2
 
 
 def test_one_question_is_not_enough(tokenizer):
     message = "training row 1: this is the only training question, so nothing can be held out.*--eval_file"
-    with pytest.raises(TaskError, match=message):
+    with pytest.raises(InputError, match=message):
         QuestionAnswering(train_rows=[GOOD], tokenizer=tokenizer)
 
 
@@ -634,7 +636,7 @@ def test_few_misplaced_answers_are_left_out_and_named(tokenizer):
     assert "2 of 200 answers are not where answer_start says; the first: training row 1: answer 'brown'" in note
     assert "but at character 10 stands ' brow', the next at training row 2" in note
     assert len(work._train_questions) + len(work._eval_questions) == 198
-    with pytest.raises(TaskError, match=r"3 of 200 answers.*more than 1% are too many.*--train_file") as caught:
+    with pytest.raises(InputError, match=r"3 of 200 answers.*more than 1% are too many.*--train_file") as caught:
         task(tokenizer, misplaced(200, 3), eval_rows=[])
     assert caught.value.exit_code == 2
     work = task(tokenizer, misplaced(3, 0), eval_rows=misplaced(100, 1))
@@ -648,7 +650,7 @@ def test_few_misplaced_answers_are_left_out_and_named(tokenizer):
     (note,) = [note for note in task(tokenizer, [nested], eval_rows=[]).notes if note.startswith("left out")]
     assert "the first: squad.json, article 1 'Foxes', paragraph 1, question 0: answer 'brown'" in note
     assert note.endswith("the next at article 1 'Foxes', paragraph 2, question 1")
-    with pytest.raises(TaskError, match=r"2 of 100 answers.*--eval_file"):
+    with pytest.raises(InputError, match=r"2 of 100 answers.*--eval_file"):
         task(tokenizer, misplaced(3, 0), eval_rows=misplaced(100, 2))
     assert misaligned(read_questions(as_rows(misplaced(5, 0), part="training"))) == ([], None)
 
@@ -667,7 +669,7 @@ def test_the_training_file_as_evaluation_file_is_told(tokenizer):
     ],
 )
 def test_bad_settings(tokenizer, rows, options, message):
-    with pytest.raises(TaskError, match=message):
+    with pytest.raises(InputError, match=message):
         QuestionAnswering(train_rows=rows, tokenizer=tokenizer, **options)
 
 

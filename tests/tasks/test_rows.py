@@ -4,7 +4,8 @@ import dataclasses
 from typing import Any
 
 import pytest
-from lacuna.tasks import TaskError
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.rows import as_rows, doubtful_names
 
 
@@ -23,7 +24,7 @@ class Record:
 )
 def test_only_tables_whose_first_line_names_columns_are_asked_about(path, asked):
     (row,) = as_rows([Record({"text": "x"}, path)], part="training")
-    with pytest.raises(TaskError) as caught:
+    with pytest.raises(InputError) as caught:
         row.value("label", option="--label_column")
     question = " (does the first line hold names?)" if asked else ""
     columns = f"{path}:2: no column 'label'; the columns there are ['text']"
@@ -60,5 +61,5 @@ def test_columns_that_no_option_names_are_missed_together():
     (row,) = as_rows([{"a": "x"}], part="training")
     row.require(["a"], remedy="")
     message = r"^training row 1: no column 'b' or 'c'; the columns there are \['a'\]: mend it$"
-    with pytest.raises(TaskError, match=message):
+    with pytest.raises(InputError, match=message):
         row.require(["b", "a", "c"], remedy="mend it")

@@ -9,14 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lacuna import modeling
-from lacuna.modeling import LacunaConfig
-from lacuna.tasks import TaskError
-from lacuna.tasks.pairs import guess_columns, unfold
-from lacuna.tasks.rows import as_rows
-from lacuna.tasks.sequence_to_sequence import SequenceToSequence
-from lacuna.tasks.writing import IGNORED, Writer, resolve_lengths, writes_with
-from lacuna.tokenization import adapt_tokenizer
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -26,6 +18,15 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+
+from lacuna import modeling
+from lacuna.common.errors import InputError
+from lacuna.modeling import LacunaConfig
+from lacuna.tasks.pairs import guess_columns, unfold
+from lacuna.tasks.rows import as_rows
+from lacuna.tasks.sequence_to_sequence import SequenceToSequence
+from lacuna.tasks.writing import IGNORED, Writer, resolve_lengths, writes_with
+from lacuna.tokenization import adapt_tokenizer
 
 for package in ("sacrebleu", "rouge_score"):
     pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[tasks]'")
@@ -277,9 +278,9 @@ def test_lengths():
         lengths(decoder) == (63, 64) and lengths(decoder, 100) == (100, 27) and lengths(decoder, None, 20) == (107, 20)
     )
     assert sum(lengths(decoder, 100)) + 1 == sum(lengths(decoder)) + 1 == 128
-    with pytest.raises(TaskError, match=r"--max_length 100 and --max_target_length 28.*128 tokens"):
+    with pytest.raises(InputError, match=r"--max_length 100 and --max_target_length 28.*128 tokens"):
         lengths(decoder, 100, 28)
-    with pytest.raises(TaskError, match="--max_target_length 129 is more than the 128"):
+    with pytest.raises(InputError, match="--max_target_length 129 is more than the 128"):
         lengths(both, 64, 129)
 
 
@@ -305,7 +306,7 @@ def test_which_models_write():
     assert writes_with(LacunaConfig.from_family("qwen3"), model="m") == "AutoModelForCausalLM"
     assert writes_with(GPT2Config(), model="m") == "AutoModelForCausalLM"
     for config in (LacunaConfig.from_family("modernbert"), BertConfig()):
-        with pytest.raises(TaskError, match="--model m is an encoder"):
+        with pytest.raises(InputError, match="--model m is an encoder"):
             writes_with(config, model="m")
 
 
@@ -321,7 +322,7 @@ def test_a_table_without_names_is_doubted(writer_tokenizers):
     rows = [SimpleNamespace(fields=row, path="a.tsv", line=line) for line, row in enumerate(fields, start=2)]
     notes = task(writer_tokenizers, make_model("qwen3"), rows).notes
     assert any(note.startswith(f"warning: a column is called {texts[0]!r}, which reads like") for note in notes)
-    with pytest.raises(TaskError, match=r"a.tsv:2: this is the only training pair, so nothing can be held out"):
+    with pytest.raises(InputError, match=r"a.tsv:2: this is the only training pair, so nothing can be held out"):
         task(writer_tokenizers, make_model("qwen3"), rows[:1])
 
 
@@ -338,7 +339,7 @@ def test_a_table_without_names_is_doubted(writer_tokenizers):
     ],
 )
 def test_a_bad_row_is_named(writer_tokenizers, bad, message):
-    with pytest.raises(TaskError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         task(writer_tokenizers, make_model("qwen3"), records([*ROWS, bad]))
     assert caught.value.exit_code == 2
 
@@ -353,13 +354,13 @@ def test_a_bad_row_is_named(writer_tokenizers, bad, message):
     ],
 )
 def test_bad_rows_as_a_whole(writer_tokenizers, rows, options, message):
-    with pytest.raises(TaskError, match=message):
+    with pytest.raises(InputError, match=message):
         task(writer_tokenizers, make_model("qwen3"), rows, **options)
 
 
 def test_a_tokenizer_without_an_end_is_refused():
     tokenizer = SimpleNamespace(eos_token_id=None, sep_token_id=None)
-    with pytest.raises(TaskError, match="no token that ends a text"):
+    with pytest.raises(InputError, match="no token that ends a text"):
         Writer(tokenizer=tokenizer, config=SimpleNamespace(), max_length=8, max_target_length=8)
 
 

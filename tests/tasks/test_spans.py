@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from lacuna.tasks.spans import best_spans, log_sum, trimmed
 
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from lacuna.tasks.tags import PLAIN, SCHEMES, Entity, entities, find_scheme, irregular, write_tags
 
 # A machine that has much else to do is no fault of the tests.

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lacuna.tasks.errors import StorageError
+from matplotlib.figure import Figure
+
+from lacuna.common.errors import StorageError
 from lacuna.tasks.pictures import MOST_LABELS, _draw_bars, draw
 from lacuna.tasks.report import headline, write_results
 from lacuna.tasks.tables import Matrix, Points, Table, groups, markdown_table, number
 from lacuna.tasks.task import Task
-from matplotlib.figure import Figure
 
 
 class Invented(Task):

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lacuna.tasks import TaskError
+from matplotlib.figure import Figure
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import BertConfig, BertForTokenClassification, PreTrainedTokenizerFast
+
+from lacuna.common.errors import InputError
 from lacuna.tasks.pictures import _draw_bars
 from lacuna.tasks.report import write_results
 from lacuna.tasks.rows import as_rows
 from lacuna.tasks.tagged import cut_sentences, guess_columns, read_sentences, window_bounds, words_of_tokens
 from lacuna.tasks.token_classification import TokenClassification, word_choices
-from matplotlib.figure import Figure
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import BertConfig, BertForTokenClassification, PreTrainedTokenizerFast
 
 pytest.importorskip("seqeval", reason="seqeval is not installed: pip install -e '.[tasks]'")
 
@@ -137,7 +138,7 @@ def test_numbers_get_names(tokenizer):
     plain = task(tokenizer, given, eval_rows=given)
     assert (plain.scheme, plain.label_names, plain.metric) == ("plain", ["0", "1", "2"], "accuracy")
     assert any("--label_names" in note for note in plain.notes)
-    with pytest.raises(TaskError, match="training row 1: tag 2 has no name among the 2"):
+    with pytest.raises(InputError, match="training row 1: tag 2 has no name among the 2"):
         task(tokenizer, given, label_names=["O", "B-x"])
 
 
@@ -405,14 +406,14 @@ def test_what_people_are_told(tokenizer):
     ],
 )
 def test_a_bad_row_is_named(tokenizer, bad, message):
-    with pytest.raises(TaskError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         task(tokenizer, records([*ROWS, bad]))
     assert caught.value.exit_code == 2
 
 
 def test_a_tag_unknown_to_training_is_named(tokenizer):
     held_out = records(rows("a/O b/B-god"), path="dev.conll")
-    with pytest.raises(TaskError, match=r"dev.conll:10: tag 'B-god' in column 'tags' .*--label_names"):
+    with pytest.raises(InputError, match=r"dev.conll:10: tag 'B-god' in column 'tags' .*--label_names"):
         task(tokenizer, ROWS, eval_rows=held_out)
     names = ["O", "B-place", "I-place", "B-water", "I-water", "B-god", "I-god"]
     assert task(tokenizer, ROWS, eval_rows=held_out, label_names=names).label_names == names
@@ -430,7 +431,7 @@ def test_a_tag_unknown_to_training_is_named(tokenizer):
     ],
 )
 def test_bad_rows_as_a_whole(tokenizer, given, options, message):
-    with pytest.raises(TaskError, match=message):
+    with pytest.raises(InputError, match=message):
         task(tokenizer, given, **options)
 
 
@@ -438,10 +439,10 @@ def test_a_file_that_is_one_sentence_is_refused(tokenizer):
     """What a CoNLL file without empty lines is; there would be nothing to evaluate on."""
     whole = rows("a/B-place " * 350 + "b/O " * 350)
     asked = r"train.conll:10: this is the only training sentence \(700 tokens, are the empty lines between sentences"
-    with pytest.raises(TaskError, match=f"{asked} missing.*nothing can be held out.*--eval_file") as caught:
+    with pytest.raises(InputError, match=f"{asked} missing.*nothing can be held out.*--eval_file") as caught:
         task(tokenizer, records(whole), eval_rows=[])
     assert caught.value.exit_code == 2
-    with pytest.raises(TaskError, match=r"training row 1: this is the only training sentence \(700 tokens\), so"):
+    with pytest.raises(InputError, match=r"training row 1: this is the only training sentence \(700 tokens\), so"):
         task(tokenizer, whole, eval_rows=[])
     assert task(tokenizer, records(whole), eval_rows=whole).num_judged
 

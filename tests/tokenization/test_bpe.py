@@ -5,9 +5,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from lacuna.tokenization import SPECIAL_TOKENS, TokenizerError, tokenizer_fingerprint, train_bpe
-from lacuna.tokenization.patterns import NORMALIZERS, PATTERNS, PIECE_CHARACTERS
 from transformers import PreTrainedTokenizerFast
+
+from lacuna.common.errors import InputError
+from lacuna.tokenization import SPECIAL_TOKENS, tokenizer_fingerprint, train_bpe
+from lacuna.tokenization.patterns import NORMALIZERS, PATTERNS, PIECE_CHARACTERS
 
 TEXT = "The cat sat on the mat. The dog, too, sat there in 1984; it's the cat's mat , not the dog's ! " * 20
 AWKWARD = [
@@ -99,12 +101,12 @@ def test_unreachable_vocabulary_is_a_warning_with_the_reached_size() -> None:
 
 @pytest.mark.parametrize("documents", [[], [""], ["", "  \n"]])
 def test_no_text_is_an_error(documents: list[str]) -> None:
-    with pytest.raises(TokenizerError, match="no text"):
+    with pytest.raises(InputError, match="no text"):
         train_bpe(documents=documents, vocab_size=300)
 
 
 def test_a_vocabulary_below_the_alphabet_is_an_error() -> None:
-    with pytest.raises(TokenizerError, match="--vocab_size 200"):
+    with pytest.raises(InputError, match="--vocab_size 200"):
         train_bpe(documents=[TEXT], vocab_size=200)
 
 
@@ -121,7 +123,7 @@ def test_an_error_of_the_source_keeps_its_class_and_message() -> None:
 
 
 def test_text_that_gives_no_pair_is_an_error() -> None:
-    with pytest.raises(TokenizerError, match="nothing to learn") as caught:
+    with pytest.raises(InputError, match="nothing to learn") as caught:
         train_bpe(documents=["ab cd ef"], vocab_size=300)
     assert caught.value.exit_code == 2
 
@@ -140,7 +142,7 @@ def test_extra_special_tokens_come_after_the_five_and_sentinels_after_them() -> 
 
 @pytest.mark.parametrize("token", ["the", " <a>", "", "###", "[MASK]", "<extra_id_0>", "\n", "a"])
 def test_a_special_token_that_cannot_be_one_is_an_error(token: str) -> None:
-    with pytest.raises(TokenizerError, match="--extra_special_tokens"):
+    with pytest.raises(InputError, match="--extra_special_tokens"):
         train_bpe(documents=[TEXT], vocab_size=300, extra_special_tokens=[token], num_sentinels=1)
 
 
@@ -187,5 +189,5 @@ def test_normalizers(normalizer: str, text: str, expected: str) -> None:
     ],
 )
 def test_an_option_that_cannot_be_is_an_error(options: dict[str, object], message: str) -> None:
-    with pytest.raises(TokenizerError, match=message):
+    with pytest.raises(InputError, match=message):
         train_bpe(documents=[TEXT], vocab_size=300, **options)  # type: ignore[arg-type]

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.tokenization import TokenizerError, adapt_tokenizer, load_tokenizer, save_tokenizer, token_edges, train_bpe
-from lacuna.tokenization.extend import extend_tokenizer
-from lacuna.tokenization.vocabulary import ALPHABET
 from tokenizers import AddedToken, ByteLevelBPETokenizer, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerFast
+
+from lacuna.common.errors import InputError
+from lacuna.tokenization import adapt_tokenizer, load_tokenizer, save_tokenizer, token_edges, train_bpe
+from lacuna.tokenization.extend import extend_tokenizer
+from lacuna.tokenization.vocabulary import ALPHABET
 
 ENGLISH = "The cat sat on the mat. The dog, too, sat there; it is the mat of the cat, not of the dog. " * 20
 GERMAN = "Die Katze saß auf der Matte. Auch der Hund saß dort; es ist die Matte der Katze, nicht des Hundes! " * 20
@@ -138,20 +140,20 @@ def test_gpt2_saved_by_transformers_is_extended_and_stays_itself(tmp_path: Path)
 
 
 def test_what_cannot_be_extended_is_an_error(old: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(TokenizerError, match=r"--vocab_size 290 leaves no room: .* 290 tokens"):
+    with pytest.raises(InputError, match=r"--vocab_size 290 leaves no room: .* 290 tokens"):
         extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=290)
-    with pytest.raises(TokenizerError, match=r"leaves no room: .* 290 tokens and 3 special"):
+    with pytest.raises(InputError, match=r"leaves no room: .* 290 tokens and 3 special"):
         extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=293, num_sentinels=3)
-    with pytest.raises(TokenizerError, match="adds no token"):
+    with pytest.raises(InputError, match="adds no token"):
         extend_tokenizer(tokenizer=old, documents=["The cat sat"], vocab_size=300)
-    with pytest.raises(TokenizerError, match="no text"):
+    with pytest.raises(InputError, match="no text"):
         extend_tokenizer(tokenizer=old, documents=[" "], vocab_size=300)
-    with pytest.raises(TokenizerError, match="'the' could be a word"):
+    with pytest.raises(InputError, match="'the' could be a word"):
         extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=330, extra_special_tokens=["the"])
     for option in ("min_frequency", "pad_to_multiple_of"):
-        with pytest.raises(TokenizerError, match=f"--{option} 0"):
+        with pytest.raises(InputError, match=f"--{option} 0"):
             extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=330, **{option: 0})
     words = Tokenizer(models.WordLevel({"[UNK]": 0, "c": 1}, unk_token="[UNK]"))
     words.decoder = decoders.ByteLevel()
-    with pytest.raises(TokenizerError, match="WordLevel"):
+    with pytest.raises(InputError, match="WordLevel"):
         extend_tokenizer(tokenizer=PreTrainedTokenizerFast(tokenizer_object=words), documents=[GERMAN], vocab_size=330)

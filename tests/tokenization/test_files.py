@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from lacuna.common.errors import InputError, StorageError
 from lacuna.tokenization import (
-    TokenizerError,
-    TokenizerStorageError,
     adapt_tokenizer,
     check_output_dir,
     load_tokenizer,
@@ -16,8 +18,6 @@ from lacuna.tokenization import (
     tokenizer_fingerprint,
     train_bpe,
 )
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
@@ -59,19 +59,19 @@ def test_save_that_fails_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", fail)
-    with pytest.raises(TokenizerError, match="No space left") as caught:
+    with pytest.raises(InputError, match="No space left") as caught:
         save_tokenizer(tokenizer=tokenizer, output_dir=tmp_path / "tokenizer")
     assert caught.value.exit_code == 5
     assert not list(tmp_path.iterdir())
 
 
 def test_load_of_what_is_not_there_or_broken(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"no such folder.*train_tokenizer"):
+    with pytest.raises(InputError, match=r"no such folder.*train_tokenizer"):
         load_tokenizer(tmp_path / "nothing")
-    with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
+    with pytest.raises(InputError, match=r"no tokenizer\.json"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"model": ')
-    with pytest.raises(TokenizerError, match="does not hold a tokenizer"):
+    with pytest.raises(InputError, match="does not hold a tokenizer"):
         load_tokenizer(tmp_path)
 
 
@@ -108,8 +108,8 @@ def test_an_output_folder_is_checked_before_the_work(tmp_path: Path, monkeypatch
     assert check_output_dir(tmp_path / "deep" / "folder") == tmp_path
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
-    with pytest.raises(TokenizerError, match="is a file"):
+    with pytest.raises(InputError, match="is a file"):
         check_output_dir(tmp_path / "file" / "folder")
     monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
-    with pytest.raises(TokenizerStorageError, match="no permission"):
+    with pytest.raises(StorageError, match="no permission"):
         check_output_dir(tmp_path / "folder")

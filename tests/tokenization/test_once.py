@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 
 from filelock import FileLock
+
 from lacuna.tokenization import load_tokenizer, train_once
 
 SENTENCE = (

@@ -4,6 +4,7 @@ import pytest
 import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from lacuna.tokenization import train_bpe
 from lacuna.tokenization.patterns import (
     LATEST_EDGE,

@@ -1,16 +1,11 @@
 """What a report counts, and what it warns of."""
 
 import pytest
-from lacuna.tokenization import (
-    TokenizerError,
-    compression_report,
-    describe_report,
-    peak_memory,
-    torn_warning,
-    train_bpe,
-)
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
+
+from lacuna.common.errors import InputError
+from lacuna.tokenization import compression_report, describe_report, peak_memory, torn_warning, train_bpe
 
 
 @pytest.fixture(scope="module")
@@ -78,5 +73,5 @@ def test_peak_memory_is_in_bytes() -> None:
 
 
 def test_no_text_is_an_error(trained: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(TokenizerError, match="no text"):
+    with pytest.raises(InputError, match="no text"):
         compression_report(tokenizer=trained, documents=[""])

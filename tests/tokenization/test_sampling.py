@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import regex
-from lacuna.tokenization import Sample, TokenizerError, TokenizerStorageError, sample_documents, sampling
+
+from lacuna.common.errors import InputError, StorageError
+from lacuna.tokenization import Sample, sample_documents, sampling
 from lacuna.tokenization.sampling import LARGEST_HELD_OUT, _find_words
 
 
@@ -77,7 +79,7 @@ def test_copies_count_once_and_one_text_alone_is_an_error() -> None:
     sample = sample_of(documents * 3 + ["", " \n"])
     assert sample.duplicates == 100 and sample.num_documents == 50
     assert set(everything(sample)) == set(documents)
-    with pytest.raises(TokenizerError, match=r"all 1,000 documents are copies of one.*'the same'") as caught:
+    with pytest.raises(InputError, match=r"all 1,000 documents are copies of one.*'the same'") as caught:
         sample_of(["the same"] * 1000)
     assert caught.value.exit_code == 2
     assert everything(sample_of(["only one"])) == ["only one"]
@@ -92,7 +94,7 @@ def test_one_document_that_repeats_its_passages_is_no_copy() -> None:
 
 @pytest.mark.parametrize("documents", [[], [""], ["", "  \n"]])
 def test_no_text_is_an_error(documents: list[str]) -> None:
-    with pytest.raises(TokenizerError, match="no text"):
+    with pytest.raises(InputError, match="no text"):
         sample_of(documents)
 
 
@@ -213,7 +215,7 @@ def test_words_are_found_as_runs_of_letters_or_of_punctuation() -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("max_bytes", 0), ("max_bytes", -5), ("seed", -1)])
 def test_an_option_that_cannot_be_is_an_error(option: str, value: int) -> None:
-    with pytest.raises(TokenizerError, match=f"--{option} {value}"):
+    with pytest.raises(InputError, match=f"--{option} {value}"):
         sample_of(["text"], **{option: value})
 
 
@@ -231,6 +233,6 @@ def test_a_full_disk_is_told_from_an_error_of_the_text(tmp_path: Path, monkeypat
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tempfile.SpooledTemporaryFile", lambda **_: Full())
-    with pytest.raises(TokenizerStorageError, match="No space left") as caught:
+    with pytest.raises(StorageError, match="No space left") as caught:
         sample_of(["text"], folder=tmp_path)
     assert caught.value.exit_code == 5 and sample.num_bytes == 0

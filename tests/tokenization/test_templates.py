@@ -1,8 +1,10 @@
 """What is put around a text for each shape of model."""
 
 import pytest
-from lacuna.tokenization import TokenizerError, adapt_tokenizer, tokenizer_fingerprint, train_bpe
 from transformers import PreTrainedTokenizerFast
+
+from lacuna.common.errors import InputError
+from lacuna.tokenization import adapt_tokenizer, tokenizer_fingerprint, train_bpe
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
@@ -57,7 +59,7 @@ def test_adapting_makes_a_copy_and_leaves_the_fingerprint(tokenizer: PreTrainedT
 
 
 def test_an_unknown_shape_is_an_error(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(TokenizerError, match=r"'tree'.*encoder, decoder"):
+    with pytest.raises(InputError, match=r"'tree'.*encoder, decoder"):
         adapt_tokenizer(tokenizer=tokenizer, shape="tree", segments=True, max_length=8)
 
 

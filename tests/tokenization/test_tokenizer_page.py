@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
 from lacuna.tokenization import TokenizerArguments
 from lacuna.tokenization.patterns import NORMALIZERS, PATTERNS
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import processes
 import pytest
+
 from lacuna.tokenization import load_tokenizer
 
 WORDS = ["river", "stone", "cloud", "garden", "window", "evening", "music", "letter", "harbour", "winter"]

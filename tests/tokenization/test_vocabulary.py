@@ -8,7 +8,11 @@ import pytest
 import regex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from lacuna.tokenization import TokenizerError, token_byte_lengths, token_edges, train_bpe
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from lacuna.common.errors import InputError
+from lacuna.tokenization import token_byte_lengths, token_edges, train_bpe
 from lacuna.tokenization.vocabulary import (
     ALPHABET,
     BLANK,
@@ -23,8 +27,6 @@ from lacuna.tokenization.vocabulary import (
     character_class,
     token_bytes,
 )
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 TEXTS = {
     "English": "The cat's 12,345 mats (all of them) -- were naïve; e\u0301tude.\n\n\tif x == 1:\n        return ",
@@ -219,10 +221,10 @@ def test_a_tokenizer_that_is_not_byte_level_is_an_error() -> None:
     backend = Tokenizer(models.WordLevel({"[UNK]": 0, "cat": 1}, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     for function in (token_byte_lengths, token_edges):
-        with pytest.raises(TokenizerError, match="byte-level"):
+        with pytest.raises(InputError, match="byte-level"):
             function(PreTrainedTokenizerFast(tokenizer_object=backend))
     # It says byte-level, and its vocabulary is something else.
     backend = Tokenizer(models.WordLevel({"[UNK]": 0, "a cat": 1}, unk_token="[UNK]"))
     backend.decoder = decoders.ByteLevel()
-    with pytest.raises(TokenizerError, match="'a cat'"):
+    with pytest.raises(InputError, match="'a cat'"):
         token_edges(PreTrainedTokenizerFast(tokenizer_object=backend))

@@ -12,11 +12,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 import torch.distributed as dist
-from lacuna.training.averaging import Best, make_average
-from lacuna.training.optimizers import BankedMuon
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+
+from lacuna.training.averaging import Best, make_average
+from lacuna.training.optimizers import BankedMuon
 
 
 def made() -> nn.Module:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from lacuna.training import FineTuningArguments, TrainingArguments
 from toys import PlainTokenizer, ToyWork, make_model
 from transformers import BertForMaskedLM
+
+from lacuna.training import FineTuningArguments, TrainingArguments
 
 
 @pytest.fixture(autouse=True)

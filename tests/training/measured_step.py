@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 import transformers
+
 from lacuna import modeling
 from lacuna.training import TrainingArguments, use_all_cores
 from lacuna.training.memory import MicroBatch, plan

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForPreTraining
-from lacuna.training import TrainingArguments, sharding, zero
-from lacuna.training.optimizers import OPTIMIZERS
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForPreTraining
+from lacuna.training import TrainingArguments, sharding, zero
+from lacuna.training.optimizers import OPTIMIZERS
 
 VOCAB, ROWS, LENGTH = 67, 8, 12  # an odd vocabulary: halves of the embedding have different sizes
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}

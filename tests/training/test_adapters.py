@@ -10,12 +10,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from lacuna import modeling
-from lacuna.training import ArgumentError, CorruptCheckpointError, train
-from lacuna.training.adapters import Adapter, add_lora, fingerprint_of_frozen, freeze_backbone, num_weights
-from lacuna.training.checkpoints import load_weights
-from lacuna.training.flops import attentions, flops_per_token
-from lacuna.training.model_card import adapter_card
 from loaded_model import IDS, outputs
 from processes import REPOSITORY
 from processes import run as run_script
@@ -40,6 +34,14 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+
+from lacuna import modeling
+from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.training import train
+from lacuna.training.adapters import Adapter, add_lora, fingerprint_of_frozen, freeze_backbone, num_weights
+from lacuna.training.checkpoints import load_weights
+from lacuna.training.flops import attentions, flops_per_token
+from lacuna.training.model_card import adapter_card
 
 peft = pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[peft]'")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -234,16 +236,16 @@ def test_a_head_that_is_tied_to_the_embeddings_is_none() -> None:
     freeze_backbone(model)
     assert not [name for name in names_that_learn(model) if not name.startswith("cls.predictions.")]
     assert not model.cls.predictions.decoder.weight.requires_grad
-    with pytest.raises(ArgumentError, match="GPT2LMHeadModel has not a head that is not tied"):
+    with pytest.raises(InputError, match="GPT2LMHeadModel has not a head that is not tied"):
         freeze_backbone(MODELS["gpt2 lm"][0]())
-    with pytest.raises(ArgumentError, match="T5ForConditionalGeneration has not a backbone"):
+    with pytest.raises(InputError, match="T5ForConditionalGeneration has not a backbone"):
         freeze_backbone(MODELS["t5"][0]())
-    with pytest.raises(ArgumentError, match="Linear has not a backbone"):
+    with pytest.raises(InputError, match="Linear has not a backbone"):
         freeze_backbone(nn.Linear(2, 2))
 
 
 def test_models_without_a_layer_to_add_to_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="--lora_rank 2: there is no linear layer"):
+    with pytest.raises(InputError, match="--lora_rank 2: there is no linear layer"):
         add_lora(nn.LayerNorm(2), rank=2, alpha=4, seed=0)
 
 
@@ -257,7 +259,7 @@ def test_models_without_a_layer_to_add_to_are_refused() -> None:
     ],
 )
 def test_options_that_make_no_sense_are_refused(tuning_options, options, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(InputError, match=message):
         tuning_options(**options)
 
 
@@ -339,7 +341,7 @@ def test_resuming_on_another_model_is_refused(run, tmp_path) -> None:
         ({"lora_rank": 8}, "lora_rank is 8, but the run in .* was made with 4"),
         ({"lora_rank": 0}, "frozen_weights is None"),
     ):
-        with pytest.raises(ArgumentError, match=message):
+        with pytest.raises(InputError, match=message):
             run(resume=True, save_steps=4, **change)
     with pytest.raises(CorruptCheckpointError, match="is not of this model"):
         run(resume=True, save_steps=4, lora_rank=8, allow_change=["lora_rank"])
@@ -363,7 +365,7 @@ def test_a_run_with_a_frozen_backbone_moves_the_head_alone(run, new_work, base, 
 
 def test_without_peft_the_extra_is_named(run, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ArgumentError, match=r'--lora_rank needs the package peft: pip install "lacuna\[peft\]"'):
+    with pytest.raises(InputError, match=r'--lora_rank needs the package peft: pip install "lacuna\[peft\]"'):
         run()
 
 

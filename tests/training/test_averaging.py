@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lacuna.training import CorruptCheckpointError
-from lacuna.training.averaging import make_average
 from processes import run
 from safetensors.torch import load, save
 from torch import Tensor, nn
+
+from lacuna.common.errors import CorruptCheckpointError
+from lacuna.training.averaging import make_average
 
 Options = Callable[..., Any]
 

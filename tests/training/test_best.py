@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from lacuna.training import ArgumentError, train
-from lacuna.training.averaging import Best
-from lacuna.training.progress import Progress, stops_early
 from processes import run as run_script
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from toys import ToyWork
+
+from lacuna.common.errors import InputError
+from lacuna.training import train
+from lacuna.training.averaging import Best
+from lacuna.training.progress import Progress, stops_early
 
 
 class Scripted(ToyWork):
@@ -212,14 +214,14 @@ def test_patience_by_hand(tuning_options) -> None:
     assert [stops_early(tuning_options(early_stopping_patience=number), progress) for number in (0, 2, 3, 4)] == [
         False, True, True, False,
     ]  # fmt: skip
-    with pytest.raises(ArgumentError, match="--early_stopping_patience must not be negative"):
+    with pytest.raises(InputError, match="--early_stopping_patience must not be negative"):
         tuning_options(early_stopping_patience=-1)
-    with pytest.raises(ArgumentError, match="--eval_steps 0"):
+    with pytest.raises(InputError, match="--eval_steps 0"):
         tuning_options(early_stopping_patience=1, eval_steps=0)
 
 
 def test_patience_needs_something_to_judge_by(run) -> None:
-    with pytest.raises(ArgumentError, match="--early_stopping_patience needs examples that are held out"):
+    with pytest.raises(InputError, match="--early_stopping_patience needs examples that are held out"):
         run(Scripted([], num_eval_examples=0), early_stopping_patience=1)
 
 

@@ -7,7 +7,9 @@ import os
 
 import pytest
 import torch
-from lacuna.training import ArgumentError, CorruptCheckpointError, StorageError
+from safetensors.torch import load_file
+
+from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
 from lacuna.training.checkpoints import (
     STATE,
     Progress,
@@ -23,7 +25,6 @@ from lacuna.training.checkpoints import (
 from lacuna.training.identity import check_identity
 from lacuna.training.optimizers import OPTIMIZERS
 from lacuna.training.sharding import full_model_state, full_optimizer_state, load_model_state, load_optimizer_state
-from safetensors.torch import load_file
 
 IDENTITY = {"seed": 0, "corpus": "abc"}
 
@@ -171,7 +172,7 @@ def test_no_checkpoint_is_no_error(tmp_path) -> None:
     ],
 )
 def test_another_run_is_not_resumed(identity, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(InputError, match=message):
         check_identity(ours=identity, theirs=IDENTITY, allowed=[], checkpoint="runs/a/checkpoints/step-00000001")
 
 

@@ -7,17 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from lacuna.common.errors import InputError
 from lacuna.corpus import CorpusArguments
 from lacuna.objectives import ObjectiveArguments
 from lacuna.tasks import EmbeddingArguments
-from lacuna.training import (
-    ArgumentError,
-    FineTuningArguments,
-    ModelArguments,
-    TrainingArguments,
-    exit_cleanly,
-    parse_arguments,
-)
+from lacuna.training import FineTuningArguments, ModelArguments, TrainingArguments, exit_cleanly, parse_arguments
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 ROOMS = (ModelArguments, CorpusArguments, ObjectiveArguments, TrainingArguments)
@@ -103,17 +98,17 @@ def test_mistakes_on_the_command_line(given, message) -> None:
     ],
 )  # fmt: skip
 def test_mistakes_in_a_file(yaml_file, text, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(InputError, match=message):
         parse_arguments(ROOMS, ["--config", str(yaml_file(text))])
 
 
 @pytest.mark.parametrize("name", ["resume", "seeds", "lora_rank", "freeze_backbone", "early_stopping_patience"])
 def test_an_option_of_other_recipes_is_named_as_such(yaml_file, name) -> None:
     rooms, said = (ModelArguments, EmbeddingArguments), f"{name}': other recipes have it, this one does not"
-    with pytest.raises(ArgumentError, match=f"unknown option '--{said}") as raised:
+    with pytest.raises(InputError, match=f"unknown option '--{said}") as raised:
         parse_arguments(rooms, ["--train_file", "a.csv", f"--{name}=3"])
     assert raised.value.exit_code == 2 and "did you mean" not in str(raised.value)
-    with pytest.raises(ArgumentError, match=rf"options.yaml:2: unknown option '{said}"):
+    with pytest.raises(InputError, match=rf"options.yaml:2: unknown option '{said}"):
         parse_arguments(rooms, ["--config", str(yaml_file(f"train_file: a.csv\n{name}: 3\n"))])
     assert f"--{name}" in (RECIPES / "finetune_embeddings.py").read_text(encoding="utf-8")
 
@@ -125,7 +120,7 @@ def test_an_empty_file_is_no_mistake(yaml_file) -> None:
 def test_yaml_cannot_run_code(yaml_file, tmp_path) -> None:
     canary = tmp_path / "canary"
     text = f"seed: !!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path ['{canary}']]\n"
-    with pytest.raises(ArgumentError, match="not valid YAML"):
+    with pytest.raises(InputError, match="not valid YAML"):
         parse_arguments(ROOMS, ["--config", str(yaml_file(text))])
     assert not canary.exists()
 

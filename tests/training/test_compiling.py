@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from lacuna import training
+from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
 from lacuna.training.compiling import LONG_ENOUGH, compile_model, should_compile, warm_up
 from lacuna.training.stages import Stage
@@ -85,7 +87,7 @@ def test_auto_leaves_alone_what_would_be_compiled_again_and_again() -> None:
 def test_without_a_compiler_auto_goes_on_and_on_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert not decision(max_minutes=60)
-    with pytest.raises(training.ArgumentError, match="no compiler for cpu here"):
+    with pytest.raises(InputError, match="no compiler for cpu here"):
         decision(compile="on")
 
 

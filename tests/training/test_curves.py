@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lacuna.training.curves import draw_curves, series, short, smoothed, thinned, tick_names
 from PIL import Image
+
+from lacuna.training.curves import draw_curves, series, short, smoothed, thinned, tick_names
 
 
 def line(step: int, **changes: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from lacuna.training import is_main_process, processes
 from lacuna.training.environment import _processes_asked_of_accelerate
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from lacuna.training import ArgumentError, claim_output_dir
-from lacuna.training.fine_tuning import _median_seconds, _num_evaluations, _over_seeds, _together, outcome
-from lacuna.training.lock import release
 from processes import run as run_script
 from safetensors.torch import load_file
 from tuned_run import Judged, tune
+
+from lacuna.common.errors import InputError
+from lacuna.training import claim_output_dir
+from lacuna.training.fine_tuning import _median_seconds, _num_evaluations, _over_seeds, _together, outcome
+from lacuna.training.lock import release
 
 TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "compile_seconds")
 
@@ -134,9 +136,9 @@ def test_two_processes_reach_what_one_reaches(three, tmp_path) -> None:
 
 
 def test_seeds_and_resume_do_not_go_together(tuning_options) -> None:
-    with pytest.raises(ArgumentError, match="--resume goes on with one run, and --seeds 2 are several"):
+    with pytest.raises(InputError, match="--resume goes on with one run, and --seeds 2 are several"):
         tuning_options(seeds=2, resume=True)
-    with pytest.raises(ArgumentError, match="--seeds must be at least 1"):
+    with pytest.raises(InputError, match="--seeds must be at least 1"):
         tuning_options(seeds=0)
 
 
@@ -234,7 +236,7 @@ def test_a_folder_that_is_taken_is_refused_before_anything(tuning_options, tmp_p
     def never(seed: int) -> Any:
         raise AssertionError("a model was made")
 
-    with pytest.raises(ArgumentError, match="is not empty"):
+    with pytest.raises(InputError, match="is not empty"):
         tune(tuning_options(), make_model=never)
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from lacuna import modeling
-from lacuna.training.devices import GPUS, find_gpu, require_gpu
-from lacuna.training.errors import ArgumentError
-from lacuna.training.flops import attentions, flops_per_token, peak_flops
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
+
+from lacuna import modeling
+from lacuna.common.errors import InputError
+from lacuna.training.devices import GPUS, find_gpu, require_gpu
+from lacuna.training.flops import attentions, flops_per_token, peak_flops
 
 FAMILIES = ["bert", "modernbert", "lacuna", "gpt2", "llama", "qwen3", "bart", "vaswani"]
 AUTO = {
@@ -167,7 +168,7 @@ def test_gpus_are_found_by_what_torch_calls_them() -> None:
     }
     assert {name: getattr(find_gpu(name), "name", None) for name in names} == names
     assert all(find_gpu(gpu.name) is gpu for gpu in GPUS)
-    with pytest.raises(ArgumentError, match=r"--device H900 is not known; known are cpu and .*H100"):
+    with pytest.raises(InputError, match=r"--device H900 is not known; known are cpu and .*H100"):
         require_gpu("H900")
 
 

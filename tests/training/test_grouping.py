@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toys import ToyWork
+
 from lacuna.training import train
 from lacuna.training.memory import micro_batch_of
 from lacuna.training.order import Grouping, MicroBatchSampler, row_of
 from lacuna.training.stages import plan_stages
-from toys import ToyWork
 
 
 def lengths_of(count: int, *, seed: int = 0) -> list[int]:

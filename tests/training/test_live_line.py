@@ -5,6 +5,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
+
 from lacuna.training import live_line
 from lacuna.training.live_line import Item, Remaining, duration, fit, line_items, memory_in_use, short
 

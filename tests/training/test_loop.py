@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from lacuna.training import ArgumentError, NumericsError, TrainingArguments, claim_output_dir, train
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM
+
+from lacuna.common.errors import InputError, NumericsError
+from lacuna.training import TrainingArguments, claim_output_dir, train
 from lacuna.training.checkpoints import Progress
 from lacuna.training.order import row_of
 from lacuna.training.run import share_done
 from lacuna.training.stages import Stage, epochs_per_step, plan_stages, skipped
-from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM
 
 
 @pytest.fixture
@@ -255,12 +257,12 @@ def test_logged_losses_are_means_over_the_window(run, tmp_path, log_of) -> None:
 def test_a_folder_that_holds_a_run_is_refused(run, options, tmp_path) -> None:
     claim_output_dir(options())
     run(max_steps=1)
-    with pytest.raises(ArgumentError, match=r"--output_dir .*run already holds a run; add --resume"):
+    with pytest.raises(InputError, match=r"--output_dir .*run already holds a run; add --resume"):
         claim_output_dir(options())
     claim_output_dir(options(resume=True))
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(ArgumentError, match="is a file"):
+    with pytest.raises(InputError, match="is a file"):
         claim_output_dir(options(output_dir=str(file)))
 
 
@@ -272,7 +274,7 @@ def test_resuming_with_other_data_seed_or_batch_is_refused(run, tmp_path) -> Non
         ({"identity": {"corpus": "xyz"}}, "corpus is 'xyz'.*'abc'"),
         ({"identity": {}}, "corpus is None"),
     ):
-        with pytest.raises(ArgumentError, match=f"--resume: {name}"):
+        with pytest.raises(InputError, match=f"--resume: {name}"):
             run(**{"max_steps": 4, "resume": True, "identity": {"corpus": "abc"}, **change})
     results, _, _ = run(max_steps=4, resume=True, identity={"corpus": "abc"})
     assert results["steps"] == 4
@@ -304,7 +306,7 @@ def test_limits_are_resolved_by_hand(options, new_work) -> None:
         ({"num_processes": 3}, "--batch_size 8 .* 3 processes"),
         ({"micro_batch_size": 3}, "--micro_batch_size 3 does not divide the 8"),
     ):
-        with pytest.raises(ArgumentError, match=message):
+        with pytest.raises(InputError, match=message):
             resolved(**overrides)
 
 
@@ -351,7 +353,7 @@ def test_works_are_told_how_far_the_run_is(run, new_work) -> None:
     ("sizes", "starts"), [("4,8", "0"), ("4", "0.5"), ("4,8", "0,1"), ("4,8", "0,0"), ("4,8", "0.1,0.5"), ("4.5", "0")]
 )
 def test_stages_that_make_no_sense_are_refused(options, sizes, starts) -> None:
-    with pytest.raises(ArgumentError, match="--batch_size"):
+    with pytest.raises(InputError, match="--batch_size"):
         options(batch_size=sizes, batch_size_at=starts)
 
 
@@ -361,7 +363,7 @@ def test_stages_that_make_no_sense_are_refused(options, sizes, starts) -> None:
      ("weight_decay", math.nan), ("decay_share", 1.5), ("logging_steps", 0), ("num_workers", -1)],
 )  # fmt: skip
 def test_numbers_that_cannot_be_are_refused_by_name(options, option, value) -> None:
-    with pytest.raises(ArgumentError, match=f"--{option} "):
+    with pytest.raises(InputError, match=f"--{option} "):
         replace(options(), **{option: value})
 
 

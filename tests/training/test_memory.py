@@ -12,10 +12,14 @@ import psutil
 import pytest
 import torch
 import transformers
+from processes import run
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
 from lacuna import modeling
+from lacuna.common.errors import InputError
 from lacuna.training import TrainingArguments
 from lacuna.training.checkpoints import Progress, Snapshot
-from lacuna.training.errors import ArgumentError
 from lacuna.training.memory import (
     Memory,
     MicroBatch,
@@ -26,9 +30,6 @@ from lacuna.training.memory import (
     plan,
 )
 from lacuna.training.optimizers import OPTIMIZERS
-from processes import run
-from torch.profiler import ProfilerActivity, profile
-from torch.utils.checkpoint import checkpoint
 
 AUTO = {
     "encoder": "AutoModelForMaskedLM",
@@ -237,10 +238,10 @@ def test_auto_takes_what_is_free(new_work: Any, new_model: Any, monkeypatch: pyt
     assert choose(both / 0.9 + 8, local_count=2) == 12 > choose(both / 0.9 - 8, local_count=2)
     assert choose((needed(24, never) - there) / 0.9 + 8, never) == 24
     with pytest.raises(
-        ArgumentError, match=r"--micro_batch_size auto: a step of one row of 1. tokens needs .* to write che"
+        InputError, match=r"--micro_batch_size auto: a step of one row of 1. tokens needs .* to write che"
     ):
         choose(1000)
-    with pytest.raises(ArgumentError, match=r"tokens needs 0.0. GB, and 0.00 GB are free"):
+    with pytest.raises(InputError, match=r"tokens needs 0.0. GB, and 0.00 GB are free"):
         choose(1000, never)
 
 
@@ -259,7 +260,7 @@ def test_a_model_that_cannot_be_run_on_shapes_has_a_message() -> None:
         def forward(self, inputs_embeds: torch.Tensor, **_: Any) -> Any:
             return (inputs_embeds * 2,) if bool(inputs_embeds.sum() > 0) else (inputs_embeds,)
 
-    with pytest.raises(ArgumentError, match=r"the memory of Looks cannot be estimated .*give --micro_batch_size"):
+    with pytest.raises(InputError, match=r"the memory of Looks cannot be estimated .*give --micro_batch_size"):
         plan(Looks(), micro_batch=MicroBatch(2, 8), arguments=TrainingArguments())
 
 

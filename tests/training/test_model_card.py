@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import transformers
+
 from lacuna.training.model_card import auto_class, choices_of, model_card
 from lacuna.training.shown import shown_command, without_places
 

@@ -10,15 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from lacuna.modeling import (
-    LacunaConfig,
-    LacunaForCausalLM,
-    LacunaForConditionalGeneration,
-    LacunaForPreTraining,
-    LacunaForSequenceClassification,
-)
-from lacuna.training import ArgumentError, train
-from lacuna.training.optimizers import OPTIMIZERS, BankedMuon, orthogonalized, split_parameters
 from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
@@ -34,6 +25,17 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+
+from lacuna.common.errors import InputError
+from lacuna.modeling import (
+    LacunaConfig,
+    LacunaForCausalLM,
+    LacunaForConditionalGeneration,
+    LacunaForPreTraining,
+    LacunaForSequenceClassification,
+)
+from lacuna.training import train
+from lacuna.training.optimizers import OPTIMIZERS, BankedMuon, orthogonalized, split_parameters
 
 LIBRARY = ["stable_adamw", "lion", "ademamix"]
 FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
@@ -133,12 +135,12 @@ def test_weight_decay_shrinks_matrices_and_nothing_else(new_model, options, opti
 def test_an_absent_library_is_an_error_that_says_what_to_install(new_model, options, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
     for name in LIBRARY:
-        with pytest.raises(ArgumentError, match=rf'--optimizer {name} .* pip install "lacuna\[optimizers\]"'):
+        with pytest.raises(InputError, match=rf'--optimizer {name} .* pip install "lacuna\[optimizers\]"'):
             OPTIMIZERS[name](new_model(), options(max_steps=5))
 
 
 def test_ademamix_must_know_how_long_the_run_is(new_model, options) -> None:
-    with pytest.raises(ArgumentError, match="--max_steps or --max_epochs"):
+    with pytest.raises(InputError, match="--max_steps or --max_epochs"):
         OPTIMIZERS["ademamix"](new_model(), options(max_steps=None, max_minutes=1))
 
 
@@ -232,7 +234,7 @@ def test_the_loop_multiplies_the_rate(new_model, new_work, plain_tokenizer, opti
 
 @pytest.mark.parametrize("value", [0, -0.1, 1.1, math.nan])
 def test_a_decay_that_is_no_share_is_refused(options, value) -> None:
-    with pytest.raises(ArgumentError, match="--layerwise_decay must be above 0 and at most 1"):
+    with pytest.raises(InputError, match="--layerwise_decay must be above 0 and at most 1"):
         options(layerwise_decay=value)
 
 

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
-from lacuna.training import ArgumentError, TrainingArguments, claim_output_dir
+
+from lacuna.common.errors import InputError
+from lacuna.training import TrainingArguments, claim_output_dir
 
 
 def test_an_empty_or_new_folder_is_taken(tmp_path: Path) -> None:
@@ -14,16 +16,16 @@ def test_an_empty_or_new_folder_is_taken(tmp_path: Path) -> None:
 
 def test_somebodys_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
-    with pytest.raises(ArgumentError, match="is not empty"):
+    with pytest.raises(InputError, match="is not empty"):
         claim_output_dir(TrainingArguments(output_dir=str(tmp_path)))
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
 def test_a_run_is_refused_unless_resumed(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(ArgumentError, match="--resume"):
+    with pytest.raises(InputError, match="--resume"):
         claim_output_dir(TrainingArguments(output_dir=str(tmp_path)))
-    with pytest.raises(ArgumentError, match="already holds a run; name another folder"):
+    with pytest.raises(InputError, match="already holds a run; name another folder"):
         claim_output_dir(TrainingArguments(output_dir=str(tmp_path)), resumes=False)
     assert claim_output_dir(TrainingArguments(output_dir=str(tmp_path), resume=True)) is None
 
@@ -31,5 +33,5 @@ def test_a_run_is_refused_unless_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["file", "file/below"])
 def test_a_file_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ArgumentError, match="is a file"):
+    with pytest.raises(InputError, match="is a file"):
         claim_output_dir(TrainingArguments(output_dir=str(tmp_path / name)))

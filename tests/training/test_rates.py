@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from lacuna.training import FineTuningArguments
 from lacuna.training.rates import with_rate
-from torch import nn
 
 
 class Wide(nn.Module):

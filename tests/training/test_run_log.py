@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from lacuna.training import live_line, run_log
 from lacuna.training.model_card import model_card
 from lacuna.training.run_log import RunLog

@@ -7,9 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
+
 from lacuna.training import TrainingArguments
 from lacuna.training.schedules import SCHEDULES, learning_rate
-from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 
 
 def rates(options, steps: int, **overrides) -> list[float]:

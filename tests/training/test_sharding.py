@@ -10,11 +10,13 @@ from typing import Any
 import processes
 import pytest
 import torch
-from lacuna.modeling import LacunaForPreTraining
-from lacuna.training import ArgumentError, sharding
-from lacuna.training.optimizers import OPTIMIZERS
 from safetensors.torch import load_file
 from torch import Tensor
+
+from lacuna.common.errors import InputError
+from lacuna.modeling import LacunaForPreTraining
+from lacuna.training import sharding
+from lacuna.training.optimizers import OPTIMIZERS
 
 SCRIPT = "tests/training/sharded_run.py"
 KINDS = ("encoder", "decoder", "seq2seq", "hybrid")
@@ -159,7 +161,7 @@ def test_every_optimizer_does_on_shards_what_it_does_on_whole_weights(runs, name
 def test_an_optimizer_that_is_wrong_on_shards_is_refused() -> None:
     assert set(sharding.OPTIMIZERS_ON_SHARDS) <= set(OPTIMIZERS)
     sharding.check_optimizer("muon")
-    with pytest.raises(ArgumentError, match="--optimizer stable_adamw does not work on weights that are sharded"):
+    with pytest.raises(InputError, match="--optimizer stable_adamw does not work on weights that are sharded"):
         sharding.check_optimizer("stable_adamw")
 
 
@@ -188,13 +190,13 @@ def test_what_is_not_done_here_is_refused(monkeypatch, reason) -> None:
     values, message = REFUSED[reason]
     for name, value in {**ASKED, **values}.items():
         monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(InputError, match=message):
         sharding.asked_for()
 
 
 def test_one_process_does_not_pass_for_a_sharded_run() -> None:
     model = torch.nn.Linear(2, 2)
-    with pytest.raises(ArgumentError, match="sharding was asked for, and there is one process"):
+    with pytest.raises(InputError, match="sharding was asked for, and there is one process"):
         sharding.shard(model, device=torch.device("cpu"))
     assert not sharding.is_sharded(model)
 

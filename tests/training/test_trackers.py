@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from accelerate import PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
+
 from lacuna.training.arguments import TRACKERS
 from lacuna.training.run_log import RunLog
 from lacuna.training.trackers import Trackers, presentable

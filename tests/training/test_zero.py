@@ -10,8 +10,10 @@ from typing import Any
 import processes
 import pytest
 import torch
-from lacuna.training import ArgumentError, sharding, zero
 from safetensors.torch import load_file
+
+from lacuna.common.errors import InputError
+from lacuna.training import sharding, zero
 
 SCRIPT = "tests/training/sharded_run.py"
 KINDS = ("encoder", "decoder", "seq2seq", "hybrid")
@@ -147,7 +149,7 @@ def test_what_is_not_done_here_is_refused(monkeypatch, reason) -> None:
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
     for name, value in {"ACCELERATE_USE_DEEPSPEED": "true", **values}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(InputError, match=message):
         zero.check(optimizer=optimizer, max_grad_norm=1.0)
 
 
@@ -164,7 +166,7 @@ def test_a_setting_of_deepspeeds_own_file_is_taken_or_refused(monkeypatch, tmp_p
     config = zero.check(optimizer="adamw", max_grad_norm=0.7)
     assert config["zero_optimization"] == {"stage": 2, "overlap_comm": False} and config["gradient_clipping"] == 0.7
     path.write_text(json.dumps({**sizes, "zero_optimization": taken, "fp16": {"enabled": True}}))
-    with pytest.raises(ArgumentError, match="fp16 is not supported with DeepSpeed"):
+    with pytest.raises(InputError, match="fp16 is not supported with DeepSpeed"):
         zero.check(optimizer="adamw", max_grad_norm=0.7)
 
 
@@ -172,10 +174,10 @@ def test_what_is_not_installed_is_named(monkeypatch) -> None:
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
     monkeypatch.setattr(zero, "is_deepspeed_available", lambda: False)
-    with pytest.raises(ArgumentError, match=r'not installed: pip install "lacuna\[deepspeed\]"'):
+    with pytest.raises(InputError, match=r'not installed: pip install "lacuna\[deepspeed\]"'):
         zero.check(optimizer="adamw", max_grad_norm=1.0)
 
 
 def test_one_process_does_not_pass_for_a_divided_run() -> None:
-    with pytest.raises(ArgumentError, match="DeepSpeed was asked for, and there is one process"):
+    with pytest.raises(InputError, match="DeepSpeed was asked for, and there is one process"):
         zero.check(optimizer="adamw", max_grad_norm=1.0)

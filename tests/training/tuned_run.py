@@ -9,11 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+from toys import PlainTokenizer, ToyWork, make_model
+
 import lacuna.training.run
 import lacuna.training.run_log
-import torch
 from lacuna.training import FineTuningArguments, exit_cleanly, fine_tune, parse_arguments
-from toys import PlainTokenizer, ToyWork, make_model
 
 
 class Judged(ToyWork):
