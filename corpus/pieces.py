@@ -1,44 +1,54 @@
-"""Pieces of a store that is being built: a few megabytes of text as tokens, each in a file that is whole or not there.
+"""Pieces of a store that is being built: some megabytes of text as tokens, made by a pool of processes.
 
-    token ids           of all documents of the piece, one after the other
+A piece is what a crash costs: a file that is whole or not there. It is an .npz file, whose arrays have checksums:
+
+    about               int64: source, documents, sentences, tokens, CRC-32 of the text that it was made from
+    tokens              token ids of all documents, one after the other
     sentence_lengths    uint32 [sentences], in tokens
     sentence_counts     uint32 [documents]
     document_bytes      uint32 [documents], of UTF-8
     hashes              16 bytes for each document: BLAKE2b of its text
     signatures          uint32 [documents, NUM_PERMUTATIONS], only with --near_duplicates
-    footer              JSON: sizes, checksums, which text this was made from; then its length and MAGIC
-
-A piece is written under a temporary name, forced to the disk and renamed, so a builder that was killed leaves whole
-pieces and nothing else that has their name.
 """
 
 import hashlib
 import json
+import multiprocessing
 import os
+import signal
+import sys
+import threading
+import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import chain, islice
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import BinaryIO
+from types import ModuleType
 
 import numpy as np
 
-from lacuna.common.errors import StorageError
+from lacuna.common.errors import LacunaError, StorageError, WorkerError
+from lacuna.common.files import replacing, write_text
 
-from .duplicates import NUM_PERMUTATIONS, make_signature
+from .duplicates import make_signature
 from .encoding import SentenceEncoder, token_dtype
 from .sentences import is_space, split_sentences
 
-MAGIC = b"LACUNA2\n"
-PIECE_BYTES = 2 << 20  # of text: a second of work for one process
+PLAN = "plan.json"
+TOKENIZER = "tokenizer.json"
 SUFFIX = ".piece"
+KEPT = ". Make room or choose another --output_dir. What is ready is kept: the same command goes on from there."
 
 # Text handed to the tokenizer at once. Encodings take some 50 bytes of memory a character.
 BATCH_CHARACTERS = 1 << 18
 SECTION_BYTES = 1 << 20  # of a document are decoded and cut into sentences at once
 MAX_SENTENCE = 1 << 16  # characters; a "sentence" without a space in a megabyte is no sentence
-
-_ARRAYS = {"sentence_lengths": "<u4", "sentence_counts": "<u4", "document_bytes": "<u4", "hashes": "V16"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class Plan:
     num_shards: int
 
     def save(self, path: Path) -> None:
-        write_whole(path, json.dumps(asdict(self), indent=2).encode())
+        write_text(path, json.dumps(asdict(self), indent=2), hint=KEPT)
 
     @classmethod
     def load(cls, path: Path) -> "Plan":
@@ -62,7 +72,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class TextPiece:
-    """Documents that follow each other, of one source: what a worker makes a piece of."""
+    """Documents of one source that follow each other: what a piece is made of."""
 
     number: int
     source: int
@@ -87,122 +97,175 @@ class Piece:
     num_documents: int
     num_sentences: int
     num_tokens: int
-    num_bytes: int
-    text_checksum: int  # of the text that it was made from
-    checksum: int  # CRC-32 of all before the footer
-    dtype: str
-    signatures: bool
-
-    @property
-    def tokens_bytes(self) -> int:
-        return self.num_tokens * np.dtype(self.dtype).itemsize
-
-    def load(self, *names: str) -> list[np.ndarray]:
-        """Some of its arrays (not the tokens)."""
-        counts = {"sentence_lengths": self.num_sentences}
-        found: dict[str, np.ndarray] = {}
-        with self.path.open("rb") as file:
-            file.seek(self.tokens_bytes)
-            for name, dtype in _ARRAYS.items():
-                count = counts.get(name, self.num_documents)
-                found[name] = _read_array(file, np.dtype(dtype), count, wanted=name in names)
-            if "signatures" in names:
-                count = self.num_documents * NUM_PERMUTATIONS
-                found["signatures"] = _read_array(file, np.dtype("<u4"), count).reshape(-1, NUM_PERMUTATIONS)
-        return [found[name] for name in names]
-
-    def verify(self) -> None:
-        """Read all of it.
-
-        Raises:
-            StorageError: the disk gives back other bytes than were written; the piece is removed.
-        """
-        value, left = 0, self._data_bytes
-        with self.path.open("rb") as file:
-            while left and (chunk := file.read(min(left, 1 << 20))):
-                value = zlib.crc32(chunk, value)
-                left -= len(chunk)
-        if value != self.checksum or left:
-            self.path.unlink()
-            raise StorageError(
-                f"{self.path} was damaged on the disk after it was written. It is removed; run the same command again "
-                "to make it anew, and look after the disk."
-            )
-
-    @property
-    def _data_bytes(self) -> int:
-        signatures = 4 * NUM_PERMUTATIONS * self.num_documents if self.signatures else 0
-        return self.tokens_bytes + 4 * self.num_sentences + 24 * self.num_documents + signatures
+    text_checksum: int
 
     @classmethod
     def open(cls, path: Path) -> "Piece | None":
         """The piece at `path`; None if nothing whole is there."""
         try:
-            with path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - 12))
-                end = file.read(12)
-                if len(end) < 12 or end[4:] != MAGIC:
-                    return None
-                footer_bytes = int.from_bytes(end[:4], "little")
-                file.seek(size - 12 - footer_bytes)
-                piece = cls(path=path, **json.loads(file.read(footer_bytes)))
-        except (FileNotFoundError, ValueError, TypeError):
+            with np.load(path) as arrays:
+                return cls(path, *arrays["about"].tolist())
+        except (FileNotFoundError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
             return None
-        return piece if size == piece._data_bytes + footer_bytes + 12 else None
+
+    def load(self, *names: str) -> list[np.ndarray]:
+        """Some of its arrays.
+
+        Raises:
+            StorageError: the disk gives back other bytes than were written; the piece is removed.
+        """
+        try:
+            with np.load(self.path) as arrays:
+                return [arrays[name] for name in names]
+        except (EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            self.path.unlink()
+            raise StorageError(
+                f"{self.path} was damaged on the disk after it was written. It is removed; run the same command again "
+                "to make it anew, and look after the disk."
+            ) from error
 
 
-def make_piece(*, text: TextPiece, encoder: SentenceEncoder, plan: Plan, path: Path) -> None:
-    """Cut, hash and encode documents, and write them as one piece at `path`.
+def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
+    """Cut documents into sentences, encode and hash them, and write them as one piece at `path`.
+
+    Args:
+        folder: of the build, where the plan and the tokenizer are.
 
     Raises:
-        OSError: the disk is full or does not let us write; nothing stays.
+        StorageError: the disk is full or does not let us write; nothing stays.
     """
-    lengths: list[np.ndarray] = []
+    plan, encoder = _load_plan(folder)
+    tokens, lengths = [np.empty(0, dtype=encoder.dtype)], [np.empty(0, dtype="<u4")]
     counts = np.zeros(len(text.texts), dtype="<u4")
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    for owners, sentences in _batches(text.texts, plan.language):
+        ids, sizes = encoder.encode(sentences)
+        kept = sizes > 0  # a tokenizer that is not byte-level may make nothing of a sentence
+        tokens.append(ids)
+        lengths.append(sizes[kept].astype("<u4"))
+        counts += np.bincount(np.array(owners)[kept], minlength=len(counts)).astype("<u4")
+    arrays = {
+        "tokens": np.concatenate(tokens),
+        "sentence_lengths": np.concatenate(lengths),
+        "sentence_counts": counts,
+        "document_bytes": np.array([len(data) for data in text.texts], dtype="<u4"),
+        "hashes": np.frombuffer(b"".join(map(_hash, text.texts)), dtype="V16"),
+    }
+    if plan.near_duplicates:
+        arrays["signatures"] = np.stack([make_signature(data.decode()) for data in text.texts])
+    sizes = [len(arrays[name]) for name in ("sentence_counts", "sentence_lengths", "tokens")]
+    about = np.array([text.source, *sizes, text.checksum], dtype="<i8")
+    with replacing(path, hint=KEPT) as temporary, temporary.open("wb") as file:
+        np.savez(file, about=about, **arrays)
+
+
+def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_workers: int) -> None:
+    """Make pieces at their paths, in processes of their own, or in this one where that is worth no process.
+
+    Args:
+        tasks: read as fast as pieces are made.
+        folder: of the build, where the plan and the tokenizer are.
+        num_workers: processes; with 0 or 1 the work is done here, on the threads that the tokenizer takes.
+
+    Raises:
+        StorageError: a piece could not be written.
+        WorkerError: a worker failed or was killed.
+    """
+    tasks = iter(tasks)
+    first = list(islice(tasks, 2))
+    tasks = chain(first, tasks)
+    if num_workers < 2 or len(first) < 2:
+        for text, path in tasks:
+            make_piece(text=text, path=path, folder=folder)
+        return
+    places: dict[Future[None], str] = {}  # of what is being made
+    others = set(multiprocessing.active_children())
+    workers: set[BaseProcess] = set()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_workers, context, initializer=_begin_worker, initargs=(os.getcwd(),)) as pool:
+        try:
+            for text, path in tasks:
+                with _bare_start():
+                    places[pool.submit(make_piece, text=text, path=path, folder=folder)] = text.place
+                if len(workers) < num_workers:
+                    workers |= set(multiprocessing.active_children()) - others
+                if len(places) > num_workers + 1:
+                    _collect(places, wait(places, return_when=FIRST_COMPLETED).done)
+            _collect(places, wait(places).done)
+        except BrokenProcessPool as error:
+            pool.shutdown()
+            raise _death(workers, place=next(iter(places.values()))) from error
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # what has begun is finished: a second of work
+            raise
+
+
+def _collect(places: dict[Future[None], str], done: Iterable[Future[None]]) -> None:
+    for future in done:
+        try:
+            future.result()
+        except (LacunaError, OSError, BrokenProcessPool):
+            raise
+        except Exception as error:
+            raise WorkerError(
+                f"making tokens of the text from {places[future]} on failed:\n{error.__cause__ or error}"
+            ) from error
+        del places[future]
+
+
+def _death(workers: Iterable[BaseProcess], *, place: str) -> WorkerError:
+    # The pool itself ends the others with SIGTERM.
+    codes = [worker.exitcode for worker in workers if worker.exitcode not in (None, 0, -signal.SIGTERM)]
+    code = codes[0] if codes and codes[0] is not None else -signal.SIGTERM
+    reason = f"ended with exit code {code}"
+    if code < 0:
+        reason = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    if code == -signal.SIGKILL:
+        reason += ", perhaps because memory ran out"
+    return WorkerError(
+        f"a worker process {reason} while it tokenized the text from {place} on. What is ready is kept: the same "
+        "command goes on from there, with fewer --num_workers if memory is short."
+    )
+
+
+@contextmanager
+def _bare_start() -> Iterator[None]:
+    """Workers that start in here neither import the program that started them, which takes seconds and memory, nor
+    modules of the present folder, which may be somebody's text; and they never hear Ctrl-C."""
+    main, safe = sys.modules["__main__"], os.environ.get("PYTHONSAFEPATH")
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+    sys.modules["__main__"] = ModuleType("__main__")
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
-        with temporary.open("wb") as file:
-            out = _Checked(file)
-            for owners, sentences in _batches(text.texts, plan.language):
-                tokens, sizes = encoder.encode(sentences)
-                out.write(tokens)
-                kept = sizes > 0  # a tokenizer that is not byte-level may make nothing of a sentence
-                lengths.append(sizes[kept].astype("<u4"))
-                counts += np.bincount(np.array(owners)[kept], minlength=len(counts)).astype("<u4")
-            tokens_bytes = out.size
-            all_lengths = np.concatenate(lengths) if lengths else np.empty(0, dtype="<u4")
-            out.write(all_lengths)
-            out.write(counts)
-            out.write(np.array([len(data) for data in text.texts], dtype="<u4"))
-            out.write(np.frombuffer(b"".join(map(_hash, text.texts)), dtype="V16"))
-            if plan.near_duplicates:
-                for data in text.texts:
-                    out.write(make_signature(data.decode()).astype("<u4"))
-            footer = {
-                "source": text.source,
-                "num_documents": len(text.texts),
-                "num_sentences": len(all_lengths),
-                "num_tokens": tokens_bytes // encoder.dtype.itemsize,
-                "num_bytes": sum(map(len, text.texts)),
-                "text_checksum": text.checksum,
-                "checksum": out.checksum,
-                "dtype": encoder.dtype.name,
-                "signatures": bool(plan.near_duplicates),
-            }
-            data = json.dumps(footer).encode()
-            file.write(data + len(data).to_bytes(4, "little") + MAGIC)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        del os.environ["PYTHONSAFEPATH"]
+        if safe is not None:
+            os.environ["PYTHONSAFEPATH"] = safe
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def encoder_of(*, tokenizer_json: str, plan: Plan) -> SentenceEncoder:
-    """The encoder that all pieces of a plan are made with."""
-    return SentenceEncoder(tokenizer_json=tokenizer_json, dtype=token_dtype(plan.vocab_size))
+def _begin_worker(folder: str) -> None:
+    os.chdir(folder)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A pool does not notice that the process which began it was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+@lru_cache(maxsize=1)
+def _load_plan(folder: Path) -> tuple[Plan, SentenceEncoder]:
+    """The plan of a build, and the encoder that all its pieces are made with."""
+    plan = Plan.load(folder / PLAN)
+    tokenizer_json = (folder / TOKENIZER).read_text(encoding="utf-8")
+    return plan, SentenceEncoder(tokenizer_json=tokenizer_json, dtype=token_dtype(plan.vocab_size))
 
 
 def cut_sections(data: bytes) -> Iterator[str]:
@@ -236,10 +299,10 @@ def _batches(texts: list[bytes], language: str) -> Iterator[tuple[list[int], lis
     for number, data in enumerate(texts):
         for section in cut_sections(data):
             for sentence in split_sentences(section, language=language):
-                for part in _short(sentence):
+                for start in range(0, len(sentence), MAX_SENTENCE):
                     owners.append(number)
-                    sentences.append(part)
-                    size += len(part)
+                    sentences.append(sentence[start : start + MAX_SENTENCE])
+                    size += len(sentences[-1])
                     if size >= BATCH_CHARACTERS:
                         yield owners, sentences
                         owners, sentences, size = [], [], 0
@@ -247,43 +310,5 @@ def _batches(texts: list[bytes], language: str) -> Iterator[tuple[list[int], lis
         yield owners, sentences
 
 
-def _short(sentence: str) -> list[str]:
-    if len(sentence) <= MAX_SENTENCE:
-        return [sentence]
-    return [sentence[start : start + MAX_SENTENCE] for start in range(0, len(sentence), MAX_SENTENCE)]
-
-
 def _hash(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
-
-
-class _Checked:
-    """Writes arrays to a file and keeps their CRC-32 and size."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.checksum = 0
-        self.size = 0
-
-    def write(self, array: np.ndarray) -> None:
-        data = array.tobytes()
-        self.checksum = zlib.crc32(data, self.checksum)
-        self.size += len(data)
-        self.file.write(data)
-
-
-def _read_array(file: BinaryIO, dtype: np.dtype, count: int, *, wanted: bool = True) -> np.ndarray:
-    if wanted:
-        return np.frombuffer(file.read(count * dtype.itemsize), dtype=dtype)
-    file.seek(count * dtype.itemsize, os.SEEK_CUR)
-    return np.empty(0, dtype=dtype)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a small file so that it is there whole or as it was before."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)

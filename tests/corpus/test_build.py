@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import multiprocessing
 import os
 import resource
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from filelock import FileLock
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -278,7 +280,7 @@ def test_a_kill_at_the_last_step_leaves_the_bytes_too(
     class Killed(BaseException):
         pass
 
-    rename, step = os.rename, 0
+    rename, step = os.replace, 0
     while True:
         calls = 0
 
@@ -290,7 +292,7 @@ def test_a_kill_at_the_last_step_leaves_the_bytes_too(
             rename(source, target)
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "rename", dies)
+            patch.setattr(os, "replace", dies)
             patch.setattr(build_module.shutil, "rmtree", lambda *_, **__: None)  # nothing tidies up after a kill
             try:
                 prepare(lines_of(data), tokenizer, tmp_path / "store")
@@ -326,7 +328,7 @@ def test_damaged_and_foreign_pieces_are_made_anew(
     pieces[1].unlink()
     pieces[2].write_bytes(b"")
     pieces[3].write_bytes(pieces[4].read_bytes())  # whole, and of another text
-    (pieces[0].parent / "00000003.piece.77.tmp").write_bytes(b"half")
+    (pieces[0].parent / ".00000003.piece.77.tmp").write_bytes(b"half")
     next(tmp_path.glob(".store.building-*/*.json")).with_name("part-00000-of-00001.json").unlink()
     assert contents(prepare(lines_of(data), tokenizer, tmp_path / "store").path) == expected
 
@@ -336,7 +338,7 @@ def test_damaged_and_foreign_pieces_are_made_anew(
             prepare(lines_of(data), tokenizer, tmp_path / "again")
     piece = sorted(tmp_path.glob(".again.building-*/*/*.piece"))[5]
     flipped = bytearray(piece.read_bytes())
-    flipped[7] ^= 1
+    flipped[len(flipped) // 2] ^= 1
     piece.write_bytes(flipped)
     with pytest.raises(StorageError, match="was damaged on the disk"):
         prepare(lines_of(data), tokenizer, tmp_path / "again")
@@ -417,7 +419,7 @@ def test_the_second_builder_says_that_it_waits(
     monkeypatch.setattr(build_module, "SILENT_WAIT_SECONDS", 0.05)
     text = write_rows(tmp_path / "rows.jsonl", DOCUMENTS)
     with ThreadPoolExecutor(1) as pool:
-        with build_module._locked(tmp_path / "store", "lock"):
+        with FileLock(tmp_path / ".store.lock"):
             waiting = pool.submit(prepare, text, tokenizer, tmp_path / "store")
             while "waiting" not in capfd.readouterr().err:
                 time.sleep(0.02)
@@ -509,7 +511,7 @@ def test_a_full_disk_is_exit_code_5_and_what_is_ready_is_kept(
     process = driver.start("text", "store", 300, num_workers, preexec_fn=limit)
     _, message = process.communicate(timeout=60)
     assert process.returncode == 5, message
-    assert "files may not be so large here" in message and "What is ready is kept" in message
+    assert "File too large" in message and "What is ready is kept" in message
     assert not (tmp_path / "store").exists() and pieces_in(tmp_path) > 5
     assert not list(tmp_path.glob(".store.building-*/*/*.tmp"))
     process = driver.start("text", "store", 300, num_workers)
@@ -542,13 +544,13 @@ def test_a_small_disk_that_runs_full(driver: Driver, tmp_path: Path) -> None:
     if done.returncode in (1, 77) and "Error" not in done.stderr:
         pytest.skip(f"this system lets no test mount a disk: {done.stderr[:100]}")
     assert done.returncode == 5, done.stderr
-    assert "the disk is full" in done.stderr or "GB are free" in done.stderr
+    assert "No space left" in done.stderr or "GB are free" in done.stderr
     assert "store" not in done.stdout.split()
 
 
 @pytest.mark.parametrize(
     ("number", "message"),
-    [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "your quota is used up"), (errno.EROFS, "read-only")],
+    [(errno.ENOSPC, "No space left"), (errno.EDQUOT, "quota exceeded"), (errno.EROFS, "Read-only")],
 )
 @pytest.mark.usefixtures("small_pieces")
 def test_each_failure_to_write_says_which(
@@ -598,12 +600,12 @@ def test_a_worker_that_is_killed_is_an_error_and_no_endless_wait(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_files(tmp_path / "text", count=30)
-    documents, others = Text.documents, set(psutil.Process().children())
+    documents = Text.documents
 
     def killing(self: Text, **options: int) -> Iterator[Any]:
         for number, document in enumerate(documents(self, **options)):
             if number == 60:
-                workers = set(psutil.Process().children()) - others
+                workers = [each for each in psutil.Process().children() if "spawn_main" in "".join(each.cmdline())]
                 assert len(workers) == 2
                 workers.pop().kill()
             yield document
@@ -613,7 +615,7 @@ def test_a_worker_that_is_killed_is_an_error_and_no_endless_wait(
         with pytest.raises(WorkerError, match=r"killed by signal 9 \(SIGKILL\), perhaps because memory ran out") as it:
             prepare(lines_of(data), tokenizer, tmp_path / "store", num_workers=2)
     assert it.value.exit_code == 1 and "the text from" in str(it.value)
-    assert set(psutil.Process().children()) <= others
+    assert not multiprocessing.active_children()
     assert pieces_in(tmp_path) > 3 and not (tmp_path / "store").exists()
     expected = contents(prepare(lines_of(data), tokenizer, tmp_path / "expected").path)
     assert contents(prepare(lines_of(data), tokenizer, tmp_path / "store", num_workers=2).path) == expected
@@ -687,4 +689,4 @@ def test_memory_does_not_grow_with_the_corpus(tokenizer: PreTrainedTokenizerFast
 
 @pytest.mark.slow
 def test_a_large_corpus_takes_less_than_a_gibibyte(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    assert peak_memory(tmp_path, tokenizer, 2 << 30, pieces_module.PIECE_BYTES) < 1 << 30
+    assert peak_memory(tmp_path, tokenizer, 2 << 30, build_module.PIECE_BYTES) < 1 << 30

@@ -1,0 +1,133 @@
+"""Files that are there whole or not at all, and locks that keep two processes apart."""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from .errors import InputError, StorageError
+
+LOCK, OWNER = ".lock", ".owner.json"
+_held: dict[Path, FileLock] = {}
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk before anything is written after it."""
+    if os.name == "nt" and path.is_dir():
+        return
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+@contextmanager
+def replacing(path: Path, *, hint: str = "") -> Iterator[Path]:
+    """A temporary path beside `path`, which takes its name once it is written and on the disk.
+
+    Args:
+        path: the file; its folder is made where it is missing. What stood there stays if anything fails.
+        hint: what to do about a disk that does not let us write, as the end of the message.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}{hint}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, *, hint: str = "") -> None:
+    """Write a small text file, whole or not at all.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    with replacing(path, hint=hint) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def locked(path: Path, *, waiting: str, silent_seconds: float = 5.0) -> Iterator[None]:
+    """Hold a lock file while others wait for it.
+
+    Args:
+        path: the lock file.
+        waiting: printed once where another process has held it for `silent_seconds`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=silent_seconds)
+    except Timeout:
+        print(waiting, file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def hold(folder: Path) -> None:
+    """Keep other runs out of a folder until `release`, or until this process ends, however it ends.
+
+    What a process that is gone has left behind is taken over, with a notice.
+
+    Raises:
+        InputError: a run is in that folder now; the message names its host and process.
+        StorageError: the folder cannot be written.
+    """
+    place = folder.absolute()
+    if place in _held:
+        return
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(place / LOCK, blocking=False)
+        lock.acquire()
+    except Timeout:
+        raise InputError(
+            f"--output_dir {folder}: {_owner(place)} is training there now; name another folder, or wait for its end"
+        ) from None
+    except OSError as error:
+        raise StorageError(f"--output_dir {folder} cannot be written: {error.strerror}") from error
+    _held[place] = lock
+    if (place / OWNER).exists():
+        print(f"the lock of {_owner(place)}, whose run has ended, is taken over", file=sys.stderr)
+    owner = {"host": socket.gethostname(), "process": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    with suppress(OSError):  # a disk that is full: the lock holds without it
+        (place / OWNER).write_text(json.dumps(owner) + "\n", encoding="utf-8")
+
+
+def release() -> None:
+    """Let other runs in again; a folder that holds nothing else is removed."""
+    for place in list(_held):
+        with suppress(OSError):
+            (place / OWNER).unlink(missing_ok=True)
+            if [path.name for path in place.iterdir()] == [LOCK]:
+                (place / LOCK).unlink()
+        _held.pop(place).release()
+        with suppress(OSError):
+            place.rmdir()  # only if it is empty
+
+
+def _owner(place: Path) -> str:
+    try:
+        owner = json.loads((place / OWNER).read_text(encoding="utf-8"))
+        return f"process {owner['process']} on {owner['host']} (since {owner['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
