@@ -29,15 +29,14 @@ from .duplicates import check_near_duplicates
 from .encoding import token_dtype
 from .pieces import KEPT, PLAN, SUFFIX, TOKENIZER, Piece, Plan, TextPiece, make_pieces
 from .progress import progress_bar
-from .shards import MAX_SHARDS, assemble, check_weighted, too_many_shards, write_manifest
+from .shards import assemble, check_weighted, write_manifest
 from .store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
-from .text import BAD_RECORD, Document, Text, stop_if_many_are_bad
+from .text import BAD_RECORD, Document, Text, check_shard, stop_if_many_are_bad
 
 MAX_SHARD_BYTES = 4 << 30
 MAX_DEFAULT_WORKERS = 8  # a worker takes about 100 MB, and all together are to stay under 1 GiB
 PIECE_BYTES = 2 << 20  # of text: a second of work for one process
 DOCUMENT_OVERHEAD = 64  # bytes that a document counts beside its text, so that many tiny ones make no giant piece
-LARGE_DOCUMENT_BYTES = 1 << 16  # of tokens; documents are seldom larger, and a shard holds one at least
 SILENT_WAIT_SECONDS = 5  # for another builder, before saying so
 BYTES_PER_TOKEN = 4  # of text, about, for the check of free space
 
@@ -111,7 +110,6 @@ class _Builder:
     def build(self, tokenizer: Any, num_workers: int, shard: int) -> TokenStore | None:
         if store := self._existing():
             return store
-        self._check_shards()
         self.output_dir.parent.mkdir(parents=True, exist_ok=True)
         with self._locked("lock"):
             if store := self._existing():  # another builder was first
@@ -306,23 +304,11 @@ class _Builder:
         sizes = [self.text.shard_bytes(shard=shard, num_shards=count) for shard in range(count)]
         return None not in sizes and sum(filter(None, sizes)) == self.text.total_bytes
 
-    def _check_shards(self) -> None:
-        """Raises InputError if there would be far too many shards; `assemble` counts them."""
-        size = (self.text.total_bytes or 0) * token_dtype(self.plan.vocab_size).itemsize // BYTES_PER_TOKEN
-        if size > 4 * MAX_SHARDS * max(self.max_shard_bytes, LARGE_DOCUMENT_BYTES):
-            raise InputError(too_many_shards(self.max_shard_bytes, 4 * size // MAX_SHARDS))
-
     def _check_space(self, total_bytes: int | None) -> None:
-        """Pieces and store together take about twice the tokens.
-
-        Raises:
-            StorageError: there is not even room for a quarter of that.
-        """
-        if not total_bytes:
-            return
+        """Pieces and store together take about twice the tokens; StorageError if not a quarter of that is free."""
         ready = sum(file.stat().st_size for file in self.folder.rglob(f"*{SUFFIX}"))
         size = token_dtype(self.plan.vocab_size).itemsize
-        needed = 2 * total_bytes * size // BYTES_PER_TOKEN - ready
+        needed = 2 * (total_bytes or 0) * size // BYTES_PER_TOKEN - ready
         free = shutil.disk_usage(self.folder).free
         if free >= needed:
             return
@@ -364,18 +350,18 @@ def _cut_pieces(documents: Iterable[Document]) -> Iterator[TextPiece]:
 
 
 def _check_options(num_workers: int | None, max_shard_bytes: int, num_shards: int, shard: int | None) -> None:
-    if num_workers is not None and num_workers < 0:
-        raise InputError(f"--num_workers must be 0 or more, got {num_workers}")
-    if max_shard_bytes < 1:
-        raise InputError(f"--max_shard_bytes must be 1 or more, got {max_shard_bytes}")
-    if num_shards < 1:
-        raise InputError(f"--num_shards must be 1 or more, got {num_shards}")
+    for name, value, least in (
+        ("num_workers", num_workers, 0),
+        ("max_shard_bytes", max_shard_bytes, 1),
+        ("num_shards", num_shards, 1),
+    ):
+        if value is not None and value < least:
+            raise InputError(f"--{name} must be {least} or more, got {value}")
     if shard is None and num_shards > 1:
         raise InputError(
             f"--num_shards {num_shards} needs --shard 0 to {num_shards - 1}: run the command once for each of them"
         )
-    if shard is not None and not 0 <= shard < num_shards:
-        raise InputError(f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}")
+    check_shard(shard or 0, num_shards)
 
 
 def _place(output_dir: Path | str) -> Path:

@@ -27,9 +27,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import chain, islice
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -143,7 +143,7 @@ def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
         tokens.append(ids)
         lengths.append(sizes[kept].astype("<u4"))
         counts += np.bincount(np.array(owners)[kept], minlength=len(counts)).astype("<u4")
-    arrays = {
+    arrays: dict[str, Any] = {
         "tokens": np.concatenate(tokens),
         "sentence_lengths": np.concatenate(lengths),
         "sentence_counts": counts,
@@ -152,10 +152,10 @@ def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
     }
     if plan.near_duplicates:
         arrays["signatures"] = np.stack([make_signature(data.decode()) for data in text.texts])
-    sizes = [len(arrays[name]) for name in ("sentence_counts", "sentence_lengths", "tokens")]
-    about = np.array([text.source, *sizes, text.checksum], dtype="<i8")
+    counted = [len(arrays[name]) for name in ("sentence_counts", "sentence_lengths", "tokens")]
+    arrays["about"] = np.array([text.source, *counted, text.checksum], dtype="<i8")
     with replacing(path, hint=KEPT) as temporary, temporary.open("wb") as file:
-        np.savez(file, about=about, **arrays)
+        np.savez(file, **arrays)
 
 
 def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_workers: int) -> None:
@@ -178,22 +178,21 @@ def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_wo
             make_piece(text=text, path=path, folder=folder)
         return
     places: dict[Future[None], str] = {}  # of what is being made
-    others = set(multiprocessing.active_children())
-    workers: set[BaseProcess] = set()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_workers, context, initializer=_begin_worker, initargs=(os.getcwd(),)) as pool:
         try:
             for text, path in tasks:
                 with _bare_start():
                     places[pool.submit(make_piece, text=text, path=path, folder=folder)] = text.place
-                if len(workers) < num_workers:
-                    workers |= set(multiprocessing.active_children()) - others
                 if len(places) > num_workers + 1:
                     _collect(places, wait(places, return_when=FIRST_COMPLETED).done)
             _collect(places, wait(places).done)
         except BrokenProcessPool as error:
-            pool.shutdown()
-            raise _death(workers, place=next(iter(places.values()))) from error
+            raise WorkerError(
+                f"a worker process was killed while it tokenized the text from {next(iter(places.values()))} on, "
+                "perhaps because memory ran out. What is ready is kept: the same command goes on from there, with fewer "
+                "--num_workers if memory is short."
+            ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)  # what has begun is finished: a second of work
             raise
@@ -210,21 +209,6 @@ def _collect(places: dict[Future[None], str], done: Iterable[Future[None]]) -> N
                 f"making tokens of the text from {places[future]} on failed:\n{error.__cause__ or error}"
             ) from error
         del places[future]
-
-
-def _death(workers: Iterable[BaseProcess], *, place: str) -> WorkerError:
-    # The pool itself ends the others with SIGTERM.
-    codes = [worker.exitcode for worker in workers if worker.exitcode not in (None, 0, -signal.SIGTERM)]
-    code = codes[0] if codes and codes[0] is not None else -signal.SIGTERM
-    reason = f"ended with exit code {code}"
-    if code < 0:
-        reason = f"was killed by signal {-code} ({signal.Signals(-code).name})"
-    if code == -signal.SIGKILL:
-        reason += ", perhaps because memory ran out"
-    return WorkerError(
-        f"a worker process {reason} while it tokenized the text from {place} on. What is ready is kept: the same "
-        "command goes on from there, with fewer --num_workers if memory is short."
-    )
 
 
 @contextmanager

@@ -50,12 +50,11 @@ def assemble(
     shutil.rmtree(work)
     dtype = token_dtype(plan.vocab_size)
     total = sum(piece.num_tokens for piece in pieces) * dtype.itemsize
+    counts = np.zeros((len(sources), len(COUNTS)), dtype=np.int64)
     # Two shards that follow each other have more than the limit together, beside the headers of their files.
     size = total + sum(8 * (piece.num_sentences + piece.num_documents) for piece in pieces)
-    counts = np.zeros((len(sources), len(COUNTS)), dtype=np.int64)
-    writer = _ShardWriter(
-        store, dtype=dtype, limit=shard_bytes, enough=size // (MAX_SHARDS // 2) + 1 + EMPTY_SHARD_BYTES
-    )
+    enough = size // (MAX_SHARDS // 2) + 1 + EMPTY_SHARD_BYTES
+    writer = _ShardWriter(store, dtype=dtype, limit=shard_bytes, enough=enough)
     first = 0
     with progress_bar(total=total, doing="joining") as bar, writer.files:
         for piece in pieces:
@@ -83,14 +82,6 @@ def assemble(
         "sources": described,
         "shards": writer.shards,
     }
-
-
-def too_many_shards(limit: int, enough: int) -> str:
-    """What to say of a --max_shard_bytes that is too small, and which is not."""
-    return (
-        f"--max_shard_bytes {limit} makes more than {MAX_SHARDS} shards, and those who read a store keep all their "
-        f"files open. Run it again with --max_shard_bytes {enough} or more."
-    )
 
 
 def check_weighted(sources: list[dict[str, Any]]) -> None:
@@ -176,16 +167,19 @@ class _ShardWriter:
             self.size += int(costs[end] - costs[start])
             of_sentences = slice(sentence_edges[start], sentence_edges[end])
             of_tokens = slice(token_edges[start], token_edges[end])
-            self.tokens.write(tokens[of_tokens])
-            self.sentences.write(self.counts[2] + _sums(lengths[of_sentences])[1:])
-            self.documents.write(self.counts[1] + _sums(sentences[start:end])[1:])
+            self.tokens.write(tokens[of_tokens].tobytes())
+            self.sentences.write((self.counts[2] + _sums(lengths[of_sentences])[1:]).tobytes())
+            self.documents.write((self.counts[1] + _sums(sentences[start:end])[1:]).tobytes())
             num_bytes = sizes[start:end].sum(dtype=np.int64)
             self.counts += end - start, len(lengths[of_sentences]), len(tokens[of_tokens]), num_bytes
             start = end
 
     def _open(self) -> None:
         if len(self.shards) == MAX_SHARDS:
-            raise StorageError(too_many_shards(self.limit, self.enough) + " What is ready is kept.")
+            raise StorageError(
+                f"--max_shard_bytes {self.limit} makes more than {MAX_SHARDS} shards, and those who read a store keep "
+                f"all files open. Run it again with --max_shard_bytes {self.enough} or more. What is ready is kept."
+            )
         path = self.folder / f"{len(self.shards):05}"
         path.mkdir()
         self.size = EMPTY_SHARD_BYTES
@@ -194,7 +188,7 @@ class _ShardWriter:
         )
         for file in (self.sentences, self.documents):
             _write_header(file, 0)
-            file.write(np.zeros(1, dtype="<i8"))
+            file.write(bytes(8))
 
     def finish(self) -> None:
         """Force the open shard to the disk, and describe it."""

@@ -158,8 +158,7 @@ class Text:
         Raises:
             InputError: a file or record is broken or holds no text, or has changed; the message says where.
         """
-        if not 0 <= shard < num_shards:
-            raise InputError(f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}")
+        check_shard(shard, num_shards)
         self._progress = Progress()
         self.dropped, self.bad_records = {}, []
         self._records = self._bad = 0
@@ -246,6 +245,12 @@ class Text:
             ends.append(position)
         ends.append(len(self._files))
         return self._files[ends[shard] : ends[shard + 1]]
+
+
+def check_shard(shard: int, num_shards: int) -> None:
+    """Raises InputError if there is no such part."""
+    if not 0 <= shard < num_shards:
+        raise InputError(f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}")
 
 
 def stop_if_many_are_bad(bad: int, records: int, messages: list[str]) -> None:

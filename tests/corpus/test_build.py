@@ -612,7 +612,7 @@ def test_a_worker_that_is_killed_is_an_error_and_no_endless_wait(
 
     with monkeypatch.context() as patch:
         patch.setattr(Text, "documents", killing)
-        with pytest.raises(WorkerError, match=r"killed by signal 9 \(SIGKILL\), perhaps because memory ran out") as it:
+        with pytest.raises(WorkerError, match=r"was killed .*, perhaps because memory ran out") as it:
             prepare(lines_of(data), tokenizer, tmp_path / "store", num_workers=2)
     assert it.value.exit_code == 1 and "the text from" in str(it.value)
     assert not multiprocessing.active_children()

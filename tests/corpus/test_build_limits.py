@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError, StorageError
 from lacuna.corpus import TextArguments, TokenStore, open_store, open_text, prepare_store
-from lacuna.corpus import build as build_module
 from lacuna.corpus import pieces as pieces_module
 from lacuna.tokenization import train_bpe
 
@@ -47,10 +46,7 @@ def test_sections_are_not_cut_inside_white_space(
 
 
 def test_a_build_of_too_many_shards_says_which_limit_will_do_and_keeps_its_pieces(
-    tokenizer: PreTrainedTokenizerFast,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.txt").write_text("\n".join(f"The cat sat. A new one, {number}." for number in range(300)))
     data, options = [f"{tmp_path}/a.txt"], {"document_boundary": "line"}
@@ -61,11 +57,6 @@ def test_a_build_of_too_many_shards_says_which_limit_will_do_and_keeps_its_piece
     store = prepare(data, tokenizer, tmp_path / "store", max_shard_bytes=enough, **options)
     assert store is not None and store.num_documents == 300 and len(store.manifest["shards"]) <= 256
     assert "were ready and are kept" in capsys.readouterr().err
-    monkeypatch.setattr(build_module, "LARGE_DOCUMENT_BYTES", 16)
-    (tmp_path / "b.txt").write_text("The cat sat. " * 10_000)
-    with pytest.raises(InputError, match="makes more than 256 shards") as early:
-        prepare([f"{tmp_path}/b.txt"], tokenizer, tmp_path / "other", max_shard_bytes=1)
-    assert early.value.exit_code == 2 and sorted(os.listdir(tmp_path)) == ["a.txt", "b.txt", "store"]
 
 
 def test_no_more_open_files_does_not_mean_damaged(
