@@ -28,9 +28,9 @@ from lacuna.common.files import locked, sync, write_text
 from .duplicates import check_near_duplicates
 from .encoding import token_dtype
 from .pieces import KEPT, PLAN, SUFFIX, TOKENIZER, Piece, Plan, TextPiece, make_pieces
-from .progress import progress_bar
 from .shards import assemble, check_weighted, write_manifest
 from .store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
+from .streams import progress_bar
 from .text import BAD_RECORD, Document, Text, check_shard, stop_if_many_are_bad
 
 MAX_SHARD_BYTES = 4 << 30

@@ -188,10 +188,10 @@ def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_wo
                     _collect(places, wait(places, return_when=FIRST_COMPLETED).done)
             _collect(places, wait(places).done)
         except BrokenProcessPool as error:
+            place = next(iter(places.values()))
             raise WorkerError(
-                f"a worker process was killed while it tokenized the text from {next(iter(places.values()))} on, "
-                "perhaps because memory ran out. What is ready is kept: the same command goes on from there, with fewer "
-                "--num_workers if memory is short."
+                f"a worker process was killed while it tokenized the text from {place} on, perhaps because memory ran "
+                "out. What is ready is kept: run the same command again, with fewer --num_workers if memory is short."
             ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)  # what has begun is finished: a second of work

@@ -14,10 +14,10 @@ from lacuna.common.files import sync, write_text
 
 from .duplicates import DocumentSet, find_equal, find_near
 from .encoding import token_dtype
+from .hashes import sha256
 from .pieces import KEPT, Piece, Plan
-from .progress import progress_bar
-from .store import FILES, FORMAT_VERSION, MANIFEST, sha256
-from .streams import shown
+from .store import FILES, FORMAT_VERSION, MANIFEST
+from .streams import progress_bar, shown
 
 EMPTY_SHARD_BYTES = 2 * (128 + 8)  # two .npy headers, and the first offsets
 MAX_SHARDS = 256  # whoever reads a store keeps three files of each open, and many systems allow a process 1024

@@ -18,6 +18,7 @@ GLOB_SIGNS = "*?["
 RECORD_KINDS = tuple(kind for kind in READERS if kind != ".arrow")
 KINDS = frozenset({".txt", *RECORD_KINDS})
 FOLDER_KINDS = KINDS - {".json"}  # in a folder of text it is a description of it, not text; name it to read it
+SPLIT_WAY = "name one with --dataset_split"
 SAVED_DATASET, SAVED_SPLITS = "state.json", "dataset_dict.json"  # what `datasets` leaves beside the data it saves
 
 
@@ -121,7 +122,7 @@ def _glob_files(name: str, split: str | None) -> list[Path]:
 def _folder_files(folder: Path, split: str | None) -> list[Path]:
     saved = (folder / SAVED_DATASET).is_file() and (folder / "dataset_info.json").is_file()
     if saved or (folder / SAVED_SPLITS).is_file():
-        return _saved_files(folder, split)
+        return saved_files(folder, split)
     inside = list(_walk(folder, set()))
     files = [file for file in inside if kind_of(file) in FOLDER_KINDS]
     if not files:
@@ -154,12 +155,16 @@ def _walk(folder: Path, entered: set[tuple[int, int]]) -> Iterator[Path]:
             raise InputError(f"{shown(path)} is a link to {shown(os.readlink(path))}, which is not there.")
 
 
-def _saved_files(folder: Path, split: str | None) -> list[Path]:
-    """The data files of a folder written by `save_to_disk`: of a Dataset, or of one split of a DatasetDict."""
+def saved_files(folder: Path, split: str | None, *, way: str = SPLIT_WAY) -> list[Path]:
+    """The data files of a folder written by `save_to_disk`: of a Dataset, or of one split of a DatasetDict.
+
+    Raises:
+        InputError: it is broken, or there is no such split.
+    """
     try:
         if (folder / SAVED_SPLITS).is_file():
             splits = json.loads((folder / SAVED_SPLITS).read_text(encoding="utf-8"))["splits"]
-            folder = folder / choose_split(splits, split, where=shown(folder))
+            folder = folder / choose_split(splits, split, where=shown(folder), way=way)
         names = [entry["filename"] for entry in json.loads((folder / SAVED_DATASET).read_bytes())["_data_files"]]
     except LacunaError:
         raise
@@ -177,8 +182,11 @@ def _saved_files(folder: Path, split: str | None) -> list[Path]:
     return files
 
 
-def choose_split(splits: Sequence[str], split: str | None, *, where: str) -> str:
+def choose_split(splits: Sequence[str], split: str | None, *, where: str, way: str = SPLIT_WAY) -> str:
     """The split asked for, or else the only one, or else "train".
+
+    Args:
+        where, way: for the message, what has these splits and how to name one.
 
     Raises:
         InputError: there is no such split.
@@ -186,7 +194,7 @@ def choose_split(splits: Sequence[str], split: str | None, *, where: str) -> str
     chosen = split or (splits[0] if len(splits) == 1 else "train")
     if chosen not in splits:
         asked = f"no split {chosen!r}" if split else "several splits"
-        raise InputError(f"{where} has {asked}; name one with --dataset_split: {', '.join(map(str, splits))}.")
+        raise InputError(f"{where} has {asked}; {way}: {', '.join(map(str, splits))}.")
     return chosen
 
 

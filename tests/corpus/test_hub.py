@@ -101,7 +101,8 @@ def endpoint() -> Iterator[str]:
 
 SCRIPT = """
 import json
-from lacuna.corpus import InputError, open_text
+from lacuna.common.errors import InputError
+from lacuna.corpus import open_text
 from lacuna.corpus.arguments import TextArguments
 
 def opened(*data, **options):
