@@ -101,7 +101,7 @@ def endpoint() -> Iterator[str]:
 
 SCRIPT = """
 import json
-from lacuna.common.errors import InputError
+from lacuna.common.errors import LacunaError
 from lacuna.corpus import open_text
 from lacuna.corpus.arguments import TextArguments
 
@@ -119,7 +119,7 @@ for name, options in [("me/missing", {}), ("me/gated", {}), ("me/good", {"datase
                       ("me/good", {"dataset_config": "no"}), ("me/good", {"text_column": "body"})]:
     try:
         list(opened(name, **options).texts())
-    except InputError as error:
+    except LacunaError as error:
         errors[" ".join([name, *options])] = [error.exit_code, str(error)]
 print(json.dumps({**results, "errors": errors}))
 """
