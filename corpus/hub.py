@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import BadRecord, HubError, InputError, LacunaError
+from lacuna.common.private import without_secrets
 
 from .formats import Record, kind_of
 from .sources import KINDS, choose_split
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_SECRET = re.compile(r"hf_[A-Za-z0-9]{6,}|(?<=//)[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _hub_errors(
     except LacunaError:
         raise
     except Exception as error:
-        kind, text = type(error).__name__, _SECRET.sub("***", " ".join(str(error).split()))
+        kind, text = type(error).__name__, without_secrets(" ".join(str(error).split()))
         # The libraries wrap each other's exceptions: a gated dataset may come as DatasetNotFoundError.
         names = {type(cause).__name__ for cause in _causes(error)}
         where = f"{option}{name}: there is no such file or folder, and the dataset {name} of the Hub"

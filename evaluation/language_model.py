@@ -5,11 +5,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import transformers
-from safetensors import SafetensorError
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.common.errors import InputError
+from lacuna.common.loading import check_vocabulary, load_configuration, load_model, load_tokenizer, longest_input
 
 from .scoring import dense_logits, logits_at
 
@@ -21,8 +20,6 @@ ARCHITECTURES = {
     "ForMaskedLM": "masked",
     "ForPreTraining": "masked",
 }
-# Their positions begin behind the id of the padding token, so that max_position_embeddings says too much.
-SHIFTED_POSITIONS = {"roberta", "xlm-roberta", "camembert", "roberta-prelayernorm", "data2vec-text", "mpnet"}
 
 
 @dataclass(frozen=True)
@@ -56,16 +53,12 @@ class LanguageModel:
                 sees what it is to predict.
         """
         kind = find_kind(model.config, architecture=type(model).__name__) if kind is None else kind
-        if model.get_input_embeddings().num_embeddings < len(tokenizer):
-            raise InputError(
-                f"the tokenizer has {len(tokenizer)} ids but the model embeds only "
-                f"{model.get_input_embeddings().num_embeddings}: --model must name a folder with both of one training"
-            )
+        check_vocabulary(tokenizer=tokenizer, model=model)
         prefix, suffix = _edges(kind, tokenizer, model.config)
         model.eval()
         if kind == "causal":
             _refuse_foresight(model, prefix=prefix, vocab_size=len(tokenizer))
-        limit = _limit(model.config, tokenizer)
+        limit = longest_input(config=model.config, tokenizer=tokenizer)
         return cls(
             model, tokenizer, kind, prefix, suffix, limit, selects=_can_select(model, vocab_size=len(tokenizer))
         )
@@ -130,26 +123,10 @@ def load_language_model(*, model: str | None, trust_remote_code: bool = False) -
     """
     if not model:
         raise InputError("there is nothing to evaluate: name a pretrained model's folder or Hub id with --model")
-    code = {"trust_remote_code": trust_remote_code}
-    try:
-        config = transformers.AutoConfig.from_pretrained(model, **code)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"--model {model} is not a model that can be read: {_first_line(error)}") from error
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model, **code)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"--model {model} holds no tokenizer that can be read: {_first_line(error)}") from error
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
-        raise InputError(f"--model {model} holds no tokenizer: copy tokenizer.json and its config there")
+    config = load_configuration(model, trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
     kind = find_kind(config)
-    try:
-        loaded, report = getattr(transformers, AUTO_CLASSES[kind]).from_pretrained(
-            model, dtype=torch.float32, output_loading_info=True, **code
-        )
-    except SafetensorError as error:
-        raise CorruptCheckpointError(f"--model {model}: its weights cannot be read: {_first_line(error)}") from error
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise InputError(f"--model {model} cannot be loaded as {AUTO_CLASSES[kind]}: {_first_line(error)}") from error
+    loaded, report = load_model(model, auto_class=AUTO_CLASSES[kind], trust_remote_code=trust_remote_code)
     missing = sorted(report["missing_keys"])
     if missing:  # transformers draws them at random, and the numbers would say nothing
         raise InputError(
@@ -158,21 +135,6 @@ def load_language_model(*, model: str | None, trust_remote_code: bool = False) -
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return LanguageModel.of(model=loaded.to(device), tokenizer=tokenizer, kind=kind)
-
-
-def _first_line(error: Exception) -> str:
-    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return f"{line} Allow that with --trust_remote_code" if "trust_remote_code" in str(error) else line
-
-
-def _limit(config: Any, tokenizer: Any) -> int | None:
-    """Most tokens that model and tokenizer take; transformers writes "no limit" as a number near 1e30."""
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and config.model_type in SHIFTED_POSITIONS:
-        positions -= config.pad_token_id + 1
-    limits = [positions, getattr(tokenizer, "model_max_length", None)]
-    finite = [int(limit) for limit in limits if limit is not None and 0 < limit < 10**9]
-    return min(finite) if finite else None
 
 
 def _edges(kind: Kind, tokenizer: Any, config: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

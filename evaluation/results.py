@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import StorageError
+from lacuna.common.files import write_text
 
 
 def format_results(results: Mapping[str, Any]) -> str:
@@ -44,11 +45,4 @@ def write_results(*, results: Mapping[str, Any], path: Path) -> None:
     Raises:
         StorageError: the disk is full or does not let us write.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(dict(results), indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise StorageError(f"cannot write results to {path}: {error.strerror}. See --output_file") from error
+    write_text(path, json.dumps(dict(results), indent=2) + "\n", hint=". See --output_file")

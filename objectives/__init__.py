@@ -3,7 +3,7 @@
 To add an objective, write a file with a class like those here and put it into `OBJECTIVES` and the option's choices.
 """
 
-from .arguments import Numbers, ObjectiveArguments
+from .arguments import ObjectiveArguments
 from .base import TokenPrediction
 from .clm import CausalLanguageModelling
 from .data import IGNORED, SpecialTokens, random_stream, split_documents
@@ -35,7 +35,6 @@ __all__ = [
     "MaskedLanguageModelling",
     "MaskedLanguageModellingWithOrder",
     "MaskedLanguageModellingWithPairs",
-    "Numbers",
     "ObjectiveArguments",
     "SpecialTokens",
     "TokenPrediction",

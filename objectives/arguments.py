@@ -1,13 +1,12 @@
 """The options of a pretraining objective."""
 
-import argparse
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError
+from lacuna.common.options import Arguments, Numbers, check_range, option
 
 MEAN_SPAN = 3
 """Mean tokens in a span of denoising, in BART and T5."""
@@ -36,92 +35,49 @@ def sentinels_needed(*, length: int, probability: float) -> int:
     return math.ceil(math.ceil(probability * length) / MEAN_SPAN)
 
 
-class Numbers(tuple[float, ...]):
-    """One number, or several with commas between: `128`, `128,512`, `0.30,0.15`. Whole numbers are of type int."""
-
-    def __new__(cls, numbers: "str | float | Iterable[float]") -> "Numbers":
-        """Parse a text, or take numbers as they are.
-
-        Raises:
-            argparse.ArgumentTypeError: a part of the text is no number.
-        """
-        if isinstance(numbers, int | float):
-            numbers = (numbers,)
-        elif isinstance(numbers, str):
-            numbers = [_number(part, numbers) for part in numbers.split(",")]
-        return super().__new__(cls, numbers)
-
-    def __eq__(self, other: object) -> bool:
-        # A list too: what a checkpoint wrote as JSON must compare equal when its run is resumed.
-        return isinstance(other, list | tuple) and tuple(self) == tuple(other)
-
-    __hash__ = tuple.__hash__
-
-    def __str__(self) -> str:
-        return ",".join(map(str, self))
-
-    def __repr__(self) -> str:
-        return f"Numbers({str(self)!r})"
-
-
-def _number(part: str, text: str) -> float:
-    try:
-        return int(part)
-    except ValueError:
-        try:
-            return float(part)
-        except ValueError:
-            message = f"expected a number, or several with commas between, got {text!r}"
-            raise argparse.ArgumentTypeError(message) from None
-
-
-def _option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass
-class ObjectiveArguments:
+class ObjectiveArguments(Arguments):
     """What the model is asked to fill in. docs/objectives.md shows an example of each."""
 
-    objective: Literal["mlm", "mlm_nsp", "mlm_sop", "clm", "hybrid", "denoising"] = _option(
+    objective: Literal["mlm", "mlm_nsp", "mlm_sop", "clm", "hybrid", "denoising"] = option(
         "mlm_nsp",
         "mlm (masked tokens), mlm_nsp (and next sentence, as BERT), mlm_sop (and order of two segments, as ALBERT), "
         "clm (next token, for decoders), hybrid (masked and next tokens in one decoder, as GPT-BERT), denoising (text "
         "from damaged text, for encoder-decoders).",
     )
-    sequence_length: Numbers = _option(
+    sequence_length: Numbers = option(
         Numbers(128), "Tokens in one row, special tokens included. Several, as 128,512: one after the other."
     )
-    sequence_length_at: Numbers = _option(
+    sequence_length_at: Numbers = option(
         Numbers(0), "At which share of the run each --sequence_length begins, as 0,0.9."
     )
-    mask_probability: Numbers | None = _option(
+    mask_probability: Numbers | None = option(
         None,
         "Share of tokens to predict where tokens are hidden; two, as 0.30,0.15: linearly from one to the other over "
         "the run. Default: 0.3; span_corruption 0.15. Held-out text is always masked at 0.15.",
     )
-    masking: Literal["token", "whole_word", "span"] = _option(
+    masking: Literal["token", "whole_word", "span"] = option(
         "token", "What is hidden together: nothing, all tokens of a word, or spans of words (SpanBERT)."
     )
-    mask_replace_prob: float = _option(0.8, "Share of the chosen tokens that [MASK] replaces.")
-    random_replace_prob: float = _option(0.1, "Share of them that a random token replaces; the others stay.")
-    packing: Literal["concatenate", "best_fit", "none"] = _option(
+    mask_replace_prob: float = option(0.8, "Share of the chosen tokens that [MASK] replaces.")
+    random_replace_prob: float = option(0.1, "Share of them that a random token replaces; the others stay.")
+    packing: Literal["concatenate", "best_fit", "none"] = option(
         "concatenate",
         "How documents fill rows: end to end, cut at row ends; as whole as possible, where they fit best; or each in "
         "rows of its own, with padding. Attention never crosses from one document to another. Pairs (mlm_nsp, "
         "mlm_sop) have a row each, whatever is asked.",
     )
-    short_sequence_probability: float = _option(
+    short_sequence_probability: float = option(
         0.0, "Share of the pairs of mlm_nsp and mlm_sop that are made shorter, of a random length (BERT: 0.1)."
     )
-    hybrid_causal_share: float = _option(0.5, "Share of the rows of hybrid that are causal; the others are masked.")
-    denoising: Literal["infilling", "span_corruption"] = _option(
+    hybrid_causal_share: float = option(0.5, "Share of the rows of hybrid that are causal; the others are masked.")
+    denoising: Literal["infilling", "span_corruption"] = option(
         "infilling", "BART's text infilling (one [MASK] for a span; write all) or T5's span corruption (write spans)."
     )
-    z_loss: float = _option(0.0, "Weight of the z-loss, which keeps logits small; PaLM: 0.0001.")
-    eval_fraction: float = _option(0.05, "Share of the text, in whole documents, held out for evaluation; 0: none.")
-    max_eval_examples: int = _option(512, "At most this many held-out examples are evaluated.")
-    show_examples: int = _option(0, "Print this many training examples, made readable, and stop.")
+    z_loss: float = option(0.0, "Weight of the z-loss, which keeps logits small; PaLM: 0.0001.")
+    eval_fraction: float = option(0.05, "Share of the text, in whole documents, held out for evaluation; 0: none.")
+    max_eval_examples: int = option(512, "At most this many held-out examples are evaluated.")
+    show_examples: int = option(0, "Print this many training examples, made readable, and stop.")
 
     def __post_init__(self) -> None:
         self.sequence_length, self.sequence_length_at = Numbers(self.sequence_length), Numbers(self.sequence_length_at)
@@ -133,9 +89,11 @@ class ObjectiveArguments:
             for rate in self.mask_probability:
                 if not 0 < rate <= 1:
                     raise InputError(f"--mask_probability must be above 0 and at most 1, got {rate}")
-        for name in ("mask_replace_prob", "random_replace_prob", "short_sequence_probability"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"--{name} must be from 0 to 1, got {getattr(self, name)}")
+        check_range(
+            self, "mask_replace_prob", "random_replace_prob", "short_sequence_probability", at_least=0, at_most=1
+        )
+        check_range(self, "eval_fraction", at_least=0, below=1)
+        check_range(self, "z_loss", "max_eval_examples", "show_examples", at_least=0)
         if self.mask_replace_prob + self.random_replace_prob > 1 + 1e-9:
             raise InputError(
                 f"--mask_replace_prob {self.mask_replace_prob} and --random_replace_prob {self.random_replace_prob} "
@@ -146,13 +104,6 @@ class ObjectiveArguments:
                 f"--hybrid_causal_share must be between 0 and 1, got {self.hybrid_causal_share}; for one kind alone "
                 "use --objective mlm or clm"
             )
-        if not 0 <= self.eval_fraction < 1:
-            raise InputError(f"--eval_fraction must be at least 0 and below 1, got {self.eval_fraction}")
-        if not (self.z_loss >= 0 and math.isfinite(self.z_loss)):
-            raise InputError(f"--z_loss must not be negative, got {self.z_loss}")
-        for name in ("max_eval_examples", "show_examples"):
-            if getattr(self, name) < 0:
-                raise InputError(f"--{name} must not be negative, got {getattr(self, name)}")
 
     def identity(self) -> dict[str, Any]:
         """The options without which a run would be another one: all but those of looking at it."""

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lacuna.common.work import Work
+
 from .arguments import ObjectiveArguments
 from .data import IGNORED, SpecialTokens, Store, split_sources, spread, spread_by_weight, stack
 from .masking import Masking
@@ -21,7 +23,7 @@ _COUNTED = 50_000_000
 _COUNTED_AT_ONCE = 2**22
 
 
-class TokenPrediction:
+class TokenPrediction(Work):
     """An objective whose targets are tokens. Subclasses say what an example is and how a batch is scored."""
 
     name: str
@@ -30,10 +32,6 @@ class TokenPrediction:
     """The Auto class of the model it trains."""
     shape: str
     """The shape of the model it trains."""
-    metric = "loss"
-    greater_is_better = False
-    num_examples: int
-    num_eval_examples: int
     predicts_document_ends = False
 
     def __init__(

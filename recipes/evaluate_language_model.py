@@ -14,6 +14,7 @@ from importlib.metadata import version
 from itertools import islice
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
 from lacuna.corpus import TextArguments, find_files, open_text, read_records
 from lacuna.evaluation import (
@@ -27,7 +28,7 @@ from lacuna.evaluation import (
     measure_minimal_pairs,
     write_results,
 )
-from lacuna.training import exit_cleanly, parse_arguments, use_all_cores
+from lacuna.training import use_all_cores
 
 
 def evaluate_bits_per_byte(language_model: LanguageModel, arguments: EvaluationArguments) -> dict[str, float]:

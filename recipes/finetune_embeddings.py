@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.private import shown_command, without_places
 from lacuna.corpus import read_labelled
 from lacuna.tasks import (
     EmbeddingArguments,
     Embeddings,
-    load_configuration,
+    load_base,
     load_encoder,
     resolve_max_length,
     save_encoder,
@@ -37,9 +39,7 @@ from lacuna.training import (
     FineTuningArguments,
     ModelArguments,
     claim_output_dir,
-    exit_cleanly,
     is_main_process,
-    parse_arguments,
     processes,
     refusal,
     use_all_cores,
@@ -48,7 +48,6 @@ from lacuna.training.environment import bf16_is_fast
 from lacuna.training.fine_tuning import expected_time, learning, outcome
 from lacuna.training.rates import with_rate
 from lacuna.training.run_log import RunLog
-from lacuna.training.shown import shown_command, without_places
 
 
 def facts(data: EmbeddingArguments, model: str, work: Embeddings) -> dict[str, str]:
@@ -83,7 +82,7 @@ def main() -> None:
     fixed = FineTuningArguments(output_dir=data.output_dir, dry_run=data.dry_run, learning_rate=data.learning_rate)
     if is_main := is_main_process():
         claim_output_dir(fixed, resumes=False)
-    config, tokenizer = load_configuration(model=start.model, trust_remote_code=start.trust_remote_code)
+    config, tokenizer = load_base(model=start.model, trust_remote_code=start.trust_remote_code)
     max_length = resolve_max_length(asked=data.max_length, default=128, config=config, tokenizer=tokenizer)
     columns = ("kind", "text_column", "text_pair_column", "negative_column", "label_column", "seed", "eval_fraction")
     work = Embeddings(

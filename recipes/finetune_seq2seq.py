@@ -18,18 +18,19 @@ from functools import partial
 from typing import Any
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled, read_parallel
 from lacuna.tasks import (
     SequenceToSequence,
     SequenceToSequenceArguments,
-    load_configuration,
+    load_base,
     load_model,
     resolve_lengths,
     used,
     write_results,
     writes_with,
 )
-from lacuna.training import FineTuningArguments, ModelArguments, exit_cleanly, fine_tune, parse_arguments
+from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
 def read(file: str | None, target_file: str | None) -> list[Any]:
@@ -44,7 +45,7 @@ def main() -> None:
     start, data, arguments = parse_arguments(
         (ModelArguments, SequenceToSequenceArguments, FineTuningArguments), description=__doc__
     )
-    config, tokenizer = load_configuration(model=start.model, trust_remote_code=start.trust_remote_code, writes=True)
+    config, tokenizer = load_base(model=start.model, trust_remote_code=start.trust_remote_code, writes=True)
     auto_class = writes_with(config, model=start.model)
     source_length, target_length = resolve_lengths(
         source=data.max_length, target=data.max_target_length, config=config, tokenizer=tokenizer

@@ -18,17 +18,18 @@ from functools import partial
 from typing import Any
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
 from lacuna.tasks import (
     TokenClassification,
     TokenClassificationArguments,
-    load_configuration,
+    load_base,
     load_model,
     resolve_max_length,
     used,
     write_results,
 )
-from lacuna.training import FineTuningArguments, ModelArguments, exit_cleanly, fine_tune, parse_arguments
+from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def main() -> None:
     start, data, arguments = parse_arguments(
         (ModelArguments, TokenClassificationArguments, FineTuningArguments), description=__doc__
     )
-    config, tokenizer = load_configuration(model=start.model, trust_remote_code=start.trust_remote_code)
+    config, tokenizer = load_base(model=start.model, trust_remote_code=start.trust_remote_code)
     work = TokenClassification(
         train_rows=read_labelled(data.train_file),
         eval_rows=read_labelled(data.eval_file) if data.eval_file else [],

@@ -14,13 +14,14 @@ import torch
 from pretrain import build_model, prepare_text
 
 from lacuna import corpus, tokenization, training
+from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens
 from lacuna.training.planning import PlanArguments, as_text, plan_run
 
 
 def main() -> None:
     """Parse, build, plan."""
-    wanted, model_arguments, data, goal, arguments = training.parse_arguments(
+    wanted, model_arguments, data, goal, arguments = parse_arguments(
         (
             PlanArguments,
             training.NewModelArguments,
@@ -50,4 +51,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    training.exit_cleanly(main)
+    exit_cleanly(main)

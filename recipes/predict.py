@@ -19,6 +19,7 @@ import transformers
 from tqdm import tqdm
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import BadRecord, InputError, StorageError
 from lacuna.corpus import Record, read_labelled, read_records
 from lacuna.corpus.formats import kind_of
@@ -29,7 +30,7 @@ from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
 from lacuna.tasks import PredictionArguments
 from lacuna.tasks.answers import WRITERS, write_answers
 from lacuna.tasks.inference import check_output, check_rows, open_predictor, predict
-from lacuna.training import exit_cleanly, parse_arguments, use_all_cores
+from lacuna.training import use_all_cores
 
 BAR_AFTER = 5  # seconds
 

@@ -19,7 +19,9 @@ from typing import Any
 import transformers
 
 from lacuna import corpus, modeling, tokenization, training
+from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
+from lacuna.common.loading import load_tokenizer
 from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction, show_examples
 
 DEFAULT_FAMILY = {"encoder": "lacuna", "decoder": "qwen3", "encoder-decoder": "bart"}
@@ -61,7 +63,11 @@ def _key(*parts: str) -> str:
 
 def _load_tokenizer(folder: str | None, model: training.NewModelArguments) -> Any:
     of_hub = folder == model.model and not Path(str(folder)).is_dir()
-    return training.load_pretrained_tokenizer(model) if of_hub else tokenization.load_tokenizer(str(folder))
+    return (
+        load_tokenizer(str(folder), trust_remote_code=model.trust_remote_code)
+        if of_hub
+        else tokenization.load_tokenizer(str(folder))
+    )
 
 
 def build_model(
@@ -73,7 +79,11 @@ def build_model(
         raise InputError("--init_from_native needs --model, a folder or Hub id of a model of transformers")
     if arguments.model:
         model = training.load_pretrained(
-            arguments=arguments, auto_class=objective.head, num_ids=len(tokenizer), sequence_length=length
+            arguments.model,
+            auto_class=objective.head,
+            tokenizer=tokenizer,
+            sequence_length=length,
+            trust_remote_code=arguments.trust_remote_code,
         )
         return modeling.from_native(model) if arguments.init_from_native else model
     family = arguments.family or DEFAULT_FAMILY[objective.shape]
@@ -96,7 +106,7 @@ def build_model(
 
 def main() -> None:
     """Parse, build, train."""
-    model_arguments, data, goal, arguments = training.parse_arguments(
+    model_arguments, data, goal, arguments = parse_arguments(
         (training.NewModelArguments, corpus.CorpusArguments, ObjectiveArguments, training.TrainingArguments),
         description=__doc__,
     )
@@ -144,4 +154,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    training.exit_cleanly(main)
+    exit_cleanly(main)

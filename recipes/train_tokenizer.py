@@ -21,11 +21,11 @@ from typing import Any
 from tqdm import tqdm
 
 from lacuna import tokenization
+from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
 from lacuna.corpus import Text, TextArguments, open_text
 from lacuna.corpus.streams import shown
 from lacuna.tokenization import Sample, TokenizerArguments
-from lacuna.training import exit_cleanly, parse_arguments
 
 MEASURED_BYTES = 32_000_000  # of the text trained on, for the report: seconds
 BARS_FROM_BYTES = 20_000_000  # training on less takes about two seconds

@@ -1,40 +1,48 @@
-"""Labelled data to features, metrics and readable predictions: one file a task.
+"""Labelled data to features, metrics and readable predictions: one file a task."""
 
-Names are resolved on first use, so that a recipe which only parses options does not wait for torch and scikit-learn.
-"""
+from .arguments import (
+    ClassificationArguments,
+    EmbeddingArguments,
+    MultipleChoiceArguments,
+    PredictionArguments,
+    QuestionAnsweringArguments,
+    SequenceToSequenceArguments,
+    TokenClassificationArguments,
+    used,
+)
+from .classification import Classification
+from .embeddings import Embeddings
+from .encoders import load_encoder, save_encoder
+from .models import check_tokenizer, load_base, load_model, resolve_max_length
+from .multiple_choice import MultipleChoice
+from .question_answering import QuestionAnswering
+from .report import write_results
+from .sequence_to_sequence import SequenceToSequence
+from .token_classification import TokenClassification
+from .writing import resolve_lengths, writes_with
 
-from importlib import import_module
-from typing import Any
-
-_HOME = {
-    "Classification": "classification",
-    "ClassificationArguments": "arguments",
-    "EmbeddingArguments": "arguments",
-    "Embeddings": "embeddings",
-    "MultipleChoice": "multiple_choice",
-    "MultipleChoiceArguments": "arguments",
-    "PredictionArguments": "arguments",
-    "QuestionAnswering": "question_answering",
-    "QuestionAnsweringArguments": "arguments",
-    "SequenceToSequence": "sequence_to_sequence",
-    "SequenceToSequenceArguments": "arguments",
-    "TokenClassification": "token_classification",
-    "TokenClassificationArguments": "arguments",
-    "check_tokenizer": "models",
-    "load_configuration": "models",
-    "load_encoder": "encoders",
-    "load_model": "models",
-    "resolve_lengths": "writing",
-    "resolve_max_length": "models",
-    "save_encoder": "encoders",
-    "used": "arguments",
-    "write_results": "report",
-    "writes_with": "writing",
-}
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'lacuna.tasks' has no attribute {name!r}")
-    return getattr(import_module(f"lacuna.tasks.{_HOME[name]}"), name)
+__all__ = [
+    "Classification",
+    "ClassificationArguments",
+    "EmbeddingArguments",
+    "Embeddings",
+    "MultipleChoice",
+    "MultipleChoiceArguments",
+    "PredictionArguments",
+    "QuestionAnswering",
+    "QuestionAnsweringArguments",
+    "SequenceToSequence",
+    "SequenceToSequenceArguments",
+    "TokenClassification",
+    "TokenClassificationArguments",
+    "check_tokenizer",
+    "load_base",
+    "load_encoder",
+    "load_model",
+    "resolve_lengths",
+    "resolve_max_length",
+    "save_encoder",
+    "used",
+    "write_results",
+    "writes_with",
+]

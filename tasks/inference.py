@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from safetensors import SafetensorError
 
-from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.common.errors import InputError
+from lacuna.common.loading import load_model, longest_input
 from lacuna.tasks.answers import unwritable
 from lacuna.tasks.arguments import PredictionArguments
 from lacuna.tasks.label_predictors import ChoicePredictor, ClassificationPredictor, QuestionPredictor
-from lacuna.tasks.models import check_tokenizer, load_configuration, longest_input, pad_for_reading
+from lacuna.tasks.models import check_tokenizer, load_base, pad_for_reading
 from lacuna.tasks.predictor import Predictor
 from lacuna.tasks.rows import Row, as_rows
 from lacuna.tasks.tag_predictor import TagPredictor
@@ -109,15 +108,7 @@ def load_head(*, auto_class: str, model: str, trust_remote_code: bool) -> Any:
         InputError: the model has no such head.
         CorruptCheckpointError: its weights cannot be read.
     """
-    try:
-        loaded, report = getattr(transformers, auto_class).from_pretrained(
-            model, dtype=torch.float32, trust_remote_code=trust_remote_code, output_loading_info=True
-        )
-    except SafetensorError as error:
-        raise CorruptCheckpointError(f"--model {model}: its weights cannot be read: {error}") from error
-    except (OSError, ValueError, KeyError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise InputError(f"--model {model} cannot be loaded as {auto_class}: {reason}") from error
+    loaded, report = load_model(model, auto_class=auto_class, trust_remote_code=trust_remote_code)
     if missing := sorted(report["missing_keys"]):
         raise InputError(
             f"--model {model} was not trained for this task: it has no {missing[0]}; fine-tune it first, or name "
@@ -144,7 +135,7 @@ def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callabl
     given: dict[str, Any] = {"settings": settings, "arguments": arguments, "question_pipeline": question_pipeline}
     if task == "embeddings":
         return PREDICTORS[task](**given)
-    config, tokenizer = load_configuration(model=name, trust_remote_code=arguments.trust_remote_code, writes=True)
+    config, tokenizer = load_base(model=name, trust_remote_code=arguments.trust_remote_code, writes=True)
     kind = PREDICTORS[task or task_of_head(config=config, model=name)]
     auto_class = kind.auto_class(config)
     if auto_class != "AutoModelForCausalLM":
@@ -156,7 +147,7 @@ def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callabl
     if limit is not None and asked is not None and asked > limit:
         raise InputError(f"--max_length {asked} is more than the {limit} tokens that the model takes: lower it")
     model = load_head(auto_class=auto_class, model=name, trust_remote_code=arguments.trust_remote_code)
-    check_tokenizer(tokenizer=tokenizer, embedding_rows=model.get_input_embeddings().num_embeddings)
+    check_tokenizer(tokenizer=tokenizer, model=model)
     return kind(**given, model=model, tokenizer=tokenizer, max_length=asked or limit or 512)
 
 
@@ -214,9 +205,7 @@ def check_output(arguments: PredictionArguments, *, endings: Iterable[str]) -> P
     """
     path, source = Path(arguments.output), Path(arguments.input)
     if path.suffix.lower() not in endings:
-        raise InputError(
-            f"--output {path} has the ending {path.suffix!r}; answers are {', '.join(endings)}"
-        )
+        raise InputError(f"--output {path} has the ending {path.suffix!r}; answers are {', '.join(endings)}")
     if path.is_dir():
         raise InputError(f"--output {path} is a folder; name a file")
     if path.exists() and source.exists() and os.path.samefile(path, source):

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from lacuna.common.errors import InputError
+from lacuna.common.work import Work
 from lacuna.tasks.features import by_length
 from lacuna.tasks.rows import Row, doubtful_names, some_of
 from lacuna.tasks.splits import scarce_labels
@@ -17,7 +18,7 @@ Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
 
 
-class Task:
+class Task(Work):
     """Labelled data as a `Work` of the loop; a task says how its batches, its loss and its metrics are made.
 
     A subclass reads its rows in `__init__`, calls `set_examples`, and has `collate`, `loss`, `evaluate`, `scores`,
@@ -33,7 +34,6 @@ class Task:
     """What the report calls the first of `mistakes`."""
     probability_note = ""
     """What the `probability` of `predictions` is that of, a sentence for the report."""
-    mixture: list[tuple[int, float]] = []
 
     def __init__(self, *, tokenizer: Any, max_length: int) -> None:
         """

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from lacuna.common.errors import InputError
+from lacuna.common.loading import missing_folder
 from lacuna.tasks.local_metric import optional_module
-from lacuna.tasks.models import missing_folder
 from lacuna.tasks.pairs import unfold
 from lacuna.tasks.predictor import Predictor
 from lacuna.tasks.rows import Row

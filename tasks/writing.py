@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from lacuna.common.errors import InputError
+from lacuna.common.loading import longest_input
 from lacuna.tasks.features import LENGTH_STEP, model_inputs, pad_inputs, pad_like, tokenizer_inputs
-from lacuna.tasks.models import longest_input
 
 IGNORED = -100
 _TOKENIZE_AT_ONCE = 1000

@@ -78,9 +78,10 @@ def test_a_command_of_the_readme_runs(command: str, workplace: Path) -> None:
     "path", sorted((REPOSITORY / "recipes" / "configs").glob("*.yaml")), ids=lambda path: path.name
 )
 def test_a_configuration_file_is_valid(path: Path) -> None:
+    from lacuna.common.command_line import parse_arguments
     from lacuna.corpus import CorpusArguments
     from lacuna.objectives import ObjectiveArguments
-    from lacuna.training import NewModelArguments, TrainingArguments, parse_arguments
+    from lacuna.training import NewModelArguments, TrainingArguments
 
     kinds = (NewModelArguments, CorpusArguments, ObjectiveArguments, TrainingArguments)
     *_, goal, arguments = parse_arguments(kinds, ["--config", str(path)])

@@ -10,6 +10,8 @@ import torch
 from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM
 
+from lacuna.common.work import Work
+
 VOCAB, MASK, IGNORED = 40, 4, -100
 
 
@@ -17,11 +19,8 @@ def never(index: int) -> bool:
     return False
 
 
-class ToyWork:
+class ToyWork(Work):
     """Masked tokens in rows of different lengths; every mask from (seed, index) alone."""
-
-    metric, greater_is_better = "loss", False
-    mixture: list[tuple[int, float]] = []
 
     def __init__(self, *, num_examples: int = 24, num_eval_examples: int = 7, stop_at: int | None = None) -> None:
         self.num_examples, self.num_eval_examples = num_examples, num_eval_examples

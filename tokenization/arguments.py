@@ -1,63 +1,45 @@
 """What a person can say about a tokenizer on the command line."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
+
+from lacuna.common.options import Arguments, option
 
 
 @dataclass
-class TokenizerArguments:
+class TokenizerArguments(Arguments):
     """Options of `recipes/train_tokenizer.py`, beside those that say which text."""
 
-    output_dir: str = field(
-        default="runs/tokenizer", metadata={"help": "Folder that receives the tokenizer and its report."}
+    output_dir: str = option("runs/tokenizer", "Folder that receives the tokenizer and its report.")
+    vocab_size: int = option(
+        8192, "Number of tokens to reach: 5 special ones, the 256 bytes, and what is learned above them."
     )
-    vocab_size: int = field(
-        default=8192,
-        metadata={"help": "Number of tokens to reach: 5 special ones, the 256 bytes, and what is learned above them."},
+    min_frequency: int = option(2, "A pair of tokens seen fewer times than this is never merged into a new one.")
+    normalizer: Literal["none", "nfc", "nfkc", "lowercase", "strip_accents", "lowercase_strip_accents"] = option(
+        "none",
+        "What is done to every text first. Only none gives back each text as it was; nfc makes equal what "
+        "looks equal, nfkc also full-width letters and ligatures.",
     )
-    min_frequency: int = field(
-        default=2, metadata={"help": "A pair of tokens seen fewer times than this is never merged into a new one."}
+    pattern: Literal["modern", "gpt2", "code"] = option(
+        "modern",
+        "How text is cut into words: modern keeps marks with their letters and digits in groups of three, "
+        "code also keeps indentation whole, gpt2 is that of GPT-2.",
     )
-    normalizer: Literal["none", "nfc", "nfkc", "lowercase", "strip_accents", "lowercase_strip_accents"] = field(
-        default="none",
-        metadata={
-            "help": "What is done to every text first. Only none gives back each text as it was; nfc makes equal what "
-            "looks equal, nfkc also full-width letters and ligatures."
-        },
+    extra_special_tokens: list[str] = option([], "Further special tokens, such as <user> <assistant>.")
+    num_sentinels: int = option(0, "Special tokens <extra_id_0>, <extra_id_1> ... for gaps; span corruption uses 100.")
+    pad_to_multiple_of: int = option(
+        64,
+        "The vocabulary's size becomes a multiple of this, which GPUs like: --vocab_size is rounded up "
+        "and learned. Where the text ends before, reserved tokens [unused0] ... fill up. 1 for none of it.",
     )
-    pattern: Literal["modern", "gpt2", "code"] = field(
-        default="modern",
-        metadata={
-            "help": "How text is cut into words: modern keeps marks with their letters and digits in groups of three, "
-            "code also keeps indentation whole, gpt2 is that of GPT-2."
-        },
+    max_bytes: int = option(
+        1_000_000_000,
+        "Learn from a random sample of about this much text, where there is more. Text with very many "
+        "different words is sampled further, so that memory stays under 4 GiB.",
     )
-    extra_special_tokens: list[str] = field(
-        default_factory=list, metadata={"help": "Further special tokens, such as <user> <assistant>."}
-    )
-    num_sentinels: int = field(
-        default=0,
-        metadata={"help": "Special tokens <extra_id_0>, <extra_id_1> ... for gaps; span corruption uses 100."},
-    )
-    pad_to_multiple_of: int = field(
-        default=64,
-        metadata={
-            "help": "The vocabulary's size becomes a multiple of this, which GPUs like: --vocab_size is rounded up "
-            "and learned. Where the text ends before, reserved tokens [unused0] ... fill up. 1 for none of it."
-        },
-    )
-    max_bytes: int = field(
-        default=1_000_000_000,
-        metadata={
-            "help": "Learn from a random sample of about this much text, where there is more. Text with very many "
-            "different words is sampled further, so that memory stays under 4 GiB."
-        },
-    )
-    seed: int = field(default=0, metadata={"help": "Chooses the sample, and what is held out for the report."})
-    extend: str | None = field(
-        default=None,
-        metadata={
-            "help": "Folder of a tokenizer to add tokens to, up to --vocab_size with the old ones; old ids stay as "
-            "they are, and so do normalizer and pattern."
-        },
+    seed: int = option(0, "Chooses the sample, and what is held out for the report.")
+    extend: str | None = option(
+        None,
+        "Folder of a tokenizer to add tokens to, up to --vocab_size with the old ones; old ids stay as "
+        "they are, and so do normalizer and pattern.",
     )

@@ -3,40 +3,14 @@
 import argparse
 import dataclasses
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from lacuna.common.errors import InputError
+from lacuna.common.options import Arguments, Numbers, check_range, option
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """What --report_to takes; each is an extra of the package by the same name."""
-
-
-def option(default: Any, text: str) -> Any:
-    """A dataclass field with its help text."""
-    return field(default=default, metadata={"help": text})
-
-
-class Numbers(tuple[float, ...]):
-    """One number, or one for each stage of a run: "64" or "64,128"."""
-
-    def __new__(cls, value: Any) -> "Numbers":
-        """Parse text; numbers and sequences of numbers are taken as they are.
-
-        Raises:
-            argparse.ArgumentTypeError: a part is no number.
-        """
-        parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Iterable) else [value]
-        try:
-            numbers = [float(part) for part in parts]
-        except (TypeError, ValueError):
-            message = f"expected a number, or several with commas between, got {value!r}"
-            raise argparse.ArgumentTypeError(message) from None
-        return super().__new__(cls, (int(number) if number.is_integer() else number for number in numbers))
-
-    def __str__(self) -> str:
-        return ",".join(map(str, self))
 
 
 class MicroBatchSize(int):
@@ -83,7 +57,7 @@ RATES = {"muon": 6e-3, "lion": 3e-4}
 
 
 @dataclass
-class ModelArguments:
+class ModelArguments(Arguments):
     """Which model to start from."""
 
     model: str | None = option(None, "A folder or Hub id of the model to start from.")
@@ -113,7 +87,7 @@ class NewModelArguments(ModelArguments):
 
 
 @dataclass
-class TrainingArguments:
+class TrainingArguments(Arguments):
     """How long, how fast and in what portions to train."""
 
     output_dir: str = option("runs/model", "Folder for the model, checkpoints, metrics and curves.")
@@ -182,16 +156,12 @@ class TrainingArguments:
     )
     skip_steps: str = option("", "Steps to leave out on a rerun, with their samples, as 120-125,300.")
     max_bad_steps: int = option(5, "Stop after this many steps in a row whose loss or gradient is not finite.")
-    allow_change: list[str] = dataclasses.field(
-        default_factory=list, metadata={"help": "Names of what may differ from the run that --resume continues."}
-    )
+    allow_change: list[str] = option([], "Names of what may differ from the run that --resume continues.")
     hang_timeout: float = option(
         1800, "Seconds without a step after which a process shows where it stands and ends; 0 never."
     )
     deterministic: bool = option(False, "Only computations that give the same bits each time; slower on GPUs.")
-    report_to: list[Tracker] = dataclasses.field(
-        default_factory=list, metadata={"help": "Trackers beside metrics.jsonl: tensorboard, wandb, trackio."}
-    )
+    report_to: list[Tracker] = option([], "Trackers beside metrics.jsonl: tensorboard, wandb, trackio.")
     mixed_precision: Literal["auto", "no", "bf16"] = option(
         "auto", "bf16, no, or auto: bf16 on GPUs and on processors with AMX or AVX512-BF16."
     )
@@ -213,56 +183,30 @@ class TrainingArguments:
             if self.micro_batch_size <= 0:
                 raise InputError(f"--micro_batch_size must be greater than 0, got {self.micro_batch_size}")
             self.micro_batch_size = MicroBatchSize(self.micro_batch_size)
-        positive = ["eval_batch_size", "max_steps", "max_minutes", "max_tokens", "max_epochs", "max_bad_steps"]
-        positive += ["learning_rate", "logging_steps", "keep_checkpoints"]
-        for name in positive:
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InputError(f"--{name} must be greater than 0, got {value}")
-        for name in [
-            "warmup_steps",
-            "weight_decay",
-            "max_grad_norm",
-            "eval_steps",
-            "save_steps",
-            "save_minutes",
-            "hang_timeout",
-            "num_workers",
-            "early_stopping_patience",
-            "lora_rank",
-            "seed",
-        ]:
-            value = getattr(self, name) or 0
-            if not (value >= 0 and math.isfinite(value)):
-                raise InputError(f"--{name} must not be negative, got {value}")
+        check_range(self, "eval_batch_size", "max_steps", "max_minutes", "max_tokens", "max_epochs", above=0)
+        check_range(self, "max_bad_steps", "learning_rate", "logging_steps", "keep_checkpoints", above=0)
+        check_range(self, "warmup_steps", "weight_decay", "max_grad_norm", "eval_steps", "save_steps", at_least=0)
+        check_range(self, "save_minutes", "hang_timeout", "num_workers", "early_stopping_patience", at_least=0)
+        check_range(self, "lora_rank", "seed", at_least=0)
+        check_range(self, "seed", below=2**32)
+        check_range(self, "decay_share", at_least=0, at_most=1)
+        check_range(self, "tail_share", "layerwise_decay", above=0, at_most=1)
+        check_range(self, "ema_decay", "adam_beta2", at_least=0, below=1)
+        check_range(self, "lora_alpha", above=0)
         for name in ("eval_steps", "save_steps"):
             value = getattr(self, name)
             if value > 1 and value != int(value):
                 raise InputError(f"--{name} counts steps, or is a share of the run below 1, got {value}")
         if self.allow_change and not self.resume:
             raise InputError("--allow_change says what may differ from the run that is continued: add --resume")
-        if not 0 <= self.decay_share <= 1:
-            raise InputError(f"--decay_share must lie between 0 and 1, got {self.decay_share}")
-        if not 0 <= self.ema_decay < 1:
-            raise InputError(f"--ema_decay must be at least 0 and below 1, got {self.ema_decay}")
-        if not 0 < self.tail_share <= 1:
-            raise InputError(f"--tail_share must be above 0 and at most 1, got {self.tail_share}")
         if self.early_stopping_patience and not self.eval_steps:
             raise InputError("--early_stopping_patience counts evaluations, and --eval_steps 0 makes only one")
-        if not 0 < self.layerwise_decay <= 1:
-            raise InputError(f"--layerwise_decay must be above 0 and at most 1, got {self.layerwise_decay}")
         self._check_parts()
-        if not 0 <= self.adam_beta2 < 1:
-            raise InputError(f"--adam_beta2 must be at least 0 and below 1, got {self.adam_beta2}")
-        if self.seed >= 2**32:
-            raise InputError(f"--seed must be below {2**32}, got {self.seed}")
 
     def _check_parts(self) -> None:
         """Of the options that say which weights learn."""
         if self.lora_alpha is not None and not self.lora_rank:
             raise InputError(f"--lora_alpha {self.lora_alpha} scales what --lora_rank adds: give a --lora_rank")
-        if self.lora_alpha is not None and not (self.lora_alpha > 0 and math.isfinite(self.lora_alpha)):
-            raise InputError(f"--lora_alpha must be greater than 0, got {self.lora_alpha}")
         if self.lora_rank and self.freeze_backbone:
             raise InputError("--lora_rank trains additions to the backbone and --freeze_backbone none: choose one")
 

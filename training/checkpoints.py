@@ -26,9 +26,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
+from lacuna.common.files import hold, sync, write_text
 
 from .arguments import FineTuningArguments, TrainingArguments
-from .lock import hold
 from .progress import Progress
 
 STATE, MANIFEST, MARKER = "training_state", "training_state/manifest.json", "training_state/complete"
@@ -114,39 +114,10 @@ def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
         raise StorageError(f"--output_dir {folder}: no permission to write in {parent}")
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small text file so that it is there whole or not at all.
-
-    Raises:
-        StorageError: the file cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
-
-
 def is_of_the_disk(error: Exception) -> bool:
     """Whether an error is of reading or writing. Libraries in Rust (safetensors, tokenizers) raise others than OSError
     for it, and give its number in their message."""
     return isinstance(error, OSError) or "os error" in str(error)
-
-
-def _sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk before anything is written after it."""
-    if os.name == "nt" and path.is_dir():
-        return
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def _digest(path: Path) -> str:
@@ -290,13 +261,13 @@ class Saver:
         }
         (temporary / MANIFEST).write_text(json.dumps(files, indent=2), encoding="utf-8")
         for path in [*temporary.rglob("*"), temporary]:
-            _sync(path)
+            sync(path)
         if final.exists():  # a broken one
             _remove(final)
         temporary.rename(final)
-        _sync(self.folder)
-        write_atomically(final / MARKER, _digest(final / MANIFEST) + "\n")
-        _sync(final / STATE)
+        sync(self.folder)
+        write_text(final / MARKER, _digest(final / MANIFEST) + "\n")
+        sync(final / STATE)
         verify_checkpoint(final)
 
     def _write_files(self, snapshot: Snapshot, folder: Path) -> None:

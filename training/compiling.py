@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from lacuna.common.errors import InputError
+from lacuna.common.work import to_device
 
 from .arguments import TrainingArguments
 from .stages import Stage, tokens_per_step
-from .work import to_device
 
 CPU_SPEED = 1e12
 """Operations a second that a CPU is taken to do, to tell how many a run of some minutes makes."""
@@ -64,7 +64,7 @@ def should_compile(
                 "install one, or leave --compile away"
             )
         return True
-    if compiler is None or is_divided or not all(getattr(stage.work, "fixed_length", False) for stage in stages):
+    if compiler is None or is_divided or not all(stage.work.fixed_length for stage in stages):
         return False  # batches of other shapes are compiled anew
     return device.type == "cuda" or _operations(arguments, model, stages) >= LONG_ENOUGH
 

@@ -9,7 +9,7 @@ from accelerate.utils import gather_object
 from torch import nn
 from tqdm import tqdm
 
-from .work import Work, to_device
+from lacuna.common.work import Work, to_device
 
 
 @torch.no_grad()

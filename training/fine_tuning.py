@@ -14,19 +14,20 @@ from typing import Any
 import torch
 from torch import nn
 
+from lacuna.common.files import hold, write_text
+from lacuna.common.private import shown_command
+from lacuna.common.work import TrainingBatches, Work, to_device
+
 from .adapters import prepare
 from .arguments import FineTuningArguments, TrainingArguments
-from .checkpoints import claim_output_dir, refusal, write_atomically
+from .checkpoints import claim_output_dir, refusal
 from .environment import bf16_is_fast, is_main_process, processes, use_all_cores
 from .live_line import duration
-from .lock import hold
 from .loop import train
 from .order import MicroBatchSampler
 from .progress import is_due
 from .rates import with_rate
-from .shown import shown_command
 from .stages import Stage, epochs_per_step, plan_stages, tokens_per_step
-from .work import Work, collator, to_device
 
 SHOWN = 5
 """Examples that `--dry_run` shows."""
@@ -111,7 +112,7 @@ def fine_tune(
 
 def _decided(options: dict[str, Any], work: Work) -> dict[str, Any]:
     """Options of the data, with what the work has made of those that were left to it."""
-    settings: dict[str, Any] = getattr(work, "settings", dict)()
+    settings = work.settings()
     return {
         name: settings.get(name, value) if value in (None, [], "auto") else value for name, value in options.items()
     }
@@ -201,8 +202,8 @@ def _gather(results: dict[str, float], folder: Path, section: list[str]) -> None
     for path in (folder / "README.md", folder / "report.md"):
         if path.is_file():
             before, heading, after = path.read_text(encoding="utf-8").partition("\n## ")
-            write_atomically(path, "\n".join([before.rstrip(), "", *section]) + heading + after)
-    write_atomically(folder / "results.json", json.dumps(results, indent=2) + "\n")
+            write_text(path, "\n".join([before.rstrip(), "", *section]) + heading + after)
+    write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
 
 
 def outcome(results: dict[str, float]) -> list[str]:
@@ -316,7 +317,7 @@ def _seconds(model: nn.Module, stage: Stage, count: int, plan: TrainingArguments
     in_bf16 = bf16_is_fast() if precision == "auto" else precision == "bf16"
     work, model = stage.work, model.to(device)
     autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=in_bf16)
-    batch = collator(work, device)(_middle_examples(stage, count, plan.seed))
+    batch = TrainingBatches(work, device)(_middle_examples(stage, count, plan.seed))
     targets = {name: torch.tensor(max(number, 1)) for name, number in work.count_targets(batch).items()}
 
     def learn() -> None:

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lacuna.common.errors import StoppedError, StorageError
+from lacuna.common.files import release
+from lacuna.common.work import TrainingBatches, Work, to_device
 
 from . import sharding
 from .arguments import TrainingArguments
@@ -23,7 +25,6 @@ from .averaging import Best
 from .checkpoints import PATIENCE, save_final
 from .evaluating import evaluate
 from .identity import skipped_steps
-from .lock import release
 from .model_card import adapter_card
 from .order import MicroBatchSampler, TrainingExamples, dropout_seed
 from .progress import Window, ended_early, enter_stage, is_due, stops_early
@@ -32,7 +33,6 @@ from .schedules import learning_rate
 from .signals import Watchdog
 from .stages import Stage
 from .watching import leave_out, poisoned, watch
-from .work import Work, collator, to_device
 
 _SILENT_SECONDS = 5.0
 """Of the evaluation in the end, before a line says that it goes on."""
@@ -430,7 +430,7 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
     return DataLoader(
         TrainingExamples(work),
         batch_sampler=sampler,
-        collate_fn=collator(work, accelerator.device),
+        collate_fn=TrainingBatches(work, accelerator.device),
         num_workers=num_workers,
         generator=torch.Generator(),
         pin_memory=on_gpu,

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lacuna.common.errors import InputError
+from lacuna.common.work import TrainingBatches, Work, to_device
 
 from .arguments import TrainingArguments
 from .flops import predicts_targets_only
 from .live_tensors import LiveTensors, counting
 from .optimizers import OPTIMIZERS
-from .work import Work, collator, to_device
 
 _KEPT = 1 / 3
 """Freed memory that glibc's allocator does not give back, as a share of what is made and freed in each step: 0.27 to
@@ -174,7 +174,7 @@ def micro_batch_of(work: Work, *, rows: int = 1) -> MicroBatch:
 
 def _longest_rows(work: Work, count: int) -> list[int]:
     """Rows of the longest examples, where the work says how long they are; else the first ones."""
-    lengths = getattr(work, "lengths", None)
+    lengths = work.lengths
     if lengths is None:
         return list(range(min(count, work.num_examples)))
     return sorted(range(work.num_examples), key=lambda row: -lengths[row])[:count]
@@ -264,7 +264,7 @@ def choose_micro_batch(
 def _fits(model: nn.Module, work: Work, rows: int, held: int, device: torch.device, precision: str) -> bool:
     """Whether forward and backward of so many rows run on a GPU while `held` bytes are taken; leaves no gradient."""
     longest = _longest_rows(work, rows)
-    batch = collator(work, device)([work.example(longest[row % len(longest)], row, 1.0) for row in range(rows)])
+    batch = TrainingBatches(work, device)([work.example(longest[row % len(longest)], row, 1.0) for row in range(rows)])
     counts = {name: torch.tensor(max(count, 1), device=device) for name, count in work.count_targets(batch).items()}
     model.train()
     kept: list[Tensor] = []

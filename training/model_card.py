@@ -6,9 +6,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from lacuna.common.private import without_places
+
 from .adapters import Adapter, num_weights
 from .arguments import TrainingArguments
-from .shown import without_places
 
 _CARD = """\
 ---

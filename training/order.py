@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 from torch.utils.data import Dataset, Sampler
 
-from .work import Work
+from lacuna.common.work import Work
 
 # The second half of the Philox key separates this stream of random numbers from those of masks and pairs.
 _ORDER_STREAM = 0x6F72646572

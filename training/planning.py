@@ -1,6 +1,5 @@
 """What a run will need, before it runs: parameters, memory, operations, time, energy, disk."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,15 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from lacuna.common.errors import InputError
+from lacuna.common.options import Arguments, Numbers, check_range, option
+from lacuna.common.work import Work
 
-from .arguments import Numbers, TrainingArguments, option
+from .arguments import TrainingArguments
 from .devices import require_gpu
 from .environment import bf16_is_fast
 from .flops import flops_per_token, peak_flops
 from .memory import Memory, largest_micro_batch, micro_batch_of, parameters_by_part, plan, trained_bytes
 from .stages import Stage, epochs_per_step, plan_stages, tokens_per_step
-from .work import Work
 
 _PROCESS = 0.5e9
 """Bytes that Python with its libraries, or a CUDA context, takes before there is a model."""
@@ -27,7 +26,7 @@ Section = tuple[str, list[tuple[str, str]]]
 
 
 @dataclass
-class PlanArguments:
+class PlanArguments(Arguments):
     """What the run is planned for."""
 
     device: str | None = option(
@@ -43,12 +42,8 @@ class PlanArguments:
     watts: float | None = option(None, "Power of each device. Default: the most that the GPU's board draws.")
 
     def __post_init__(self) -> None:
-        for name in ("num_devices", "memory_gb", "mfu", "watts"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InputError(f"--{name} must be greater than 0, got {value}")
-        if self.mfu > 1:
-            raise InputError(f"--mfu is a share of the peak, at most 1, got {self.mfu}")
+        check_range(self, "num_devices", "memory_gb", "watts", above=0)
+        check_range(self, "mfu", above=0, at_most=1)
 
 
 @dataclass(frozen=True)

@@ -15,24 +15,17 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.common.files import hold, write_text
+from lacuna.common.work import Work
 
 from . import sharding, zero
 from .adapters import Adapter, fingerprint_of_frozen, prepare
 from .arguments import TrainingArguments
 from .averaging import Average, make_average
-from .checkpoints import (
-    Saver,
-    Snapshot,
-    load_state,
-    load_weights,
-    newest_checkpoint,
-    read_progress,
-    write_atomically,
-)
+from .checkpoints import Saver, Snapshot, load_state, load_weights, newest_checkpoint, read_progress
 from .compiling import compile_model, should_compile, warm_up
 from .environment import bf16_is_fast, keep_memory, processes, use_all_cores
 from .identity import changes, check_identity, check_skipped, identity_of, schedule_of, skipped_steps
-from .lock import hold
 from .memory import choose_micro_batch
 from .model_card import choices_of, model_card
 from .optimizers import OPTIMIZERS
@@ -43,7 +36,6 @@ from .signals import StopSignals, Watchdog
 from .stages import Stage, epochs_per_step, plan_stages, skipped, tokens_per_step
 from .throughput import Throughput
 from .trackers import Trackers
-from .work import Work
 
 
 @dataclass
@@ -414,7 +406,7 @@ def _describe(run: Run, changed: list[dict[str, Any]]) -> None:
             "resumed": resumed,
         },
     )
-    write_atomically(path, json.dumps(facts, indent=2, default=str) + "\n")
+    write_text(path, json.dumps(facts, indent=2, default=str) + "\n")
 
 
 def close_run(run: Run, *, stay_joined: bool = False) -> None:

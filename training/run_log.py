@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from lacuna.common.files import write_text
+
 from .arguments import TrainingArguments
-from .checkpoints import write_atomically
 from .curves import draw_curves
 from .environment import Processes
 from .live_line import Remaining, duration, fit, line_items, memory_in_use, short
@@ -88,7 +89,7 @@ class _Lines:
                     os.fsync(file.fileno())
                 return
         whole = b"".join(map(_line, everything))
-        write_atomically(self.path, whole.decode("utf-8"))
+        write_text(self.path, whole.decode("utf-8"))
         self.size, self.waiting = len(whole), b""
 
 
@@ -267,7 +268,7 @@ class RunLog:
         self.close()
         if self._undrawn:
             self._redraw_curves(force=True)
-        write_atomically(self.output_dir / "results.json", json.dumps(results, indent=2) + "\n")
+        write_text(self.output_dir / "results.json", json.dumps(results, indent=2) + "\n")
 
     def close(self) -> None:
         """Leave the terminal clean, at the end or when a run ends early; the trackers get their end too."""

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lacuna.common.errors import InputError
+from lacuna.common.work import Work
 
 from .arguments import TrainingArguments
 from .order import Grouping
-from .work import Work
 
 _SAMPLED_ROWS = 512
 MOST_EPOCHS = 100
@@ -59,7 +59,7 @@ def plan_stages(
 
 def _grouping(work: Work, batch_size: int) -> Grouping | None:
     """None for a work that does not say how long its examples are, and for one of several sources."""
-    lengths = getattr(work, "lengths", None)
+    lengths = work.lengths
     return None if lengths is None or work.mixture else Grouping(lengths, batch_size=batch_size)
 
 

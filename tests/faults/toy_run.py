@@ -30,7 +30,8 @@ import torch
 from toys import PlainTokenizer, ToyWork, make_model
 
 import lacuna.training.run
-from lacuna.training import TrainingArguments, exit_cleanly, parse_arguments, train
+from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.training import TrainingArguments, train
 from lacuna.training.checkpoints import Saver
 
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
+from lacuna.common.work import collator
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
 from lacuna.objectives import IGNORED, OBJECTIVES
 from lacuna.objectives.hints import HINTS, TOKENS_A_SLOT, document_bounds, for_model, target_positions
-from lacuna.training.work import collator
 
 VOCAB = 60
 HEADS = {"mlm": ("encoder", LacunaForMaskedLM), "clm": ("decoder", LacunaForCausalLM)}

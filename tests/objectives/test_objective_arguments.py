@@ -8,7 +8,8 @@ import pytest
 from transformers import HfArgumentParser
 
 from lacuna.common.errors import InputError
-from lacuna.objectives import OBJECTIVES, Numbers, ObjectiveArguments
+from lacuna.common.options import Numbers
+from lacuna.objectives import OBJECTIVES, ObjectiveArguments
 
 
 def parsed(*words: str) -> ObjectiveArguments:

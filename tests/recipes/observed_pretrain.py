@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 import lacuna.training.run
+from lacuna.common.command_line import exit_cleanly
 from lacuna.objectives import OBJECTIVES
-from lacuna.training import exit_cleanly
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "pretrain.py"
 

@@ -24,10 +24,10 @@ from transformers import (
 )
 
 from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.common.loading import longest_input, missing_folder
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM
-from lacuna.tasks import Classification, check_tokenizer, load_configuration, load_model, resolve_max_length
+from lacuna.tasks import Classification, check_tokenizer, load_base, load_model, resolve_max_length
 from lacuna.tasks.features import model_inputs, pad_inputs
-from lacuna.tasks.models import longest_input, missing_folder
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -43,7 +43,7 @@ def checkpoint(tmp_path, tokenizer):
 
 
 def test_a_native_model_gets_a_head_with_label_names(checkpoint):
-    config, tokenizer = load_configuration(model=str(checkpoint))
+    config, tokenizer = load_base(model=str(checkpoint))
     assert resolve_max_length(asked=None, default=256, config=config, tokenizer=tokenizer) == 128
     assert resolve_max_length(asked=64, default=256, config=config, tokenizer=tokenizer) == 64
     options = {"auto_class": "AutoModelForSequenceClassification", "model": str(checkpoint), "tokenizer": tokenizer}
@@ -63,7 +63,7 @@ def test_a_native_model_gets_a_head_with_label_names(checkpoint):
 
 
 def test_a_head_of_another_size_is_replaced_and_a_body_is_not(checkpoint, tmp_path):
-    _, tokenizer = load_configuration(model=str(checkpoint))
+    _, tokenizer = load_base(model=str(checkpoint))
     options = {"auto_class": "AutoModelForSequenceClassification", "tokenizer": tokenizer}
     load_model(**options, model=str(checkpoint), label_names=["a", "b"]).save_pretrained(tmp_path / "two")
     assert load_model(**options, model=str(tmp_path / "two"), label_names=["a", "b", "c"]).num_labels == 3
@@ -90,7 +90,7 @@ def test_a_decoder_learns_where_padding_is(tmp_path, tokenizer):
 @pytest.mark.parametrize("kind", ["gpt2", "native gpt2"])
 def test_a_decoder_that_reads_sees_the_same_beside_a_longer_text(tmp_path, tokenizer, kind):
     save_decoder(tmp_path, tokenizer, kind)
-    left, right = (load_configuration(model=str(tmp_path), writes=writes)[1] for writes in (True, False))
+    left, right = (load_base(model=str(tmp_path), writes=writes)[1] for writes in (True, False))
     assert (left.padding_side, right.padding_side) == ("left", "right")
     right.save_pretrained(tmp_path / "tuned")
     assert AutoTokenizer.from_pretrained(tmp_path / "tuned").padding_side == "right"
@@ -135,7 +135,7 @@ def save_decoder(folder, tokenizer, kind):
 def test_the_tokenizer_knows_how_long_a_text_the_model_takes(tmp_path, tokenizer, positions, expected):
     BertConfig(vocab_size=320, max_position_embeddings=positions, **SIZES).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    _, found = load_configuration(model=str(tmp_path))
+    _, found = load_base(model=str(tmp_path))
     assert found.model_max_length == expected
     examples = [{"input_ids": np.ones(50, dtype=np.int32)}]
     assert pad_inputs(examples=examples, tokenizer=found)["input_ids"].shape[1] == min(64, expected)
@@ -169,7 +169,7 @@ def test_a_model_that_counts_positions_from_its_padding_keeps_it(tmp_path, token
 
 
 def test_a_body_that_is_not_whole_is_told_and_a_new_head_is_not(checkpoint, capfd, recwarn):
-    _, tokenizer = load_configuration(model=str(checkpoint))
+    _, tokenizer = load_base(model=str(checkpoint))
     options = {"auto_class": "AutoModelForQuestionAnswering", "model": str(checkpoint), "tokenizer": tokenizer}
     load_model(**options)
     assert "MISSING" not in capfd.readouterr().err and not [w for w in recwarn if "--model" in str(w.message)]
@@ -196,7 +196,7 @@ def test_pooling_is_a_choice_where_the_configuration_has_it(tmp_path, tokenizer,
 @pytest.mark.parametrize("name", [None, "", "no/such-folder-here", "/"])
 def test_a_missing_model_is_named(name):
     with pytest.raises(InputError, match="--model"):
-        load_configuration(model=name)
+        load_base(model=name)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_path_without_a_folder_is_told_first(name, message, tmp_path, monkeypa
     hub = Mock(side_effect=OSError("not there"))
     monkeypatch.setattr(AutoConfig, "from_pretrained", hub)
     with pytest.raises(InputError) as caught:
-        load_configuration(model=name)
+        load_base(model=name)
     assert hub.called == (name.startswith("models/") and name.count("/") == 1)  # OWNER/NAME might be one of the Hub
     assert str(caught.value).startswith(message) and caught.value.exit_code == 2
 
@@ -237,28 +237,28 @@ def test_a_folder_without_a_model_is_told(tmp_path, monkeypatch):
     with pytest.raises(
         InputError, match="--model runs/mine/adapter is not a model that can be read: the folder has no"
     ):
-        load_configuration(model="runs/mine/adapter")
+        load_base(model="runs/mine/adapter")
     (adapter / "adapter_config.json").write_text("{}")
     with pytest.raises(InputError, match=r"runs/mine/adapter holds low-rank additions .* and no model: merge them"):
-        load_configuration(model="runs/mine/adapter")
+        load_base(model="runs/mine/adapter")
     (adapter.parent / "config.json").write_text("{}")
     with pytest.raises(InputError, match="merged in is runs/mine: name that") as caught:
-        load_configuration(model="runs/mine/adapter")
+        load_base(model="runs/mine/adapter")
     assert caught.value.exit_code == 2
     monkeypatch.chdir(adapter)
     with pytest.raises(InputError, match=f"merged in is {adapter.parent}: name that"):
-        load_configuration(model=".")
+        load_base(model=".")
 
 
 def test_a_missing_tokenizer_is_named(checkpoint):
     (checkpoint / "tokenizer.json").unlink()
     (checkpoint / "tokenizer_config.json").unlink()
     with pytest.raises(InputError, match="tokenizer"):
-        load_configuration(model=str(checkpoint))
+        load_base(model=str(checkpoint))
 
 
 def test_damaged_weights_are_another_exit_code(checkpoint):
-    _, tokenizer = load_configuration(model=str(checkpoint))
+    _, tokenizer = load_base(model=str(checkpoint))
     weights = checkpoint / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(CorruptCheckpointError) as caught:

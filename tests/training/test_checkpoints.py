@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
+from lacuna.common.files import write_text
 from lacuna.training.checkpoints import (
     STATE,
     Progress,
@@ -20,7 +21,6 @@ from lacuna.training.checkpoints import (
     newest_checkpoint,
     read_progress,
     verify_checkpoint,
-    write_atomically,
 )
 from lacuna.training.identity import check_identity
 from lacuna.training.optimizers import OPTIMIZERS
@@ -236,13 +236,13 @@ def test_what_a_killed_writer_left_is_cleared_away(trained, save, tmp_path) -> N
 
 def test_small_files_are_whole_or_not_there(tmp_path, monkeypatch) -> None:
     path = tmp_path / "deep" / "results.json"
-    write_atomically(path, "old\n")
+    write_text(path, "old\n")
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         with pytest.raises(StorageError, match=r"results\.json: full"):
-            write_atomically(path, "new\n")
+            write_text(path, "new\n")
     assert path.read_text() == "old\n"
-    write_atomically(path, "newer\n")
+    write_text(path, "newer\n")
     assert path.read_text() == "newer\n"
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
 from lacuna.corpus import CorpusArguments
 from lacuna.objectives import ObjectiveArguments
 from lacuna.tasks import EmbeddingArguments
-from lacuna.training import FineTuningArguments, ModelArguments, TrainingArguments, exit_cleanly, parse_arguments
+from lacuna.training import FineTuningArguments, ModelArguments, TrainingArguments
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 ROOMS = (ModelArguments, CorpusArguments, ObjectiveArguments, TrainingArguments)

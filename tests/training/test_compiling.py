@@ -11,10 +11,10 @@ import torch
 
 from lacuna import training
 from lacuna.common.errors import InputError
+from lacuna.common.work import Work
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
 from lacuna.training.compiling import LONG_ENOUGH, compile_model, should_compile, warm_up
 from lacuna.training.stages import Stage
-from lacuna.training.work import Work
 
 
 class Rows:

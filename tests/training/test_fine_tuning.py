@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from tuned_run import Judged, tune
 
 from lacuna.common.errors import InputError
+from lacuna.common.files import release
 from lacuna.training import claim_output_dir
 from lacuna.training.fine_tuning import _median_seconds, _num_evaluations, _over_seeds, _together, outcome
-from lacuna.training.lock import release
 
 TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "compile_seconds")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import transformers
 
+from lacuna.common.private import shown_command, without_places
 from lacuna.training.model_card import auto_class, choices_of, model_card
-from lacuna.training.shown import shown_command, without_places
 
 
 def card(new_model: Any, **info: Any) -> str:

@@ -14,7 +14,8 @@ from toys import PlainTokenizer, ToyWork, make_model
 
 import lacuna.training.run
 import lacuna.training.run_log
-from lacuna.training import FineTuningArguments, exit_cleanly, fine_tune, parse_arguments
+from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.training import FineTuningArguments, fine_tune
 
 
 class Judged(ToyWork):

@@ -1,29 +1,41 @@
-"""What the loop is given to learn. Objectives (pretraining) and tasks (fine-tuning) both look like this."""
+"""What the loop is given to learn: examples, their loss and their metrics. Objectives and tasks derive from `Work`."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
-class Work(Protocol):
-    """Examples, their loss and their metrics; everything that is particular to an objective or a task."""
+class Work:
+    """Everything that is particular to an objective or a task; what has a default here is optional."""
 
     num_examples: int
     """Training examples in one epoch."""
-    num_eval_examples: int
+    num_eval_examples: int = 0
     """Held-out examples; 0 means there is nothing to evaluate."""
-    metric: str
+    metric: str = "loss"
     """Name, among those of `summarize`, of the metric that judges a model."""
-    greater_is_better: bool
-    mixture: list[tuple[int, float]]
-    """Rows and weight of each source, whose rows follow one another; empty: every row is seen once in an epoch."""
+    greater_is_better: bool = False
 
-    # A work may also have `fixed_length`, true where all training batches of so many rows have one shape, and
-    # `lengths`, the tokens of each training example, by which examples of like length come into one micro-batch; and
-    # `settings`, what it has decided of its options by name, which the model card shows.
+    @property
+    def mixture(self) -> list[tuple[int, float]]:
+        """Rows and weight of each source, whose rows follow one another; empty: every row is seen once in an epoch."""
+        return []
+
+    @property
+    def fixed_length(self) -> bool:
+        """Whether all training batches of so many rows have one shape, so that compiling pays."""
+        return False
+
+    @property
+    def lengths(self) -> Sequence[int] | None:
+        """Tokens of each training example, by which examples of like length share a micro-batch; None: not known."""
+        return None
+
+    def settings(self) -> dict[str, Any]:
+        """What was decided of its options, by name, for the model card."""
+        return {}
 
     def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
         """Training example `row` (0 <= row < num_examples), as it is seen at global sample number `index`.
@@ -31,19 +43,23 @@ class Work(Protocol):
         A pure function: whatever is random in it (masks, pairs, spans) is drawn from (seed, index). `progress` is the
         share of the run that is done before the step, from 0 to 1, for what changes in the course of a run.
         """
-        ...
+        raise NotImplementedError
 
     def eval_example(self, row: int) -> dict[str, Any]:
         """Held-out example `row`; the same at every evaluation, masks included."""
-        ...
+        raise NotImplementedError
 
     def collate(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Stack examples into a batch, padded to the longest."""
-        ...
+        raise NotImplementedError
+
+    def with_hints(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The batch with what a GPU would have to ask the host for in the middle of a step."""
+        return batch
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
         """How many targets of each kind the batch holds; the loop adds them over micro-batches and processes."""
-        ...
+        raise NotImplementedError
 
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
@@ -54,30 +70,30 @@ class Work(Protocol):
         micro-batches and processes gives the means over the step. A metric of what a step may lack is a tensor of two
         numbers instead, sum and count, and its mean is taken over all steps that are logged together.
         """
-        ...
+        raise NotImplementedError
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Small records, one for each example; never logits."""
-        ...
+        raise NotImplementedError
 
     def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
         """Metrics over the records of all held-out examples, in any order."""
-        ...
+        raise NotImplementedError
 
     def baseline(self) -> dict[str, float]:
         """What is reached without a model, under the names of `summarize`."""
-        ...
+        return {}
 
 
-def collator(work: Work, device: torch.device) -> Callable[[list[dict[str, Any]]], dict[str, Tensor]]:
-    """What makes batches to train on there; for a GPU `with_hints` of the work, if it has one, is part of it."""
-    if device.type == "cuda" and hasattr(work, "with_hints"):
-        return partial(_collate_with_hints, work)
-    return work.collate
+class TrainingBatches:
+    """The collate function of a data loader: batches to train on, with hints where they go to a GPU."""
 
+    def __init__(self, work: Work, device: torch.device) -> None:
+        self.work, self.hints = work, device.type == "cuda"
 
-def _collate_with_hints(work: Any, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
-    return work.with_hints(work.collate(examples))
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+        batch = self.work.collate(examples)
+        return self.work.with_hints(batch) if self.hints else batch
 
 
 def to_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:

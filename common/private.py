@@ -1,4 +1,4 @@
-"""What may be shown to anybody: a command, a name of a file, without the home folder and the hosts of who ran it."""
+"""What may be shown to anybody: texts without tokens, and without the home folder and the hosts of whoever ran it."""
 
 import os
 import re
@@ -11,7 +11,13 @@ _PLACES = re.compile(
     r"(?P<host>\b[a-zA-Z][\w+.-]*://)(?:[^/\s]*/)?"  # https://user@host:port/
     r"|(?<![\w./~-])(?P<path>(?:~|[A-Za-z]:)?[/\\][^\s:,='\"]+)"  # /folder/name, ~/name, C:\folder\name
 )
+_SECRETS = re.compile(r"hf_[A-Za-z0-9]{6,}|(?<=//)[^/@\s]+@")  # a token of the Hub, user:password@ of an address
 _HOMES = re.compile(r"(?:^|[/\\])(?:home|Users)[/\\][^/\\]")  # /home/name, C:\Users\name
+
+
+def without_secrets(text: str) -> str:
+    """A text in which tokens of the Hub, and names and passwords in addresses, are ***."""
+    return _SECRETS.sub("***", text)
 
 
 def without_places(text: str) -> str:

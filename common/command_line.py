@@ -1,6 +1,7 @@
-"""Options from the command line and from a YAML file, checked the same way; errors without a traceback."""
+"""The command line and YAML files, checked the same way; the help; errors without a traceback."""
 
 import argparse
+import copy
 import dataclasses
 import difflib
 import os
@@ -14,22 +15,79 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.utils import logging as transformers_logging
 
-from lacuna.common.errors import InputError, StoppedError
-
-from .arguments import FineTuningArguments
-from .lock import release
+from .errors import InputError, StoppedError
+from .files import release
+from .options import Arguments
 
 
 class _Parser(HfArgumentParser):
-    """`HfArgumentParser` that raises instead of printing sixty lines of usage before the one that matters."""
+    """`HfArgumentParser` with titled groups, one spelling each in the help, and errors of one line."""
+
+    groups: dict[str, list[argparse.Action]]
+    """Actions under the title that they are shown under."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (--help lists the options)")
 
+    @staticmethod
+    def _parse_dataclass_field(parser: Any, field: dataclasses.Field) -> None:
+        plain = copy.copy(field)
+        plain.metadata = {name: value for name, value in field.metadata.items() if name not in ("group", "advanced")}  # type: ignore[assignment]
+        HfArgumentParser._parse_dataclass_field(parser, plain)
+
+    def format_help(self, *, everything: bool = False) -> str:
+        """The description and every option under its title, or those that are not advanced."""
+        fields = {each.name: each for kind in self.dataclass_types for each in dataclasses.fields(kind)}
+        titles = {
+            name: each.metadata.get("group") or getattr(kind, "title", "options")
+            for kind in self.dataclass_types
+            for name, each in kind.__dataclass_fields__.items()
+        }
+        groups: dict[str, list[argparse.Action]] = {}
+        hidden = 0
+        for action in self._actions:
+            field = fields.get(action.dest)
+            if field is not None and field.metadata.get("advanced") and not everything:
+                hidden += 1
+                continue
+            shown = copy.copy(action)
+            shown.option_strings = [word for word in action.option_strings if "-" not in word[2:]][:1]
+            if shown.option_strings and shown.option_strings != [f"--no_{action.dest}"]:
+                groups.setdefault(titles.get(action.dest, "help"), []).append(shown)
+        formatter = self._get_formatter()
+        formatter.add_usage(f"{self.prog} [options]", [], [], prefix="usage: ")
+        formatter.add_text(self.description)
+        for title, actions in groups.items():
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        if hidden:
+            formatter.add_text(f"{hidden} more options, which few runs need: --help_all")
+        return formatter.format_help()
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: Any, *_: Any, **__: Any) -> None:
+        parser._print_message(parser.format_help(everything=True), sys.stdout)
+        parser.exit()
+
+
+def _parser(kinds: Sequence[type], description: str | None) -> _Parser:
+    parser = _Parser(
+        list(kinds),
+        description=description,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter if description else argparse.HelpFormatter,
+    )
+    parser.add_argument("--config", metavar="FILE", help="A YAML file of options; the command line overrides it.")
+    if any(field.metadata.get("advanced") for kind in kinds for field in dataclasses.fields(kind)):
+        parser.add_argument("--help_all", action=_HelpAll, nargs=0, help="Show every option and exit.")
+    return parser
+
 
 def _instead(name: str, known: Sequence[str]) -> str:
     """What to say after an option that is not known: that other recipes have it, or the nearest of those known."""
-    if name.lstrip("-") in {field.name for field in dataclasses.fields(FineTuningArguments)}:
+    if name.lstrip("-") in Arguments.known_options():
         return ": other recipes have it, this one does not"
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""
@@ -89,7 +147,7 @@ def parse_arguments(
 
     Args:
         dataclass_types: flat dataclasses; their fields are the options.
-        arguments: what stands behind the program's name; `sys.argv[1:]` by default.
+        arguments: what follows the program's name; `sys.argv[1:]` by default.
         description: shown by `--help`.
 
     Returns:
@@ -98,13 +156,7 @@ def parse_arguments(
     Raises:
         InputError: an unknown option (the nearest known one is named), a value of the wrong type or choice.
     """
-    parser = _Parser(
-        list(dataclass_types),
-        description=description,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter if description else argparse.HelpFormatter,
-    )
-    parser.add_argument("--config", metavar="FILE", help="A YAML file of options; the command line overrides it.")
+    parser = _parser(dataclass_types, description)
     known = {field.name: field.type for kind in dataclass_types for field in dataclasses.fields(kind)}
     given = list(sys.argv[1:] if arguments is None else arguments)
 

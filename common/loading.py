@@ -1,0 +1,173 @@
+"""Configuration, tokenizer and weights of a folder or Hub id, with errors that a person can act on."""
+
+import difflib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from .errors import CorruptCheckpointError, InputError
+
+COUNT_POSITIONS_FROM_PADDING = {
+    *("camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "mpnet", "roberta"),
+    *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+}
+"""Model types whose first position is the id after that of their padding token, so that the ones before are lost."""
+
+
+def first_line(error: Exception) -> str:
+    """What an error of transformers says in its first line, with our option where it wants remote code."""
+    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return f"{line} Allow that with --trust_remote_code" if "trust_remote_code" in str(error) else line
+
+
+def _is_path(model: str) -> bool:
+    """Whether a --model can be no name of the Hub, which has one slash at most, as OWNER/NAME."""
+    return model.startswith(("./", "../", "/", "~", "runs/")) or model.count("/") > 1
+
+
+def missing_folder(model: str) -> str | None:
+    """What is wrong with a --model that names a place on this machine where no folder is; None of all others."""
+    folder, name = os.path.split(model.rstrip("/"))
+    if os.path.isdir(model) or not (_is_path(model) or os.path.isdir(folder)):
+        return None
+    near: list[str] = []
+    with suppress(OSError):  # of a parent that is not there either
+        near = difflib.get_close_matches(name, os.listdir(folder or "."), n=1)
+    more = f" Did you mean {os.path.join(folder, near[0])}?" if near else ""
+    if os.path.isfile(model):
+        more = " It is a file: name the folder that it is in."
+    return f"there is no folder {model}, which --model names.{more}"
+
+
+def check_folder(model: str) -> None:
+    """Refuse a path where no model is, before transformers asks the Hub for it.
+
+    Raises:
+        InputError: there is no folder, it has no config.json, or nothing but an adapter.
+    """
+    if _is_path(model) and (missing := missing_folder(model)):
+        raise InputError(missing)
+    folder = Path(model)
+    if not folder.is_dir() or (folder / "config.json").is_file():
+        return
+    if not (folder / "adapter_config.json").is_file():
+        raise InputError(f"--model {model} is not a model that can be read: the folder has no config.json")
+    whole = folder.resolve().parent
+    if (whole / "config.json").is_file():
+        say = f"the model that has them merged in is {folder.parent if folder.parent.name else whole}: name that"
+    else:
+        say = "merge them into the model that they were trained on (merge_and_unload of peft), and name that"
+    raise InputError(f"--model {model} holds low-rank additions (adapter_config.json) and no model: {say}")
+
+
+def load_configuration(model: str, *, trust_remote_code: bool = False) -> Any:
+    """The configuration of a model.
+
+    Args:
+        model: a folder or Hub id, the value of --model.
+        trust_remote_code: whether code in the checkpoint may run; checkpoints of Lacuna need none where
+            `lacuna.modeling` is imported.
+
+    Raises:
+        InputError: there is no model under that name.
+    """
+    check_folder(model)
+    try:
+        return transformers.AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        reason = f"--model {model} is not a model that can be read: {first_line(error)}"
+        raise InputError(missing_folder(model) or reason) from error
+
+
+def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a model.
+
+    Raises:
+        InputError: there is none, or its files are missing.
+    """
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"--model {model} has no tokenizer that can be loaded: {first_line(error)}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
+        raise InputError(f"--model {model} has no tokenizer: copy tokenizer.json and tokenizer_config.json there")
+    return tokenizer
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the table of transformers on weights that are new: callers say what they need of it."""
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(before)
+
+
+def load_model(
+    model: str, *, auto_class: str, trust_remote_code: bool = False, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """The weights of a model with a head, in float32 whatever the file holds: bf16 weights swallow small updates.
+
+    Args:
+        auto_class: name of the Auto class of the head, such as "AutoModelForSequenceClassification".
+        options: more of what `from_pretrained` takes, and values that replace those of the configuration.
+
+    Returns:
+        The model and transformers' report: `missing_keys`, `unexpected_keys`, `mismatched_keys`.
+
+    Raises:
+        InputError: there is no such model, or it cannot have that head.
+        CorruptCheckpointError: its weights cannot be read.
+    """
+    try:
+        with _quiet():
+            loaded, report = getattr(transformers, auto_class).from_pretrained(
+                model, dtype=torch.float32, trust_remote_code=trust_remote_code, output_loading_info=True, **options
+            )
+    except SafetensorError as error:
+        raise CorruptCheckpointError(f"--model {model}: its weights cannot be read: {first_line(error)}") from error
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise InputError(f"--model {model} cannot be loaded as {auto_class}: {first_line(error)}") from error
+    return loaded, report
+
+
+def num_positions(config: Any) -> int | None:
+    """Tokens that a model has positions for; None without a limit."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and getattr(config, "model_type", None) in COUNT_POSITIONS_FROM_PADDING:
+        positions -= (config.pad_token_id or 0) + 1
+    return positions
+
+
+def longest_input(*, config: Any, tokenizer: Any) -> int | None:
+    """Most tokens that model and tokenizer take, special tokens included; None when neither has a limit.
+
+    Args:
+        config: the model's configuration.
+        tokenizer: its tokenizer; transformers writes "no limit" as a number near 1e30.
+    """
+    limits = [num_positions(config), getattr(tokenizer, "model_max_length", None)]
+    finite = [int(limit) for limit in limits if limit is not None and 0 < limit < 10**9]
+    return min(finite) if finite else None
+
+
+def check_vocabulary(*, tokenizer: Any, model: Any) -> None:
+    """Refuse a tokenizer that has ids which the model has no embedding for.
+
+    Raises:
+        InputError: it has.
+    """
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise InputError(
+            f"the tokenizer has {len(tokenizer)} ids but the model embeds only {rows}: --model must name a folder "
+            "whose tokenizer was trained with its model"
+        )

@@ -1,0 +1,92 @@
+"""Options: dataclasses whose fields are what a person can type, and the checks that they share."""
+
+import argparse
+import math
+from collections.abc import Iterable
+from dataclasses import field, fields, is_dataclass
+from typing import Any
+
+from .errors import InputError
+
+
+class Arguments:
+    """The base of every dataclass of options, by which an option that only other recipes take is recognised."""
+
+    @classmethod
+    def known_options(cls) -> set[str]:
+        """Names of the options of this class and of all that derive from it, in the modules imported so far."""
+        own: set[str] = {each.name for each in fields(cls)} if is_dataclass(cls) else set()
+        return own.union(*(kind.known_options() for kind in cls.__subclasses__()))
+
+
+def option(default: Any, text: str, *, group: str = "", advanced: bool = False) -> Any:
+    """A dataclass field for an option.
+
+    Args:
+        default: its value when it is not given; a list is copied for each instance.
+        text: its line of help.
+        group: the title that it stands under in the help; by default that of its dataclass.
+        advanced: shown by `--help_all` only.
+    """
+    metadata = {"help": text, "group": group, "advanced": advanced}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+class Numbers(tuple[float, ...]):
+    """One number, or one for each stage of a run: `64`, `64,128`, `0.30,0.15`. Whole numbers are of type int."""
+
+    def __new__(cls, value: "str | float | Iterable[float]") -> "Numbers":
+        """Parse text, or take numbers as they are.
+
+        Raises:
+            argparse.ArgumentTypeError: a part of the text is not a number.
+        """
+        parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Iterable) else [value]
+        try:
+            numbers = [float(part) for part in parts]
+        except (TypeError, ValueError):
+            message = f"expected a number, or several with commas between, got {value!r}"
+            raise argparse.ArgumentTypeError(message) from None
+        return super().__new__(cls, (int(number) if number.is_integer() else number for number in numbers))
+
+    def __eq__(self, other: object) -> bool:
+        # A list too: what a checkpoint wrote as JSON must compare equal when its run is resumed.
+        return isinstance(other, list | tuple) and tuple(self) == tuple(other)
+
+    __hash__ = tuple.__hash__
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self))
+
+    def __repr__(self) -> str:
+        return f"Numbers({str(self)!r})"
+
+
+def check_range(
+    options: Any,
+    *names: str,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    below: float = math.inf,
+    at_most: float = math.inf,
+) -> None:
+    """Refuse options whose values lie outside a range; None, for an option that was not given, is always fine.
+
+    Raises:
+        InputError: names the option, the range and the value.
+    """
+    limits = [
+        (above, "above", lambda value: value > above),
+        (at_least, "at least", lambda value: value >= at_least),
+        (below, "below", lambda value: value < below),
+        (at_most, "at most", lambda value: value <= at_most),
+    ]
+    for name in names:
+        value = getattr(options, name)
+        if value is None or (math.isfinite(value) and all(holds(value) for _, _, holds in limits)):
+            continue
+        what = " and ".join(f"{words} {limit:,.10g}" for limit, words, _ in limits if math.isfinite(limit))
+        plain = {"at least 0": "not be negative", "above 0": "be greater than 0"}
+        raise InputError(f"--{name} must {plain.get(what, f'be {what}')}, got {value}")
