@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from .builtin import Entry, Module, read_library
-from .sentences import split_sentences
+from .store.sentences import split_sentences
 
 # Top-level modules by what they are for. Modules of some versions of Python only may stand here as well. Labels are
 # phrases that no docstring holds.

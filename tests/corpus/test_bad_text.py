@@ -134,7 +134,7 @@ def test_a_file_that_changes(recipe: Recipe) -> None:
     assert code == 0 and output.startswith("store: 2 documents")
     fingerprint = open_store(recipe.folder / "store").fingerprint
     file.write_bytes(GOOD * 3)
-    from lacuna.corpus import build
+    from lacuna.corpus.store import build
 
     cut_pieces = build._cut_pieces
 

@@ -23,9 +23,9 @@ from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError, StorageError, WorkerError
 from lacuna.corpus import TextArguments, TokenStore, open_store, open_text, prepare_store, split_sentences
-from lacuna.corpus import build as build_module
-from lacuna.corpus import pieces as pieces_module
-from lacuna.corpus.text import Text
+from lacuna.corpus.read.text import Text
+from lacuna.corpus.store import build as build_module
+from lacuna.corpus.store import pieces as pieces_module
 from lacuna.tokenization import tokenizer_fingerprint, train_bpe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -224,7 +224,8 @@ DRIVER = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 from tokenizers import Tokenizer
-from lacuna.corpus import TextArguments, build, open_text, prepare_store
+from lacuna.corpus import TextArguments, open_text, prepare_store
+from lacuna.corpus.store import build
 
 class Fast:
     backend_tokenizer = Tokenizer.from_file(sys.argv[1])
@@ -636,8 +637,9 @@ MEMORY = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 from tokenizers import Tokenizer
-from lacuna.corpus import build, prepare_store
-from lacuna.corpus.text import Document
+from lacuna.corpus import prepare_store
+from lacuna.corpus.store import build
+from lacuna.corpus.read.text import Document
 
 class Fast:
     backend_tokenizer = Tokenizer.from_file(sys.argv[1])

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError, StorageError
 from lacuna.corpus import TextArguments, TokenStore, open_store, open_text, prepare_store
-from lacuna.corpus import pieces as pieces_module
+from lacuna.corpus.store import pieces as pieces_module
 from lacuna.tokenization import train_bpe
 
 
@@ -69,7 +69,7 @@ def test_no_more_open_files_does_not_mean_damaged(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("lacuna.corpus.store._map_file", full)
+    monkeypatch.setattr("lacuna.corpus.store.token_store._map_file", full)
     with pytest.raises(StorageError, match=r"Too many open files\. It has 1 shards.*ulimit -n") as caught:
         prepare(data, tokenizer, tmp_path / "store")
     assert caught.value.exit_code == 5

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
-from lacuna.corpus import TextArguments, duplicates, open_text, prepare_store
-from lacuna.corpus.duplicates import DocumentSet, find_equal, find_near, make_shingles, make_signature
+from lacuna.corpus import TextArguments, open_text, prepare_store
+from lacuna.corpus.store import duplicates
+from lacuna.corpus.store.duplicates import DocumentSet, find_equal, find_near, make_shingles, make_signature
 from lacuna.tokenization import train_bpe
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lacuna.common.errors import InputError
-from lacuna.corpus import hashes
-from lacuna.corpus.hashes import hash_files
+from lacuna.corpus.read import hashes
+from lacuna.corpus.read.hashes import hash_files
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from lacuna.common.errors import HubError, InputError
-from lacuna.corpus import hub, open_text
+from lacuna.corpus import open_text
 from lacuna.corpus.arguments import TextArguments
-from lacuna.corpus.hub import is_hub_name, open_dataset
+from lacuna.corpus.read import hub
+from lacuna.corpus.read.hub import is_hub_name, open_dataset
 
 ROOM = Path(__file__).resolve().parents[2]
 COMMIT = "a" * 40

@@ -15,8 +15,8 @@ import test_hub
 
 from lacuna.common.errors import HubError, InputError
 from lacuna.corpus import read_labelled, read_parallel
-from lacuna.corpus.formats import read_rows
-from lacuna.corpus.hub import label_names, with_names
+from lacuna.corpus.read.formats import read_rows
+from lacuna.corpus.read.hub import label_names, with_names
 
 endpoint = test_hub.endpoint
 

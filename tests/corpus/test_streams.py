@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacuna.common.errors import BadRecord, InputError
-from lacuna.corpus import streams
-from lacuna.corpus.streams import CHUNK_BYTES, Line, Progress, open_stream, read_lines
+from lacuna.corpus.read import streams
+from lacuna.corpus.read.streams import CHUNK_BYTES, Line, Progress, open_stream, read_lines
 
 PACKERS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
 ROOM = Path(__file__).resolve().parents[2]

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
 from lacuna.corpus import Text, builtin_documents, open_text
-from lacuna.corpus import text as text_module
 from lacuna.corpus.arguments import TextArguments
+from lacuna.corpus.read import text as text_module
 
 
 @pytest.fixture(autouse=True)
@@ -330,8 +330,8 @@ def test_files_of_zeros(tmp_path: Path) -> None:
 
 def test_a_document_above_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("streams", "documents", "formats"):
-        monkeypatch.setattr(f"lacuna.corpus.{module}.MAX_DOCUMENT_BYTES", 1 << 20)
-    monkeypatch.setattr("lacuna.corpus.streams.read_lines.__kwdefaults__", {"limit": 1 << 20})
+        monkeypatch.setattr(f"lacuna.corpus.read.{module}.MAX_DOCUMENT_BYTES", 1 << 20)
+    monkeypatch.setattr("lacuna.corpus.read.streams.read_lines.__kwdefaults__", {"limit": 1 << 20})
     size = (1 << 20) + 2
     file = write(tmp_path / "a.txt", "ab\n" + "c" * (size - 3))
     message = failure(file)

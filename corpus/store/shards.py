@@ -12,12 +12,12 @@ import numpy as np
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.files import sync, write_text
 
+from ..read.hashes import sha256
+from ..read.streams import progress_bar, shown
 from .duplicates import DocumentSet, find_equal, find_near
 from .encoding import token_dtype
-from .hashes import sha256
 from .pieces import KEPT, Piece, Plan
-from .store import FILES, FORMAT_VERSION, MANIFEST
-from .streams import progress_bar, shown
+from .token_store import FILES, FORMAT_VERSION, MANIFEST
 
 EMPTY_SHARD_BYTES = 2 * (128 + 8)  # two .npy headers, and the first offsets
 MAX_SHARDS = 256  # whoever reads a store keeps three files of each open, and many systems allow a process 1024

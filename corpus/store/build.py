@@ -25,13 +25,13 @@ from typing import Any
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.files import locked, sync, write_text
 
+from ..read.streams import progress_bar
+from ..read.text import BAD_RECORD, Document, Text, check_shard, stop_if_many_are_bad
 from .duplicates import check_near_duplicates
 from .encoding import token_dtype
 from .pieces import KEPT, PLAN, SUFFIX, TOKENIZER, Piece, Plan, TextPiece, make_pieces
 from .shards import assemble, check_weighted, write_manifest
-from .store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
-from .streams import progress_bar
-from .text import BAD_RECORD, Document, Text, check_shard, stop_if_many_are_bad
+from .token_store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
 
 MAX_SHARD_BYTES = 4 << 30
 MAX_DEFAULT_WORKERS = 8  # a worker takes about 100 MB, and all together are to stay under 1 GiB

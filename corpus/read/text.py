@@ -10,8 +10,8 @@ from pathlib import Path
 
 from lacuna.common.errors import BadRecord, InputError
 
-from .arguments import TextArguments
-from .builtin import builtin_documents, builtin_fingerprint
+from ..arguments import TextArguments
+from ..builtin import builtin_documents, builtin_fingerprint
 from .documents import Piece, no_text, read_text_file, read_texts, unwrapped
 from .formats import kind_of, read_rows
 from .hashes import hash_files

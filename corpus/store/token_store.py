@@ -24,8 +24,8 @@ import numpy as np
 
 from lacuna.common.errors import InputError, LacunaError, StorageError
 
-from .hashes import sha256
-from .streams import shown, visible
+from ..read.hashes import sha256
+from ..read.streams import shown, visible
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
