@@ -37,18 +37,12 @@ from lacuna.common.errors import LacunaError, StorageError, WorkerError
 from lacuna.common.files import replacing, write_text
 
 from .duplicates import make_signature
-from .encoding import SentenceEncoder, token_dtype
-from .sentences import is_space, split_sentences
+from .encoding import SentenceEncoder, batched_sentences, token_dtype
 
 PLAN = "plan.json"
 TOKENIZER = "tokenizer.json"
 SUFFIX = ".piece"
 KEPT = ". Make room or choose another --output_dir. What is ready is kept: the same command goes on from there."
-
-# Text handed to the tokenizer at once. Encodings take some 50 bytes of memory a character.
-BATCH_CHARACTERS = 1 << 18
-SECTION_BYTES = 1 << 20  # of a document are decoded and cut into sentences at once
-MAX_SENTENCE = 1 << 16  # characters; a "sentence" without a space in a megabyte is no sentence
 
 
 @dataclass(frozen=True)
@@ -137,7 +131,7 @@ def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
     plan, encoder = _load_plan(folder)
     tokens, lengths = [np.empty(0, dtype=encoder.dtype)], [np.empty(0, dtype="<u4")]
     counts = np.zeros(len(text.texts), dtype="<u4")
-    for owners, sentences in _batches(text.texts, plan.language):
+    for owners, sentences in batched_sentences(text.texts, plan.language):
         ids, sizes = encoder.encode(sentences)
         kept = sizes > 0  # a tokenizer that is not byte-level may make nothing of a sentence
         tokens.append(ids)
@@ -250,48 +244,6 @@ def _load_plan(folder: Path) -> tuple[Plan, SentenceEncoder]:
     plan = Plan.load(folder / PLAN)
     tokenizer_json = (folder / TOKENIZER).read_text(encoding="utf-8")
     return plan, SentenceEncoder(tokenizer_json=tokenizer_json, dtype=token_dtype(plan.vocab_size))
-
-
-def cut_sections(data: bytes) -> Iterator[str]:
-    """A document in parts of about SECTION_BYTES, cut where a sentence ends anyway: before a blank line.
-
-    Where there is none within another SECTION_BYTES the cut is before a line end, a space or any character. It is
-    never inside white space, which is one word for the tokenizer.
-    """
-    start = 0
-    while len(data) - start > 2 * SECTION_BYTES:
-        first, last = start + SECTION_BYTES, start + 2 * SECTION_BYTES
-        places = (data.find(sign, first, last) for sign in (b"\n\n", b"\n", b" "))
-        end = next((place for place in places if place >= 0), last)
-        while data[end] & 0xC0 == 0x80:  # inside a character
-            end -= 1
-        text = data[start:end].decode()
-        last = len(text)
-        while last and is_space(text[last - 1]):
-            last -= 1
-        text = text[:last] or text  # a megabyte of white space is cut all the same
-        yield text
-        start += len(text.encode())
-    yield data[start:].decode()
-
-
-def _batches(texts: list[bytes], language: str) -> Iterator[tuple[list[int], list[str]]]:
-    """Sentences in batches, each with the number of its document in the piece."""
-    owners: list[int] = []
-    sentences: list[str] = []
-    size = 0
-    for number, data in enumerate(texts):
-        for section in cut_sections(data):
-            for sentence in split_sentences(section, language=language):
-                for start in range(0, len(sentence), MAX_SENTENCE):
-                    owners.append(number)
-                    sentences.append(sentence[start : start + MAX_SENTENCE])
-                    size += len(sentences[-1])
-                    if size >= BATCH_CHARACTERS:
-                        yield owners, sentences
-                        owners, sentences, size = [], [], 0
-    if sentences:
-        yield owners, sentences
 
 
 def _hash(data: bytes) -> bytes:

@@ -12,8 +12,8 @@ import numpy as np
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.files import sync, write_text
 
-from ..read.hashes import sha256
 from ..read.streams import progress_bar, shown
+from ..read.text import sha256
 from .duplicates import DocumentSet, find_equal, find_near
 from .encoding import token_dtype
 from .pieces import KEPT, Piece, Plan

@@ -24,8 +24,8 @@ import numpy as np
 
 from lacuna.common.errors import InputError, LacunaError, StorageError
 
-from ..read.hashes import sha256
 from ..read.streams import shown, visible
+from ..read.text import sha256
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"

@@ -25,7 +25,7 @@ from lacuna.common.errors import InputError, StorageError, WorkerError
 from lacuna.corpus import TextArguments, TokenStore, open_store, open_text, prepare_store, split_sentences
 from lacuna.corpus.read.text import Text
 from lacuna.corpus.store import build as build_module
-from lacuna.corpus.store import pieces as pieces_module
+from lacuna.corpus.store import encoding as encoding_module
 from lacuna.tokenization import tokenizer_fingerprint, train_bpe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -107,7 +107,7 @@ def write_rows(file: Path, documents: list[str]) -> Text:
 def test_tokens_and_edges(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_characters: int
 ) -> None:
-    monkeypatch.setattr(pieces_module, "BATCH_CHARACTERS", batch_characters)
+    monkeypatch.setattr(encoding_module, "BATCH_CHARACTERS", batch_characters)
     text = write_rows(tmp_path / "rows.jsonl", [DOCUMENTS[0], "   ", "", *DOCUMENTS[1:]])
     store = prepare(text, tokenizer, tmp_path / "store")
     check_against_documents(store, tokenizer, DOCUMENTS)
@@ -136,7 +136,7 @@ def test_a_novel_comes_back_byte_for_byte(shared_data: Path, tmp_path: Path, mon
     assert tokenizer.decode(store.tokens[:]) == file.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
     assert store.num_bytes / store.num_tokens > 3
     # Cut into sections before it is cut into sentences, a document keeps its tokens, and hardly a sentence changes.
-    monkeypatch.setattr(pieces_module, "SECTION_BYTES", 3000)
+    monkeypatch.setattr(encoding_module, "SECTION_BYTES", 3000)
     cut = prepare(text, tokenizer, tmp_path / "cut")
     assert cut.tokens[:].tolist() == store.tokens[:].tolist()
     assert abs(cut.num_sentences - store.num_sentences) <= 0.002 * store.num_sentences

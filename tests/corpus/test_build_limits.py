@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError, StorageError
 from lacuna.corpus import TextArguments, TokenStore, open_store, open_text, prepare_store
-from lacuna.corpus.store import pieces as pieces_module
+from lacuna.corpus.store import encoding as encoding_module
 from lacuna.tokenization import train_bpe
 
 
@@ -35,14 +35,14 @@ def prepare(data: list[str], tokenizer: Any, output_dir: Path | str, **options: 
 def test_sections_are_not_cut_inside_white_space(
     gap: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces_module, "SECTION_BYTES", 50)
+    monkeypatch.setattr(encoding_module, "SECTION_BYTES", 50)
     text = gap.join(["The cat sat. The dog ran!"] * 20)
     (tmp_path / "a.txt").write_text(text)
-    assert len(list(pieces_module.cut_sections(text.encode()))) > 3
+    assert len(list(encoding_module.cut_sections(text.encode()))) > 3
     store = prepare([f"{tmp_path}/a.txt"], tokenizer, tmp_path / "store")
     assert store is not None
     assert store.document_tokens(0).tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert "".join(pieces_module.cut_sections(b" " * 500)) == " " * 500
+    assert "".join(encoding_module.cut_sections(b" " * 500)) == " " * 500
 
 
 def test_a_build_of_too_many_shards_says_which_limit_will_do_and_keeps_its_pieces(

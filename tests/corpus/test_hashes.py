@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lacuna.common.errors import InputError
-from lacuna.corpus.read import hashes
-from lacuna.corpus.read.hashes import hash_files
+from lacuna.corpus.read import text as hashes
+from lacuna.corpus.read.text import hash_files
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def big(path: Path, text: str = "a") -> Path:
-    path.write_text(text * hashes.MIN_BYTES)
+    path.write_text(text * hashes.HASH_KEPT_BYTES)
     return path
 
 
