@@ -1,8 +1,8 @@
 """The built-in corpus and tasks: the documentation that ships inside every Python interpreter.
 
 Docstrings of the standard library, read from its source with `ast` and never imported, and the chapters of the
-language reference in `pydoc_data.topics`. Two labelled tasks are made of it: which family of modules wrote a docstring,
-and what is the default of a parameter. All is a function of the interpreter, in a stable order.
+language reference in `pydoc_data.topics`. Two labelled tasks are made of it: which family of modules wrote a
+docstring, and what is the default of a parameter. All is a function of the interpreter, in a stable order.
 """
 
 import ast

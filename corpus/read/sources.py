@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lacuna.common.errors import BadRecord, InputError, LacunaError
@@ -22,14 +21,6 @@ SPLIT_WAY = "name one with --dataset_split"
 SAVED_DATASET, SAVED_SPLITS = "state.json", "dataset_dict.json"  # what `datasets` leaves beside the data it saves
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One value of --data: what it names, without the weight, and the weight."""
-
-    name: str
-    weight: float | None
-
-
 def parse_sources(data: Sequence[str]) -> tuple[list[str], list[float] | None]:
     """Names and weights of `--data a.txt:0.7 b/:0.3`; weights sum to 1, and are None when no source has one.
 
@@ -39,33 +30,30 @@ def parse_sources(data: Sequence[str]) -> tuple[list[str], list[float] | None]:
         InputError: a weight is not a positive number, or some sources have weights and some have none.
     """
     sources = [_parse_source(value) for value in data]
-    without = [source.name for source in sources if source.weight is None]
+    without = [name for name, weight in sources if weight is None]
     if without and len(without) < len(sources):
         raise InputError(
             f"--data: {shown(without[0])} has no weight and others have; give all sources weights (a.txt:0.7 b/:0.3) "
             "or none."
         )
-    names = [source.name for source in sources]
-    weights = [source.weight for source in sources if source.weight is not None]
-    if not weights:
-        return names, None
+    weights = [weight for _, weight in sources if weight is not None]
     total = math.fsum(weights)
-    return names, [weight / total for weight in weights]
+    return [name for name, _ in sources], [weight / total for weight in weights] or None
 
 
-def _parse_source(value: str) -> Source:
+def _parse_source(value: str) -> tuple[str, float | None]:
     name, colon, tail = value.rpartition(":")
     if not colon or not name or "/" in tail or "\\" in tail or os.path.lexists(_expand(value)):
-        return Source(value, None)
+        return value, None
     try:
         weight = float(tail)
     except ValueError:
         if not os.path.lexists(_expand(name)) and not any(sign in name for sign in GLOB_SIGNS):
-            return Source(value, None)  # the message on a missing file shows the whole
+            return value, None  # the message on a missing file shows the whole
         raise InputError(f"--data {shown(value)}: the weight {tail!r} is not a number.") from None
     if not (0 < weight < math.inf):
         raise InputError(f"--data {shown(value)}: the weight must be greater than 0, got {tail}.")
-    return Source(name, weight)
+    return name, weight
 
 
 def find_files(*, paths: Sequence[str], split: str | None = None) -> list[Path]:

@@ -14,7 +14,7 @@ from lacuna.common.files import sync, write_text
 
 from ..read.streams import progress_bar, shown
 from ..read.text import sha256
-from .duplicates import DocumentSet, find_equal, find_near
+from .duplicates import find_equal, find_near
 from .encoding import token_dtype
 from .pieces import KEPT, Piece, Plan
 from .token_store import FILES, FORMAT_VERSION, MANIFEST
@@ -58,7 +58,7 @@ def assemble(
     first = 0
     with progress_bar(total=total, doing="joining") as bar, writer.files:
         for piece in pieces:
-            kept = ~again.mask(first, first + piece.num_documents)
+            kept = ~again[first : first + piece.num_documents]
             first += piece.num_documents
             tokens, lengths, sentences, sizes = _load(piece, kept, dropped)
             writer.add(tokens, lengths, sentences, sizes)
@@ -106,24 +106,17 @@ def _named(counts: Iterable[int]) -> dict[str, int]:
     return dict(zip(COUNTS, map(int, counts), strict=True))
 
 
-def _find_duplicates(pieces: list[Piece], plan: Plan, folder: Path) -> tuple[DocumentSet, dict[str, int]]:
-    """The documents to drop, and how many for which reason."""
+def _find_duplicates(pieces: list[Piece], plan: Plan, folder: Path) -> tuple[np.ndarray, dict[str, int]]:
+    """The documents to drop (bool [documents]), and how many for which reason."""
     num_documents = sum(piece.num_documents for piece in pieces)
-    equal, count = find_equal(
-        hashes=(piece.load("hashes")[0] for piece in pieces), num_documents=num_documents, folder=folder
-    )
-    counts = {"duplicates": count} if count else {}
+    hashes = (piece.load("hashes")[0] for piece in pieces)
+    equal = find_equal(hashes=hashes, num_documents=num_documents, folder=folder)
+    near = np.zeros(num_documents, dtype=bool)
     if plan.near_duplicates:
-        near, count = find_near(
-            signatures=(piece.load("signatures")[0] for piece in pieces),
-            skipped=equal,
-            num_documents=num_documents,
-            threshold=plan.near_duplicates,
-            folder=folder,
-        )
-        equal.bits |= near.bits
-        counts |= {"near-duplicates": count} if count else {}
-    return equal, counts
+        signatures = (piece.load("signatures")[0] for piece in pieces)
+        near = find_near(signatures=signatures, skipped=equal, threshold=plan.near_duplicates, folder=folder)
+    counts = {"duplicates": int(equal.sum()), "near-duplicates": int(near.sum())}
+    return equal | near, {reason: count for reason, count in counts.items() if count}
 
 
 def _load(piece: Piece, kept: np.ndarray, dropped: dict[str, int]) -> list[np.ndarray]:
