@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from lacuna.common.files import locked
 
 from .bpe import train_bpe
 from .files import save_tokenizer
@@ -26,22 +26,14 @@ def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, n
     Raises:
         InputError: there is nothing to learn; OSError: the folder cannot be written.
     """
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(output_dir.with_name(f".{output_dir.name}.lock"))
-    try:
-        lock.acquire(timeout=SILENT_WAIT_SECONDS)
-    except Timeout:
-        print(f"another process is learning the tokenizer {output_dir}; waiting for it", file=sys.stderr)
-        lock.acquire()
-    try:
+    waiting = f"another process is learning the tokenizer {output_dir}; waiting for it"
+    with locked(output_dir.with_name(f".{output_dir.name}.lock"), waiting=waiting, silent_seconds=SILENT_WAIT_SECONDS):
         if (output_dir / "tokenizer.json").is_file():
             return
         sample = sample_documents(documents=documents, max_bytes=MAX_BYTES)
         with _said_plainly():
             made = train_bpe(documents=sample.training(), vocab_size=vocab_size, num_sentinels=num_sentinels)
         save_tokenizer(tokenizer=made, output_dir=output_dir)
-    finally:
-        lock.release()
 
 
 @contextmanager
