@@ -6,12 +6,26 @@ that is free: see `check_range`. Letters in shapes: B rows of a batch, T tokens 
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import torch
 from torch import Tensor
 
 _CHECKED: set[tuple[Any, ...]] = set()
+
+
+class ConfigurationError(ValueError):
+    """A configuration that cannot be built, or a head that does not fit the configuration."""
+
+    exit_code = 2
+
+
+def name_nearest(*, value: str, known: Any) -> str:
+    """Return `"; did you mean 'x'?"` for the nearest of `known`, or all of them when none is near."""
+    names = sorted(str(name) for name in known)
+    nearest = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
+    return f"; did you mean {nearest[0]!r}?" if nearest else f"; choose from {', '.join(names)}"
 
 
 def check_range(numbers: Tensor, *, name: str, limit: int, field: str, ignored: int | None = None) -> None:
