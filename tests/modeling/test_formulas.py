@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from lacuna import modeling
 from lacuna.modeling import ConfigurationError, LacunaConfig, LacunaModel
-from lacuna.modeling.attention_lacuna import SCORES, MultiplicativeScore, weigh_values
-from lacuna.modeling.configuration_lacuna import SHAPES, AttentionScore
-from lacuna.modeling.layers_lacuna import (
-    LacunaAttention,
-    LacunaRMSNorm,
+from lacuna.modeling.attention_lacuna import (
+    SCORES,
+    MultiplicativeScore,
     apply_rotary,
-    build_norm,
     sinusoidal_positions,
+    weigh_values,
 )
+from lacuna.modeling.configuration_lacuna import SHAPES, AttentionScore
+from lacuna.modeling.layers_lacuna import LacunaAttention, LacunaRMSNorm, build_norm
 
 VOCAB = 41
 SMALL = {
