@@ -55,8 +55,7 @@ def eager_attention_forward(
     """softmax(Q K^T / sqrt(D)) V (https://arxiv.org/abs/1706.03762, equation 1), returning the weights as well.
 
     Args:
-        query: [B, H, T, D].
-        key, value: [B, H / groups, S, D].
+        query, key, value: [B, H, T, D], and twice [B, H / groups, S, D].
         attention_mask: added to the scores, or boolean with True for what is seen; [B, 1, T, S].
 
     Returns:
@@ -231,9 +230,8 @@ class LacunaRotaryEmbedding(nn.Module):
     def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
         """`position_ids` [B or 1, T] -> cosines and sines [B or 1, T, R], R the number of turned dimensions of a head.
 
-        The angles are computed in float32, since bfloat16 has 8 bits of mantissa and an angle of 500 radians rounded
-        to it is off by a whole turn. Cosines and sines are then rounded to the dtype in which the states are
-        computed. The sines of the first half are negative: see `apply_rotary`.
+        The angles are float32: one of 500 radians rounded to bfloat16 is off by a whole turn. Cosines and sines have
+        the dtype in which the states are computed. The sines of the first half are negative: see `apply_rotary`.
         """
         inverse_frequencies = getattr(self, self.named(layer_type, "inv_freq")).to(x.device)
         scaling = getattr(self, self.named(layer_type, "attention_scaling"))
@@ -260,14 +258,11 @@ def distinct_positions(position_ids: Tensor) -> Tensor | None:
 
 
 def apply_rotary(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turn each pair (i, i + R/2) of the first R dimensions of `states` [B, H, T, D] by its angle.
+    """Turn each pair (i, i + R/2) of the first R dimensions of `states` [B, H, T, D] by its angle, [B or 1, T, R].
 
     A pair (a, b) becomes (a cos - b sin, b cos + a sin). With the sign of the first half inside `sines` this is the
     state times cosines plus the state rolled by R/2 times sines: two thirds of the time of the usual negate and
     concatenate on a CPU, forward and backward.
-
-    Args:
-        cosines, sines: [B or 1, T, R], with R = D, or less where only a part of a head is turned.
     """
     size = cosines.shape[-1]
     cosines, sines = (table.to(states.dtype).unsqueeze(1) for table in (cosines, sines))

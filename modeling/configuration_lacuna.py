@@ -94,7 +94,7 @@ class LacunaConfig(PreTrainedConfig):
             (https://arxiv.org/abs/2104.09864) or `"none"`.
         max_position_embeddings: number of learned positions; for others the length of pretraining.
         position_offset: rows of the table of learned positions before position 0, which no token uses; BART has two.
-        freeze_padding: the embedding of `pad_token_id` stays at zero: not where the end of a text has that id too.
+        freeze_padding: the embedding of `pad_token_id` starts at zero and learns nothing from being read.
         scale_embedding: multiply token embeddings by the square root of hidden_size, as in 2017.
         rope_parameters: `{"rope_type": ..., "rope_theta": ...}` for all layers, or one such dict per layer type.
             None: theta 10000. Only with rotary positions.

@@ -117,8 +117,8 @@ def fused_attention_forward(
     """
     if isinstance(attention_mask, DocumentGroups):
 
-        def attend(*states_and_mask: Any) -> Tensor:
-            return fused_attention_forward(module, *states_and_mask, scaling, dropout=dropout, is_causal=False)[0]
+        def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+            return fused_attention_forward(module, query, key, value, mask, scaling, dropout, is_causal=False)[0]
 
         return attend_in_groups(attend, query, key, value, attention_mask), None
     is_causal = kwargs.get("is_causal", module.is_causal)
@@ -174,8 +174,7 @@ def flash_varlen(
     """Attention inside each stretch of a row of tokens, by the FlashAttention that torch brings: all [total, H, D].
 
     Args:
-        bounds: int32 [N + 1], where stretches begin and end; equal neighbours bound an empty one.
-        longest: no stretch has more tokens.
+        bounds, longest: int32 [N + 1], where stretches begin and end, some of them empty; most tokens of one.
         window: tokens seen on the left and on the right, -1 for all.
     """
     is_causal = window == (-1, 0)
@@ -278,32 +277,22 @@ GROUP_WORTH = 0.5
 
 
 class Group(NamedTuple):
-    """Documents of like length.
+    """Documents of like length."""
 
-    Attributes:
-        documents, length: N and L.
-        visible: bool [N, 1, L, L], True for what is seen; None: all of it.
-    """
-
-    documents: int
-    length: int
-    visible: Tensor | None
+    documents: int  # N
+    length: int  # L
+    visible: Tensor | None  # bool [N, 1, L, L], True for what is seen; None: all of it
 
 
 class DocumentGroups(NamedTuple):
-    """Where the tokens of packed rows [B, T] stand in groups, and what they see there; takes the place of a mask.
+    """Where the tokens of packed rows [B, T] stand in groups, and what they see there; takes the place of a mask."""
 
-    Attributes:
-        taken: the token of each slot, counted through the batch; of an empty one, the document's first. int64 [P].
-        slots: the slot of each token, int64 [B * T].
-        empty: the slots that hold no token of their own, int64.
-        groups: in the order of their slots.
-    """
-
-    taken: Tensor
-    slots: Tensor
-    empty: Tensor
-    groups: list[Group]
+    taken: (
+        Tensor  # int64 [P], the token of each slot, counted through the batch; of an empty one, its document's first
+    )
+    slots: Tensor  # int64 [B * T], the slot of each token
+    empty: Tensor  # int64, the slots that hold no token of their own
+    groups: list[Group]  # in the order of their slots
 
 
 def can_group(hidden_states: Tensor, *, config: LacunaConfig) -> bool:

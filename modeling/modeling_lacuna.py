@@ -282,14 +282,13 @@ class LacunaPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a checkpoint; a damaged one is refused where the library would draw what is missing at random.
 
-        Heads that the checkpoint does not have are started anew, and the library says so. Arguments as in
-        `transformers.PreTrainedModel.from_pretrained`; `ignore_mismatched_sizes=True` also starts tensors of another
-        shape anew.
+        Arguments as in `transformers.PreTrainedModel.from_pretrained`. Heads that the checkpoint does not have are
+        started anew, and with `ignore_mismatched_sizes=True` so are tensors of another shape.
 
         Raises:
             ConfigurationError: when FSDP2 is asked for and tied embeddings have no multiple of 64 rows.
-            CheckpointError: when a tensor of the backbone is missing, when a tensor belongs to no part of a Lacuna
-                model, or when a tensor has another shape than the configuration says.
+            CheckpointError: when a tensor of the backbone is missing, belongs to no part of a Lacuna model, or has
+                another shape than the configuration says.
         """
         wants_info = kwargs.pop("output_loading_info", False)
         accepts_mismatch = kwargs.pop("ignore_mismatched_sizes", False)
@@ -324,9 +323,7 @@ _HEADS = re.compile(r"^((model\.)?pooler|transform|lm_head|sentence_head|classif
 def refuse_damaged(info: dict[str, Any], *, source: Any) -> None:
     """Raise a `CheckpointError` when tensors of the backbone are missing, or tensors are there that nobody knows.
 
-    Args:
-        info: what `from_pretrained(..., output_loading_info=True)` returned.
-        source: the checkpoint, for the message.
+    `info` is what `from_pretrained(..., output_loading_info=True)` returned.
     """
     missing = sorted(name for name in info["missing_keys"] if _BACKBONE.match(name))
     if missing:
@@ -460,8 +457,8 @@ class LacunaEncoder(LacunaStack):
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Hidden states [B, T, C] of the tokens; arguments as in `LacunaModel.forward`."""
-        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds}
-        inputs |= {"token_type_ids": token_type_ids, "position_ids": position_ids}
+        inputs: dict[str, Any] = {"token_type_ids": token_type_ids, "position_ids": position_ids}
+        inputs |= {"input_ids": input_ids, "inputs_embeds": inputs_embeds}
         hidden_states, arguments, _ = self.prepare(attention_mask, document_bounds=document_bounds, **inputs)
         for layer in self.layers:
             hidden_states = layer(hidden_states, **arguments[layer.layer_type], **kwargs)
@@ -478,13 +475,11 @@ class LacunaDecoder(LacunaStack):
         states = OutputRecorder(LacunaLayer)
         if self.config.is_encoder_decoder and hasattr(states, "num_hidden_layers_key"):  # not in transformers 5.17
             states = OutputRecorder(LacunaLayer, num_hidden_layers_key="num_decoder_layers")
-        recorders = {
-            "hidden_states": states,
-            "attentions": OutputRecorder(LacunaAttention, index=1, layer_name="attention"),
+        attentions = {"attentions": "attention"}
+        attentions |= {"cross_attentions": "cross_attention"} if self.config.is_encoder_decoder else {}
+        return {"hidden_states": states} | {
+            key: OutputRecorder(LacunaAttention, index=1, layer_name=name) for key, name in attentions.items()
         }
-        if self.config.is_encoder_decoder:
-            recorders["cross_attentions"] = OutputRecorder(LacunaAttention, index=1, layer_name="cross_attention")
-        return recorders
 
     @capture_outputs
     def forward(
@@ -654,19 +649,14 @@ class LacunaModel(LacunaPreTrainedModel):
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        cache = {"past_key_values": past_key_values, "use_cache": use_cache}
         if self.config.is_encoder_decoder:
-            decoder_inputs = {
-                "input_ids": decoder_input_ids,
-                "attention_mask": decoder_attention_mask,
-                "position_ids": decoder_position_ids,
-                "inputs_embeds": decoder_inputs_embeds,
-                "past_key_values": past_key_values,
-                "use_cache": use_cache,
-            }
-            return self._read_and_write(encoder_outputs, inputs, decoder_inputs, **kwargs)
+            written = {"input_ids": decoder_input_ids, "attention_mask": decoder_attention_mask, **cache}
+            written |= {"position_ids": decoder_position_ids, "inputs_embeds": decoder_inputs_embeds}
+            return self._read_and_write(encoder_outputs, inputs, written, **kwargs)
         inputs["document_bounds"] = document_bounds
         if self.decoder is not None:
-            return self.decoder(**inputs, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
+            return self.decoder(**inputs, **cache, **kwargs)
         outputs = self.encoder(**inputs, **kwargs)
         pooled = None
         if self.pooler is not None:
@@ -824,21 +814,13 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
 
 @dataclass
 class LacunaForPreTrainingOutput(ModelOutput):
-    """What `LacunaForPreTraining` returns.
+    """What `LacunaForPreTraining` returns."""
 
-    Attributes:
-        loss: sum of the two losses below, those that have labels.
-        mlm_loss: cross-entropy of the masked tokens.
-        nsp_loss: cross-entropy of the sentence relation.
-        prediction_logits: [B, T, V], or [number of targets, V] with sparse prediction.
-        seq_relationship_logits: [B, 2].
-    """
-
-    loss: Tensor | None = None
-    mlm_loss: Tensor | None = None
-    nsp_loss: Tensor | None = None
-    prediction_logits: Tensor | None = None
-    seq_relationship_logits: Tensor | None = None
+    loss: Tensor | None = None  # sum of the two losses below, those that have labels
+    mlm_loss: Tensor | None = None  # cross-entropy of the masked tokens
+    nsp_loss: Tensor | None = None  # cross-entropy of the sentence relation
+    prediction_logits: Tensor | None = None  # [B, T, V], or [number of targets, V] with sparse prediction
+    seq_relationship_logits: Tensor | None = None  # [B, 2]
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
@@ -951,10 +933,8 @@ class LacunaForMaskedLM(LacunaLanguageModel):
         """Predict masked tokens.
 
         Args:
-            labels: [B, T], -100 where nothing is to be predicted.
-            sparse_prediction: see `is_sparse`.
+            labels, sparse_prediction, target_positions: as in `LacunaForPreTraining`.
             skip_logits: return the loss alone and never hold all the logits, see `linear_cross_entropy`.
-            target_positions: see `select_targets`.
         """
         outputs = self.model(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds=inputs_embeds, **kwargs
@@ -1011,10 +991,8 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
             shift_labels (a further argument): [B, T], labels that were shifted already, in place of `labels`: rows
                 that are cut into pieces for several processes cannot be shifted here.
             is_causal: False lets every token see the whole text, in a hybrid model. With labels at masked tokens only
-                this is masked next-token prediction (https://arxiv.org/abs/2410.24159): the state before a masked
-                token predicts it.
-            target_positions: with `skip_logits`, the positions that predict something (one before their labels), see
-                `select_targets`.
+                the state before a masked token predicts it (https://arxiv.org/abs/2410.24159).
+            target_positions: with `skip_logits`, the positions that predict something, one before their labels.
         """
         # No argument by name: `Trainer` takes every argument with "label" in its name for one that a batch must have,
         # and would report no loss in evaluation.
@@ -1080,8 +1058,7 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
         Args:
             labels: [B, T], what the decoder is to say, -100 where nothing is to be predicted. They are not shifted:
                 without `decoder_input_ids` the decoder reads them shifted by one.
-            logits_to_keep: compute logits for that many last positions (0: all), or for these positions.
-            skip_logits: return the loss alone and never hold the logits, see `linear_cross_entropy`.
+            logits_to_keep, skip_logits: as in `LacunaForCausalLM`.
         """
         if labels is not None:
             use_cache, labels = False, as_classes(labels)
@@ -1326,19 +1303,3 @@ class LacunaForMultipleChoice(LacunaTaskModel):
 
 # The heads that generate; all others say so and name the one to load.
 GENERATIVE = ("LacunaForCausalLM", "LacunaForConditionalGeneration")
-
-__all__ = [
-    "CheckpointError",
-    "LacunaForCausalLM",
-    "LacunaForConditionalGeneration",
-    "LacunaForMaskedLM",
-    "LacunaForMultipleChoice",
-    "LacunaForNextSentencePrediction",
-    "LacunaForPreTraining",
-    "LacunaForPreTrainingOutput",
-    "LacunaForQuestionAnswering",
-    "LacunaForSequenceClassification",
-    "LacunaForTokenClassification",
-    "LacunaModel",
-    "LacunaPreTrainedModel",
-]

@@ -32,10 +32,8 @@ def grouped(*, sizes: tuple[int, ...] = (2, 3, 6)) -> Iterator[list[int]]:
         used.append(len(documents.groups))
         return plain(attend, query, key, value, documents)
 
-    with (
-        mock.patch.multiple(kernels_lacuna, GROUP_SIZES=sizes, GROUP_WORTH=1e9),
-        mock.patch.multiple(kernels_lacuna, UNGROUPED=0, attend_in_groups=noted),
-    ):
+    changes = {"GROUP_SIZES": sizes, "GROUP_WORTH": 1e9, "UNGROUPED": 0, "attend_in_groups": noted}
+    with mock.patch.multiple(kernels_lacuna, **changes):
         yield used
 
 
