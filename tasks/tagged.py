@@ -1,6 +1,5 @@
 """Sentences of tokens with a tag each: read from rows, and cut into windows of pieces that a model can take."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,14 +7,10 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.rows import Row, columns_of
+from lacuna.tasks.columns import TOKEN_CLASSIFICATION
+from lacuna.tasks.rows import Row, listed
 
-# Names that public data sets give their columns, best guess first.
-TOKEN_COLUMNS = ("tokens", "words", "token", "word", "form", "sentence", "text")
-TAG_COLUMNS = (
-    "tags", "ner_tags", "ner", "labels", "label", "tag", "pos_tags", "upos", "pos", "xpos", "chunk_tags",
-    "word_labels",
-)  # fmt: skip
+guess_columns = TOKEN_CLASSIFICATION.find
 _TOKENIZE_AT_ONCE = 1000
 
 
@@ -31,59 +26,6 @@ class Sentence:
     def text(self) -> str:
         """The words with a blank between each two; characters of predictions are counted in it."""
         return " ".join(self.words)
-
-
-def listed(row: Row, column: str, *, option: str) -> list[Any]:
-    """A value that is a list, or text that holds one: JSON, or with blanks between its parts.
-
-    Raises:
-        InputError: it is neither.
-    """
-    value = row.value(column, option=option)
-    if isinstance(value, list | tuple):
-        return list(value)
-    if not isinstance(value, str):
-        raise InputError(f"{row.where}: column '{column}' holds {value!r}, not a list: name another with {option}")
-    if not value.lstrip().startswith("["):
-        return value.split()
-    try:
-        return list(json.loads(value))
-    except ValueError as error:
-        raise InputError(
-            f"{row.where}: column '{column}' holds {value[:60]!r}, which begins like a list and is not "
-            f'JSON ({error}): write lists as ["a", "b"], or their parts with blanks between'
-        ) from error
-
-
-def guess_columns(rows: Sequence[Row], *, tokens: str | None = None, tags: str | None = None) -> tuple[str, str]:
-    """The columns of tokens and tags; those not given are guessed, by name and among lists of one length.
-
-    Raises:
-        InputError: a given column is not there, or nothing looks like tokens and tags.
-    """
-    columns, sample = columns_of(rows), rows[:200]
-    for option, given in (("--tokens_column", tokens), ("--tags_column", tags)):
-        if given is not None:
-            rows[0].value(given, option=option)
-    lists = [column for column in columns if isinstance(rows[0].fields[column], list | str)]
-    free = [column for column in lists if column not in (tokens, tags)]
-    tokens = tokens or next((name for name in TOKEN_COLUMNS if name in free), None)
-    tags = tags or next((name for name in TAG_COLUMNS if name in free and name != tokens), None)
-    parallel = [column for column in free if isinstance(rows[0].fields[column], list)]
-    if tokens is None and tags is None and len(parallel) == 2 and all(_are_parallel(row, parallel) for row in sample):
-        # There are fewer different tags than different tokens.
-        tags, tokens = sorted(parallel, key=lambda name: len({str(v) for row in sample for v in row.fields[name]}))
-    if tokens is None or tags is None:
-        what, option = ("tokens", "--tokens_column") if tokens is None else ("tags", "--tags_column")
-        raise InputError(
-            f"{rows[0].where}: which column of {rows[0].shown(columns)} holds the {what}? Name it with {option}"
-        )
-    return tokens, tags
-
-
-def _are_parallel(row: Row, columns: Sequence[str]) -> bool:
-    values = [row.fields.get(column) for column in columns]
-    return all(isinstance(value, list) for value in values) and len({len(value) for value in values if value}) == 1
 
 
 def read_sentences(rows: Sequence[Row], *, tokens_column: str, tags_column: str) -> list[Sentence]:

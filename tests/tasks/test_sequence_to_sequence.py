@@ -348,8 +348,16 @@ def test_a_bad_row_is_named(writer_tokenizers, bad, message):
     ("rows", "options", "message"),
     [
         ([], {}, "no training rows.*--train_file"),
-        ([{"a": "x", "b": "y", "c": "z"}], {}, "which of the columns .* is the source"),
-        ([{"a": "x", "b": "y", "c": "z"}], {"source_column": "a"}, r"which of the columns \['b', 'c'\] is the target"),
+        (
+            [{"a": "x", "b": "y", "c": "z"}],
+            {},
+            "which columns of .* hold the source and what is to be written from it",
+        ),
+        (
+            [{"a": "x", "b": "y", "c": "z"}],
+            {"source_column": "a"},
+            r"which column of \['a', 'b', 'c'\] holds what is to be written.*--target_column",
+        ),
         (ROWS, {"source_column": "en"}, "no column 'en'.*--source_column"),
     ],
 )

@@ -425,7 +425,7 @@ def test_a_tag_unknown_to_training_is_named(tokenizer):
         ([], {}, "no training rows.*--train_file"),
         (rows("a/O b/O"), {}, "every tag in column 'tags' is 'O'"),
         (ROWS, {"tokens_column": "wrods"}, r"no column 'wrods'; the columns there are \['tags', 'tokens'\]"),
-        ([{"a": 1, "b": 2}], {}, r"which column of \['a', 'b'\] holds the tokens.*--tokens_column"),
+        ([{"a": 1, "b": 2}], {}, r"which columns of \['a', 'b'\] hold the tokens.*--tokens_column"),
         (ROWS, {"label_names": ["O", "O"]}, "names a label twice"),
         (ROWS, {"max_length": 2}, "--max_length 2 leaves no room"),
     ],
