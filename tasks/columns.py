@@ -27,6 +27,7 @@ class Column:
     option: str
     """Names its column."""
     names: str = ""
+    """That public data sets give it, best guess first, with blanks between."""
     kinds: tuple[type, ...] = (object,)
     """Types of its values."""
     optional: bool = False
@@ -157,8 +158,8 @@ CLASSIFICATION = Layout(
         "text": Column(
             "the text",
             "--text_column",
-            "text sentence sentence1 premise question1 text1 text_a content review document body comment tweet message "
-            "question title",
+            "text sentence sentence1 premise question1 text1 text_a content review document body comment tweet "
+            "message question title",
             TEXT,
         ),
         "pair": Column("the second text", "--text_pair_column", "", TEXT, optional=True, instead="text"),
