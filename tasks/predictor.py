@@ -83,11 +83,7 @@ class Predictor:
         yield row
 
     def choose_columns(self, row: Row) -> None:
-        """Which columns of a file are read, by its first row: as asked, as in training, or else guessed.
-
-        Raises:
-            InputError: there is no such column, or nothing looks like a text.
-        """
+        """Which columns of a file are read, by its first row: as asked, as in training, or else guessed."""
         asked, trained = self.arguments, self.settings
         names = {"text": (asked.text_column, trained.get(self.trained_column))}
         if self.takes_pairs and (asked.text_pair_column or trained.get("text_pair_column")):
@@ -100,11 +96,7 @@ class Predictor:
             self.notes.append(f"text from column '{self.text_column}'{second} (guessed; --text_column overrides it)")
 
     def read(self, row: Row) -> Any:
-        """What the model is asked of a row.
-
-        Raises:
-            InputError: the row has no such column, or nothing in it.
-        """
+        """What the model is asked of a row; InputError where the row has no such column, or nothing in it."""
         text = row.text(self.text_column, option="--text_column")
         if self.pair_column is None:
             return text

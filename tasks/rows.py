@@ -33,20 +33,12 @@ class Row:
     where: str
 
     def value(self, column: str, *, option: str) -> Any:
-        """The value of a column.
-
-        Raises:
-            InputError: the row has no such column; `option` is the command-line option that names it.
-        """
-        if column not in self.fields:
-            raise InputError(
-                f"{self.where}: no column '{column}'; the columns there are {self.shown(sorted(self.fields))}: "
-                f"name one with {option}"
-            )
+        """The value of a column, which the command-line `option` names; InputError where there is no such column."""
+        self.require([column], remedy=f"name one with {option}")
         return self.fields[column]
 
     def require(self, columns: Sequence[str], *, remedy: str) -> None:
-        """Raise InputError, with a remedy, where columns that no option names are missing; it names all of them."""
+        """Raise InputError where columns are missing; it names all of them, and the remedy."""
         missing = [f"'{name}'" for name in columns if name not in self.fields]
         if missing:
             there = self.shown(sorted(self.fields))
@@ -60,17 +52,15 @@ class Row:
         return f"{names}{' (does the first line hold names?)' if _NAMED_BY_FIRST_LINE.search(self.where) else ''}"
 
     def text(self, column: str, *, option: str | None) -> str:
-        """The value of a column that holds text.
+        """The value of a column that holds text, as `value`; InputError where it is no text, or an empty one.
 
         Args:
-            option: the command-line option that names it; None where there is none, and `require` was asked.
-
-        Raises:
-            InputError: the column is absent, its value is not a string or has nothing but blanks.
+            option: names the column; None where none does.
         """
-        value = self.fields[column] if option is None else self.value(column, option=option)
+        remedy = "mend the row" if option is None else f"name the text column with {option}"
+        self.require([column], remedy=remedy if option is None else f"name one with {option}")
+        value = self.fields[column]
         if not isinstance(value, str):
-            remedy = "mend the row" if option is None else f"name the text column with {option}"
             raise InputError(f"{self.where}: column '{column}' holds {value!r}, not text: {remedy}")
         if not value.strip():
             raise InputError(f"{self.where}: column '{column}' is empty: remove the row or fill in its text")
@@ -78,11 +68,7 @@ class Row:
 
 
 def listed(row: Row, column: str, *, option: str) -> list[Any]:
-    """A value that is a list, or text that holds one: JSON, or with blanks between its parts.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """A value that is a list, or text that holds one: JSON, or with blanks between its parts."""
     value = row.value(column, option=option)
     if isinstance(value, list | tuple):
         return list(value)
@@ -109,9 +95,6 @@ def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
     Args:
         records: mappings, or objects with `fields`, `path` and `line`.
         part: name of the part of the data ("train", "evaluation"), for records without a file.
-
-    Raises:
-        InputError: a record is neither.
     """
     rows = []
     for number, record in enumerate(records, start=1):
@@ -119,10 +102,8 @@ def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
             rows.append(record)
         elif isinstance(record, Mapping):
             rows.append(Row(fields=record, where=f"{part} row {number}"))
-        elif isinstance(getattr(record, "fields", None), Mapping):
-            rows.append(Row(fields=record.fields, where=f"{record.path}:{record.line}"))
         else:
-            raise InputError(f"{part} row {number} is a {type(record).__name__}, not a mapping of columns to values")
+            rows.append(Row(fields=record.fields, where=f"{record.path}:{record.line}"))
     return rows
 
 
@@ -139,14 +120,13 @@ def doubtful_names(rows: Sequence[Row], *, texts: Sequence[str], label: str | No
     """
     if not rows or not _NAMED_BY_FIRST_LINE.search(rows[0].where):
         return None
-    why = None
-    if any(len(name.split()) > 1 for name in texts):  # a single word seems to be a name
-        sentence = next((name for name in texts if len(name.split()) > _LONGEST_NAME_IN_WORDS), None)
-        if label is not None and any(str(row.fields.get(label)).strip() == label.strip() for row in rows):
-            why = f"the column of labels is called {_cut(label)!r}, as one of its labels is"
-        elif label is None and sentence is not None:
-            why = f"a column is called {_cut(sentence)!r}, which reads like a text"
-    if why is None:
+    longest = max(texts, key=lambda name: len(name.split()), default="")
+    words = len(longest.split())
+    if words > 1 and label and any(str(row.fields.get(label)).strip() == label.strip() for row in rows):
+        why = f"the column of labels is called {_cut(label)!r}, as one of its labels is"
+    elif label is None and words > _LONGEST_NAME_IN_WORDS:
+        why = f"a column is called {_cut(longest)!r}, which reads like a text"
+    else:  # a single word seems to be a name
         return None
     return f"warning: {why}: does the first line of the file hold names? If not, put some above it"
 

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.columns import TOKEN_CLASSIFICATION
 from lacuna.tasks.rows import Row, listed
 
-guess_columns = TOKEN_CLASSIFICATION.find
 _TOKENIZE_AT_ONCE = 1000
 
 
@@ -29,15 +27,11 @@ class Sentence:
 
 
 def read_sentences(rows: Sequence[Row], *, tokens_column: str, tags_column: str) -> list[Sentence]:
-    """Sentences of rows; tags that are numbers are written as such.
-
-    Raises:
-        InputError: a row has no token, another number of tags than of tokens, or what is neither text nor a number.
-    """
+    """Sentences of rows; tags that are numbers are written as such."""
     sentences = []
+    columns = ((tokens_column, "--tokens_column", str), (tags_column, "--tags_column", str | int))
     for row in rows:
-        words = listed(row, tokens_column, option="--tokens_column")
-        tags = listed(row, tags_column, option="--tags_column")
+        words, tags = (listed(row, column, option=option) for column, option, _ in columns)
         if not words:
             raise InputError(f"{row.where}: column '{tokens_column}' is empty: remove the row or fill in its tokens")
         if len(words) != len(tags):
@@ -45,11 +39,12 @@ def read_sentences(rows: Sequence[Row], *, tokens_column: str, tags_column: str)
                 f"{row.where}: {len(words)} tokens in column '{tokens_column}' but {len(tags)} tags in column "
                 f"'{tags_column}': every token needs one tag; mend the row or remove it"
             )
-        for column, values, kinds in ((tokens_column, words, str), (tags_column, tags, str | int)):
-            bad = next((value for value in values if not isinstance(value, kinds) or isinstance(value, bool)), None)
-            if bad is not None or None in values:
-                option = "--tokens_column" if column == tokens_column else "--tags_column"
-                raise InputError(f"{row.where}: {bad!r} in column '{column}' is no text: name another with {option}")
+        for (column, option, kinds), values in zip(columns, (words, tags), strict=True):
+            for value in values:
+                if not isinstance(value, kinds) or isinstance(value, bool):
+                    raise InputError(
+                        f"{row.where}: {value!r} in column '{column}' is no text: name another with {option}"
+                    )
         sentences.append(Sentence(tuple(words), tuple(str(tag).strip() for tag in tags), row.where))
     return sentences
 

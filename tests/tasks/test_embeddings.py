@@ -14,9 +14,9 @@ import torch
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
 from lacuna.tasks.embeddings import Embeddings
+from lacuna.tasks.pairs import Columns, guess_columns, kind_of
 from lacuna.tasks.report import write_results
 from lacuna.tasks.rows import as_rows
-from lacuna.tasks.similar import Columns, guess_columns, kind_of
 from lacuna.training.run_log import RunLog
 
 sentence_transformers = pytest.importorskip(
