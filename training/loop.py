@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from lacuna.common.errors import StoppedError, StorageError
 from lacuna.common.files import release
-from lacuna.common.work import TrainingBatches, Work, to_device
+from lacuna.common.work import TrainingBatches, Work
 
 from . import sharding
 from .arguments import TrainingArguments
@@ -32,7 +32,8 @@ from .run import Run, close_run, open_run
 from .schedules import learning_rate
 from .signals import Watchdog
 from .stages import Stage
-from .watching import leave_out, poisoned, watch
+from .step import step
+from .watching import leave_out, watch
 
 _SILENT_SECONDS = 5.0
 """Of the evaluation in the end, before a line says that it goes on."""
@@ -313,7 +314,10 @@ def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: Window) -
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
         group["lr"] = rate * group.get("rate_scale", 1.0)
     batches = [next(loader) for _ in range(micro_batches)]
-    parts, grad_norm, tokens = _step(run, stage, batches)
+    parts, tokens = _gradients(run, stage, batches)
+    # Where the loss of any process or the gradient is not finite, no process applies the step.
+    grad_norm = sharding.update(run.bare, run.optimizers, max_norm=run.plan.max_grad_norm)
+    watch(run, stage, float(run.accelerator.reduce(parts["loss"], "sum")), grad_norm)
     if run.accelerator.is_main_process:
         run.throughput.see(run.bare, batches[0], rows=stage.batch_size)
     applied = math.isfinite(grad_norm)
@@ -348,50 +352,36 @@ def _log_window(run: Run, window: Window) -> None:
     )
 
 
-def _step(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], float, int]:
-    """One optimizer step over its micro-batches; returns this process's share of the metrics, gradient norm, tokens.
+def _gradients(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], int]:
+    """The gradients of a step; returns this process's share of the metrics, and tokens over all.
 
-    The loss is the sum over target tokens divided by their number in the whole step, over micro-batches and
-    processes. DDP averages gradients over processes, so the loss is multiplied by their number first. Where the loss
-    of any process or the gradient is not finite, no process applies the step.
+    That a process is asked to stop goes the way of the counts, so that all of them stop after the same step.
     """
-    accelerator, model, step = run.accelerator, run.model, run.progress.step
-    model.train()
-    num_targets, tokens = _global_counts(run, stage.work, batches)
-    parts: dict[str, Tensor] = {}
-    for micro_step, batch in enumerate(batches):
-        torch.manual_seed(
-            dropout_seed(seed=run.plan.seed, step=step, micro_step=micro_step, rank=accelerator.process_index)
-        )
-        last = micro_step == len(batches) - 1
-        with contextlib.nullcontext() if last else sharding.no_sync(model):
-            loss, metrics = stage.work.loss(model, to_device(batch, accelerator.device), num_targets)
-            sharding.backward(accelerator, model, poisoned(loss) * accelerator.num_processes)
-        for name, value in {"loss": loss.detach(), **metrics}.items():
-            parts[name] = parts[name] + value if name in parts else value
-    grad_norm = sharding.update(run.bare, run.optimizers, max_norm=run.plan.max_grad_norm)
-    watch(run, stage, float(accelerator.reduce(parts["loss"], "sum")), grad_norm)
-    return parts, grad_norm, tokens
+    accelerator, model = run.accelerator, run.model
 
+    def over_processes(counts: list[int]) -> Tensor:
+        asked = run.signals.received is not None
+        sums = accelerator.reduce(torch.tensor([*counts, asked], device=accelerator.device), "sum")
+        run.stopping = bool(sums[-1])
+        return sums[:-1]
 
-def _global_counts(run: Run, work: Work, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], int]:
-    """Targets of each kind, and tokens, in the whole step: over its micro-batches and over processes.
+    @contextlib.contextmanager
+    def micro_step(number: int) -> Iterator[None]:
+        rank = accelerator.process_index
+        torch.manual_seed(dropout_seed(seed=run.plan.seed, step=run.progress.step, micro_step=number, rank=rank))
+        with sharding.no_sync(model) if number < len(batches) - 1 else contextlib.nullcontext():
+            yield
 
-    That a process is asked to stop goes the same way, so that all of them stop after the same step.
-    """
-    counts: dict[str, int] = {}
-    tokens = 0
-    for batch in batches:
-        for name, count in work.count_targets(batch).items():
-            counts[name] = counts.get(name, 0) + count
-        mask = batch.get("attention_mask")
-        tokens += batch["input_ids"].numel() if mask is None else int(mask.sum())
-    local = torch.tensor([*counts.values(), tokens, run.signals.received is not None], device=run.accelerator.device)
-    *totals, tokens_everywhere, asked = run.accelerator.reduce(local, "sum")
-    run.stopping = bool(asked)
-    # A step without a single target of a kind divides zero by one.
-    num_targets = {name: total.clamp(min=1) for name, total in zip(counts, totals, strict=True)}
-    return num_targets, int(tokens_everywhere)
+    return step(
+        stage.work,
+        model,
+        batches,
+        device=accelerator.device,
+        # DDP averages gradients over processes.
+        backward=lambda loss: sharding.backward(accelerator, model, loss * accelerator.num_processes),
+        micro_step=micro_step,
+        over_processes=over_processes,
+    )
 
 
 def _agree(run: Run, seconds: float) -> float:

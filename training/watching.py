@@ -4,9 +4,6 @@ import math
 from statistics import fmean, pstdev
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from lacuna.common.errors import NumericsError
 
 from .run import Run
@@ -16,11 +13,6 @@ SPIKE = 6.0
 """Standard deviations above the mean of the last losses that make a loss a spike."""
 REMEMBERED, ENOUGH = 128, 32
 """Losses that the mean is taken of, at most and at least."""
-
-
-def poisoned(loss: Tensor) -> Tensor:
-    """The same loss; one that is not finite has a gradient of NaN, which reaches all processes with the gradients."""
-    return loss * torch.where(torch.isfinite(loss.detach()), 1.0, math.nan)
 
 
 def watch(run: Run, stage: Stage, loss: float, grad_norm: float) -> None:
