@@ -20,13 +20,13 @@ from lacuna.common.work import TrainingBatches, Work, to_device
 
 from .adapters import prepare
 from .arguments import FineTuningArguments, TrainingArguments
-from .checkpoints import claim_output_dir, refusal
 from .environment import bf16_is_fast, is_main_process, processes, use_all_cores
 from .live_line import duration
 from .loop import train
 from .order import MicroBatchSampler
 from .progress import is_due
 from .rates import with_rate
+from .resuming import claim_output_dir, refusal
 from .stages import Stage, epochs_per_step, plan_stages, tokens_per_step
 from .step import step
 
