@@ -6,6 +6,7 @@ from .builtin import builtin_documents
 from .builtin_tasks import builtin_classification, builtin_questions
 from .formats import Record
 from .labelled import read_labelled, read_parallel
+from .prepare import prepare_corpus
 from .sentences import split_sentences
 from .sources import find_files, read_records
 from .store import TokenStore, open_store
@@ -25,6 +26,7 @@ __all__ = [
     "find_files",
     "open_store",
     "open_text",
+    "prepare_corpus",
     "prepare_store",
     "read_labelled",
     "read_parallel",

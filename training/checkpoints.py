@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -61,10 +62,18 @@ class Snapshot:
         return all(bool(torch.isfinite(value).all()) for value in self.weights.values() if value.is_floating_point())
 
 
-def is_of_the_disk(error: Exception) -> bool:
-    """Whether an error is of reading or writing. Libraries in Rust (safetensors, tokenizers) raise others than OSError
-    for it, and give its number in their message."""
-    return isinstance(error, OSError) or "os error" in str(error)
+@contextlib.contextmanager
+def storage_errors(what: str) -> Iterator[None]:
+    """Have errors of reading and writing in here be a `StorageError` that says what could not be done.
+
+    Libraries in Rust (safetensors, tokenizers) raise others than OSError for it, with its number in their message.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError) and "os error" not in str(error):
+            raise
+        raise StorageError(f"{what}: {error}") from error
 
 
 def _digest(path: Path) -> str:
@@ -118,17 +127,14 @@ def save_final(*, model: nn.Module, tokenizer: Any, card: str, output_dir: Path,
     """
     temporary = output_dir / ".final.tmp"
     try:
+        with storage_errors(f"cannot write the model to {output_dir}"):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary, weights=weights)
+            for path in sorted(temporary.iterdir()):
+                path.replace(output_dir / path.name)
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary, weights=weights)
-        for path in sorted(temporary.iterdir()):
-            path.replace(output_dir / path.name)
-        temporary.rmdir()
-    except Exception as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if not is_of_the_disk(error):
-            raise
-        raise StorageError(f"cannot write the model to {output_dir}: {error}") from error
 
 
 class Saver:
@@ -185,17 +191,15 @@ class Saver:
         final = self.folder / f"step-{snapshot.progress.step:08d}"
         temporary = final.with_name(f".{final.name}.tmp")
         try:
-            for stale in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote or removed
-                shutil.rmtree(stale, ignore_errors=True)
-            if not _is_whole(final):
-                self._write_whole(snapshot, temporary, final)
+            with storage_errors(f"cannot write checkpoint {final}"):
+                for stale in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote or removed
+                    shutil.rmtree(stale, ignore_errors=True)
+                if not _is_whole(final):
+                    self._write_whole(snapshot, temporary, final)
         except CorruptCheckpointError as error:
             raise StorageError(f"what was written is not what the disk gives back: {error}") from error
-        except Exception as error:
+        finally:
             shutil.rmtree(temporary, ignore_errors=True)
-            if not is_of_the_disk(error):
-                raise
-            raise StorageError(f"cannot write checkpoint {final}: {error}") from error
         self._prune(final)
         return final
 

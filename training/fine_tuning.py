@@ -1,5 +1,6 @@
 """A pretrained model on a task: what is learned is said first, what was reached in the end; once or several times."""
 
+import itertools
 import json
 import math
 import shutil
@@ -23,11 +24,10 @@ from .arguments import FineTuningArguments, TrainingArguments
 from .environment import bf16_is_fast, is_main_process, processes, use_all_cores
 from .live_line import duration
 from .loop import train
-from .order import MicroBatchSampler
 from .progress import is_due
-from .rates import with_rate
 from .resuming import claim_output_dir, refusal
-from .stages import Stage, epochs_per_step, plan_stages, tokens_per_step
+from .schedules import with_rate
+from .stages import Stage, resolve
 from .step import step
 
 SHOWN = 5
@@ -242,9 +242,7 @@ def _expected(work: Work, make_model: Callable[[int], Any], arguments: FineTunin
     use_all_cores()
     count = processes().count
     fixed = replace(arguments, micro_batch_size=None) if arguments.micro_batch_size == 0 else arguments
-    stages = plan_stages(arguments=fixed, works=[(0.0, work)], num_processes=count)
-    tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
-    plan = fixed.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
+    plan, stages = resolve(fixed, [(0.0, work)], num_processes=count)
     model = make_model(plan.seed)
     prepare(model, plan)
     plan = with_rate(plan, model)
@@ -347,20 +345,10 @@ def _median_seconds(call: Callable[[], None], times: int) -> float:
 
 def _middle_examples(stage: Stage, count: int, seed: int) -> list[dict[str, Any]]:
     """Of the first micro-batches of the run the examples of the one whose longest is of middle length."""
-    sampler = MicroBatchSampler(
-        num_examples=stage.work.num_examples,
-        seed=seed,
-        start_step=0,
-        first_sample=0,
-        batch_size=stage.batch_size,
-        micro_batch_size=stage.micro_batch_size,
-        rank=0,
-        num_processes=count,
-        mixture=stage.work.mixture,
-        grouping=stage.grouping,
-    )
-    found = []
-    for keys, _ in zip(sampler, range(_SAMPLED), strict=False):
-        found.append([stage.work.example(row, index, progress) for row, index, progress in keys])
+    sampler = stage.sampler(seed=seed, start_step=0, first_sample=0, rank=0, num_processes=count)
+    found = [
+        [stage.work.example(row, index, progress) for row, index, progress in keys]
+        for keys in itertools.islice(sampler, _SAMPLED)
+    ]
     found.sort(key=lambda examples: max(len(example["input_ids"]) for example in examples))
     return found[len(found) // 2]
