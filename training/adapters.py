@@ -160,7 +160,10 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float, seed: int) -> Adapter
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")  # peft 0.21 asks for it
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(config, model)
-    config.base_model_name_or_path = _found_anywhere(str(getattr(model, "name_or_path", "") or ""))
+    name = str(getattr(model, "name_or_path", "") or "")
+    # A Hub id as it is, and a folder by its absolute path, though it says where it was: additions are worth nothing
+    # without their model.
+    config.base_model_name_or_path = str(Path(name).resolve()) if name and Path(name).exists() else name
     config.inference_mode = True  # as adapters are saved
     return Adapter(config=config, scale=alpha / rank, transposed=frozenset(transposed))
 
@@ -193,15 +196,6 @@ def _heads(model: nn.Module) -> Iterator[str]:
             continue
         found.append(f"{name}.")
         yield name
-
-
-def _found_anywhere(name: str) -> str:
-    """A Hub id as it is, a folder by its absolute path.
-
-    The path names folders of this machine, and is written all the same, as `peft` writes what it is given: additions
-    are worth nothing without their model, and a relative path finds it from a single folder.
-    """
-    return str(Path(name).resolve()) if name and Path(name).exists() else name
 
 
 def fingerprint_of_frozen(model: nn.Module) -> str:

@@ -54,10 +54,7 @@ def fine_tune(
     """Fine-tune a model, with `--seeds` several times, and say what was reached; with `--dry_run` only say what would.
 
     Args:
-        work: examples, loss and metrics; the same for all seeds.
         make_model: seed -> the model to start from; a head that it lacks is drawn from the seed.
-        tokenizer: saved beside the model.
-        arguments: the options.
         run_info: further facts for run.json and the model card: `objective`, `model` (where it came from), `task`
             (the options of the data).
         identity: what must be equal when the run is resumed.
@@ -85,8 +82,11 @@ def fine_tune(
         print("\n".join([processes().describe(), *shown(0)]), flush=True)
     counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
     info = {"command": shown_command(), **counts, **(run_info or {})}
-    if "task" in info:
-        info["task"] = _decided(info["task"], work)
+    if "task" in info:  # options of the data, with what the work has made of those that were left to it
+        info["task"] = {
+            name: work.settings().get(name, value) if value in (None, [], "auto") else value
+            for name, value in info["task"].items()
+        }
     seeds = list(range(arguments.seed, arguments.seed + arguments.seeds))
     every: list[dict[str, float]] = []
     for seed in seeds:
@@ -111,14 +111,6 @@ def fine_tune(
     return results
 
 
-def _decided(options: dict[str, Any], work: Work) -> dict[str, Any]:
-    """Options of the data, with what the work has made of those that were left to it."""
-    settings = work.settings()
-    return {
-        name: settings.get(name, value) if value in (None, [], "auto") else value for name, value in options.items()
-    }
-
-
 def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
     """The options of one of several runs, in a folder of its own, which the main process claims."""
     folder = Path(arguments.output_dir)
@@ -140,33 +132,19 @@ def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> di
         values = [float(one[name]) for one in every if name in one]
         results[name] = every[0][name] if len(set(values)) == 1 else fmean(values)
         if name.startswith("eval_"):
-            results[f"{name}_std"] = _deviation(values)
+            # The sample standard deviation, which `stdev` has not of one value, nor of what is no number.
+            deviation = stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
+            results[f"{name}_std"] = 0.0 if len(values) < 2 else deviation
     sign = 1.0 if work.greater_is_better else -1.0
-    metrics = [sign * one.get(f"eval_{work.metric}", math.nan) for one in every]
-    ranks = [
-        (_or_last(metric), _or_last(-one.get("eval_loss", math.nan)))
-        for metric, one in zip(metrics, every, strict=True)
-    ]
-    best = max(range(len(every)), key=lambda number: ranks[number])
-    results |= {name: every[best][name] for name in ("best_step", "stopped_early") if name in every[best]}
-    own = {
-        f"best_seed_{name.removeprefix('eval_')}": value
-        for name, value in every[best].items()
-        if name.startswith("eval_")
-    }
-    return {**results, "seeds": len(every), "best_seed": seeds[best], **own}
 
+    def rank(one: dict[str, float]) -> list[float]:
+        scores = [sign * one.get(f"eval_{work.metric}", math.nan), -one.get("eval_loss", math.nan)]
+        return [-math.inf if math.isnan(score) else score for score in scores]
 
-def _deviation(values: list[float]) -> float:
-    """The sample standard deviation; of one value 0, and none where a value is no number, which `stdev` trips over."""
-    if len(values) < 2:
-        return 0.0
-    return stdev(values) if all(map(math.isfinite, values)) else math.nan
-
-
-def _or_last(value: float) -> float:
-    """A number that can be compared: one that is none comes last."""
-    return -math.inf if math.isnan(value) else value
+    best = max(every, key=rank)
+    results |= {name: best[name] for name in ("best_step", "stopped_early") if name in best}
+    own = {f"best_seed_{name[5:]}": value for name, value in best.items() if name.startswith("eval_")}
+    return {**results, "seeds": len(every), "best_seed": seeds[every.index(best)], **own}
 
 
 def _over_seeds(work: Work, results: dict[str, float], seeds: list[int]) -> list[str]:
@@ -229,9 +207,6 @@ def outcome(results: dict[str, float]) -> list[str]:
             f"{results['best_seed']}"
         )
     return lines
-
-
-# ------------------------------------------------------------------------------------------------------------ dry run
 
 
 def _expected(work: Work, make_model: Callable[[int], Any], arguments: FineTuningArguments) -> list[str]:
@@ -345,7 +320,7 @@ def _median_seconds(call: Callable[[], None], times: int) -> float:
 
 def _middle_examples(stage: Stage, count: int, seed: int) -> list[dict[str, Any]]:
     """Of the first micro-batches of the run the examples of the one whose longest is of middle length."""
-    sampler = stage.sampler(seed=seed, start_step=0, first_sample=0, rank=0, num_processes=count)
+    sampler = stage.sampler(seed=seed, num_processes=count)
     found = [
         [stage.work.example(row, index, progress) for row, index, progress in keys]
         for keys in itertools.islice(sampler, _SAMPLED)

@@ -70,12 +70,8 @@ class BankedMuon(torch.optim.Muon):
         super().__init__(params, adjust_lr_fn="match_rms_adamw", **options)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: None = None) -> None:
         """One step; a weight without a gradient stays as it is."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
             banks: dict[Any, list[Tensor]] = defaultdict(list)
             for matrix in group["params"]:
@@ -85,7 +81,6 @@ class BankedMuon(torch.optim.Muon):
                 size = max(1, _BANK_NUMBERS // bank[0].numel())
                 for start in range(0, len(bank), size):
                     self._step_bank(bank[start : start + size], group)
-        return loss
 
     def _step_bank(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
         gradients = [matrix.grad for matrix in matrices]

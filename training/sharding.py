@@ -264,6 +264,8 @@ def full_model_state(model: nn.Module) -> dict[str, Tensor]:
 
     Of a model without the wrapper of DDP. All processes must call it; only rank 0 is given something.
     """
+    # Not `torch.distributed.checkpoint.state_dict` (2.13): whole tensors of tied weights come apart there and would be
+    # saved twice, those of a CPU are no copies, and to ask for the state of an optimizer takes a step of it.
     return full_tensors(model.state_dict(keep_vars=True))
 
 
