@@ -2,6 +2,7 @@
 
 from .arguments import CorpusArguments, StoreArguments, TextArguments
 from .builtin import builtin_classification, builtin_documents, builtin_questions
+from .prepare import prepare_corpus
 from .read.formats import Record
 from .read.labelled import read_labelled, read_parallel
 from .read.sources import find_files, read_records
@@ -24,6 +25,7 @@ __all__ = [
     "find_files",
     "open_store",
     "open_text",
+    "prepare_corpus",
     "prepare_store",
     "read_labelled",
     "read_parallel",
