@@ -33,7 +33,7 @@ def train_bpe(
     pad_to_multiple_of: int = 1,
     show_progress: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Learn a byte-level BPE vocabulary.
+    """Learn a byte-level BPE; the template is that of an encoder (`adapt_tokenizer` makes the other ones).
 
     Args:
         documents: the text to learn from, read once; copies count as often as they come.
@@ -42,9 +42,6 @@ def train_bpe(
         extra_special_tokens, num_sentinels: further special tokens, then <extra_id_0> ... as T5 names gaps.
         pad_to_multiple_of: the vocabulary's size becomes a multiple of this, filled up with [unused0] ...
         show_progress: bars on standard error, where that is a terminal.
-
-    Returns:
-        A tokenizer with the template of an encoder (`adapt_tokenizer` makes the other ones).
 
     Raises:
         InputError: an option has a value that cannot be, there is no text, or not one pair occurs often enough.
