@@ -59,7 +59,7 @@ def test_save_that_fails_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", fail)
-    with pytest.raises(InputError, match="No space left") as caught:
+    with pytest.raises(StorageError, match="No space left") as caught:
         save_tokenizer(tokenizer=tokenizer, output_dir=tmp_path / "tokenizer")
     assert caught.value.exit_code == 5
     assert not list(tmp_path.iterdir())
