@@ -40,21 +40,16 @@ TASK_TYPES = {
 
 @dataclass(frozen=True)
 class Adapter:
-    """Low-rank additions that are in a model, and how to take them out of its state."""
+    """Low-rank additions that are in a model, by their `peft.LoraConfig`, and how to take them out of its state."""
 
     config: Any
-    """A `peft.LoraConfig`."""
     scale: float
     """What B A is multiplied by."""
     transposed: frozenset[str]
     """Names of the layers that keep their weights as [inputs, outputs] (those of GPT-2)."""
 
     def merged(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The state of a model without additions that computes the same, from that of the model with them.
-
-        Args:
-            state: whole tensors by the names of the model that trains; empty on processes that have none.
-        """
+        """The state of a model without additions that computes the same, from that of the model with them."""
         found: dict[str, Tensor] = {}
         for name, value in state.items():
             if name.endswith((_A, _B)) or _REPLACED in name:
@@ -72,9 +67,6 @@ class Adapter:
 
     def save(self, state: dict[str, Tensor], folder: Path, *, card: str = "") -> None:
         """Write what `PeftModel.from_pretrained(model, folder)` loads into the model that training began with.
-
-        Args:
-            card: the text of README.md; none is written where it is empty.
 
         Raises:
             StorageError: it cannot be written.

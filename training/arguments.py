@@ -283,7 +283,7 @@ class FineTuningArguments(TrainingArguments):
     def __post_init__(self) -> None:
         asked = self.learning_rate
         super().__post_init__()
-        self.learning_rate = asked  # or None, until the model is there (rates.py)
+        self.learning_rate = asked  # or None, until the model is there (schedules.py)
         if self.seeds < 1:
             raise InputError(f"--seeds must be at least 1, got {self.seeds}")
         if self.seeds > 1 and self.resume:

@@ -29,11 +29,7 @@ _UPDATES = "num_updates"
 
 
 class Average:
-    """An average of the trained weights, in float32, on the device of the model.
-
-    It is the same in every process, because the weights are; of a model that FSDP shards each process keeps the shards
-    that it has of the weights.
-    """
+    """An average of the trained weights, in float32, beside the weights; of a sharded model in the same shards."""
 
     is_evaluated = True
     """Whether evaluations in the course of the run are of these weights."""
@@ -55,12 +51,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, model: nn.Module, *, done: float) -> None:
-        """Take in the weights as an optimizer step has left them.
-
-        Args:
-            model: the bare model, without the wrapper of DDP.
-            done: share of the run that is done, this step included.
-        """
+        """Take in the weights of a bare model as a step has left them, with which `done` of the run is done."""
         share = self._share(self._updates + 1, done)
         if share <= 0:
             return
@@ -98,10 +89,7 @@ class Average:
 
     @contextlib.contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """Within this context the model has the averaged weights; afterwards its own again, to the bit.
-
-        Before the first update it has its own throughout.
-        """
+        """Within this context the model has the averaged weights, if there are any; afterwards its own, to the bit."""
         live = {name: weight for name, weight in _trained(model).items() if name in self._weights}
         kept = [weight.detach().clone() for weight in live.values()]
         with torch.no_grad():
@@ -121,10 +109,6 @@ class Best(Average):
     is_evaluated = False
 
     def __init__(self, model: nn.Module) -> None:
-        """
-        Args:
-            model: the bare model, on its device and sharded if it is to be.
-        """
         super().__init__(lambda number, done: 0.0, model)
 
     @torch.no_grad()

@@ -99,11 +99,7 @@ def _files(folder: Path) -> dict[str, Path]:
 def save_model(
     *, model: nn.Module, tokenizer: Any, card: str, folder: Path, weights: dict[str, Tensor] | None = None
 ) -> None:
-    """Write a folder that `from_pretrained` loads: configuration, weights, modelling code, tokenizer and card.
-
-    Args:
-        weights: in place of those of the model, under its names.
-    """
+    """Write a folder that `from_pretrained` loads; `weights` are saved in place of those of the model."""
     model.save_pretrained(folder, state_dict=weights)
     for path in folder.glob("*.safetensors"):
         path.chmod(0o644)  # safetensors writes files that only their owner can read

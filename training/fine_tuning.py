@@ -21,7 +21,7 @@ from lacuna.common.work import TrainingBatches, Work, to_device
 
 from .adapters import prepare
 from .arguments import FineTuningArguments, TrainingArguments
-from .environment import bf16_is_fast, is_main_process, processes, use_all_cores
+from .environment import is_main_process, processes, resolved_precision, use_all_cores
 from .live_line import duration
 from .loop import train
 from .progress import is_due
@@ -287,8 +287,7 @@ def _seconds(model: nn.Module, stage: Stage, count: int, plan: TrainingArguments
     """Seconds of forward and backward of a micro-batch of middle length, and of an evaluation batch."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = device or torch.device("cpu")
-    precision = plan.mixed_precision
-    in_bf16 = bf16_is_fast() if precision == "auto" else precision == "bf16"
+    in_bf16 = resolved_precision(plan.mixed_precision) == "bf16"
     work, model = stage.work, model.to(device)
     autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=in_bf16)
     batch = TrainingBatches(work, device)(_middle_examples(stage, count, plan.seed))

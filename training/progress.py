@@ -64,12 +64,8 @@ class Progress:
         """Take note of an evaluation at this step, and say whether it is better than all before.
 
         Of equal metrics the one with the lower loss is better: a score that counts right answers may stay where it is,
-        at nothing or at all of them, while the model still learns. A step that is judged a second time, when a run is
-        taken up, counts once.
-
-        Args:
-            metric: of the model; None or not finite where it could not be told, which is never better.
-            loss: on the held-out examples, if it is known; where it is not, the earlier of equals stays the best.
+        at nothing or at all of them, while the model still learns. A metric that is None or not finite is never
+        better. A step that is judged a second time, when a run is taken up, counts once.
         """
         self.metric = metric
         if self.judged_step == self.step:
@@ -143,10 +139,9 @@ def ended_early(plan: TrainingArguments, progress: Progress) -> bool:
 
 
 def is_due(interval: float, *, step: int, before: float, after: float) -> bool:
-    """Whether something that happens every `interval` steps (below 1: share of the run) happens now.
+    """Whether something that happens every `interval` steps (below 1: share of the run) happens at this one.
 
-    Args:
-        before, after: share of the run that was done before this step, and is done with it.
+    `before` and `after` it are shares of the run that are done.
     """
     if interval == 0:
         return False

@@ -14,7 +14,7 @@ from lacuna.common.files import hold
 
 from . import sharding
 from .adapters import Adapter
-from .arguments import FineTuningArguments, TrainingArguments
+from .arguments import TrainingArguments
 from .averaging import Average
 from .checkpoints import load_state, load_weights, newest_checkpoint, read_progress
 from .progress import Progress
@@ -46,14 +46,12 @@ def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> N
         resumes: whether the recipe has `--resume`, which is then offered.
 
     Raises:
-        InputError: the folder is not empty and holds no run that `--resume` was given for, is a file, or a run is
-            in it now.
+        InputError: the folder holds something that must stay, is a file, or a run is in it now.
         StorageError: the folder cannot be written.
     """
-    if isinstance(arguments, FineTuningArguments) and arguments.dry_run:
-        return
-    _check_output_dir(arguments, resumes=resumes)
-    hold(Path(arguments.output_dir))
+    if not getattr(arguments, "dry_run", False):
+        _check_output_dir(arguments, resumes=resumes)
+        hold(Path(arguments.output_dir))
 
 
 def refusal(arguments: TrainingArguments, *, resumes: bool = True) -> list[str]:

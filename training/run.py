@@ -1,6 +1,7 @@
 """A run: its parts, how it is opened or taken up again, and how it ends."""
 
 import contextlib
+import copy
 import gc
 import json
 import os
@@ -25,7 +26,7 @@ from .arguments import TrainingArguments
 from .averaging import Average, make_average
 from .checkpoints import PATIENCE, Saver, Snapshot
 from .compiling import compile_model, should_compile, warm_up
-from .environment import bf16_is_fast, keep_memory, processes, use_all_cores
+from .environment import keep_memory, processes, resolved_precision, use_all_cores
 from .model_card import choices_of, model_card
 from .optimizers import OPTIMIZERS
 from .progress import Progress, check_skipped, ended_early, share_done, skipped_steps
@@ -194,7 +195,7 @@ class Run:
             learned={} if adapter is None else adapter.learned(weights),
             optimizer=sharding.full_optimizer_state(self.bare, self.optimizers),
             average=self.average.state() if self.average is not None else {},
-            progress=Progress(**json.loads(json.dumps(vars(self.progress)))),
+            progress=copy.deepcopy(self.progress),
             card=self.card({}),
         )
 
@@ -262,9 +263,6 @@ def open_run(
 
 
 def _join(arguments: TrainingArguments) -> Accelerator:
-    precision = arguments.mixed_precision
-    if precision == "auto":
-        precision = "bf16" if bf16_is_fast() else "no"
     use_all_cores()
     keep_memory()
     if arguments.deterministic:
@@ -275,7 +273,7 @@ def _join(arguments: TrainingArguments) -> Accelerator:
     on_cpu = not torch.accelerator.is_available() and processes().count > 1
     is_divided = sharding.asked_for() or zero.asked_for()
     with sharding.hidden_from_accelerate() if is_divided else contextlib.nullcontext():
-        return Accelerator(mixed_precision=precision, cpu=on_cpu)
+        return Accelerator(mixed_precision=resolved_precision(arguments.mixed_precision), cpu=on_cpu)
 
 
 def _learners(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> tuple[nn.Module, list[Any]]:

@@ -111,7 +111,6 @@ def shard(model: nn.Module, *, device: torch.device, dtype: torch.dtype | None =
     Called before the optimizers are made, which then hold shards. All processes begin with the weights of rank 0.
 
     Args:
-        device: where this process computes.
         dtype: in which the weights of the blocks are gathered and used on a GPU, for bf16 under autocast; on a CPU
             autocast takes the weights of norms as they come, and they must stay float32. Shards, gradients and
             the reduction stay as they are; so does what is outside of the blocks (embeddings and heads), as autocast
@@ -176,11 +175,7 @@ def no_sync(model: nn.Module) -> AbstractContextManager[None]:
 
 
 def backward(accelerator: Accelerator, model: nn.Module, loss: Tensor) -> None:
-    """The gradients of one micro-batch, added to what is there.
-
-    Args:
-        model: what the forward pass went through.
-    """
+    """Add the gradients of one micro-batch; `model` is what the forward pass went through."""
     if zero.is_engine(model):
         model.backward(loss)  # `loss.backward()` serves DeepSpeed too, but for one forward pass only
     else:
@@ -201,10 +196,9 @@ def clip_gradients(model: nn.Module, max_norm: float) -> float:
 
 
 def update(model: nn.Module, optimizers: list[Any], *, max_norm: float) -> float:
-    """Clip the gradients, let the optimizers make a step, and clear the gradients.
+    """Clip the gradients, let the optimizers make a step, and clear the gradients; returns the norm that they had.
 
-    Returns:
-        The norm that the gradients had. Where it is not finite, no process has made the step.
+    Where it is not finite, no process has made the step.
     """
     if isinstance(optimizers[0], zero.ZeroOptimizer):
         return optimizers[0].update()

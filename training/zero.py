@@ -86,12 +86,7 @@ def check(*, optimizer: str, max_grad_norm: float) -> dict[str, Any]:
 def divide(
     model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], *, device: torch.device
 ) -> tuple[nn.Module, "ZeroOptimizer"]:
-    """Give a model and its optimizer to DeepSpeed; all processes begin with the weights of rank 0.
-
-    Args:
-        model: on its device; its parameters stay what they are.
-        optimizer: that has not made a step.
-        config: as `check` returns it.
+    """Give a model and its optimizer, which has made no step, to DeepSpeed as `check` has configured it.
 
     Returns:
         What forward passes go through, and what stands for the optimizer from now on.
