@@ -12,14 +12,13 @@ from .arguments import (
 )
 from .classification import Classification
 from .embeddings import Embeddings
-from .encoders import load_encoder, save_encoder
+from .fine_tuning import fine_tune_task
 from .models import check_tokenizer, load_base, load_model, resolve_max_length
 from .multiple_choice import MultipleChoice
 from .question_answering import QuestionAnswering
 from .report import write_results
 from .sequence_to_sequence import SequenceToSequence
 from .token_classification import TokenClassification
-from .writing import resolve_lengths, writes_with
 
 __all__ = [
     "Classification",
@@ -36,13 +35,10 @@ __all__ = [
     "TokenClassification",
     "TokenClassificationArguments",
     "check_tokenizer",
+    "fine_tune_task",
     "load_base",
-    "load_encoder",
     "load_model",
-    "resolve_lengths",
     "resolve_max_length",
-    "save_encoder",
     "used",
     "write_results",
-    "writes_with",
 ]

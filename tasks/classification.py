@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.features import model_inputs, pad_inputs, tokenizer_inputs
+from lacuna.tasks.features import model_inputs, pad_inputs, records, tokenize
 from lacuna.tasks.heads import Head, Number, SeveralLabels, SingleLabel
 from lacuna.tasks.labels import MULTI, NUMBER, SINGLE, problem_type_of
-from lacuna.tasks.rows import Row, as_rows, columns_of, some_of
+from lacuna.tasks.rows import Row, columns_of, some_of
 from lacuna.tasks.tables import Matrix, Points, Table
 from lacuna.tasks.task import Inputs, Task
 
@@ -32,7 +32,6 @@ TEXT_COLUMNS = (
 )  # fmt: skip
 HEADS: dict[str, Callable[..., Head]] = {SINGLE: SingleLabel, MULTI: SeveralLabels, NUMBER: Number}
 _SPOKEN = {SINGLE: "one label a row", MULTI: "several labels a row", NUMBER: "a number a row"}
-_TOKENIZE_AT_ONCE = 1000
 
 
 def guess_columns(
@@ -96,31 +95,6 @@ def stratified_split(*, labels: Sequence[int], fraction: float, seed: int) -> tu
     return [number for number in range(len(labels)) if number not in held_out], sorted(held_out)
 
 
-def tokenize(
-    *,
-    rows: Sequence[Row],
-    tokenizer: Any,
-    max_length: int,
-    text_column: str,
-    text_pair_column: str | None = None,
-) -> list[Inputs]:
-    """Token ids of the text, or the pair of texts, of each row, cut to `max_length`; the longer text is cut first.
-
-    Raises:
-        InputError: a row has no such text, or an empty one.
-    """
-    inputs: list[Inputs] = []
-    for start in range(0, len(rows), _TOKENIZE_AT_ONCE):
-        part = rows[start : start + _TOKENIZE_AT_ONCE]
-        texts = [row.text(text_column, option="--text_column") for row in part]
-        pairs = None
-        if text_pair_column is not None:
-            pairs = [row.text(text_pair_column, option="--text_pair_column") for row in part]
-        encoding = tokenizer(texts, pairs, truncation=True, max_length=max_length, return_attention_mask=False)
-        inputs += [tokenizer_inputs(encoding, number) for number in range(len(part))]
-    return inputs
-
-
 class Classification(Task):
     """Learning to label texts.
 
@@ -144,7 +118,9 @@ class Classification(Task):
         InputError: a column, text or label that is missing or cannot be used; the message has its file and line.
     """
 
-    name = "classification"
+    name, objective = "classification", "fine-tuning for classification"
+    auto_class = "AutoModelForSequenceClassification"
+    label_names: list[str]
 
     def __init__(
         self,
@@ -164,14 +140,15 @@ class Classification(Task):
         eval_fraction: float = 0.1,
     ) -> None:
         super().__init__(tokenizer=tokenizer, max_length=max_length)
-        train, held_out = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
-        if not train:
-            raise InputError("there are no training rows: name a file that has some with --train_file")
+        train, held_out = self.read_rows(train_rows, eval_rows)
         self.text_column, self.text_pair_column, self.label_column = guess_columns(
             train, text=text_column, pair=text_pair_column, label=label_column
         )
-        self._note_columns(guessed=text_column is None or label_column is None)
-        self.note_names(train, texts=[self.text_column, self.text_pair_column], label=self.label_column)
+        self._columns = {"text_column": self.text_column, "text_pair_column": self.text_pair_column}
+        self.note_columns(
+            guessed=text_column is None or label_column is None, **self._columns, label_column=self.label_column
+        )
+        self.note_names(train, texts=list(self._columns.values()), label=self.label_column)
         if self.text_pair_column is not None:
             self.note_pairs()
         self.head = self._head(
@@ -180,29 +157,24 @@ class Classification(Task):
         self.metric, self.mistakes_heading = self.head.metric, self.head.mistakes_heading
         self.probability_note = self.head.probability_note
         self.problem_type, self.label_names = self.head.problem_type, self.head.names
-        train_targets = [self.head.target(row) for row in train]
-        if held_out:
-            targets = [self.head.target(row) for row in held_out]
-        else:
-            strata = [self.head.stratum(target) for target in train_targets]
-            kept, out = stratified_split(labels=strata, fraction=eval_fraction, seed=seed)
+        if not held_out:
+            strata = [self.head.stratum(self.head.target(row)) for row in train]
+            split = stratified_split(labels=strata, fraction=eval_fraction, seed=seed)
             how = "" if self.problem_type == NUMBER else ", of each label the same share"
-            self.note_held_out(of=train, count=len(out), more=how)
-            held_out, targets = [train[i] for i in out], [train_targets[i] for i in out]
-            train, train_targets = [train[i] for i in kept], [train_targets[i] for i in kept]
-        self._train_targets, self._eval_targets, self._eval_rows = train_targets, targets, held_out
-        self.set_examples(train=self._examples(train, train_targets), held_out=self._examples(held_out, targets))
-        self.note_overlap(train=list(map(self._texts, train)), held_out=list(map(self._texts, held_out)))
-        self.note_scarce(train=self.balance(), held_out=self.head.balance(targets))
-        self.note_cut(self.lengths)
+            train, held_out = self.hold_out(train, split, more=how)
+        self._train_targets, self._eval_targets = (list(map(self.head.target, rows)) for rows in (train, held_out))
+        texts, self._eval_texts = (list(map(self._texts, rows)) for rows in (train, held_out))
+        examples, cut = self._examples(texts, self._train_targets)
+        self.set_examples(train=examples, held_out=self._examples(self._eval_texts, self._eval_targets)[0])
+        self.note_overlap(train=texts, held_out=self._eval_texts)
+        self.note_scarce(train=self.balance(), held_out=self.head.balance(self._eval_targets))
+        self.note_cut(cut, of=len(texts))
+
+    def head_options(self, data: Any) -> dict[str, Any]:
+        """Labels, what the label column holds, and what of an encoder is read."""
+        return {**super().head_options(data), "problem_type": self.problem_type, "pooling": data.pooling}
 
     # Columns, labels and features
-
-    def _note_columns(self, *, guessed: bool) -> None:
-        second = "" if self.text_pair_column is None else f", second text from '{self.text_pair_column}'"
-        line = f"text from column '{self.text_column}'{second}, label from column '{self.label_column}'"
-        how = " (guessed; --text_column, --text_pair_column and --label_column override it)" if guessed else ""
-        self.notes.append(line + how)
 
     def _head(self, rows: Sequence[Row], asked: str, *, separator: str | None, **options: Any) -> Head:
         """What the label column holds, as was asked or as its values tell, with a note on it."""
@@ -221,19 +193,22 @@ class Classification(Task):
         self.notes += [f"column '{self.label_column}' holds {_SPOKEN[kind]}, {kind}{how}{names}", *head.notes]
         return head
 
-    def _texts(self, row: Row) -> tuple[Any, ...]:
-        pair = self.text_pair_column
-        return (row.fields[self.text_column],) if pair is None else (row.fields[self.text_column], row.fields[pair])
+    def _texts(self, row: Row) -> tuple[str, ...]:
+        """The text of a row, or its two texts.
 
-    def _examples(self, rows: Sequence[Row], targets: Sequence[Any]) -> list[Inputs]:
-        inputs = tokenize(
-            rows=rows,
-            tokenizer=self.tokenizer,
-            max_length=self.max_length,
-            text_column=self.text_column,
-            text_pair_column=self.text_pair_column,
+        Raises:
+            InputError: one of them is missing or empty.
+        """
+        named = [(option, column) for option, column in self._columns.items() if column is not None]
+        return tuple(row.text(column, option=f"--{option}") for option, column in named)
+
+    def _examples(self, texts: Sequence[tuple[str, ...]], targets: Sequence[Any]) -> tuple[list[Inputs], int]:
+        """The examples, and how many were cut."""
+        first, *second = zip(*texts, strict=True)
+        inputs, cut = tokenize(
+            tokenizer=self.tokenizer, texts=first, pairs=second[0] if second else None, max_length=self.max_length
         )
-        return [{**example, "labels": target} for example, target in zip(inputs, targets, strict=True)]
+        return [{**example, "labels": target} for example, target in zip(inputs, targets, strict=True)], cut
 
     # What the loop asks for
 
@@ -258,12 +233,9 @@ class Classification(Task):
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """One record an example: row, label, the loss without weights, and the prediction with its probability."""
         logits = model(**model_inputs(batch)).logits.float()
-        losses = self.head.losses(logits, batch["labels"]).tolist()
-        rows = batch["row"].tolist()
-        return [
-            {"row": row, "label": self._eval_targets[row], **record, "loss": loss}
-            for row, record, loss in zip(rows, self.head.records(logits), losses, strict=True)
-        ]
+        losses = self.head.losses(logits, batch["labels"])
+        found = zip(records(row=batch["row"], loss=losses), self.head.records(logits), strict=True)
+        return [{**one, "label": self._eval_targets[one["row"]], **guess} for one, guess in found]
 
     def scores(self) -> dict[str, float]:
         """One label: accuracy, F1, Matthews; several: F1 and subset accuracy; numbers: Pearson, Spearman, distance."""
@@ -279,9 +251,8 @@ class Classification(Task):
         """What was last summarized, readable: text, gold, prediction, its probability or error, right or wrong."""
         readable = []
         for record in self.records:
-            fields = self._eval_rows[record["row"]].fields
-            pair = {} if self.text_pair_column is None else {"text_pair": fields[self.text_pair_column]}
-            readable.append({"text": fields[self.text_column], **pair, **self.head.readable(record)})
+            texts = dict(zip(("text", "text_pair"), self._eval_texts[record["row"]], strict=False))
+            readable.append({**texts, **self.head.readable(record)})
         return readable
 
     def mistakes(self, predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -299,8 +270,7 @@ class Classification(Task):
         return {
             **super().settings(),
             "problem_type": self.problem_type,
-            "text_column": self.text_column,
-            "text_pair_column": self.text_pair_column,
+            **self._columns,
             "label_column": self.label_column,
             **self.head.settings(),
         }

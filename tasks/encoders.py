@@ -1,23 +1,30 @@
-"""Encoders of sentence-transformers: loaded from a checkpoint, watched in training, and saved with a card."""
+"""Encoders of sentence-transformers: loaded from a checkpoint, trained on `Embeddings`, and saved with a card."""
 
+import json
 import math
 import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
-from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
 from torch import Tensor
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from lacuna.common.errors import InputError, StorageError
-from lacuna.tasks.local_metric import optional_module
+from lacuna.common.private import shown_command, without_places
+from lacuna.tasks.arguments import EmbeddingArguments, used
+from lacuna.tasks.embeddings import LOSSES, SCORED, Embeddings
+from lacuna.tasks.metrics import optional_module
+from lacuna.tasks.tables import markdown_table
 
-_LONG = 10.0
-"""Seconds after which nothing is measured again."""
+_MODULE = "sentence_transformers.sentence_transformer"
+_QUIET: dict[str, Any] = {"save_strategy": "no", "report_to": [], "logging_steps": 10, "disable_tqdm": True}
 
 
 def load_encoder(*, model: str, max_length: int, trust_remote_code: bool = False, seed: int = 0) -> Any:
@@ -46,93 +53,164 @@ def load_encoder(*, model: str, max_length: int, trust_remote_code: bool = False
     return encoder
 
 
-class Log(Protocol):
-    """Shows a run and keeps its records; on processes other than the main one it does nothing."""
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-
-    def advance(self, done: float, *, step: int | None = None) -> None:
-        """Move to a share of the run."""
-
-    def record(self, values: dict[str, Any]) -> None:
-        """Keep `step` and numbers by name."""
-
-    def evaluation(self, values: dict[str, Any]) -> None:
-        """Keep and print `step` and scores, named `eval_...`."""
-
-
-def _interval(every: float, steps: int) -> int:
-    """Steps between evaluations; below 1, `every` is a share of the run."""
-    return int(every) if every >= 1 else max(1, round(every * steps))
-
-
-def num_evaluations(every: float, steps: int) -> int:
-    """How many there are in a run of so many steps: before it, on the way and at its end."""
-    return 2 + ((steps - 1) // _interval(every, steps) if every else 0)
-
-
-def seconds_of(call: Callable[[], object]) -> float:
-    """What a call takes, in the middle of three after a first one; of one where it is long."""
-    found: list[float] = []
-    call()
-    while len(found) < 3 and sum(found) < _LONG:
-        began = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - began)
-    return median(found)
-
-
 class KeepBest(TrainerCallback):
-    """Says how far a training is, evaluates on the way, and keeps the weights of the best evaluation, in memory.
-
-    What `evaluate` says of the weights before training is for comparison: these are never kept.
+    """Logs a training, and goes back to the weights of its best evaluation at the end; they are kept in memory.
 
     Args:
-        task: an `Embeddings`, which evaluates and says which score judges.
-        encoder: whose weights are kept.
-        every: steps between evaluations; below 1 a share of the run; 0 only at the end.
-        enabled: whether this process evaluates.
-        log: is told of steps, losses and evaluations.
+        task: an `Embeddings`, whose `scores` are those of the evaluation that was last made.
+        log: a `RunLog`, told of steps, losses and evaluations.
     """
 
-    def __init__(self, task: Any, encoder: Any, *, every: float, enabled: bool, log: Log) -> None:
-        self.task, self.encoder, self.every, self.enabled, self.log = task, encoder, every, enabled, log
+    def __init__(self, task: Any, log: Any) -> None:
+        self.task, self.log = task, log
         self.best, self.best_step, self.weights = -math.inf, 0, dict[str, Tensor]()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **parts: Any) -> None:
-        """Hand on what the trainer says of its last steps; what it says in the end is left out."""
+        """Hand on what the trainer says of its last steps; what it says of evaluations and at the end is left out."""
         if "loss" in (logs or {}):
             self.log.record({"step": state.global_step, **logs})
 
     def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """Evaluate when it is time; the last step is `finish`'s."""
+        """Show how far training is."""
         self.log.advance(state.global_step / state.max_steps, step=state.global_step)
-        is_due = self.every and state.global_step % _interval(self.every, state.max_steps) == 0
-        if self.enabled and is_due and state.global_step < state.max_steps:
-            self._judge(state.global_step)
 
-    def evaluate(self, step: int) -> dict[str, float]:
-        """Scores of the encoder as it is, which are logged."""
-        scores = self.task.evaluate_encoder(self.encoder)
-        self.log.evaluation({"step": step, **{f"eval_{name}": value for name, value in scores.items()}})
-        return scores
+    def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **parts: Any) -> None:
+        """Log the scores; keep the weights where they are the best, of equal ones the last."""
+        if not state.is_world_process_zero:
+            return
+        step, value = state.global_step, self.task.scores()[self.task.metric]
+        self.log.evaluation({"step": step, **_named("eval", self.task.scores())})
+        if value > self.best or (value == self.best and step == state.max_steps):
+            self.best, self.best_step = value, step
+            self.weights = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
 
-    def _judge(self, step: int) -> dict[str, float]:
-        scores = self.evaluate(step)
-        if scores[self.task.metric] > self.best:
-            self.best, self.best_step = scores[self.task.metric], step
-            self.weights = {name: value.detach().clone() for name, value in self.encoder.state_dict().items()}
-        return scores
+    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **parts: Any) -> None:
+        """Go back to the best weights, and evaluate them."""
+        if self.weights and self.best_step != state.global_step:
+            self.log.say(f"the weights of step {self.best_step:,} are kept: {self.task.metric} {self.best:.4f}")
+            model.load_state_dict(self.weights)
+            self.task.evaluate_encoder(model)
 
-    def finish(self, step: int) -> dict[str, float]:
-        """Evaluate the last weights, go back to the best ones, and return the scores of these."""
-        last = self._judge(step)
-        if last[self.task.metric] >= self.best:
-            return last
-        self.log.say(f"the weights of step {self.best_step:,} are kept: {self.task.metric} {self.best:.4f}")
-        self.encoder.load_state_dict(self.weights)
-        return self.task.evaluate_encoder(self.encoder)
+
+def make_trainer(
+    task: Embeddings,
+    encoder: Any,
+    *,
+    output_dir: str,
+    batch_size: int,
+    max_steps: int | None = None,
+    max_epochs: float = 3.0,
+    eval_steps: float = 0.2,
+    learning_rate: float = 3e-4,
+    warmup_steps: float = 0.06,
+    seed: int = 0,
+    bf16: bool = False,
+    num_processes: int = 1,
+) -> Any:
+    """The trainer of sentence-transformers, with a loss for the rows; `task` evaluates on the way and at the end.
+
+    Args:
+        encoder: a `SentenceTransformer`, trained in place.
+        output_dir: where the trainer keeps what it wants to keep for itself.
+        batch_size: rows in one step, over all processes.
+        warmup_steps, eval_steps: steps, or below 1 shares of the run; `eval_steps` 0: only at the end.
+        num_processes: how many train together.
+
+    Raises:
+        InputError: the batch cannot be divided, or sentence-transformers is not installed.
+    """
+    library = optional_module("sentence_transformers", extra="embeddings")
+    losses, evaluation = (
+        optional_module(f"{_MODULE}.{name}", extra="embeddings") for name in ("losses", "evaluation")
+    )
+    if batch_size % num_processes:
+        raise InputError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")
+    steps = max_steps or math.ceil(max_epochs * math.ceil(len(task.train_rows) / batch_size))
+    on_cpu = not torch.accelerator.is_available()
+    arguments = library.SentenceTransformerTrainingArguments(
+        output_dir=output_dir,
+        per_device_train_batch_size=batch_size // num_processes,
+        max_steps=steps,
+        learning_rate=learning_rate,
+        warmup_steps=warmup_steps,
+        lr_scheduler_type="linear",
+        seed=seed,
+        bf16=bf16,
+        use_cpu=on_cpu,
+        ddp_backend="gloo" if on_cpu and num_processes > 1 else None,
+        # A text that comes twice in a batch would be a wrong text for itself.
+        batch_sampler="batch_sampler" if task.kind == SCORED else "no_duplicates",
+        eval_strategy="steps",
+        eval_steps=(int(eval_steps) if eval_steps >= 1 else max(1, round(eval_steps * steps)))
+        if eval_steps
+        else steps,
+        **_QUIET,
+    )
+
+    judged = {"__call__": lambda self, *args, **parts: dict(task.evaluate_encoder(encoder))}
+    # Their card, which takes a while and shows bars of its own, is not written.
+    without_card = {"add_model_card_callback": lambda self, defaults: None}
+    trainer = type("Trainer", (library.SentenceTransformerTrainer,), without_card)(
+        model=encoder,
+        args=arguments,
+        train_dataset=task.dataset(),
+        evaluator=type("Evaluator", (evaluation.SentenceEvaluator,), judged)(),
+        loss=getattr(losses, LOSSES[task.kind])(encoder),
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def train_encoder(task: Embeddings, encoder: Any, *, log: Any, **options: Any) -> dict[str, float]:
+    """Train an encoder, in place, and keep its best weights.
+
+    Args:
+        log: a `RunLog`.
+        options: see `make_trainer`.
+
+    Returns:
+        What results.json says: scores before (`start_`) and after (`eval_`), of a method without a model
+        (`baseline_`), steps and seconds. The task's `records` are those of the weights that were kept.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer(task, encoder, output_dir=folder, **options)
+        trainer.add_callback(KeepBest(task, log))
+        start = task.evaluate_encoder(encoder) if trainer.is_world_process_zero() else {}
+        log.evaluation({"step": 0, **_named("eval", start)})
+        began = time.perf_counter()
+        trainer.train()
+        seconds = time.perf_counter() - began
+    scores = {**_named("eval", task.scores()), **_named("start", start), **_named("baseline", task.baseline())}
+    return {**scores, "steps": trainer.state.global_step, "train_seconds": round(seconds, 2)}
+
+
+def _named(part: str, scores: Mapping[str, float]) -> dict[str, float]:
+    return {f"{part}_{name}": value for name, value in scores.items()}
+
+
+def expected_of(task: Embeddings, encoder: Any, **options: Any) -> tuple[tuple[int, float], tuple[int, float]]:
+    """What training would do: how many steps and evaluations, and the seconds of each, measured once."""
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer(task, encoder, output_dir=folder, **options)
+        batch = next(iter(trainer.get_train_dataloader()))
+    steps = trainer.args.max_steps
+
+    def learn() -> None:
+        with trainer.compute_loss_context_manager():
+            loss = trainer.compute_loss(encoder.train(), batch)
+        loss.backward()
+        encoder.zero_grad(set_to_none=True)
+        float(loss.detach())  # a GPU is waited for
+
+    learn()  # the first one takes longer
+    evaluations = 1 + math.ceil(steps / trainer.args.eval_steps)
+    return (steps, _seconds(learn)), (evaluations, _seconds(lambda: task.evaluate_encoder(encoder)))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
 
 
 _CARD = """\
@@ -156,50 +234,48 @@ vectors = encoder.encode(["a text", "another text"])
 print(encoder.similarity(vectors, vectors))
 ```
 
-| held out | this model | before training | without a model |
-|---|---|---|---|
-{rows}
+{scores}
 
-{facts}
+- made from: `{base}`
+- data: {rows:,} rows of `{train_file}` to learn from, {held_out:,} {eval_file} held out
+- options: `{options}`
+- command: `{command}`
+- versions: {versions}
 """
 
 
 def save_encoder(
-    encoder: Any,
-    *,
-    results: Mapping[str, float],
-    facts: Mapping[str, Any],
-    output_dir: Path | str,
+    task: Embeddings, encoder: Any, *, results: Mapping[str, float], model: str, data: EmbeddingArguments
 ) -> None:
-    """Write the encoder and its model card, whole or not at all.
+    """Write the encoder and its model card to `--output_dir`, whole or not at all.
 
     Args:
-        results: what `Embeddings.train` returned, for the card.
-        facts: what else the card says, by name: data, command, versions.
+        results: what `train_encoder` returned, for the card.
+        model: what it was made from.
+        data: the options, for the card.
 
     Raises:
         StorageError: the folder cannot be written.
     """
-    folder = Path(output_dir)
+    folder = Path(data.output_dir)
     hidden = folder / f".model.{os.getpid()}"
-    names = [name.removeprefix("eval_") for name in results if name.startswith("eval_")]
     rows = [
-        " | ".join(
-            [
-                f"| {name}",
-                *(f"{results.get(f'{part}_{name}', math.nan):.4f}" for part in ("eval", "start", "baseline")),
-            ]
-        )
-        + " |"
-        for name in names
+        [name, *(results.get(f"{part}_{name}") for part in ("eval", "start", "baseline"))] for name in task.scores()
     ]
-    config = getattr(encoder, "config", None)
+    libraries = (f"{name} {version(name)}" for name in ("torch", "transformers", "sentence-transformers"))
     card = _CARD.format(
         title=folder.name,
-        size=len(encoder.encode("a", show_progress_bar=False)),
-        trust=", trust_remote_code=True" if getattr(config, "auto_map", None) else "",
-        rows="\n".join(rows),
-        facts="\n".join(f"- {name}: {value}" for name, value in facts.items()),
+        size=encoder.get_embedding_dimension(),
+        trust=", trust_remote_code=True" if getattr(getattr(encoder, "config", None), "auto_map", None) else "",
+        scores="\n".join(markdown_table(["held out", "this model", "before training", "without a model"], rows)),
+        base=without_places(model),
+        rows=task.num_examples,
+        train_file=without_places(str(data.train_file)),
+        held_out=task.num_eval_examples,
+        eval_file=f"`{without_places(data.eval_file)}`" if data.eval_file else "of the same",
+        options=without_places(json.dumps({name: value for name, value in used(data).items() if value is not None})),
+        command=shown_command(),
+        versions=", ".join([f"Python {sys.version.split()[0]}", *libraries]),
     )
     try:
         encoder.save_pretrained(str(hidden), create_model_card=False)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
 from lacuna.tasks import labels
-from lacuna.tasks.metrics import classification_metrics, correlation_metrics, multi_label_metrics
+from lacuna.tasks.metrics import classification_metrics, measure
 from lacuna.tasks.rows import Row, some_of
 from lacuna.tasks.tables import Matrix, Points, Table
 
@@ -293,8 +293,8 @@ class SeveralLabels:
         return self._metrics([record["prediction"] for record in records], [record["label"] for record in records])
 
     def _metrics(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
-        return multi_label_metrics(
-            predictions=self._rows(predictions).tolist(), references=self._rows(references).tolist()
+        return measure(
+            "multi_label", predictions=self._rows(predictions).tolist(), references=self._rows(references).tolist()
         )
 
     def baseline(self, train: Sequence[list[int]], held_out: Sequence[list[int]]) -> dict[str, float]:
@@ -383,7 +383,7 @@ class Number:
 
     def _metrics(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
         off = math.fsum(abs(a - b) for a, b in zip(predictions, references, strict=True)) / max(len(references), 1)
-        return {**correlation_metrics(predictions=predictions, references=references), "mean_absolute_error": off}
+        return {**measure("correlation", predictions=predictions, references=references), "mean_absolute_error": off}
 
     def baseline(self, train: Sequence[float], held_out: Sequence[float]) -> dict[str, float]:
         """Always the mean of the training numbers."""

@@ -6,6 +6,7 @@ softmax. Questions may have different numbers of choices.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lacuna.common.errors import InputError
 from lacuna.tasks.choices import Problem, find_reading, guess_columns, read_labels, read_problems
-from lacuna.tasks.features import model_inputs, pad_inputs, tokenizer_inputs
-from lacuna.tasks.rows import as_rows
+from lacuna.tasks.features import model_inputs, pad_inputs, records, tokenize
 from lacuna.tasks.splits import split_groups
 from lacuna.tasks.tables import Matrix, Points, Table
 from lacuna.tasks.task import Inputs, Task
 
-_TOKENIZE_AT_ONCE = 500
-
 
 class MultipleChoice(Task):
-    """Learning to choose; implements the loop's `Work`.
+    """Learning to choose.
 
     Args:
         train_rows: mappings, or records with `fields`, `path` and `line`.
@@ -42,7 +39,8 @@ class MultipleChoice(Task):
         InputError: a column, text or label that is missing or cannot be used; the message has its file and line.
     """
 
-    name = "multiple_choice"
+    name, objective = "multiple_choice", "fine-tuning for multiple choice"
+    auto_class = "AutoModelForMultipleChoice"
     metric = "accuracy"
     probability_note = "The probability is that of the chosen one among the choices."
 
@@ -61,18 +59,20 @@ class MultipleChoice(Task):
         eval_fraction: float = 0.1,
     ) -> None:
         super().__init__(tokenizer=tokenizer, max_length=max_length)
-        rows, eval_rows = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
-        if not rows:
-            raise InputError("there are no training rows: name a file that has some with --train_file")
+        rows, eval_rows = self.read_rows(train_rows, eval_rows)
         given = {"context": context_column, "question": question_column, "label": label_column}
         self.columns = guess_columns(rows, **given, choices=choices_columns)
-        self._note_columns(guessed=label_column is None or not choices_columns)
+        self._named = {
+            "context_column": self.columns.context,
+            "question_column": self.columns.question,
+            "choices_columns": list(self.columns.choices),
+            "label_column": self.columns.label,
+        }
+        self.note_columns(guessed=label_column is None or not choices_columns, **self._named)
         texts = [self.columns.context, self.columns.question, *self.columns.choices]
         self.note_names(rows, texts=texts, label=self.columns.label)
         train, held_out = read_problems(rows, self.columns), read_problems(eval_rows, self.columns)
         reading = find_reading(train)
-        labels = read_labels(train, reading=reading)
-        eval_labels = read_labels(held_out, reading=reading)
         self.notes.append(f"labels are read as {reading}")
         sizes = Counter(len(problem.choices) for problem in train)
         self.notes.append(
@@ -82,45 +82,29 @@ class MultipleChoice(Task):
             self.note_overlap(train=[_content(item) for item in train], held_out=[_content(item) for item in held_out])
         else:
             groups = [problem.context or problem.question for problem in train]
-            kept, out = split_groups(groups=groups, fraction=eval_fraction, seed=seed)
-            self.note_held_out(of=train, count=len(out), what="questions", more=", by context")
-            held_out, eval_labels = [train[i] for i in out], [labels[i] for i in out]
-            train, labels = [train[i] for i in kept], [labels[i] for i in kept]
-        self._train_labels, self._eval_labels = labels, eval_labels
-        self._train_problems, self._eval_problems = train, held_out
-        parts = [self._tokenize(problems, of) for problems, of in ((train, labels), (held_out, eval_labels))]
+            split = split_groups(groups=groups, fraction=eval_fraction, seed=seed)
+            train, held_out = self.hold_out(train, split, what="questions", more=", by context")
+        self._eval_problems = held_out
+        self._train_labels, self._eval_labels = (read_labels(part, reading=reading) for part in (train, held_out))
         self.note_pairs()
-        self.note_cut([int(example["sizes"].max()) for example in parts[0]], what="training questions")
-        self.set_examples(train=parts[0], held_out=parts[1])
+        examples, cut = self._examples(train, self._train_labels)
+        self.note_cut(cut, of=sum(len(example["sizes"]) for example in examples), what="questions with their choices")
+        self.set_examples(train=examples, held_out=self._examples(held_out, self._eval_labels)[0])
 
-    def _note_columns(self, *, guessed: bool) -> None:
-        named = {"context": self.columns.context, "question": self.columns.question, "label": self.columns.label}
-        parts = [f"{what} from column '{column}'" for what, column in named.items() if column is not None]
-        parts.append("choices from " + ", ".join(f"'{column}'" for column in self.columns.choices))
-        options = "--context_column, --question_column, --choices_columns and --label_column override it"
-        self.notes.append(", ".join(parts) + (f" (guessed; {options})" if guessed else ""))
-
-    def _tokenize(self, problems: Sequence[Problem], labels: Sequence[int]) -> list[Inputs]:
-        """Of each question the inputs of its choices, one after the other, `sizes` [choices] and the label."""
+    def _examples(self, problems: Sequence[Problem], labels: Sequence[int]) -> tuple[list[Inputs], int]:
+        """Of each question the inputs of its choices, one after the other, `sizes` [choices] and the label; and how
+        many choices were cut."""
+        pairs = [problem.pair(choice) for problem in problems for choice in problem.choices]
+        texts, choices = zip(*pairs, strict=True)
+        inputs, cut = tokenize(tokenizer=self.tokenizer, texts=texts, pairs=choices, max_length=self.max_length)
         examples: list[Inputs] = []
-        for start in range(0, len(problems), _TOKENIZE_AT_ONCE):
-            part = problems[start : start + _TOKENIZE_AT_ONCE]
-            pairs = [problem.pair(choice) for problem in part for choice in problem.choices]
-            encoding = self.tokenizer(
-                [first for first, _ in pairs],
-                [second for _, second in pairs],
-                truncation=True,
-                max_length=self.max_length,
-                return_attention_mask=False,
-            )
-            number = 0
-            for problem in part:
-                rows = [tokenizer_inputs(encoding, number + choice) for choice in range(len(problem.choices))]
-                number += len(rows)
-                example: Inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-                example["sizes"] = np.array([len(row["input_ids"]) for row in rows], dtype=np.int32)
-                examples.append({**example, "labels": labels[len(examples)]})
-        return examples
+        rest = iter(inputs)
+        for problem, label in zip(problems, labels, strict=True):
+            rows = list(islice(rest, len(problem.choices)))
+            example: Inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+            example["sizes"] = np.array([len(row["input_ids"]) for row in rows], dtype=np.int32)
+            examples.append({**example, "labels": label})
+        return examples, cut
 
     # What the loop asks for
 
@@ -168,26 +152,16 @@ class MultipleChoice(Task):
         """One record a question: row, label, prediction, the probability of each choice, and the loss in nats."""
         logits = self.logits(model, batch)
         losses = F.cross_entropy(logits, batch["labels"], reduction="none")
-        columns = (
-            batch["row"],
-            batch["labels"],
-            logits.argmax(dim=1),
-            losses,
-            logits.softmax(dim=1),
-            batch["choices"],
+        found = records(
+            row=batch["row"],
+            label=batch["labels"],
+            prediction=logits.argmax(dim=1),
+            loss=losses,
+            probabilities=logits.softmax(dim=1),
         )
-        return [
-            {
-                "row": row,
-                "label": label,
-                "prediction": prediction,
-                "loss": loss,
-                "probabilities": [round(probability, 6) for probability in probabilities[:count]],
-            }
-            for row, label, prediction, loss, probabilities, count in zip(
-                *(column.tolist() for column in columns), strict=True
-            )
-        ]
+        for record, count in zip(found, batch["choices"].tolist(), strict=True):
+            record["probabilities"] = [round(probability, 6) for probability in record["probabilities"][:count]]
+        return found
 
     def scores(self) -> dict[str, float]:
         """Accuracy."""
@@ -235,9 +209,7 @@ class MultipleChoice(Task):
 
     def settings(self) -> dict[str, Any]:
         """What `recipes/predict.py` needs to choose in new rows."""
-        columns = {"context_column": self.columns.context, "question_column": self.columns.question}
-        choices = {"choices_columns": list(self.columns.choices), "label_column": self.columns.label}
-        return {**super().settings(), **columns, **choices}
+        return {**super().settings(), **self._named}
 
     def tables(self) -> dict[str, Matrix | Table | Points]:
         """How often each place is right, was chosen, and was chosen where it was right."""

@@ -16,17 +16,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.features import model_inputs, pad_inputs
+from lacuna.tasks.features import model_inputs, pad_inputs, records
+from lacuna.tasks.metrics import measure
 from lacuna.tasks.questions import Question, Window, cut_windows, misaligned, read_questions
-from lacuna.tasks.rows import as_rows
 from lacuna.tasks.spans import best_spans, log_sum, trimmed
 from lacuna.tasks.splits import FEW, split_groups
 from lacuna.tasks.squad_scores import (
+    answers_with_words,
     best_over_answers,
     exact_match,
-    squad_metrics,
     squad_v2_f1,
-    squad_v2_metrics,
     token_f1,
     tuned_threshold,
 )
@@ -60,6 +59,9 @@ class QuestionAnswering(Task):
     """
 
     name, metric = "question_answering", "f1"
+    objective = "fine-tuning for question answering"
+    auto_class = "AutoModelForQuestionAnswering"
+    default_length = 384
     probability_note = (
         'The probability is that of the answer among all pieces of the context that could be one and "no answer" (an '
         "empty prediction), by a softmax over the sums of the logits of their ends."
@@ -81,13 +83,11 @@ class QuestionAnswering(Task):
         super().__init__(tokenizer=tokenizer, max_length=max_length)
         self.max_answer_length, self.num_best = max_answer_length, num_best
         self.stride = max_length // 3 if stride is None else stride
-        train = read_questions(as_rows(train_rows, part="training"))
-        held_out = read_questions(as_rows(eval_rows, part="evaluation"))
-        train, held_out = self._checked(train, held_out)
+        train, held_out = (read_questions(rows) for rows in self.read_rows(train_rows, eval_rows))
+        train = self._checked(train, held_out)
         if not held_out:
-            kept, out = split_groups(groups=[item.context for item in train], fraction=eval_fraction, seed=seed)
-            self.note_held_out(of=train, count=len(out), what="questions", more=", by context")
-            train, held_out = [train[i] for i in kept], [train[i] for i in out]
+            split = split_groups(groups=[item.context for item in train], fraction=eval_fraction, seed=seed)
+            train, held_out = self.hold_out(train, split, what="questions", more=", by context")
         self._train_questions, self._eval_questions = train, held_out
         self.may_have_none = any(not item.answers for item in (*train, *held_out))
         """Whether some questions have no answer, so that "no answer" is one."""
@@ -103,10 +103,8 @@ class QuestionAnswering(Task):
             train=[_features(window) for window in self._train_windows],
             held_out=[{**_features(window), "allowed": _allowed(window)} for window in self._eval_windows],
         )
-        self.note_overlap(
-            train=[(item.question, item.context) for item in train],
-            held_out=[(item.question, item.context) for item in held_out],
-        )
+        known = [[(item.question, item.context) for item in part] for part in (train, held_out)]
+        self.note_overlap(train=known[0], held_out=known[1])
         self.note_windows(
             [window.question for window in self._train_windows], what="training questions with their contexts"
         )
@@ -116,11 +114,9 @@ class QuestionAnswering(Task):
             f"(--max_length {max_length}, --stride {self.stride})"
         )
 
-    def _checked(self, train: list[Question], held_out: list[Question]) -> tuple[list[Question], list[Question]]:
-        """The same without training questions whose answer is elsewhere than is said; held-out ones stay, as their
-        answers are compared by their text."""
-        if not train:
-            raise InputError("there are no training questions: name a file that has some with --train_file")
+    def _checked(self, train: list[Question], held_out: list[Question]) -> list[Question]:
+        """The training questions whose answer is where the data says. Held-out ones all stay, as their answers are
+        compared by their text."""
         wrong, line = misaligned(train)
         if line:
             self.notes.append(f"left out: {line}")
@@ -133,7 +129,7 @@ class QuestionAnswering(Task):
                 f"{train[0].where if train else 'training'}: no training question has an answer: "
                 "name a file where some have with --train_file"
             )
-        return train, held_out
+        return train
 
     def _note_unanswerable(self) -> None:
         parts = {"training": self._train_questions, "held-out": self._eval_questions}
@@ -193,7 +189,7 @@ class QuestionAnswering(Task):
             for side, logits in (("start", start), ("end", end))
         ]
         null = batch["attention_mask"].argmax(dim=1)
-        best = best_spans(
+        scores, first, last, rest = best_spans(
             start=start,
             end=end,
             allowed=batch["allowed"],
@@ -201,19 +197,14 @@ class QuestionAnswering(Task):
             max_answer_length=self.max_answer_length,
             num_best=self.num_best,
         )
-        scores, firsts, lasts = (best[0], best[1] - null[:, None], best[2] - null[:, None])
-        columns = (batch["row"], (losses[0] + losses[1]) / 2, best[3], scores, firsts, lasts)
-        records = []
-        for row, loss, rest, *spans in zip(*(column.tolist() for column in columns), strict=True):
-            window = self._eval_windows[row]
-            characters = [
-                [score, *window.characters(first, last)]
-                for score, first, last in zip(*spans, strict=True)
-                if score > -math.inf
-            ]
-            record = {"row": row, "question": window.question, "loss": loss, "rest": rest, "spans": characters}
-            records.append(record)
-        return records
+        tokens = torch.stack([first, last], dim=2) - null[:, None, None]
+        found = records(row=batch["row"], loss=sum(losses) / 2, rest=rest, scores=scores, tokens=tokens)
+        for record in found:
+            window = self._eval_windows[record["row"]]
+            best = zip(record.pop("scores"), record.pop("tokens"), strict=True)
+            record["question"] = window.question
+            record["spans"] = [[score, *window.characters(*ends)] for score, ends in best if score > -math.inf]
+        return found
 
     def scores(self) -> dict[str, float]:
         """Exact match and F1 in percent over the questions of the records.
@@ -221,21 +212,18 @@ class QuestionAnswering(Task):
         Where some have no answer, the threshold is tuned on these questions first; then also the scores with and
         without an answer apart, F1 with a threshold of 0 that nobody tuned, and the threshold.
         """
-        found = {answer["id"]: answer for answer in self._answers(apply_threshold=False)}
-        texts = {str(number): answer["prediction"] for number, answer in found.items()}
-        answers = {str(number): self._eval_questions[number].answers for number in found}
+        found = self._answers(apply_threshold=False)
+        texts = [answer["prediction"] for answer in found]
+        answers = [self._eval_questions[answer["id"]].answers for answer in found]
         if not self.may_have_none:
-            return squad_metrics(predictions=texts, answers=answers)
-        no_answer = {str(number): -answer["score"] for number, answer in found.items()}
-        given = {"predictions": texts, "no_answer": no_answer, "answers": answers}
-        self.threshold = tuned_threshold(**given)
-        tuned = squad_v2_metrics(**given, threshold=self.threshold)
-        results = {"exact_match": tuned["exact"], "f1": tuned["f1"]}
-        for prefix, name in (("HasAns_", "has_answer"), ("NoAns_", "no_answer")):
-            if f"{prefix}total" in tuned:
-                results |= {f"{name}_exact_match": tuned[f"{prefix}exact"], f"{name}_f1": tuned[f"{prefix}f1"]}
-        results["untuned_f1"] = squad_v2_metrics(**given, threshold=0.0)["f1"]
-        return {**results, "no_answer_threshold": self.threshold}
+            return measure("squad", predictions=texts, references=answers)
+        no_answer = [-answer["score"] for answer in found]
+        self.threshold = tuned_threshold(texts, answers, no_answer=no_answer)
+        tuned, untuned = (
+            measure("squad_v2", predictions=texts, references=answers, no_answer=no_answer, threshold=threshold)
+            for threshold in (self.threshold, 0.0)
+        )
+        return {**tuned, "untuned_f1": untuned["f1"], "no_answer_threshold": self.threshold}
 
     def _answers(self, *, apply_threshold: bool = True) -> list[dict[str, Any]]:
         """The best span over all windows of each question in the records, with blanks around it removed.
@@ -267,12 +255,9 @@ class QuestionAnswering(Task):
 
     def _guessed(self, predictions: Sequence[str]) -> dict[str, float]:
         """Exact match and F1 of a guess for every held-out question."""
-        answers = {str(number): item.answers for number, item in enumerate(self._eval_questions)}
-        texts = {str(number): text for number, text in enumerate(predictions)}
-        if not self.may_have_none:
-            return squad_metrics(predictions=texts, answers=answers)
-        found = squad_v2_metrics(predictions=texts, no_answer=dict.fromkeys(texts, 0.0), answers=answers)
-        return {"exact_match": found["exact"], "f1": found["f1"]}
+        answers = [item.answers for item in self._eval_questions]
+        found = measure("squad_v2" if self.may_have_none else "squad", predictions=predictions, references=answers)
+        return {name: found[name] for name in ("exact_match", "f1")}
 
     def baseline(self) -> dict[str, float]:
         """For each metric the best of two or three guesses that need no model.
@@ -324,7 +309,7 @@ class QuestionAnswering(Task):
     def _marks(self, prediction: str, answers: Sequence[str]) -> tuple[float, float]:
         """Exact match and F1 of one question, from 0 to 1."""
         if self.may_have_none:
-            answers = [text for text in answers if exact_match(text, "") == 0] or [""]
+            answers = answers_with_words(answers)
         overlap = squad_v2_f1 if self.may_have_none else token_f1
         return best_over_answers(exact_match, prediction, answers), best_over_answers(overlap, prediction, answers)
 

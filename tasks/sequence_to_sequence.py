@@ -2,25 +2,24 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lacuna.common.errors import InputError
+from lacuna.tasks.features import IGNORED, records
 from lacuna.tasks.metrics import generation_metrics
 from lacuna.tasks.pairs import TextPair, guess_columns, read_pairs, unfold
-from lacuna.tasks.rows import as_rows
 from lacuna.tasks.splits import split_groups
 from lacuna.tasks.tables import Matrix, Points, Table, groups
 from lacuna.tasks.task import Inputs, Task
-from lacuna.tasks.writing import IGNORED, Writer
+from lacuna.tasks.writing import Writer, resolve_lengths, writes_with
 
 
 class SequenceToSequence(Task):
-    """Learning to write a text from another one; implements the loop's `Work`.
+    """Learning to write a text from another one.
 
     A model is judged by chrF, which also tells apart models that hardly get a word right.
 
@@ -42,7 +41,8 @@ class SequenceToSequence(Task):
         InputError: a column or text that is missing or cannot be used; the message has its file and line.
     """
 
-    name = "sequence_to_sequence"
+    name, objective = "sequence_to_sequence", "fine-tuning from one text to another"
+    writes = True
     metric = "chrf"
     mistakes_heading = "The {count} surest texts that are not as they should be"
     probability_note = "The probability is the geometric mean of those of the tokens that were written."
@@ -65,6 +65,8 @@ class SequenceToSequence(Task):
         eval_fraction: float = 0.1,
     ) -> None:
         super().__init__(tokenizer=tokenizer, max_length=max_length)
+        self.max_target_length = max_target_length
+        self.auto_class = writes_with(config)
         self.writer = Writer(
             tokenizer=tokenizer,
             config=config,
@@ -73,50 +75,52 @@ class SequenceToSequence(Task):
             num_beams=num_beams,
             source_prefix=source_prefix,
         )
-        rows = unfold(as_rows(train_rows, part="training"))
-        if not rows:
-            raise InputError("there are no training rows: name a file that has some with --train_file")
+        rows, eval_rows = (unfold(part) for part in self.read_rows(train_rows, eval_rows))
         self.source_column, self.target_column = guess_columns(rows, source=source_column, target=target_column)
-        how = "" if source_column and target_column else " (guessed; --source_column and --target_column override it)"
-        self.notes.append(
-            f"source from column '{self.source_column}', target from '{self.target_column}'{how}"
-            if files is None
-            else f"source from {files[0]}, target from {files[1]}, line by line"
-        )
+        self._columns = {"source_column": self.source_column, "target_column": self.target_column}
+        if files is None:
+            self.note_columns(guessed=not (source_column and target_column), **self._columns)
+        else:
+            self.notes.append(f"source from {files[0]}, target from {files[1]}, line by line")
         self.note_names(rows, texts=[self.source_column, self.target_column])
-        columns = {"source": self.source_column, "target": self.target_column}
-        train = read_pairs(rows, **columns)
-        held_out = read_pairs(unfold(as_rows(eval_rows, part="evaluation")), **columns)
+        train, held_out = (
+            read_pairs(part, source=self.source_column, target=self.target_column) for part in (rows, eval_rows)
+        )
         if held_out:
             known = [[(pair.source, pair.target) for pair in part] for part in (train, held_out)]
             self.note_overlap(train=known[0], held_out=known[1])
         else:
-            sources = [pair.source for pair in train]
-            kept, out = split_groups(groups=sources, fraction=eval_fraction, seed=seed)
-            self.note_held_out(of=train, count=len(out), what="pairs")
-            train, held_out = [train[i] for i in kept], [train[i] for i in out]
+            split = split_groups(groups=[pair.source for pair in train], fraction=eval_fraction, seed=seed)
+            train, held_out = self.hold_out(train, split, what="pairs")
         self._eval_pairs = held_out
-        learnt = self._examples(train, note=True)
-        asked = self._examples(held_out)
-        self._eval_sources = [example.pop("source") for example in asked]
-        for example in learnt:
-            del example["source"]
-        self.set_examples(train=learnt, held_out=asked)
+        examples, _, *cut = self._examples(train)
+        for count, what, option in zip(cut, ("sources", "targets"), ("max_length", "max_target_length"), strict=True):
+            self.note_cut(count, of=len(train), what=what, option=option)
+        asked, self._eval_sources, *_ = self._examples(held_out)
+        self.set_examples(train=examples, held_out=asked)
 
-    def _examples(self, pairs: Sequence[TextPair], *, note: bool = False) -> list[Inputs]:
-        """Examples with what is read before writing, "source"."""
+    @classmethod
+    def resolve(cls, data: Any, *, config: Any, tokenizer: Any) -> dict[str, Any]:
+        """What the model decides: how it writes, and how much fits into it."""
+        writes_with(config)
+        source, target = resolve_lengths(
+            source=data.max_length, target=data.max_target_length, config=config, tokenizer=tokenizer
+        )
+        files = (data.train_file, data.train_target_file) if data.train_target_file else None
+        return {"config": config, "files": files, "max_length": source, "max_target_length": target}
+
+    @classmethod
+    def rows(cls, data: Any, part: str, read: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+        """The pairs of a file, or of two; `read` takes both."""
+        file = getattr(data, f"{part}_file")
+        return read(file, getattr(data, f"{part}_target_file")) if file else []
+
+    def _examples(self, pairs: Sequence[TextPair]) -> tuple[list[Inputs], list[Inputs], int, int]:
+        """Examples, what is read of each before writing, and how many sources and targets were cut."""
         sources, cut_sources = self.writer.sources([pair.source for pair in pairs])
         targets, cut_targets = self.writer.targets([pair.target for pair in pairs])
-        cut = (("sources", cut_sources, "max_length"), ("targets", cut_targets, "max_target_length"))
-        for what, count, option in cut if note else ():
-            share = (
-                f"{count / len(pairs):.1%} of the training {what} are" if count else f"none of the training {what} is"
-            )
-            self.notes.append(f"{share} cut to --{option} {getattr(self.writer, option)}")
-        return [
-            {**self.writer.example(source, target), "source": source}
-            for source, target in zip(sources, targets, strict=True)
-        ]
+        examples = [self.writer.example(*both) for both in zip(sources, targets, strict=True)]
+        return examples, sources, cut_sources, cut_targets
 
     # What the loop asks for
 
@@ -140,29 +144,18 @@ class SequenceToSequence(Task):
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """One record a pair: row, nats and tokens of its target, what the model writes, and how sure it is of that."""
         nats, counts = self.writer.nats(model, batch)
-        rows = batch["row"].tolist()
-        sources = [self._eval_sources[row] for row in rows]
+        sources = [self._eval_sources[row] for row in batch["row"].tolist()]
         prompts = {name: value.to(nats.device) for name, value in self.writer.prompts(sources).items()}
         written = self.writer.write(model, prompts)
         sure = self.writer.sureness(model, sources, written)
-        columns = (rows, nats.tolist(), counts.tolist(), written, sure)
-        return [
-            {
-                "row": row,
-                "nats": loss,
-                "tokens": count,
-                "prediction": self.writer.text(ids),
-                "ended": self.writer.end in ids,
-                "probability": round(probability, 6),
-            }
-            for row, loss, count, ids, probability in zip(*columns, strict=True)
-        ]
-
-    def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
-        """The mean loss of a token in nats, and `scores`, over all records, in any order."""
-        self.records = sorted(records, key=lambda record: record["row"])
-        tokens = sum(record["tokens"] for record in self.records)
-        return {"loss": math.fsum(record["nats"] for record in self.records) / max(tokens, 1), **self.scores()}
+        return records(
+            row=batch["row"],
+            loss=nats,
+            tokens=counts,
+            prediction=[self.writer.text(ids) for ids in written],
+            ended=[self.writer.end in ids for ids in written],
+            probability=[round(probability, 6) for probability in sure],
+        )
 
     def scores(self) -> dict[str, float]:
         """BLEU, chrF and ROUGE from 0 to 100, and the share of texts that came to an end."""
@@ -216,8 +209,7 @@ class SequenceToSequence(Task):
             "max_target_length": self.writer.max_target_length,
             "num_beams": self.writer.num_beams,
             "source_prefix": self.writer.source_prefix,
-            "source_column": self.source_column,
-            "target_column": self.target_column,
+            **self._columns,
         }
 
     def show(self, example: Inputs) -> list[str]:

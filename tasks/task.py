@@ -1,16 +1,19 @@
-"""What all tasks have in common: examples of a data set, what was last summarized, and what people are shown of it."""
+"""What all tasks have in common: how they are made from options, what the loop asks for, and what people are shown."""
 
+import inspect
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Self
 
 from torch import Tensor
 
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
 from lacuna.tasks.features import by_length
-from lacuna.tasks.rows import Row, doubtful_names, some_of
+from lacuna.tasks.models import resolve_max_length
+from lacuna.tasks.rows import Row, as_rows, doubtful_names, some_of
 from lacuna.tasks.splits import scarce_labels
 from lacuna.tasks.tables import Matrix, Points, Table
 
@@ -27,9 +30,19 @@ class Task(Work):
 
     name: str
     """As in `task.json`, by which `recipes/predict.py` knows what a model does."""
+    objective: str
+    """What a model is trained by, in words."""
+    auto_class: str
+    """The Auto class of the head."""
     metric: str
     """The one of `scores` that judges a model."""
     greater_is_better = True
+    default_length = 256
+    """`--max_length` where it is not given and the model takes as many tokens."""
+    writes = False
+    """Whether the model is to go on with texts, so that a decoder wants its padding on the left."""
+    label_names: list[str] | None = None
+    """The labels in the order of the model's outputs, where it has any."""
     mistakes_heading = "The {count} most confident mistakes"
     """What the report calls the first of `mistakes`."""
     probability_note = ""
@@ -48,18 +61,107 @@ class Task(Work):
         """What `evaluate` returned of every held-out example, in the order of the data."""
         self.set_examples(train=[], held_out=[])
 
+    @classmethod
+    def from_arguments(
+        cls,
+        data: Any,
+        *,
+        tokenizer: Any,
+        config: Any,
+        seed: int,
+        read: Callable[..., Sequence[Any]],
+        builtin: Callable[[], Sequence[Any]] | None = None,
+    ) -> Self:
+        """The task of parsed options: each option of the name of a parameter of the class is handed to it.
+
+        Args:
+            data: the options of the data, such as `ClassificationArguments`.
+            tokenizer: the tokenizer of the model.
+            config: the model's configuration.
+            seed: decides the held-out part.
+            read: file -> its rows.
+            builtin: the training rows where no file is named.
+
+        Raises:
+            InputError: options or rows that cannot be used.
+        """
+        parameters = inspect.signature(cls).parameters
+        options = {each.name: getattr(data, each.name) for each in fields(data) if each.name in parameters}
+        options |= cls.resolve(data, config=config, tokenizer=tokenizer)
+        train = builtin() if builtin is not None and data.train_file is None else cls.rows(data, "train", read)
+        options |= {"train_rows": train, "eval_rows": cls.rows(data, "eval", read)}
+        return cls(tokenizer=tokenizer, **{**options, "seed": seed})
+
+    @classmethod
+    def resolve(cls, data: Any, *, config: Any, tokenizer: Any) -> dict[str, Any]:
+        """Parameters that the model decides, or has a say in."""
+        asked, default = data.max_length, cls.default_length
+        return {"max_length": resolve_max_length(asked=asked, default=default, config=config, tokenizer=tokenizer)}
+
+    @classmethod
+    def rows(cls, data: Any, part: str, read: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+        """The rows of `--train_file` or `--eval_file`; none where it is not named."""
+        file = getattr(data, f"{part}_file")
+        return read(file) if file else []
+
+    def head_options(self, data: Any) -> dict[str, Any]:
+        """What `load_model` is told of the head."""
+        return {} if self.label_names is None else {"label_names": self.label_names}
+
+    # Reading rows
+
+    def read_rows(self, train_rows: Sequence[Any], eval_rows: Sequence[Any]) -> tuple[list[Row], list[Row]]:
+        """Training and held-out rows.
+
+        Raises:
+            InputError: there is nothing to learn from.
+        """
+        train, held_out = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
+        if not train:
+            raise InputError("there are no training rows: name a file that has some with --train_file")
+        return train, held_out
+
     def set_examples(self, *, train: Sequence[Inputs], held_out: Sequence[Inputs]) -> None:
         """Take the examples; those held out are evaluated from the shortest to the longest, with little padding."""
         self._train, self._eval = train, held_out
         self._eval_order = by_length(held_out)
         self.num_examples, self.num_eval_examples = len(train), len(held_out)
 
+    def hold_out(
+        self, items: Sequence[Any], split: tuple[list[int], list[int]], *, what: str = "rows", more: str = ""
+    ) -> tuple[list[Any], list[Any]]:
+        """Part training items, which have a `where`, by their numbers, and say how many are held out.
+
+        Args:
+            split: numbers of those that are kept and of those that are held out.
+            what: they are.
+            more: by what they were chosen.
+
+        Raises:
+            InputError: none is held out, so that nobody could say what a model has learnt.
+        """
+        kept, out = split
+        if not out:
+            why = f"no label has two of the {len(items):,} training {what}"
+            if len(items) == 1:
+                why = f"this is the only training {what.removesuffix('s')}{self.doubt_of_one(items[0])}"
+            raise InputError(
+                f"{items[0].where}: {why}, so nothing can be held out to evaluate on: add {what}, or name a file of "
+                "others with --eval_file"
+            )
+        self.notes.append(f"held out {len(out):,} of {len(items):,} training {what} for evaluation{more}")
+        return [items[number] for number in kept], [items[number] for number in out]
+
+    def doubt_of_one(self, example: Any) -> str:
+        """What may be wrong with a file that has but one example, " (...)" in a message."""
+        return ""
+
+    # What the loop asks for
+
     @property
     def lengths(self) -> list[int]:
         """Tokens of each training example, by which the loop puts examples of like length into one micro-batch."""
         return [len(example["input_ids"]) for example in self._train]
-
-    # What the loop asks for
 
     def example(self, row: int, index: int, progress: float = 0.0) -> Inputs:
         """Training example `row`; nothing in it is random, so `index` does not matter."""
@@ -70,19 +172,18 @@ class Task(Work):
         number = self._eval_order[row]
         return {**self._eval[number], "row": number}
 
-    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
-        """Inputs padded to the longest, with their targets; `row` [batch] for held-out examples."""
-        raise NotImplementedError
-
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
         """One target an example."""
         return {"examples": len(batch["input_ids"])}
 
     def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
-        """The mean loss in nats and `scores` over all records, in any order; they stay in `records`."""
+        """The mean loss in nats, and `scores`, over all records, in any order; they stay in `records`.
+
+        A record has the `loss` of its example, or the sum of those of its `tokens`.
+        """
         self.records = sorted(records, key=lambda record: record["row"])
-        loss = math.fsum(record["loss"] for record in self.records) / max(len(self.records), 1)
-        return {"loss": loss, **self.scores()}
+        count = sum(record.get("tokens", 1) for record in self.records)
+        return {"loss": math.fsum(record["loss"] for record in self.records) / max(count, 1), **self.scores()}
 
     def scores(self) -> dict[str, float]:
         """Metrics of `records`."""
@@ -143,34 +244,25 @@ class Task(Work):
         """One example in lines of text: its tokens, special ones included, and its targets."""
         return [self.tokenizer.decode(example["input_ids"])]
 
+    # Notes
+
+    def note_columns(self, *, guessed: bool, **columns: str | Sequence[str] | None) -> None:
+        """Say which columns are read; each goes by the option that names it."""
+        parts, options = [], []
+        for option, found in columns.items():
+            names = [found] if isinstance(found, str) else list(found or ())
+            options.append(f"--{option}")
+            if names:
+                what = option.removesuffix("_column").removesuffix("_columns").replace("_", " ")
+                shown = ", ".join(f"'{name}'" for name in names)
+                parts.append(f"{what} from column{'s' * (len(names) > 1)} {shown}")
+        how = f" (guessed; {', '.join(options[:-1])} and {options[-1]} override it)" if guessed else ""
+        self.notes.append(", ".join(parts) + how)
+
     def note_names(self, rows: Sequence[Row], *, texts: Sequence[str | None], label: str | None = None) -> None:
         """Warn where what names the columns of a table seems to be its first row; `texts` and `label` are columns."""
         if line := doubtful_names(rows, texts=[name for name in texts if name is not None], label=label):
             self.notes.append(line)
-
-    def note_held_out(self, *, of: Sequence[Any], count: int, what: str = "rows", more: str = "") -> None:
-        """Say how many of the training examples `of`, which have a `where`, are held out.
-
-        Args:
-            what: they are.
-            more: by what they were chosen.
-
-        Raises:
-            InputError: none is, so that nobody could say what a model has learnt.
-        """
-        if not count:
-            why = f"no label has two of the {len(of):,} training {what}"
-            if len(of) == 1:
-                why = f"this is the only training {what.removesuffix('s')}{self.doubt_of_one(of[0])}"
-            raise InputError(
-                f"{of[0].where}: {why}, so nothing can be held out to evaluate on: add {what}, or name a file of "
-                "others with --eval_file"
-            )
-        self.notes.append(f"held out {count:,} of {len(of):,} training {what} for evaluation{more}")
-
-    def doubt_of_one(self, example: Any) -> str:
-        """What may be wrong with a file that has but one example, " (...)" in a message."""
-        return ""
 
     def note_overlap(self, *, train: Sequence[Any], held_out: Sequence[Any]) -> None:
         """Warn of held-out rows that are training rows too.
@@ -187,11 +279,10 @@ class Task(Work):
                 "scores are too good by them"
             )
 
-    def note_cut(self, lengths: Sequence[int], *, what: str = "training texts") -> None:
-        """Say which share is cut; `lengths` are those after cutting."""
-        cut = sum(length >= self.max_length for length in lengths)
-        share = f"{cut / len(lengths):.1%} of the {what} reach" if cut else f"none of the {what} reaches"
-        self.notes.append(f"{share} --max_length {self.max_length}{': cut there' if cut else ''}")
+    def note_cut(self, cut: int, *, of: int, what: str = "texts", option: str = "max_length") -> None:
+        """Say which share of the training texts is cut."""
+        share = f"{cut / of:.1%} of the training {what} are" if cut else f"none of the training {what} is"
+        self.notes.append(f"{share} cut to --{option} {getattr(self, option)}")
 
     def note_windows(self, owners: Sequence[int], *, what: str) -> None:
         """Say which share is too long for one window; `owners` has for each window the number of its text."""

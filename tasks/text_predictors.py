@@ -7,7 +7,7 @@ import torch
 
 from lacuna.common.errors import InputError
 from lacuna.common.loading import missing_folder
-from lacuna.tasks.local_metric import optional_module
+from lacuna.tasks.metrics import optional_module
 from lacuna.tasks.pairs import unfold
 from lacuna.tasks.predictor import Predictor
 from lacuna.tasks.rows import Row
@@ -89,7 +89,7 @@ class WritingPredictor(Predictor):
 
     @classmethod
     def auto_class(cls, config: Any) -> str:
-        return writes_with(config, model=getattr(config, "name_or_path", ""))
+        return writes_with(config)
 
     def prepare(self, question_pipeline: Any) -> None:
         asked, trained = self.arguments, self.settings

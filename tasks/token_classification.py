@@ -4,7 +4,6 @@ Whatever way the data writes entities, the model's labels are those of IOB2, whi
 predictions are written in the way of the data.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,16 +16,15 @@ from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.classification import stratified_split
-from lacuna.tasks.features import model_inputs, pad_inputs, pad_like
+from lacuna.tasks.features import IGNORED, model_inputs, pad_inputs, pad_like, records
 from lacuna.tasks.labels import counted, note_alike
-from lacuna.tasks.metrics import classification_metrics, entity_metrics
-from lacuna.tasks.rows import as_rows, some_of
+from lacuna.tasks.metrics import classification_metrics, measure
+from lacuna.tasks.rows import some_of
 from lacuna.tasks.tables import Matrix, Points, Table
 from lacuna.tasks.tagged import Sentence, TokenWindow, cut_sentences, guess_columns, read_sentences
 from lacuna.tasks.tags import OUTSIDE, PLAIN, entities, find_scheme, irregular, join_tag, split_tag, write_tags
 from lacuna.tasks.task import Inputs, Task
 
-_IGNORED = -100
 _IN_COLUMNS = re.compile(r"\.(conllu?|txt|iob|bio)(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
 
 
@@ -51,7 +49,7 @@ def name_numbers(sentences: Sequence[Sentence], names: Sequence[str] | None) -> 
 
 
 class TokenClassification(Task):
-    """Learning to tag tokens; implements the loop's `Work`.
+    """Learning to tag tokens.
 
     Args:
         train_rows: mappings, or records with `fields`, `path` and `line`.
@@ -70,7 +68,9 @@ class TokenClassification(Task):
         InputError: a column, token or tag that is missing or cannot be used; the message has its file and line.
     """
 
-    name = "token_classification"
+    name, objective = "token_classification", "fine-tuning for token classification"
+    auto_class = "AutoModelForTokenClassification"
+    label_names: list[str]
     probability_note = "The probability is that of the least sure tag: of the sentence, and of each entity."
 
     def __init__(
@@ -89,30 +89,21 @@ class TokenClassification(Task):
     ) -> None:
         super().__init__(tokenizer=tokenizer, max_length=max_length)
         self.label_all_tokens = label_all_tokens
-        train_rows, eval_rows = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
-        if not train_rows:
-            raise InputError("there are no training rows: name a file that has some with --train_file")
-        self.tokens_column, self.tags_column = guess_columns(train_rows, tokens=tokens_column, tags=tags_column)
-        how = (
-            " (guessed; --tokens_column and --tags_column override it)" if not (tokens_column and tags_column) else ""
-        )
-        self.notes.append(f"tokens from column '{self.tokens_column}', tags from column '{self.tags_column}'{how}")
-        columns = {"tokens_column": self.tokens_column, "tags_column": self.tags_column}
-        train, held_out = (
-            name_numbers(read_sentences(rows, **columns), label_names) for rows in (train_rows, eval_rows)
-        )
+        rows = self.read_rows(train_rows, eval_rows)
+        self.tokens_column, self.tags_column = guess_columns(rows[0], tokens=tokens_column, tags=tags_column)
+        self._columns = {"tokens_column": self.tokens_column, "tags_column": self.tags_column}
+        self.note_columns(guessed=not (tokens_column and tags_column), **self._columns)
+        train, held_out = (name_numbers(read_sentences(part, **self._columns), label_names) for part in rows)
         self._choose_labels(train, label_names)
         if held_out:
             self.note_overlap(train=[item.words for item in train], held_out=[item.words for item in held_out])
         else:
-            kept, out = stratified_split(labels=self._strata(train), fraction=eval_fraction, seed=seed)
-            self.note_held_out(of=train, count=len(out), what="sentences")
-            train, held_out = [train[i] for i in kept], [train[i] for i in out]
+            split = stratified_split(labels=self._strata(train), fraction=eval_fraction, seed=seed)
+            train, held_out = self.hold_out(train, split, what="sentences")
         self._train_tags, self._eval_tags = self._normalized(train), self._normalized(held_out)
         self._train_sentences, self._eval_sentences = train, held_out
         windows = [self._windows(part) for part in (train, held_out)]
-        self._note_windows(windows[0], train)
-        self._note_scarce()
+        self._note_windows(windows[0])
         self.set_examples(
             train=self._examples(windows[0], self._train_tags), held_out=self._examples(windows[1], self._eval_tags)
         )
@@ -168,8 +159,7 @@ class TokenClassification(Task):
         if self.scheme == PLAIN:
             self.notes.append(f"{len(self.label_names)} tags without B- or I-: measured by accuracy")
             return
-        kinds = Counter(entity.type or "entities" for item in train for entity in entities(item.tags))
-        counts = some_of([f"{kind} ({count:,})" for kind, count in sorted(kinds.items())])
+        counts = some_of([f"{kind} ({count:,})" for kind, count in sorted(self._counts(train).items())])
         written = "" if self.scheme == "IOB2" else "; the model's labels are IOB2, predictions are written as the data"
         self.notes.append(f"entities written as {self.scheme}{written}: {counts}")
         odd = [(irregular(item.tags, scheme=self.scheme), item.where) for item in train]
@@ -211,30 +201,32 @@ class TokenClassification(Task):
         order = {kind: rank for rank, kind in enumerate(sorted(counts, key=lambda kind: (counts[kind], kind)), 1)}
         return [min((order[kind] for kind in found), default=0) for found in kinds]
 
+    def _counts(self, sentences: Sequence[Sentence]) -> Counter[str]:
+        """How many entities there are of each type, or words with each tag."""
+        if self.scheme == PLAIN:
+            return Counter(tag for item in sentences for tag in item.tags)
+        return Counter(entity.type or "entity" for item in sentences for entity in entities(item.tags))
+
     def _windows(self, sentences: Sequence[Sentence]) -> list[TokenWindow]:
+        words = [item.words for item in sentences]
         return cut_sentences(
-            sentences=[item.words for item in sentences],
+            sentences=words,
             tokenizer=self.tokenizer,
             max_length=self.max_length,
             all_tokens=self.label_all_tokens,
         )
 
-    def _note_windows(self, windows: Sequence[TokenWindow], sentences: Sequence[Sentence]) -> None:
+    def _note_windows(self, windows: Sequence[TokenWindow]) -> None:
+        """Say what is cut, what the model does not see, and what is hardly among the held-out sentences."""
         self.note_windows([window.sentence for window in windows], what="training sentences")
         seen = sum(len(np.unique(window.words[window.words >= 0])) for window in windows)
-        if lost := sum(len(item.words) for item in sentences) - seen:
+        if lost := sum(len(item.words) for item in self._train_sentences) - seen:
             self.notes.append(f"{lost:,} tokens are nothing to the tokenizer and get {self.default_tag!r} unseen")
-
-    def _note_scarce(self) -> None:
-        """Say which types of entities, or which tags without such, are hardly among the held-out sentences."""
-
-        def found(sentences: Sequence[Sentence]) -> Counter[str]:
-            if self.scheme == PLAIN:
-                return Counter(tag for item in sentences for tag in item.tags)
-            return Counter(entity.type or "entity" for item in sentences for entity in entities(item.tags))
-
-        what = "tokens" if self.scheme == PLAIN else "entities"
-        self.note_scarce(train=found(self._train_sentences), held_out=found(self._eval_sentences), what=what)
+        self.note_scarce(
+            train=self._counts(self._train_sentences),
+            held_out=self._counts(self._eval_sentences),
+            what="tokens" if self.scheme == PLAIN else "entities",
+        )
 
     @staticmethod
     def _examples(windows: Sequence[TokenWindow], tags: Sequence[np.ndarray]) -> list[Inputs]:
@@ -242,7 +234,7 @@ class TokenClassification(Task):
             {
                 **window.inputs,
                 "words": window.words,
-                "labels": np.where(window.words >= 0, tags[window.sentence][window.words], _IGNORED).astype(np.int32),
+                "labels": np.where(window.words >= 0, tags[window.sentence][window.words], IGNORED).astype(np.int32),
                 "sentence": window.sentence,
             }
             for window in windows
@@ -263,7 +255,7 @@ class TokenClassification(Task):
         Held-out examples add `words` [batch, length], -1 for tokens that speak for none, `sentence` and `row` [batch].
         """
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
-        batch["labels"] = pad_like(values=[item["labels"] for item in examples], batch=batch, fill=_IGNORED)
+        batch["labels"] = pad_like(values=[item["labels"] for item in examples], batch=batch, fill=IGNORED)
         if "row" in examples[0]:
             batch["words"] = pad_like(values=[item["words"] for item in examples], batch=batch, fill=-1)
             for name in ("sentence", "row"):
@@ -272,7 +264,7 @@ class TokenClassification(Task):
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
         """One target a token that counts."""
-        return {"tokens": int((batch["labels"] != _IGNORED).sum())}
+        return {"tokens": int((batch["labels"] != IGNORED).sum())}
 
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
@@ -280,7 +272,7 @@ class TokenClassification(Task):
         """Cross-entropy and accuracy of tokens, summed over the batch and divided by the tokens of the step."""
         logits = model(**model_inputs(batch)).logits.float()
         labels = batch["labels"]
-        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED, reduction="sum")
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
         correct = (logits.detach().argmax(dim=-1) == labels).sum()
         return loss / num_targets["tokens"], {"accuracy": correct / num_targets["tokens"]}
 
@@ -288,26 +280,16 @@ class TokenClassification(Task):
         """One record a window: row, sentence, its words with their labels and probabilities, nats, tokens."""
         logits = model(**model_inputs(batch)).logits.float()
         labels = batch["labels"]
-        nats = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=_IGNORED, reduction="none").sum(dim=1)
-        tokens = (labels != _IGNORED).sum(dim=1)
+        nats = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none").sum(dim=1)
+        found = records(row=batch["row"], sentence=batch["sentence"], loss=nats, tokens=(labels != IGNORED).sum(dim=1))
+        for record in found:
+            record |= {"words": [], "labels": [], "sure": []}
         rows, words, choices, probabilities = word_choices(logits, batch["words"])
-        records = [
-            {"row": row, "sentence": sentence, "nats": loss, "tokens": count, "words": [], "labels": [], "sure": []}
-            for row, sentence, loss, count in zip(
-                *(column.tolist() for column in (batch["row"], batch["sentence"], nats, tokens)), strict=True
-            )
-        ]
-        columns = (rows, words, choices, probabilities)
-        for place, word, label, probability in zip(*(column.tolist() for column in columns), strict=True):
-            for name, value in (("words", word), ("labels", label), ("sure", round(probability, 6))):
-                records[place][name].append(value)
-        return records
-
-    def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
-        """The mean loss of a token in nats, and `scores`, over all records, in any order."""
-        self.records = sorted(records, key=lambda record: record["row"])
-        tokens = sum(record["tokens"] for record in self.records)
-        return {"loss": math.fsum(record["nats"] for record in self.records) / max(tokens, 1), **self.scores()}
+        for word in records(place=rows, words=words, labels=choices, sure=probabilities):
+            record = found[word.pop("place")]
+            for name, value in word.items():
+                record[name].append(round(value, 6) if name == "sure" else value)
+        return found
 
     def _predicted(self) -> list[tuple[list[str], list[float]]]:
         """Labels of the words of each held-out sentence, and their probabilities; 0 where the model saw nothing."""
@@ -333,7 +315,7 @@ class TokenClassification(Task):
                 predictions=[self._number_of[tag] for tags in predictions for tag in tags],
                 references=[int(number) for numbers in self._eval_tags for number in numbers],
             )
-        found = entity_metrics(predictions=predictions, references=self._gold())
+        found = measure("entity_f1", predictions=predictions, references=self._gold())
         by_type = found.pop("by_type")
         return {**found, **{f"f1_{kind}": row["f1"] for kind, row in by_type.items()}}
 
@@ -380,8 +362,7 @@ class TokenClassification(Task):
         """What `recipes/predict.py` needs to tag new sentences."""
         return {
             **super().settings(),
-            "tokens_column": self.tokens_column,
-            "tags_column": self.tags_column,
+            **self._columns,
             "label_names": self.label_names,
             "label_all_tokens": self.label_all_tokens,
             "scheme": self.scheme,
@@ -392,7 +373,7 @@ class TokenClassification(Task):
         tags = [tags for tags, _ in self._predicted()]
         if self.scheme != PLAIN:
             columns = ("type", "precision", "recall", "f1", "number")
-            found = entity_metrics(predictions=tags, references=self._gold())["by_type"]
+            found = measure("entity_f1", predictions=tags, references=self._gold())["by_type"]
             rows = [[kind, *(row[name] for name in columns[1:])] for kind, row in found.items()]
             return {"Entities by type": Table(columns, rows, bars=columns[1:4])}
         counts = np.zeros((len(self.label_names), len(self.label_names)), dtype=int)
@@ -412,7 +393,7 @@ class TokenClassification(Task):
         """One example: its tokens, each that counts with its tag."""
         pieces = self.tokenizer.convert_ids_to_tokens(example["input_ids"].tolist())
         shown = [
-            piece if label == _IGNORED else f"{piece}/{self.label_names[label]}"
+            piece if label == IGNORED else f"{piece}/{self.label_names[label]}"
             for piece, label in zip(pieces, example["labels"].tolist(), strict=True)
         ]
         return [" ".join(shown)]

@@ -15,14 +15,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from lacuna.common.errors import InputError
 from lacuna.common.loading import longest_input
-from lacuna.tasks.features import LENGTH_STEP, model_inputs, pad_inputs, pad_like, tokenizer_inputs
+from lacuna.tasks.features import IGNORED, LENGTH_STEP, model_inputs, pad_inputs, pad_like, tokenize
 
-IGNORED = -100
 _TOKENIZE_AT_ONCE = 1000
 _SHORTEST = 4  # tokens of a text that special ones leave room for
 
 
-def writes_with(config: Any, *, model: str) -> str:
+def writes_with(config: Any) -> str:
     """The Auto class of a model that writes texts.
 
     Raises:
@@ -34,7 +33,7 @@ def writes_with(config: Any, *, model: str) -> str:
     only_reads = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
     if shape == "encoder" or (shape is None and only_reads):
         raise InputError(
-            f"--model {model} is an encoder ({config.model_type}), which writes no text: name a decoder "
+            f"--model {config.name_or_path} is an encoder ({config.model_type}), which writes no text: name a decoder "
             "(recipes/pretrain.py --objective clm makes one) or an encoder-decoder (--objective denoising)"
         )
     return "AutoModelForCausalLM"
@@ -111,16 +110,11 @@ class Writer:
 
     def sources(self, texts: Sequence[str]) -> tuple[list[dict[str, np.ndarray]], int]:
         """What the model reads of sources before it writes, and how many were cut."""
-        inputs: list[dict[str, np.ndarray]] = []
-        cut = 0
-        for begin in range(0, len(texts), _TOKENIZE_AT_ONCE):
-            part = [self.source_prefix + text for text in texts[begin : begin + _TOKENIZE_AT_ONCE]]
-            encoding = self.tokenizer(part, truncation=True, max_length=self.max_length, return_attention_mask=False)
-            cut += sum(bool(encoding.encodings[number].overflowing) for number in range(len(part)))
-            found = [tokenizer_inputs(encoding, number)["input_ids"] for number in range(len(part))]
-            # Segments are left out: a source is a single one, and models that write seldom know any.
-            inputs += [{"input_ids": ids if self.is_encoder_decoder else self._with_border(ids)} for ids in found]
-        return inputs, cut
+        prefixed = [self.source_prefix + text for text in texts]
+        inputs, cut = tokenize(tokenizer=self.tokenizer, texts=prefixed, max_length=self.max_length)
+        # Segments are left out: a source is a single one, and models that write seldom know any.
+        ids = [each["input_ids"] for each in inputs]
+        return [{"input_ids": each if self.is_encoder_decoder else self._with_border(each)} for each in ids], cut
 
     def _with_border(self, ids: np.ndarray) -> np.ndarray:
         return ids if len(ids) and ids[-1] == self.border else np.append(ids, self.border).astype(np.int32)
@@ -131,11 +125,9 @@ class Writer:
         cut = 0
         for begin in range(0, len(texts), _TOKENIZE_AT_ONCE):
             part = list(texts[begin : begin + _TOKENIZE_AT_ONCE])
-            if self.is_encoder_decoder:  # with the frame that its decoder knows
-                encoding = self.tokenizer(text_target=part, return_attention_mask=False, verbose=False)
-            else:
-                encoding = self.tokenizer(part, add_special_tokens=False, return_attention_mask=False, verbose=False)
-            for ids in encoding["input_ids"]:
+            # An encoder-decoder learns them with the frame that its decoder knows.
+            given = {"text_target": part} if self.is_encoder_decoder else {"text": part, "add_special_tokens": False}
+            for ids in self.tokenizer(**given, return_attention_mask=False, verbose=False)["input_ids"]:
                 if self.is_encoder_decoder and ids and ids[0] == self.start:  # the model puts it there itself
                     ids = ids[1:]
                 body = ids[:-1] if ids and ids[-1] == self.end else ids

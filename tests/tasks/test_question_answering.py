@@ -22,8 +22,8 @@ from lacuna.tasks.squad_scores import (
     best_over_answers,
     exact_match,
     normalize_answer,
+    squad_v2,
     squad_v2_f1,
-    squad_v2_metrics,
     token_f1,
     tuned_threshold,
 )
@@ -530,34 +530,26 @@ some_texts = st.sampled_from(["x", "y", "x y", "", "the", ".", "the x"])  # some
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(some_texts, st.lists(some_texts, max_size=2), st.integers(-3, 3)), min_size=1, max_size=8))
 def test_the_threshold_is_the_best_of_all(questions):
-    predictions = {str(n): text for n, (text, _, _) in enumerate(questions)}
-    no_answer = {str(n): float(value) for n, (_, _, value) in enumerate(questions)}
-    answers = {str(n): texts for n, (_, texts, _) in enumerate(questions)}
+    predictions, answers, no_answer = map(list, zip(*questions, strict=True))
 
     def score(threshold: float) -> float:
         total = 0.0
-        for key, text in predictions.items():
-            wanted = [answer for answer in answers[key] if normalize_answer(answer)] or [""]
-            given_up = no_answer[key] > threshold
-            total += float(not answers[key]) if given_up else best_over_answers(squad_v2_f1, text, wanted)
+        for text, right, value in zip(predictions, answers, no_answer, strict=True):
+            wanted = [answer for answer in right if normalize_answer(answer)] or [""]
+            total += float(not right) if value > threshold else best_over_answers(squad_v2_f1, text, wanted)
         return 100 * total / len(questions)
 
-    asked = {"predictions": predictions, "no_answer": no_answer, "answers": answers}
-    found = tuned_threshold(**asked)
+    found = tuned_threshold(predictions, answers, no_answer=no_answer)
     assert score(found) == pytest.approx(max(score(value / 2) for value in range(-20, 21)))
-    assert squad_v2_metrics(**asked, threshold=found)["f1"] == pytest.approx(score(found))
-    assert found not in no_answer.values()
+    assert squad_v2(predictions, answers, no_answer=no_answer, threshold=found)["f1"] == pytest.approx(score(found))
+    assert found not in no_answer
 
 
 def test_a_text_that_normalizes_to_nothing_costs_nothing():
     """Where the script for version 2.0 finds less, as it counts any text against a question without an answer."""
-    asked = {
-        "predictions": {"1": "the", "2": "fox", "3": "."},
-        "no_answer": {"1": 0.0, "2": 1.0, "3": 2.0},
-        "answers": {"1": [], "2": ["fox"], "3": []},
-    }
-    found = squad_v2_metrics(**asked, threshold=tuned_threshold(**asked))
-    assert found["f1"] == 100.0 and found["best_f1"] == pytest.approx(200 / 3)
+    asked, no_answer = (["the", "fox", "."], [[], ["fox"], []]), [0.0, 1.0, 2.0]
+    threshold = tuned_threshold(*asked, no_answer=no_answer)
+    assert squad_v2(*asked, no_answer=no_answer, threshold=threshold)["f1"] == 100.0
 
 
 def test_what_is_shown_of_a_window(tokenizer):
