@@ -301,13 +301,14 @@ def test_what_people_are_told(writer_tokenizers):
 
 
 def test_which_models_write():
-    assert writes_with(LacunaConfig.from_family("bart"), model="m") == "AutoModelForSeq2SeqLM"
-    assert writes_with(T5Config(), model="m") == "AutoModelForSeq2SeqLM"
-    assert writes_with(LacunaConfig.from_family("qwen3"), model="m") == "AutoModelForCausalLM"
-    assert writes_with(GPT2Config(), model="m") == "AutoModelForCausalLM"
+    for config in (LacunaConfig.from_family("bart"), T5Config()):
+        assert writes_with(config) == "AutoModelForSeq2SeqLM"
+    for config in (LacunaConfig.from_family("qwen3"), GPT2Config()):
+        assert writes_with(config) == "AutoModelForCausalLM"
     for config in (LacunaConfig.from_family("modernbert"), BertConfig()):
+        config.name_or_path = "m"
         with pytest.raises(InputError, match="--model m is an encoder"):
-            writes_with(config, model="m")
+            writes_with(config)
 
 
 def test_files_of_lines_have_no_columns_to_guess(writer_tokenizers):
