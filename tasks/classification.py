@@ -8,73 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.columns import CLASSIFICATION
 from lacuna.tasks.features import model_inputs, pad_inputs, records, tokenize
 from lacuna.tasks.heads import Head, Number, SeveralLabels, SingleLabel
 from lacuna.tasks.labels import MULTI, NUMBER, SINGLE, problem_type_of
-from lacuna.tasks.rows import Row, columns_of, some_of
+from lacuna.tasks.rows import Row, some_of
 from lacuna.tasks.tables import Matrix, Points, Table
 from lacuna.tasks.task import Inputs, Task
 
-# Names that public data sets give their columns, best guess first; a second text only counts beside its first.
-LABEL_COLUMNS = ("label", "labels", "target", "class", "category", "sentiment", "gold_label", "y", "score", "rating")
-PAIR_COLUMNS = {
-    "sentence1": "sentence2",
-    "text1": "text2",
-    "text_a": "text_b",
-    "premise": "hypothesis",
-    "question1": "question2",
-    "question": "sentence",
-    "text": "text_pair",
-}
-TEXT_COLUMNS = (
-    "text", "sentence", "sentence1", "premise", "question1", "text1", "text_a", "content", "review", "document",
-    "body", "comment", "tweet", "message", "question", "title",
-)  # fmt: skip
 HEADS: dict[str, Callable[..., Head]] = {SINGLE: SingleLabel, MULTI: SeveralLabels, NUMBER: Number}
 _SPOKEN = {SINGLE: "one label a row", MULTI: "several labels a row", NUMBER: "a number a row"}
-
-
-def guess_columns(
-    rows: Sequence[Row], *, text: str | None = None, pair: str | None = None, label: str | None = None
-) -> tuple[str, str | None, str]:
-    """The columns of the text, its second text (or None) and the label; those not given are guessed.
-
-    A guess goes by name, then by content: the longest text is the text, the one column left is the label. A second
-    text is guessed only where the first is.
-
-    Raises:
-        InputError: a given column is not there, or nothing looks like a text or a label.
-    """
-    columns, sample = columns_of(rows), rows[:200]
-    for option, given in (("--text_column", text), ("--text_pair_column", pair), ("--label_column", label)):
-        if given is not None:
-            rows[0].value(given, option=option)
-    if label is None:
-        label = next((name for name in LABEL_COLUMNS if name in columns and name not in (text, pair)), None)
-    if text is None:
-        texts = [
-            column
-            for column in columns
-            if column not in (pair, label) and all(isinstance(row.fields.get(column), str) for row in sample)
-        ]
-        if not texts:
-            raise InputError(
-                f"{rows[0].where}: no column of {rows[0].shown(columns)} holds text: name one with --text_column"
-            )
-        named = [name for name in PAIR_COLUMNS if name in texts and PAIR_COLUMNS[name] in texts]
-        named += [name for name in TEXT_COLUMNS if name in texts]
-        longest = max(texts, key=lambda column: sum(len(row.fields[column]) for row in sample))
-        text = named[0] if named else longest
-        if pair is None and PAIR_COLUMNS.get(text) in texts:
-            pair = PAIR_COLUMNS[text]
-    if label is None:
-        others = [column for column in columns if column not in (text, pair)]
-        if len(others) != 1:
-            raise InputError(
-                f"{rows[0].where}: which column of {rows[0].shown(columns)} is the label? Name it with --label_column"
-            )
-        label = others[0]
-    return text, pair, label
 
 
 def stratified_split(*, labels: Sequence[int], fraction: float, seed: int) -> tuple[list[int], list[int]]:
@@ -141,14 +84,9 @@ class Classification(Task):
     ) -> None:
         super().__init__(tokenizer=tokenizer, max_length=max_length)
         train, held_out = self.read_rows(train_rows, eval_rows)
-        self.text_column, self.text_pair_column, self.label_column = guess_columns(
-            train, text=text_column, pair=text_pair_column, label=label_column
-        )
-        self._columns = {"text_column": self.text_column, "text_pair_column": self.text_pair_column}
-        self.note_columns(
-            guessed=text_column is None or label_column is None, **self._columns, label_column=self.label_column
-        )
-        self.note_names(train, texts=list(self._columns.values()), label=self.label_column)
+        given = {"text": text_column, "pair": text_pair_column, "label": label_column}
+        self.columns = self.find_columns(CLASSIFICATION, train, **given)
+        self.text_column, self.text_pair_column, self.label_column = self.columns.values()
         if self.text_pair_column is not None:
             self.note_pairs()
         self.head = self._head(
@@ -199,8 +137,8 @@ class Classification(Task):
         Raises:
             InputError: one of them is missing or empty.
         """
-        named = [(option, column) for option, column in self._columns.items() if column is not None]
-        return tuple(row.text(column, option=f"--{option}") for option, column in named)
+        named = [(name, self.columns[name]) for name in ("text_column", "text_pair_column")]
+        return tuple(row.text(column, option=f"--{name}") for name, column in named if column is not None)
 
     def _examples(self, texts: Sequence[tuple[str, ...]], targets: Sequence[Any]) -> tuple[list[Inputs], int]:
         """The examples, and how many were cut."""
@@ -270,8 +208,7 @@ class Classification(Task):
         return {
             **super().settings(),
             "problem_type": self.problem_type,
-            **self._columns,
-            "label_column": self.label_column,
+            **self.columns,
             **self.head.settings(),
         }
 

@@ -16,9 +16,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.columns import EMBEDDINGS
 from lacuna.tasks.features import records, tokenize
 from lacuna.tasks.metrics import measure
-from lacuna.tasks.similar import KINDS, PAIRS, SCORED, TRIPLES, guess_columns, kind_of, read_together
+from lacuna.tasks.pairs import KINDS, PAIRS, SCORED, TRIPLES, Columns, kind_of, read_together
 from lacuna.tasks.splits import split_groups
 from lacuna.tasks.tables import Matrix, Points, Table
 from lacuna.tasks.task import Inputs, Task
@@ -74,20 +75,11 @@ class Embeddings(Task):
     ) -> None:
         super().__init__(tokenizer=tokenizer, max_length=max_length)
         rows, eval_rows = self.read_rows(train_rows, eval_rows)
-        self.columns = columns = guess_columns(
-            rows, first=text_column, second=text_pair_column, negative=negative_column, label=label_column
-        )
+        given = {"first": text_column, "second": text_pair_column, "negative": negative_column, "label": label_column}
+        self.columns = columns = Columns(*self.find_columns(EMBEDDINGS, rows, **given).values())
         found = kind_of(rows, columns) if kind == "auto" else kind
         if found not in KINDS:
             raise InputError(f"--kind {kind} is none of auto, {', '.join(KINDS)}")
-        self.note_columns(
-            guessed=not (text_column and text_pair_column and kind != "auto"),
-            text_column=columns.first,
-            text_pair_column=columns.second,
-            negative_column=columns.negative,
-            label_column=columns.label,
-        )
-        self.note_names(rows, texts=[columns.first, columns.second, columns.negative], label=columns.label)
         train, notes = read_together(rows, columns, kind=found)
         held_out = read_together(eval_rows, columns, kind=found)[0] if eval_rows else []
         self.kind = SCORED if found == SCORED else PAIRS if train[0].negative is None else TRIPLES

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lacuna.tasks.choices import Problem, find_reading, guess_columns, read_labels, read_problems
+from lacuna.tasks.choices import Columns, Problem, find_reading, read_labels, read_problems
+from lacuna.tasks.columns import MULTIPLE_CHOICE
 from lacuna.tasks.features import model_inputs, pad_inputs, records, tokenize
 from lacuna.tasks.splits import split_groups
 from lacuna.tasks.tables import Matrix, Points, Table
@@ -61,16 +62,8 @@ class MultipleChoice(Task):
         super().__init__(tokenizer=tokenizer, max_length=max_length)
         rows, eval_rows = self.read_rows(train_rows, eval_rows)
         given = {"context": context_column, "question": question_column, "label": label_column}
-        self.columns = guess_columns(rows, **given, choices=choices_columns)
-        self._named = {
-            "context_column": self.columns.context,
-            "question_column": self.columns.question,
-            "choices_columns": list(self.columns.choices),
-            "label_column": self.columns.label,
-        }
-        self.note_columns(guessed=label_column is None or not choices_columns, **self._named)
-        texts = [self.columns.context, self.columns.question, *self.columns.choices]
-        self.note_names(rows, texts=texts, label=self.columns.label)
+        self._named = self.find_columns(MULTIPLE_CHOICE, rows, **given, choices=choices_columns)
+        self.columns = Columns(*self._named.values())
         train, held_out = read_problems(rows, self.columns), read_problems(eval_rows, self.columns)
         reading = find_reading(train)
         self.notes.append(f"labels are read as {reading}")

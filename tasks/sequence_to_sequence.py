@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lacuna.tasks.columns import SEQUENCE_TO_SEQUENCE
 from lacuna.tasks.features import IGNORED, records
 from lacuna.tasks.metrics import generation_metrics
-from lacuna.tasks.pairs import TextPair, guess_columns, read_pairs, unfold
+from lacuna.tasks.pairs import TextPair, read_pairs, unfold
 from lacuna.tasks.splits import split_groups
 from lacuna.tasks.tables import Matrix, Points, Table, groups
 from lacuna.tasks.task import Inputs, Task
@@ -76,16 +77,11 @@ class SequenceToSequence(Task):
             source_prefix=source_prefix,
         )
         rows, eval_rows = (unfold(part) for part in self.read_rows(train_rows, eval_rows))
-        self.source_column, self.target_column = guess_columns(rows, source=source_column, target=target_column)
-        self._columns = {"source_column": self.source_column, "target_column": self.target_column}
-        if files is None:
-            self.note_columns(guessed=not (source_column and target_column), **self._columns)
-        else:
-            self.notes.append(f"source from {files[0]}, target from {files[1]}, line by line")
-        self.note_names(rows, texts=[self.source_column, self.target_column])
-        train, held_out = (
-            read_pairs(part, source=self.source_column, target=self.target_column) for part in (rows, eval_rows)
-        )
+        lines = None if files is None else f"source from {files[0]}, target from {files[1]}, line by line"
+        given = {"source": source_column, "target": target_column}
+        self.columns = self.find_columns(SEQUENCE_TO_SEQUENCE, rows, instead=lines, **given)
+        source, target = self.columns.values()
+        train, held_out = (read_pairs(part, source=source, target=target) for part in (rows, eval_rows))
         if held_out:
             known = [[(pair.source, pair.target) for pair in part] for part in (train, held_out)]
             self.note_overlap(train=known[0], held_out=known[1])
@@ -209,7 +205,7 @@ class SequenceToSequence(Task):
             "max_target_length": self.writer.max_target_length,
             "num_beams": self.writer.num_beams,
             "source_prefix": self.writer.source_prefix,
-            **self._columns,
+            **self.columns,
         }
 
     def show(self, example: Inputs) -> list[str]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
+from lacuna.tasks.columns import Layout
 from lacuna.tasks.features import by_length
 from lacuna.tasks.models import resolve_max_length
 from lacuna.tasks.rows import Row, as_rows, doubtful_names, some_of
@@ -246,23 +247,37 @@ class Task(Work):
 
     # Notes
 
-    def note_columns(self, *, guessed: bool, **columns: str | Sequence[str] | None) -> None:
-        """Say which columns are read; each goes by the option that names it."""
-        parts, options = [], []
-        for option, found in columns.items():
-            names = [found] if isinstance(found, str) else list(found or ())
-            options.append(f"--{option}")
-            if names:
-                what = option.removesuffix("_column").removesuffix("_columns").replace("_", " ")
-                shown = ", ".join(f"'{name}'" for name in names)
-                parts.append(f"{what} from column{'s' * (len(names) > 1)} {shown}")
-        how = f" (guessed; {', '.join(options[:-1])} and {options[-1]} override it)" if guessed else ""
-        self.notes.append(", ".join(parts) + how)
+    def find_columns(
+        self, layout: Layout, rows: Sequence[Row], *, instead: str | None = None, **given: Any
+    ) -> dict[str, Any]:
+        """The columns of a layout by the names of their options, such as `text_column`; and notes on them.
 
-    def note_names(self, rows: Sequence[Row], *, texts: Sequence[str | None], label: str | None = None) -> None:
-        """Warn where what names the columns of a table seems to be its first row; `texts` and `label` are columns."""
-        if line := doubtful_names(rows, texts=[name for name in texts if name is not None], label=label):
+        Args:
+            rows: the training rows.
+            instead: a note in place of that on the columns.
+            given: columns that somebody named, by their names in the layout.
+
+        Raises:
+            InputError: a given column is not there, or one that is needed was not found.
+        """
+        found = dict(zip(layout.columns, layout.find(rows, **given), strict=True))
+        named = {column.option.removeprefix("--"): found[name] for name, column in layout.columns.items()}
+        texts = {name: [one] if isinstance(one, str) else list(one or ()) for name, one in found.items()}
+        parts = []
+        for option, columns in zip(named, texts.values(), strict=True):
+            if columns:
+                what, plural = option.rsplit("_", 1)[0].replace("_", " "), "s" * (len(columns) > 1)
+                parts.append(f"{what} from column{plural} " + ", ".join(f"'{name}'" for name in columns))
+        options = [f"--{option}" for option in named]
+        guessed = any(texts[name] and not given.get(name) for name in texts)
+        how = f" (guessed; {', '.join(options[:-1])} and {options[-1]} override it)" if guessed else ""
+        self.notes.append(instead or ", ".join(parts) + how)
+        label = found.get("label")
+        if line := doubtful_names(
+            rows, texts=[one for columns in texts.values() for one in columns if one != label], label=label
+        ):
             self.notes.append(line)
+        return named
 
     def note_overlap(self, *, train: Sequence[Any], held_out: Sequence[Any]) -> None:
         """Warn of held-out rows that are training rows too.

@@ -16,12 +16,13 @@ from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.classification import stratified_split
+from lacuna.tasks.columns import TOKEN_CLASSIFICATION
 from lacuna.tasks.features import IGNORED, model_inputs, pad_inputs, pad_like, records
 from lacuna.tasks.labels import counted, note_alike
 from lacuna.tasks.metrics import classification_metrics, measure
 from lacuna.tasks.rows import some_of
 from lacuna.tasks.tables import Matrix, Points, Table
-from lacuna.tasks.tagged import Sentence, TokenWindow, cut_sentences, guess_columns, read_sentences
+from lacuna.tasks.tagged import Sentence, TokenWindow, cut_sentences, read_sentences
 from lacuna.tasks.tags import OUTSIDE, PLAIN, entities, find_scheme, irregular, join_tag, split_tag, write_tags
 from lacuna.tasks.task import Inputs, Task
 
@@ -90,10 +91,9 @@ class TokenClassification(Task):
         super().__init__(tokenizer=tokenizer, max_length=max_length)
         self.label_all_tokens = label_all_tokens
         rows = self.read_rows(train_rows, eval_rows)
-        self.tokens_column, self.tags_column = guess_columns(rows[0], tokens=tokens_column, tags=tags_column)
-        self._columns = {"tokens_column": self.tokens_column, "tags_column": self.tags_column}
-        self.note_columns(guessed=not (tokens_column and tags_column), **self._columns)
-        train, held_out = (name_numbers(read_sentences(part, **self._columns), label_names) for part in rows)
+        self.columns = self.find_columns(TOKEN_CLASSIFICATION, rows[0], tokens=tokens_column, tags=tags_column)
+        self.tags_column = self.columns["tags_column"]
+        train, held_out = (name_numbers(read_sentences(part, **self.columns), label_names) for part in rows)
         self._choose_labels(train, label_names)
         if held_out:
             self.note_overlap(train=[item.words for item in train], held_out=[item.words for item in held_out])
@@ -362,7 +362,7 @@ class TokenClassification(Task):
         """What `recipes/predict.py` needs to tag new sentences."""
         return {
             **super().settings(),
-            **self._columns,
+            **self.columns,
             "label_names": self.label_names,
             "label_all_tokens": self.label_all_tokens,
             "scheme": self.scheme,

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
 from lacuna.tasks import Classification
-from lacuna.tasks.classification import guess_columns, stratified_split
+from lacuna.tasks.classification import stratified_split
+from lacuna.tasks.columns import CLASSIFICATION
 from lacuna.tasks.rows import as_rows
 
 
@@ -56,7 +57,7 @@ def task(tokenizer, rows=ROWS, **options) -> Classification:
     ],
 )
 def test_columns_are_guessed(columns, expected):
-    assert guess_columns(as_rows([columns], part="training")) == expected
+    assert CLASSIFICATION.find(as_rows([columns], part="training")) == expected
 
 
 def test_given_columns_win(tokenizer):
@@ -69,10 +70,12 @@ def test_given_columns_win(tokenizer):
 
 
 def test_columns_that_cannot_be_told_apart():
-    with pytest.raises(InputError, match=r"which column of \['text', 'a', 'b'\] is the label.*--label_column"):
-        guess_columns(as_rows([{"text": "x", "a": 1, "b": 2}], part="training"))
-    with pytest.raises(InputError, match=r"holds text.*--text_column"):
-        guess_columns(as_rows([{"a": 1, "b": 2}], part="training"))
+    with pytest.raises(InputError, match=r"which column of \['text', 'a', 'b'\] holds the label.*--label_column"):
+        CLASSIFICATION.find(as_rows([{"text": "x", "a": 1, "b": 2}], part="training"))
+    with pytest.raises(
+        InputError, match=r"hold the text and the label\? Name them with --text_column and --label_column"
+    ):
+        CLASSIFICATION.find(as_rows([{"a": 1, "b": 2}], part="training"))
 
 
 # Labels
@@ -133,7 +136,7 @@ def test_batch_equals_the_tokenizers_own_padding(tokenizer):
     for name, value in expected.items():
         assert torch.equal(batch[name], value), name
     assert batch["labels"].tolist() == [0, 1, 0, 1, 0, 1]
-    assert any("reach --max_length 32" in note for note in work.notes)
+    assert any("are cut to --max_length 32" in note for note in work.notes)
 
 
 def test_padding_side_of_the_tokenizer_is_kept(tokenizer):
@@ -342,7 +345,7 @@ def test_what_is_shown_before_training(tokenizer):
     assert "warning: 3 of 3 held-out rows are also in the training rows (are they the same file?)" in said
     plain = task(tokenizer).describe()
     assert not any("warning" in line for line in plain)
-    assert "none of the training texts reaches --max_length 256" in plain
+    assert "none of the training texts is cut to --max_length 256" in plain
 
 
 def test_a_table_without_names_is_doubted(tokenizer):

@@ -15,10 +15,11 @@ import torch
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
 from lacuna.tasks import EmbeddingArguments
+from lacuna.tasks.columns import EMBEDDINGS
 from lacuna.tasks.embeddings import Embeddings
+from lacuna.tasks.pairs import Columns, kind_of
 from lacuna.tasks.report import write_results
 from lacuna.tasks.rows import as_rows
-from lacuna.tasks.similar import Columns, guess_columns, kind_of
 from lacuna.training.run_log import RunLog
 
 sentence_transformers = pytest.importorskip(
@@ -101,14 +102,14 @@ def task(tokenizer, rows=PAIRS, **options) -> Embeddings:
 )
 def test_what_rows_are_is_told_by_their_columns(fields, columns, kind):
     rows = as_rows([fields], part="training")
-    assert guess_columns(rows) == columns and kind_of(rows, columns) == kind
+    assert EMBEDDINGS.find(rows) == columns and kind_of(rows, columns) == kind
 
 
 def test_columns_that_are_named_win():
     rows = as_rows([{"anchor": "x", "positive": "y", "a": "z", "b": "w", "c": "v", "s": 1}], part="training")
-    found = guess_columns(rows, first="a", second="b", negative="c", label="s")
+    found = EMBEDDINGS.find(rows, first="a", second="b", negative="c", label="s")
     assert found == Columns("a", "b", "c", "s")
-    assert guess_columns(as_rows([{"a": "x", "b": "y"}], part="training"), first="b").second == "a"
+    assert EMBEDDINGS.find(as_rows([{"a": "x", "b": "y"}], part="training"), first="b")[1] == "a"
 
 
 def test_premises_make_triples_and_what_is_left_out_is_said(tokenizer):
@@ -348,7 +349,7 @@ def test_a_bad_row_is_named(tokenizer, rows, bad, message):
     ("rows", "options", "message"),
     [
         ([], {}, "no training rows.*--train_file"),
-        ([{"a": "x"}], {}, r"which of the columns \['a'\] hold the texts.*--text_pair_column"),
+        ([{"a": "x"}], {}, r"which columns of \['a'\] hold a text and one that.*--text_pair_column"),
         (PAIRS, {"kind": "triples"}, "triples need a third text.*--negative_column"),
         (PAIRS, {"kind": "scored"}, "which of .* is the label.*--label_column"),
         ([{**row, "score": 1} for row in PAIRS], {}, "every pair has the score 1.*--kind pairs"),

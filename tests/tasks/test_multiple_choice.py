@@ -13,7 +13,8 @@ from transformers import BertConfig, BertForMultipleChoice
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMultipleChoice
-from lacuna.tasks.choices import Columns, find_reading, guess_columns, numbered_columns, read_labels, read_problems
+from lacuna.tasks.choices import Columns, find_reading, read_labels, read_problems
+from lacuna.tasks.columns import MULTIPLE_CHOICE, numbered_columns
 from lacuna.tasks.multiple_choice import MultipleChoice, split_choices
 from lacuna.tasks.rows import as_rows
 
@@ -90,7 +91,7 @@ def task(tokenizer, rows=ROWS, **options) -> MultipleChoice:
     ],
 )
 def test_columns_are_guessed(fields, expected):
-    assert guess_columns(as_rows([fields], part="training")) == Columns(*expected)
+    assert MULTIPLE_CHOICE.find(as_rows([fields], part="training")) == expected
 
 
 def test_columns_that_are_named_win(tokenizer):
@@ -116,7 +117,7 @@ def test_what_a_model_sees_of_swag(tokenizer):
 def problems(answers: list[Any], choices: Any = ("2", "3", "x"), **fields: Any) -> list[Any]:
     rows = [{"question": "q", "choices": choices, "label": answer, **fields} for answer in answers]
     rows = as_rows(records(rows), part="training")
-    return read_problems(rows, guess_columns(rows))
+    return read_problems(rows, Columns(*MULTIPLE_CHOICE.find(rows)))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,7 @@ def test_what_people_are_told(tokenizer):
     )
     said = "\n".join(work.describe(1))
     assert "labels are read as a number from 0" in said and "5 questions with 2 choices, 4 questions with 3" in said
-    assert "reach --max_length 16" in said
+    assert "are cut to --max_length 16" in said
     assert json.dumps(work.settings()) and work.settings()["choices_columns"] == ["choices"]
     assert work.balance() == {"choice 0": 4, "choice 1": 5}
     assert "label balance of the examples to learn from: choice 0 4 (44.4%), choice 1 5 (55.6%)" in said
@@ -289,13 +290,17 @@ def test_a_bad_row_is_named(tokenizer, bad, message):
     ("rows", "options", "message"),
     [
         ([], {}, "no training rows.*--train_file"),
-        ([{"question": "x", "label": 1}], {}, r"which of \['question', 'label'\] hold the choices.*--choices_columns"),
+        (
+            [{"question": "x", "label": 1}],
+            {},
+            r"which column of \['question', 'label'\] holds the choices.*--choices_columns",
+        ),
         (
             [{"a": "x", "choices": ["a", "b"], "label": 1}],
             {},
             "which column of .* holds the question.*--question_column",
         ),
-        ([{"question": "x", "choices": ["a", "b"]}], {}, "which column of .* is the label.*--label_column"),
+        ([{"question": "x", "choices": ["a", "b"]}], {}, "which column of .* holds the label.*--label_column"),
         (ROWS, {"context_column": "ctx"}, r"no column 'ctx'; the columns there are .*--context_column"),
     ],
 )

@@ -656,7 +656,7 @@ def test_the_training_file_as_evaluation_file_is_told(tokenizer):
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        ([], {}, "no training questions.*--train_file"),
+        ([], {}, "no training rows.*--train_file"),
         ([GOOD, GOOD], {"max_length": 32, "stride": 30}, "--max_length 32 with --stride 30 leaves 0 tokens"),
     ],
 )
