@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.arguments import ClassificationArguments
 from lacuna.tasks.columns import CLASSIFICATION
 from lacuna.tasks.features import model_inputs, pad_inputs, records, tokenize
 from lacuna.tasks.heads import Head, Number, SeveralLabels, SingleLabel
@@ -39,65 +40,27 @@ def stratified_split(*, labels: Sequence[int], fraction: float, seed: int) -> tu
 
 
 class Classification(Task):
-    """Learning to label texts.
+    """Learning to label texts: one label each, several, or a number."""
 
-    Args:
-        train_rows: mappings, or records with `fields`, `path` and `line`.
-        eval_rows: the same, held out; empty: a seeded part of `train_rows` is held out, with the same share of every
-            label where there are labels.
-        tokenizer: a fast tokenizer with a padding token.
-        text_column, text_pair_column, label_column: column names; None: guessed, and the guess is in `notes`.
-        problem_type: what the label column holds: "single_label_classification", "multi_label_classification" or
-            "regression"; "auto": told by the values of the training rows.
-        label_separator: what stands between several labels in a text.
-        label_names: the labels in the order of the model's outputs; None: those of the training rows, sorted. Names
-            for labels that are the numbers 0, 1, ... are matched to them in order.
-        class_weights: "balanced": in training a label weighs the more the rarer it is. Scores are never weighted.
-        max_length: tokens that a text (or pair) is cut to, special tokens included.
-        seed: decides the held-out part.
-        eval_fraction: share of `train_rows` to hold out.
-
-    Raises:
-        InputError: a column, text or label that is missing or cannot be used; the message has its file and line.
-    """
-
+    options: ClassificationArguments
     name, objective = "classification", "fine-tuning for classification"
     auto_class = "AutoModelForSequenceClassification"
     label_names: list[str]
 
-    def __init__(
-        self,
-        *,
-        train_rows: Sequence[Any],
-        eval_rows: Sequence[Any] = (),
-        tokenizer: Any,
-        text_column: str | None = None,
-        text_pair_column: str | None = None,
-        label_column: str | None = None,
-        problem_type: str = "auto",
-        label_separator: str | None = None,
-        label_names: Sequence[str] | None = None,
-        class_weights: str = "none",
-        max_length: int = 256,
-        seed: int = 0,
-        eval_fraction: float = 0.1,
-    ) -> None:
-        super().__init__(tokenizer=tokenizer, max_length=max_length)
-        train, held_out = self.read_rows(train_rows, eval_rows)
-        given = {"text": text_column, "pair": text_pair_column, "label": label_column}
+    def prepare(self, train: list[Row], held_out: list[Row]) -> None:
+        asked = self.options
+        given = {"text": asked.text_column, "pair": asked.text_pair_column, "label": asked.label_column}
         self.columns = self.find_columns(CLASSIFICATION, train, **given)
         self.text_column, self.text_pair_column, self.label_column = self.columns.values()
         if self.text_pair_column is not None:
             self.note_pairs()
-        self.head = self._head(
-            train, problem_type, separator=label_separator, given=label_names, balanced=class_weights == "balanced"
-        )
+        self.head = self._head(train)
         self.metric, self.mistakes_heading = self.head.metric, self.head.mistakes_heading
         self.probability_note = self.head.probability_note
         self.problem_type, self.label_names = self.head.problem_type, self.head.names
         if not held_out:
             strata = [self.head.stratum(self.head.target(row)) for row in train]
-            split = stratified_split(labels=strata, fraction=eval_fraction, seed=seed)
+            split = stratified_split(labels=strata, fraction=asked.eval_fraction, seed=self.seed)
             how = "" if self.problem_type == NUMBER else ", of each label the same share"
             train, held_out = self.hold_out(train, split, more=how)
         self._train_targets, self._eval_targets = (list(map(self.head.target, rows)) for rows in (train, held_out))
@@ -108,24 +71,25 @@ class Classification(Task):
         self.note_scarce(train=self.balance(), held_out=self.head.balance(self._eval_targets))
         self.note_cut(cut, of=len(texts))
 
-    def head_options(self, data: Any) -> dict[str, Any]:
+    def head_options(self) -> dict[str, Any]:
         """Labels, what the label column holds, and what of an encoder is read."""
-        return {**super().head_options(data), "problem_type": self.problem_type, "pooling": data.pooling}
+        return {**super().head_options(), "problem_type": self.problem_type, "pooling": self.options.pooling}
 
     # Columns, labels and features
 
-    def _head(self, rows: Sequence[Row], asked: str, *, separator: str | None, **options: Any) -> Head:
+    def _head(self, rows: Sequence[Row]) -> Head:
         """What the label column holds, as was asked or as its values tell, with a note on it."""
+        asked, separator = self.options.problem_type, self.options.label_separator
         if separator is not None and asked not in ("auto", MULTI):
             raise InputError(
                 f"--label_separator {separator!r} is for several labels a row, and --problem_type is {asked}"
             )
-        kind = asked
+        kind: str = asked
         if asked == "auto":
             kind = problem_type_of(rows=rows, column=self.label_column, separator=separator)
-        if kind == MULTI:
-            options["separator"] = separator
-        head = HEADS[kind](rows=rows, column=self.label_column, **options)
+        more = {"separator": separator} if kind == MULTI else {}
+        balanced, given = self.options.class_weights == "balanced", self.options.label_names
+        head = HEADS[kind](rows=rows, column=self.label_column, given=given, balanced=balanced, **more)
         how = " (told by its values; --problem_type overrides it)" if asked == "auto" else ""
         names = "" if kind == NUMBER else f", {len(head.names)} in all: {some_of(head.names)}"
         self.notes += [f"column '{self.label_column}' holds {_SPOKEN[kind]}, {kind}{how}{names}", *head.notes]

@@ -16,6 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.arguments import EmbeddingArguments
 from lacuna.tasks.columns import EMBEDDINGS
 from lacuna.tasks.features import records, tokenize
 from lacuna.tasks.metrics import measure
@@ -39,49 +40,25 @@ Vectors = Callable[[Sequence[str]], Any]
 
 
 class Embeddings(Task):
-    """Learning vectors from texts that belong together; `tasks.encoders` has the training.
+    """Learning vectors from texts that belong together; all rows of a first text are held out together.
 
-    Args:
-        train_rows: mappings, or records with `fields`, `path` and `line`.
-        eval_rows: the same, held out; empty: a seeded part of `train_rows`, all rows of a first text together.
-        tokenizer: a fast tokenizer, to show what is cut.
-        kind: one of `KINDS`, or "auto": told by the columns and the values of the label.
-        text_column, text_pair_column, negative_column, label_column: column names; None: guessed, and said.
-        max_length: tokens that texts are cut to, special tokens included.
-        seed: decides the held-out part.
-        eval_fraction: share of `train_rows` to hold out.
-
-    Raises:
-        InputError: a column, text or label that is missing or cannot be used; the message has its file and line.
+    `tasks.encoders` has the training.
     """
 
+    options: EmbeddingArguments
     name, objective = "embeddings", "sentence-transformers"
     default_length = 128
 
-    def __init__(
-        self,
-        *,
-        train_rows: Sequence[Any],
-        eval_rows: Sequence[Any] = (),
-        tokenizer: Any,
-        kind: str = "auto",
-        text_column: str | None = None,
-        text_pair_column: str | None = None,
-        negative_column: str | None = None,
-        label_column: str | None = None,
-        max_length: int = 128,
-        seed: int = 0,
-        eval_fraction: float = 0.1,
-    ) -> None:
-        super().__init__(tokenizer=tokenizer, max_length=max_length)
-        rows, eval_rows = self.read_rows(train_rows, eval_rows)
-        given = {"first": text_column, "second": text_pair_column, "negative": negative_column, "label": label_column}
-        self.columns = columns = Columns(*self.find_columns(EMBEDDINGS, rows, **given).values())
-        found = kind_of(rows, columns) if kind == "auto" else kind
+    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
+        asked, kind = self.options, self.options.kind
+        given = {"first": asked.text_column, "second": asked.text_pair_column, "negative": asked.negative_column}
+        named = self.find_columns(EMBEDDINGS, train, **given, label=asked.label_column)
+        self.columns = columns = Columns(*named.values())
+        found = kind_of(train, columns) if kind == "auto" else kind
         if found not in KINDS:
             raise InputError(f"--kind {kind} is none of auto, {', '.join(KINDS)}")
-        train, notes = read_together(rows, columns, kind=found)
-        held_out = read_together(eval_rows, columns, kind=found)[0] if eval_rows else []
+        train, notes = read_together(train, columns, kind=found)
+        held_out = read_together(held_out, columns, kind=found)[0] if held_out else []
         self.kind = SCORED if found == SCORED else PAIRS if train[0].negative is None else TRIPLES
         self.metric = "spearman" if self.kind == SCORED else "mrr_at_10"
         self.mistakes_heading = (
@@ -92,7 +69,8 @@ class Embeddings(Task):
         if held_out:
             self.note_overlap(train=[item.texts for item in train], held_out=[item.texts for item in held_out])
         else:
-            split = split_groups(groups=[item.first for item in train], fraction=eval_fraction, seed=seed)
+            groups = [item.first for item in train]
+            split = split_groups(groups=groups, fraction=asked.eval_fraction, seed=self.seed)
             train, held_out = self.hold_out(train, split, more=", by first text")
         self.train_rows, self.eval_rows = train, held_out
         self._train = [{"texts": item.texts} for item in train]
@@ -101,7 +79,7 @@ class Embeddings(Task):
         self.num_examples, self.num_eval_examples = len(train), len(held_out)
         self._note_scores()
         texts = [text for item in train for text in item.texts]
-        self.note_cut(tokenize(tokenizer=tokenizer, texts=texts, max_length=max_length)[1], of=len(texts))
+        self.note_cut(tokenize(tokenizer=self.tokenizer, texts=texts, max_length=self.max_length)[1], of=len(texts))
 
     def _note_scores(self) -> None:
         if self.kind != SCORED:

@@ -45,7 +45,7 @@ def fine_tune_task(
             tokenizer=tokenizer,
             trust_remote_code=start.trust_remote_code,
             seed=seed,
-            **work.head_options(data),
+            **work.head_options(),
         )
 
     def finish(results: dict[str, float], folder: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lacuna.tasks.arguments import MultipleChoiceArguments
 from lacuna.tasks.choices import Columns, Problem, find_reading, read_labels, read_problems
 from lacuna.tasks.columns import MULTIPLE_CHOICE
 from lacuna.tasks.features import model_inputs, pad_inputs, records, tokenize
@@ -23,48 +24,20 @@ from lacuna.tasks.task import Inputs, Task
 
 
 class MultipleChoice(Task):
-    """Learning to choose.
+    """Learning to choose; whole contexts are held out."""
 
-    Args:
-        train_rows: mappings, or records with `fields`, `path` and `line`.
-        eval_rows: the same, held out; empty: a seeded part of `train_rows` is held out, whole contexts at a time.
-        tokenizer: a fast tokenizer with a padding token.
-        context_column, question_column, choices_columns, label_column: column names; None: guessed, and the guess is
-            in `notes`. `choices_columns` is one that holds lists, or one for each choice.
-        max_length: tokens that a question with one choice is cut to, special tokens included; the longer text of the
-            two is cut first.
-        seed: decides the held-out part.
-        eval_fraction: share of `train_rows` to hold out.
-
-    Raises:
-        InputError: a column, text or label that is missing or cannot be used; the message has its file and line.
-    """
-
+    options: MultipleChoiceArguments
     name, objective = "multiple_choice", "fine-tuning for multiple choice"
     auto_class = "AutoModelForMultipleChoice"
     metric = "accuracy"
     probability_note = "The probability is that of the chosen one among the choices."
 
-    def __init__(
-        self,
-        *,
-        train_rows: Sequence[Any],
-        eval_rows: Sequence[Any] = (),
-        tokenizer: Any,
-        context_column: str | None = None,
-        question_column: str | None = None,
-        choices_columns: Sequence[str] | None = None,
-        label_column: str | None = None,
-        max_length: int = 256,
-        seed: int = 0,
-        eval_fraction: float = 0.1,
-    ) -> None:
-        super().__init__(tokenizer=tokenizer, max_length=max_length)
-        rows, eval_rows = self.read_rows(train_rows, eval_rows)
-        given = {"context": context_column, "question": question_column, "label": label_column}
-        self._named = self.find_columns(MULTIPLE_CHOICE, rows, **given, choices=choices_columns)
+    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
+        asked = self.options
+        given = {"context": asked.context_column, "question": asked.question_column, "label": asked.label_column}
+        self._named = self.find_columns(MULTIPLE_CHOICE, train, **given, choices=asked.choices_columns)
         self.columns = Columns(*self._named.values())
-        train, held_out = read_problems(rows, self.columns), read_problems(eval_rows, self.columns)
+        train, held_out = read_problems(train, self.columns), read_problems(held_out, self.columns)
         reading = find_reading(train)
         self.notes.append(f"labels are read as {reading}")
         sizes = Counter(len(problem.choices) for problem in train)
@@ -75,7 +48,7 @@ class MultipleChoice(Task):
             self.note_overlap(train=[_content(item) for item in train], held_out=[_content(item) for item in held_out])
         else:
             groups = [problem.context or problem.question for problem in train]
-            split = split_groups(groups=groups, fraction=eval_fraction, seed=seed)
+            split = split_groups(groups=groups, fraction=asked.eval_fraction, seed=self.seed)
             train, held_out = self.hold_out(train, split, what="questions", more=", by context")
         self._eval_problems = held_out
         self._train_labels, self._eval_labels = (read_labels(part, reading=reading) for part in (train, held_out))
@@ -202,7 +175,7 @@ class MultipleChoice(Task):
 
     def settings(self) -> dict[str, Any]:
         """What `recipes/predict.py` needs to choose in new rows."""
-        return {**super().settings(), **self._named}
+        return {**super().settings(), **self._named, "choices_columns": list(self.columns.choices)}
 
     def tables(self) -> dict[str, Matrix | Table | Points]:
         """How often each place is right, was chosen, and was chosen where it was right."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.arguments import QuestionAnsweringArguments
 from lacuna.tasks.features import model_inputs, pad_inputs, records
 from lacuna.tasks.metrics import measure
 from lacuna.tasks.questions import Question, Window, cut_windows, misaligned, read_questions
@@ -38,26 +39,11 @@ _MOST_KINDS = 10  # of questions, by their first word
 
 
 class QuestionAnswering(Task):
-    """Learning to mark the answer to a question in its context.
+    """Learning to mark the answer to a question in its context; whole contexts are held out."""
 
-    Args:
-        train_rows: SQuAD JSON, 1.1 or 2.0, or flat rows (see `read_questions`), as mappings or as records with
-            `fields`, `path` and `line`.
-        eval_rows: the same, held out; empty: a seeded part of the training contexts is held out.
-        tokenizer: a fast tokenizer with a template for pairs and a padding token.
-        max_length: tokens of one window, question and special tokens included.
-        stride: tokens that neighbouring windows share; None: a third of `max_length`.
-        max_answer_length: most tokens of a predicted answer. With a vocabulary of 4096 made for another kind of text,
-            a model that knew everything would reach 97.2 exact match on eight articles of SQuAD with the usual 30,
-            and 99.6 with 48.
-        seed: decides the held-out part.
-        eval_fraction: share of the contexts to hold out.
-        num_best: spans that are kept of each window.
-
-    Raises:
-        InputError: a row that cannot be used (the message has its file and line), or lengths that leave no room.
-    """
-
+    options: QuestionAnsweringArguments
+    num_best = 5
+    """Spans that are kept of each window."""
     name, metric = "question_answering", "f1"
     objective = "fine-tuning for question answering"
     auto_class = "AutoModelForQuestionAnswering"
@@ -67,26 +53,14 @@ class QuestionAnswering(Task):
         "empty prediction), by a softmax over the sums of the logits of their ends."
     )
 
-    def __init__(
-        self,
-        *,
-        train_rows: Sequence[Any],
-        eval_rows: Sequence[Any] = (),
-        tokenizer: Any,
-        max_length: int = 384,
-        stride: int | None = None,
-        max_answer_length: int = 48,
-        seed: int = 0,
-        eval_fraction: float = 0.1,
-        num_best: int = 5,
-    ) -> None:
-        super().__init__(tokenizer=tokenizer, max_length=max_length)
-        self.max_answer_length, self.num_best = max_answer_length, num_best
-        self.stride = max_length // 3 if stride is None else stride
-        train, held_out = (read_questions(rows) for rows in self.read_rows(train_rows, eval_rows))
+    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
+        self.max_answer_length = self.options.max_answer_length
+        self.stride = self.max_length // 3 if self.options.stride is None else self.options.stride
+        train, held_out = read_questions(train), read_questions(held_out)
         train = self._checked(train, held_out)
         if not held_out:
-            split = split_groups(groups=[item.context for item in train], fraction=eval_fraction, seed=seed)
+            groups = [item.context for item in train]
+            split = split_groups(groups=groups, fraction=self.options.eval_fraction, seed=self.seed)
             train, held_out = self.hold_out(train, split, what="questions", more=", by context")
         self._train_questions, self._eval_questions = train, held_out
         self.may_have_none = any(not item.answers for item in (*train, *held_out))
@@ -96,7 +70,7 @@ class QuestionAnswering(Task):
         self._note_unanswerable()
         self.note_pairs()
         self._train_windows, self._eval_windows = (
-            cut_windows(questions=part, tokenizer=tokenizer, max_length=max_length, stride=self.stride)
+            cut_windows(questions=part, tokenizer=self.tokenizer, max_length=self.max_length, stride=self.stride)
             for part in (train, held_out)
         )
         self.set_examples(
@@ -111,7 +85,7 @@ class QuestionAnswering(Task):
         self.notes.append(
             f"{len(train)} questions in {len(self._train_windows)} windows to learn from, "
             f"{len(held_out)} in {len(self._eval_windows)} to evaluate on "
-            f"(--max_length {max_length}, --stride {self.stride})"
+            f"(--max_length {self.max_length}, --stride {self.stride})"
         )
 
     def _checked(self, train: list[Question], held_out: list[Question]) -> list[Question]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lacuna.tasks.arguments import SequenceToSequenceArguments
 from lacuna.tasks.columns import SEQUENCE_TO_SEQUENCE
 from lacuna.tasks.features import IGNORED, records
 from lacuna.tasks.metrics import generation_metrics
@@ -20,96 +21,68 @@ from lacuna.tasks.writing import Writer, resolve_lengths, writes_with
 
 
 class SequenceToSequence(Task):
-    """Learning to write a text from another one.
+    """Learning to write a text from another one; all pairs of a source are held out together.
 
     A model is judged by chrF, which also tells apart models that hardly get a word right.
-
-    Args:
-        train_rows: mappings, or records with `fields`, `path` and `line`.
-        eval_rows: the same, held out; empty: a seeded part of `train_rows` is held out, all rows of a source together.
-        tokenizer: a fast tokenizer with a padding token.
-        config: the model's, which says how it writes.
-        source_column, target_column: column names; None: guessed, and the guess is in `notes`.
-        files: of sources and of targets, one a line, where the training rows are from such; then no column is guessed.
-        source_prefix: stands before every source.
-        max_length, max_target_length: tokens that sources and targets are cut to, special tokens included; texts are
-            written no longer than targets.
-        num_beams: of beam search in evaluation; 1: the most probable token is taken each time.
-        seed: decides the held-out part.
-        eval_fraction: share of `train_rows` to hold out.
-
-    Raises:
-        InputError: a column or text that is missing or cannot be used; the message has its file and line.
     """
 
+    options: SequenceToSequenceArguments
     name, objective = "sequence_to_sequence", "fine-tuning from one text to another"
     writes = True
     metric = "chrf"
     mistakes_heading = "The {count} surest texts that are not as they should be"
     probability_note = "The probability is the geometric mean of those of the tokens that were written."
 
-    def __init__(
-        self,
-        *,
-        train_rows: Sequence[Any],
-        eval_rows: Sequence[Any] = (),
-        tokenizer: Any,
-        config: Any,
-        source_column: str | None = None,
-        target_column: str | None = None,
-        files: tuple[str, str] | None = None,
-        source_prefix: str = "",
-        max_length: int = 256,
-        max_target_length: int = 128,
-        num_beams: int = 1,
-        seed: int = 0,
-        eval_fraction: float = 0.1,
-    ) -> None:
-        super().__init__(tokenizer=tokenizer, max_length=max_length)
-        self.max_target_length = max_target_length
-        self.auto_class = writes_with(config)
-        self.writer = Writer(
-            tokenizer=tokenizer,
-            config=config,
-            max_length=max_length,
-            max_target_length=max_target_length,
-            num_beams=num_beams,
-            source_prefix=source_prefix,
+    def longest(self) -> int:
+        """`max_length`, and `max_target_length` with it: a decoder has to take both together."""
+        self.auto_class = writes_with(self.config)
+        length, self.max_target_length = resolve_lengths(
+            source=self.options.max_length,
+            target=self.options.max_target_length,
+            config=self.config,
+            tokenizer=self.tokenizer,
         )
-        rows, eval_rows = (unfold(part) for part in self.read_rows(train_rows, eval_rows))
-        lines = None if files is None else f"source from {files[0]}, target from {files[1]}, line by line"
-        given = {"source": source_column, "target": target_column}
-        self.columns = self.find_columns(SEQUENCE_TO_SEQUENCE, rows, instead=lines, **given)
+        return length
+
+    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
+        asked = self.options
+        self.writer = Writer(
+            tokenizer=self.tokenizer,
+            config=self.config,
+            max_length=self.max_length,
+            max_target_length=self.max_target_length,
+            num_beams=asked.num_beams,
+            source_prefix=asked.source_prefix,
+        )
+        train, held_out = unfold(train), unfold(held_out)
+        files = f"source from {asked.train_file}, target from {asked.train_target_file}, line by line"
+        self.columns = self.find_columns(
+            SEQUENCE_TO_SEQUENCE,
+            train,
+            instead=files if asked.train_target_file else None,
+            source=asked.source_column,
+            target=asked.target_column,
+        )
         source, target = self.columns.values()
-        train, held_out = (read_pairs(part, source=source, target=target) for part in (rows, eval_rows))
+        train, held_out = (read_pairs(part, source=source, target=target) for part in (train, held_out))
         if held_out:
             known = [[(pair.source, pair.target) for pair in part] for part in (train, held_out)]
             self.note_overlap(train=known[0], held_out=known[1])
         else:
-            split = split_groups(groups=[pair.source for pair in train], fraction=eval_fraction, seed=seed)
+            split = split_groups(groups=[pair.source for pair in train], fraction=asked.eval_fraction, seed=self.seed)
             train, held_out = self.hold_out(train, split, what="pairs")
         self._eval_pairs = held_out
         examples, _, *cut = self._examples(train)
         for count, what, option in zip(cut, ("sources", "targets"), ("max_length", "max_target_length"), strict=True):
             self.note_cut(count, of=len(train), what=what, option=option)
-        asked, self._eval_sources, *_ = self._examples(held_out)
-        self.set_examples(train=examples, held_out=asked)
+        judged, self._eval_sources, *_ = self._examples(held_out)
+        self.set_examples(train=examples, held_out=judged)
 
     @classmethod
-    def resolve(cls, data: Any, *, config: Any, tokenizer: Any) -> dict[str, Any]:
-        """What the model decides: how it writes, and how much fits into it."""
-        writes_with(config)
-        source, target = resolve_lengths(
-            source=data.max_length, target=data.max_target_length, config=config, tokenizer=tokenizer
-        )
-        files = (data.train_file, data.train_target_file) if data.train_target_file else None
-        return {"config": config, "files": files, "max_length": source, "max_target_length": target}
-
-    @classmethod
-    def rows(cls, data: Any, part: str, read: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+    def rows(cls, options: Any, part: str, read: Callable[..., Sequence[Any]]) -> Sequence[Any]:
         """The pairs of a file, or of two; `read` takes both."""
-        file = getattr(data, f"{part}_file")
-        return read(file, getattr(data, f"{part}_target_file")) if file else []
+        file = getattr(options, f"{part}_file")
+        return read(file, getattr(options, f"{part}_target_file")) if file else []
 
     def _examples(self, pairs: Sequence[TextPair]) -> tuple[list[Inputs], list[Inputs], int, int]:
         """Examples, what is read of each before writing, and how many sources and targets were cut."""
@@ -202,9 +175,9 @@ class SequenceToSequence(Task):
         """What `recipes/predict.py` needs to write from new sources."""
         return {
             **super().settings(),
-            "max_target_length": self.writer.max_target_length,
-            "num_beams": self.writer.num_beams,
-            "source_prefix": self.writer.source_prefix,
+            "max_target_length": self.max_target_length,
+            "num_beams": self.options.num_beams,
+            "source_prefix": self.options.source_prefix,
             **self.columns,
         }
 

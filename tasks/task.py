@@ -1,10 +1,8 @@
 """What all tasks have in common: how they are made from options, what the loop asks for, and what people are shown."""
 
-import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, Self
 
 from torch import Tensor
@@ -25,7 +23,7 @@ Inputs = dict[str, Any]
 class Task(Work):
     """Labelled data as a `Work` of the loop; a task says how its batches, its loss and its metrics are made.
 
-    A subclass reads its rows in `__init__`, calls `set_examples`, and has `collate`, `loss`, `evaluate`, `scores`,
+    A subclass reads its rows in `prepare`, and has `collate`, `loss`, `evaluate`, `scores`,
     `baseline`, `predictions`, `tables` and `settings`.
     """
 
@@ -49,78 +47,78 @@ class Task(Work):
     probability_note = ""
     """What the `probability` of `predictions` is that of, a sentence for the report."""
 
-    def __init__(self, *, tokenizer: Any, max_length: int) -> None:
+    def __init__(
+        self,
+        options: Any,
+        *,
+        train_rows: Sequence[Any],
+        eval_rows: Sequence[Any] = (),
+        tokenizer: Any,
+        config: Any = None,
+        seed: int = 0,
+    ) -> None:
         """
         Args:
+            options: those of the task's data, such as `ClassificationArguments`.
+            train_rows: mappings, or records with `fields`, `path` and `line`.
+            eval_rows: the same, held out; empty: a seeded part of `train_rows` is.
             tokenizer: a fast tokenizer with a padding token.
-            max_length: tokens that an example is cut to, special tokens included.
+            config: that of the model, which limits the length of inputs.
+            seed: decides the held-out part.
+
+        Raises:
+            InputError: options or rows that cannot be used; the message has the row's file and line.
         """
-        self.tokenizer, self.max_length = tokenizer, max_length
+        self.options, self.tokenizer, self.config, self.seed = options, tokenizer, config, seed
         self.notes: list[str] = []
         """What was guessed, left out or cut, a line each, for people."""
         self.records: list[dict[str, Any]] = []
         """What `evaluate` returned of every held-out example, in the order of the data."""
-        self.set_examples(train=[], held_out=[])
+        self.max_length = self.longest()
+        """Tokens that an example is cut to, special tokens included."""
+        train, held_out = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
+        if not train:
+            raise InputError("there are no training rows: name a file that has some with --train_file")
+        self.prepare(train, held_out)
 
     @classmethod
     def from_arguments(
         cls,
-        data: Any,
+        options: Any,
         *,
-        tokenizer: Any,
-        config: Any,
-        seed: int,
         read: Callable[..., Sequence[Any]],
         builtin: Callable[[], Sequence[Any]] | None = None,
+        **parts: Any,
     ) -> Self:
-        """The task of parsed options: each option of the name of a parameter of the class is handed to it.
+        """The task with the rows of the files that the options name.
 
         Args:
-            data: the options of the data, such as `ClassificationArguments`.
-            tokenizer: the tokenizer of the model.
-            config: the model's configuration.
-            seed: decides the held-out part.
             read: file -> its rows.
             builtin: the training rows where no file is named.
-
-        Raises:
-            InputError: options or rows that cannot be used.
+            parts: tokenizer, configuration and seed.
         """
-        parameters = inspect.signature(cls).parameters
-        options = {each.name: getattr(data, each.name) for each in fields(data) if each.name in parameters}
-        options |= cls.resolve(data, config=config, tokenizer=tokenizer)
-        train = builtin() if builtin is not None and data.train_file is None else cls.rows(data, "train", read)
-        options |= {"train_rows": train, "eval_rows": cls.rows(data, "eval", read)}
-        return cls(tokenizer=tokenizer, **{**options, "seed": seed})
+        train = builtin() if builtin is not None and options.train_file is None else cls.rows(options, "train", read)
+        return cls(options, train_rows=train, eval_rows=cls.rows(options, "eval", read), **parts)
 
     @classmethod
-    def resolve(cls, data: Any, *, config: Any, tokenizer: Any) -> dict[str, Any]:
-        """Parameters that the model decides, or has a say in."""
-        asked, default = data.max_length, cls.default_length
-        return {"max_length": resolve_max_length(asked=asked, default=default, config=config, tokenizer=tokenizer)}
-
-    @classmethod
-    def rows(cls, data: Any, part: str, read: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+    def rows(cls, options: Any, part: str, read: Callable[..., Sequence[Any]]) -> Sequence[Any]:
         """The rows of `--train_file` or `--eval_file`; none where it is not named."""
-        file = getattr(data, f"{part}_file")
+        file = getattr(options, f"{part}_file")
         return read(file) if file else []
 
-    def head_options(self, data: Any) -> dict[str, Any]:
+    def longest(self) -> int:
+        """`max_length`: what was asked for, or the default, if the model takes as much."""
+        return resolve_max_length(
+            asked=self.options.max_length, default=self.default_length, config=self.config, tokenizer=self.tokenizer
+        )
+
+    def prepare(self, train: list[Row], held_out: list[Row]) -> None:
+        """Read the rows, say what was found, and call `set_examples`."""
+        raise NotImplementedError
+
+    def head_options(self) -> dict[str, Any]:
         """What `load_model` is told of the head."""
         return {} if self.label_names is None else {"label_names": self.label_names}
-
-    # Reading rows
-
-    def read_rows(self, train_rows: Sequence[Any], eval_rows: Sequence[Any]) -> tuple[list[Row], list[Row]]:
-        """Training and held-out rows.
-
-        Raises:
-            InputError: there is nothing to learn from.
-        """
-        train, held_out = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
-        if not train:
-            raise InputError("there are no training rows: name a file that has some with --train_file")
-        return train, held_out
 
     def set_examples(self, *, train: Sequence[Inputs], held_out: Sequence[Inputs]) -> None:
         """Take the examples; those held out are evaluated from the shortest to the longest, with little padding."""

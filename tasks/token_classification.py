@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.arguments import TokenClassificationArguments
 from lacuna.tasks.classification import stratified_split
 from lacuna.tasks.columns import TOKEN_CLASSIFICATION
 from lacuna.tasks.features import IGNORED, model_inputs, pad_inputs, pad_like, records
@@ -50,55 +51,29 @@ def name_numbers(sentences: Sequence[Sentence], names: Sequence[str] | None) -> 
 
 
 class TokenClassification(Task):
-    """Learning to tag tokens.
+    """Learning to tag tokens; held-out sentences are stratified by the rarest type of entity in them."""
 
-    Args:
-        train_rows: mappings, or records with `fields`, `path` and `line`.
-        eval_rows: the same, held out; empty: a seeded part of `train_rows`, stratified by the rarest type of entity in
-            a sentence, is held out.
-        tokenizer: a fast tokenizer with a padding token.
-        tokens_column, tags_column: column names; None: guessed, and the guess is in `notes`.
-        label_names: what the numbers 0, 1, ... in the data stand for; or, where tags are text, all that may occur.
-            None: those of the training rows.
-        label_all_tokens: whether all tokens of a word are taught its tag, and together decide on it, or the first.
-        max_length: tokens of a window, special tokens included; longer sentences are cut into several.
-        seed: decides the held-out part.
-        eval_fraction: share of `train_rows` to hold out.
-
-    Raises:
-        InputError: a column, token or tag that is missing or cannot be used; the message has its file and line.
-    """
-
+    options: TokenClassificationArguments
     name, objective = "token_classification", "fine-tuning for token classification"
     auto_class = "AutoModelForTokenClassification"
     label_names: list[str]
     probability_note = "The probability is that of the least sure tag: of the sentence, and of each entity."
 
-    def __init__(
-        self,
-        *,
-        train_rows: Sequence[Any],
-        eval_rows: Sequence[Any] = (),
-        tokenizer: Any,
-        tokens_column: str | None = None,
-        tags_column: str | None = None,
-        label_names: Sequence[str] | None = None,
-        label_all_tokens: bool = False,
-        max_length: int = 256,
-        seed: int = 0,
-        eval_fraction: float = 0.1,
-    ) -> None:
-        super().__init__(tokenizer=tokenizer, max_length=max_length)
-        self.label_all_tokens = label_all_tokens
-        rows = self.read_rows(train_rows, eval_rows)
-        self.columns = self.find_columns(TOKEN_CLASSIFICATION, rows[0], tokens=tokens_column, tags=tags_column)
+    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
+        asked = self.options
+        self.label_all_tokens = asked.label_all_tokens
+        self.columns = self.find_columns(
+            TOKEN_CLASSIFICATION, train, tokens=asked.tokens_column, tags=asked.tags_column
+        )
         self.tags_column = self.columns["tags_column"]
-        train, held_out = (name_numbers(read_sentences(part, **self.columns), label_names) for part in rows)
-        self._choose_labels(train, label_names)
+        train, held_out = (
+            name_numbers(read_sentences(part, **self.columns), asked.label_names) for part in (train, held_out)
+        )
+        self._choose_labels(train, asked.label_names)
         if held_out:
             self.note_overlap(train=[item.words for item in train], held_out=[item.words for item in held_out])
         else:
-            split = stratified_split(labels=self._strata(train), fraction=eval_fraction, seed=seed)
+            split = stratified_split(labels=self._strata(train), fraction=asked.eval_fraction, seed=self.seed)
             train, held_out = self.hold_out(train, split, what="sentences")
         self._train_tags, self._eval_tags = self._normalized(train), self._normalized(held_out)
         self._train_sentences, self._eval_sentences = train, held_out

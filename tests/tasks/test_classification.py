@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
-from lacuna.tasks import Classification
+from lacuna.tasks import Classification, ClassificationArguments
 from lacuna.tasks.classification import stratified_split
 from lacuna.tasks.columns import CLASSIFICATION
 from lacuna.tasks.rows import as_rows
@@ -39,8 +39,9 @@ def records(rows: list[dict[str, Any]], path: str = "rows.tsv") -> list[Record]:
     return [Record(fields=row, path=path, line=line) for line, row in enumerate(rows, start=2)]
 
 
-def task(tokenizer, rows=ROWS, **options) -> Classification:
-    return Classification(train_rows=rows, tokenizer=tokenizer, **options)
+def task(tokenizer, rows=ROWS, eval_rows=(), seed=0, **options) -> Classification:
+    asked = ClassificationArguments(**options)
+    return Classification(asked, train_rows=rows, eval_rows=eval_rows, tokenizer=tokenizer, seed=seed)
 
 
 # Columns
@@ -437,7 +438,6 @@ def test_a_row_without_zeros_and_ones_is_named(tokenizer, label):
         (ROWS, {"text_column": "txt"}, r"no column 'txt'; the columns there are \['label', 'text'\].*--text_column"),
         (ROWS, {"label_names": ["fox", "fox", "dog"]}, "names a label twice"),
         (ROWS, {"label_names": ["fox", "cat"]}, r"label 'dog' .* not one of the labels \['fox', 'cat'\]"),
-        (["just text"], {}, "training row 1 is a str"),
         ([{"text": "x", "label": "1.5"}] * 3, {}, "every training row has the number 1.5.*--label_column"),
         ([{"text": "x", "label": i / 2} for i in range(9)], {"label_names": ["a"]}, "which --label_names has no mean"),
         (

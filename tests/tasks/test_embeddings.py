@@ -76,8 +76,9 @@ def encoder(checkpoint):
     return load_encoder(model=str(checkpoint), max_length=32)
 
 
-def task(tokenizer, rows=PAIRS, **options) -> Embeddings:
-    return Embeddings(train_rows=rows, tokenizer=tokenizer, max_length=32, **options)
+def task(tokenizer, rows=PAIRS, eval_rows=(), **options) -> Embeddings:
+    asked = EmbeddingArguments(train_file="rows.jsonl", max_length=32, **options)
+    return Embeddings(asked, train_rows=rows, eval_rows=eval_rows, tokenizer=tokenizer)
 
 
 # Rows

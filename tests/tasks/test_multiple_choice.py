@@ -13,6 +13,7 @@ from transformers import BertConfig, BertForMultipleChoice
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMultipleChoice
+from lacuna.tasks.arguments import MultipleChoiceArguments
 from lacuna.tasks.choices import Columns, find_reading, read_labels, read_problems
 from lacuna.tasks.columns import MULTIPLE_CHOICE, numbered_columns
 from lacuna.tasks.multiple_choice import MultipleChoice, split_choices
@@ -62,8 +63,9 @@ def chooser():
     return make
 
 
-def task(tokenizer, rows=ROWS, **options) -> MultipleChoice:
-    return MultipleChoice(train_rows=rows, tokenizer=tokenizer, **options)
+def task(tokenizer, rows=ROWS, eval_rows=(), **options) -> MultipleChoice:
+    asked = MultipleChoiceArguments(train_file="rows.jsonl", **options)
+    return MultipleChoice(asked, train_rows=rows, eval_rows=eval_rows, tokenizer=tokenizer)
 
 
 # Columns

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
-from lacuna.tasks import QuestionAnswering
+from lacuna.tasks import QuestionAnswering, QuestionAnsweringArguments
 from lacuna.tasks.questions import Question, answer_tokens, cut_windows, misaligned, read_questions
 from lacuna.tasks.rows import as_rows
 from lacuna.tasks.spans import trimmed
@@ -48,9 +48,10 @@ def long_rows(count: int = 6, words: int = 60) -> list[dict[str, Any]]:
     return rows
 
 
-def task(tokenizer, rows, **options) -> QuestionAnswering:
-    options = {"max_length": 64, "stride": 16, "eval_rows": rows, **options}
-    return QuestionAnswering(train_rows=rows, tokenizer=tokenizer, **options)
+def task(tokenizer, rows, eval_rows=None, **options) -> QuestionAnswering:
+    asked = QuestionAnsweringArguments(**{"max_length": 64, "stride": 16, **options})
+    eval_rows = rows if eval_rows is None else eval_rows
+    return QuestionAnswering(asked, train_rows=rows, eval_rows=eval_rows, tokenizer=tokenizer)
 
 
 def questions_of(rows: list[dict[str, Any]]) -> list[Question]:
@@ -309,7 +310,8 @@ def spans_of(logits: Any, work: QuestionAnswering, batch: dict[str, Any], row: i
 def test_a_probability_is_a_softmax_over_all_answers_there_are(tokenizer, threshold):
     """Over all places of all windows, each by its best score, and "no answer" at 0."""
     rows = [*long_rows(2, words=30), flat("a fox", "fox", id="short")]
-    work = task(tokenizer, rows, max_answer_length=7, num_best=10**6)  # all spans are kept, none is counted twice
+    work = task(tokenizer, rows, max_answer_length=7)
+    work.num_best = 10**6  # all spans are kept, none is counted twice
     batch = work.collate([work.eval_example(row) for row in range(work.num_eval_examples)])
     generator = torch.Generator().manual_seed(1)
     logits = SimpleNamespace(
@@ -604,14 +606,14 @@ GOOD = flat("the fox is brown", "brown")
 def test_a_bad_row_is_named(tokenizer, bad, message):
     record = SimpleNamespace(fields=bad, path="q.json", line=7)
     with pytest.raises(InputError, match=message) as caught:
-        QuestionAnswering(train_rows=[record], tokenizer=tokenizer)
+        task(tokenizer, [record], eval_rows=[])
     assert caught.value.exit_code == 2
 
 
 def test_one_question_is_not_enough(tokenizer):
     message = "training row 1: this is the only training question, so nothing can be held out.*--eval_file"
     with pytest.raises(InputError, match=message):
-        QuestionAnswering(train_rows=[GOOD], tokenizer=tokenizer)
+        task(tokenizer, [GOOD], eval_rows=[])
 
 
 def misplaced(total: int, wrong: int) -> list[dict[str, Any]]:
@@ -662,7 +664,7 @@ def test_the_training_file_as_evaluation_file_is_told(tokenizer):
 )
 def test_bad_settings(tokenizer, rows, options, message):
     with pytest.raises(InputError, match=message):
-        QuestionAnswering(train_rows=rows, tokenizer=tokenizer, **options)
+        task(tokenizer, rows, eval_rows=[], **options)
 
 
 # Real data
@@ -672,9 +674,7 @@ def test_squad(tokenizer, shared_data, small_model, evaluate):
     articles = json.loads((shared_data / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))["data"]
     train = [{**article, "paragraphs": article["paragraphs"][:2]} for article in articles[:6]]
     held_out = [{**article, "paragraphs": article["paragraphs"][:1]} for article in articles[-8:]]
-    work = QuestionAnswering(
-        train_rows=train, eval_rows=held_out, tokenizer=tokenizer, max_length=256, stride=64, max_answer_length=60
-    )
+    work = task(tokenizer, train, eval_rows=held_out, max_length=256, stride=64, max_answer_length=60)
     questions = work._eval_questions
     assert len(questions) == sum(len(p["qas"]) for article in held_out for p in article["paragraphs"])
     windows = cut_windows(questions=questions, tokenizer=tokenizer, max_length=256, stride=64)

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import BertConfig, BertForTokenClassification, PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.arguments import TokenClassificationArguments
 from lacuna.tasks.columns import TOKEN_CLASSIFICATION
 from lacuna.tasks.pictures import _draw_bars
 from lacuna.tasks.report import write_results
@@ -70,8 +71,9 @@ def tagger():
     return make
 
 
-def task(tokenizer, train=ROWS, **options) -> TokenClassification:
-    return TokenClassification(train_rows=train, tokenizer=tokenizer, **options)
+def task(tokenizer, train=ROWS, eval_rows=(), **options) -> TokenClassification:
+    asked = TokenClassificationArguments(train_file="rows.jsonl", **options)
+    return TokenClassification(asked, train_rows=train, eval_rows=eval_rows, tokenizer=tokenizer)
 
 
 # Columns
@@ -428,7 +430,7 @@ def test_a_tag_unknown_to_training_is_named(tokenizer):
         (ROWS, {"tokens_column": "wrods"}, r"no column 'wrods'; the columns there are \['tags', 'tokens'\]"),
         ([{"a": 1, "b": 2}], {}, r"which columns of \['a', 'b'\] hold the tokens.*--tokens_column"),
         (ROWS, {"label_names": ["O", "O"]}, "names a label twice"),
-        (ROWS, {"max_length": 2}, "--max_length 2 leaves no room"),
+        (ROWS, {"max_length": 2}, "--max_length must be at least 8"),
     ],
 )
 def test_bad_rows_as_a_whole(tokenizer, given, options, message):
