@@ -22,10 +22,10 @@ from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import BadRecord, InputError
 from lacuna.corpus import Record, read_labelled, read_records
-from lacuna.corpus.formats import kind_of
-from lacuna.corpus.labelled import TAGGED_KINDS
-from lacuna.corpus.sources import RECORD_KINDS
-from lacuna.corpus.streams import decode, open_stream, read_lines, shown
+from lacuna.corpus.read.formats import kind_of
+from lacuna.corpus.read.labelled import TAGGED_KINDS
+from lacuna.corpus.read.sources import RECORD_KINDS
+from lacuna.corpus.read.streams import decode, open_stream, read_lines, shown
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
 from lacuna.tasks import PredictionArguments
 from lacuna.tasks.inference import check_output, open_predictor

@@ -76,11 +76,7 @@ def _answer(row: Row, column: str) -> str:
 
 
 def read_problem(row: Row, columns: Columns) -> Problem:
-    """The question of a row.
-
-    Raises:
-        InputError: a text is missing, there are fewer than two choices, or no label.
-    """
+    """The question of a row; InputError where a text is missing, it has fewer than two choices, or no label."""
     context = "" if columns.context is None else row.text(columns.context, option="--context_column")
     question = ""
     if columns.question is not None and columns.context is None:
@@ -130,11 +126,7 @@ def find_reading(problems: Sequence[Problem]) -> str:
 
 
 def read_labels(problems: Sequence[Problem], *, reading: str) -> list[int]:
-    """The number of the right choice of each question, from 0.
-
-    Raises:
-        InputError: a label names no choice.
-    """
+    """The number of the right choice of each question, from 0; InputError where a label names none."""
     labels = []
     for problem in problems:
         number = READINGS[reading](problem)

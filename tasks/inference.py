@@ -55,11 +55,7 @@ def read_settings(model: str) -> dict[str, Any]:
 
 
 def task_of_head(*, config: Any, model: str) -> str:
-    """What the head of a model is for.
-
-    Raises:
-        InputError: its name does not say it.
-    """
+    """What the head of a model is for; InputError where its name does not say it."""
     head = next(iter(config.architectures or []), "")
     for ending, task in HEADS.items():
         if head.endswith(ending):
@@ -71,12 +67,7 @@ def task_of_head(*, config: Any, model: str) -> str:
 
 
 def load_head(*, auto_class: str, model: str, trust_remote_code: bool) -> Any:
-    """A model with the head of a task, all of it from the checkpoint, in float32, on the GPU where there is one.
-
-    Raises:
-        InputError: the model has no such head.
-        CorruptCheckpointError: its weights cannot be read.
-    """
+    """A model with the head of a task, all of it from the checkpoint, in float32, on the GPU where there is one."""
     loaded, report = load_model(model, auto_class=auto_class, trust_remote_code=trust_remote_code)
     if missing := sorted(report["missing_keys"]):
         raise InputError(

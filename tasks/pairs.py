@@ -111,9 +111,6 @@ def read_together(rows: Sequence[Row], columns: Columns, *, kind: str) -> tuple[
 
     Of premises with hypotheses, those that follow are made triples with those that contradict the same premise; where
     no premise has both, they are pairs.
-
-    Raises:
-        InputError: a text or a label is missing or cannot be used.
     """
     if kind == TRIPLES and columns.negative is None:
         raise InputError(f"{rows[0].where}: triples need a third text: name its column with --negative_column")

@@ -55,9 +55,8 @@ def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """
     if _is_impossible(row):
         return (), ()
-    fields = row.fields
-    alone = {name: [fields.get(column)] for name, column in (("text", "answer"), ("answer_start", "answer_start"))}
-    value: Any = fields.get("answers", alone)
+    alone = {"text": [row.fields.get("answer")], "answer_start": [row.fields.get("answer_start")]}
+    value: Any = row.fields.get("answers", alone)
     try:
         if not isinstance(value, Mapping):
             value = {name: [answer[name] for answer in value] for name in ("text", "answer_start")}
@@ -130,9 +129,6 @@ def read_questions(rows: Sequence[Row]) -> list[Question]:
     Args:
         rows: flat rows with question, context, answers and perhaps id; or SQuAD's whole JSON file (1.1 or 2.0), or
             one article or one paragraph of it, as a row.
-
-    Raises:
-        InputError: a column is missing, or a question, a context or an answer is empty.
     """
     questions: list[Question] = []
     for row in (flat for nested in rows for flat in flat_rows(nested)):
