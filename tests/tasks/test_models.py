@@ -3,6 +3,7 @@
 import copy
 import json
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
