@@ -1,13 +1,13 @@
 """The options of the tasks."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lacuna.common.errors import InputError
 from lacuna.common.options import Arguments, check_range, option
 
 
-def _check_room_for_text(max_length: int | None) -> None:
+def check_max_length(max_length: int | None) -> None:
     """Refuse a length that special tokens alone fill.
 
     Raises:
@@ -19,14 +19,23 @@ def _check_room_for_text(max_length: int | None) -> None:
         )
 
 
-def _check_files(*, train_file: str | None, eval_file: str | None) -> None:
-    if eval_file is not None and train_file is None:
-        raise InputError(f"--eval_file {eval_file} needs a --train_file")
+class TaskArguments(Arguments):
+    """The checks that the options of all tasks share."""
 
+    is_built_in: ClassVar[bool] = False
+    """Whether there are rows to learn from without a file."""
+    train_file: str | None
+    eval_file: str | None
+    max_length: int | None
+    eval_fraction: float
 
-def _check_train_file(train_file: str | None) -> None:
-    if train_file is None:
-        raise InputError("there is nothing to learn from: name a file with --train_file")
+    def __post_init__(self) -> None:
+        check_range(self, "eval_fraction", above=0, below=1)
+        check_max_length(self.max_length)
+        if self.train_file is None and not self.is_built_in:
+            raise InputError("there is nothing to learn from: name a file with --train_file")
+        if self.train_file is None and self.eval_file is not None:
+            raise InputError(f"--eval_file {self.eval_file} needs a --train_file")
 
 
 def used(arguments: Any) -> dict[str, Any]:
@@ -64,14 +73,15 @@ class PredictionArguments(Arguments):
         for name in ("input", "output"):
             if not getattr(self, name):
                 raise InputError(f"--{name} is missing: name a file, as in --input new.jsonl --output answers.jsonl")
-        _check_room_for_text(self.max_length)
+        check_max_length(self.max_length)
         check_range(self, "batch_size", "max_new_tokens", "top_k", above=0)
 
 
 @dataclass
-class ClassificationArguments(Arguments):
+class ClassificationArguments(TaskArguments):
     """Which labelled texts to learn from, and how to read them."""
 
+    is_built_in = True
     train_file: str | None = option(
         None,
         "Labelled rows to learn from: .jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, or a dataset of the "
@@ -103,9 +113,7 @@ class ClassificationArguments(Arguments):
     eval_fraction: float = option(0.1, "Share of the training rows to hold out when there is no --eval_file.")
 
     def __post_init__(self) -> None:
-        check_range(self, "eval_fraction", above=0, below=1)
-        _check_room_for_text(self.max_length)
-        _check_files(train_file=self.train_file, eval_file=self.eval_file)
+        super().__post_init__()
         if self.label_separator is not None and not self.label_separator.strip(" "):
             raise InputError(
                 f'--label_separator {self.label_separator!r} is blank: name a sign, such as --label_separator "|"'
@@ -113,9 +121,10 @@ class ClassificationArguments(Arguments):
 
 
 @dataclass
-class QuestionAnsweringArguments(Arguments):
+class QuestionAnsweringArguments(TaskArguments):
     """Which questions to learn from, and how to cut their contexts."""
 
+    is_built_in = True
     train_file: str | None = option(
         None,
         "Questions to learn from: SQuAD JSON (1.1 or 2.0), .jsonl or .parquet with a question a row, or a dataset of "
@@ -131,14 +140,12 @@ class QuestionAnsweringArguments(Arguments):
     eval_fraction: float = option(0.1, "Share of the contexts to hold out when there is no --eval_file.")
 
     def __post_init__(self) -> None:
-        check_range(self, "eval_fraction", above=0, below=1)
-        _check_room_for_text(self.max_length)
+        super().__post_init__()
         check_range(self, "stride", "max_answer_length", above=0)
-        _check_files(train_file=self.train_file, eval_file=self.eval_file)
 
 
 @dataclass
-class TokenClassificationArguments(Arguments):
+class TokenClassificationArguments(TaskArguments):
     """Which tagged sentences to learn from, and how to read them."""
 
     train_file: str | None = option(
@@ -163,14 +170,9 @@ class TokenClassificationArguments(Arguments):
     )
     eval_fraction: float = option(0.1, "Share of the training sentences to hold out when there is no --eval_file.")
 
-    def __post_init__(self) -> None:
-        check_range(self, "eval_fraction", above=0, below=1)
-        _check_room_for_text(self.max_length)
-        _check_train_file(self.train_file)
-
 
 @dataclass
-class MultipleChoiceArguments(Arguments):
+class MultipleChoiceArguments(TaskArguments):
     """Which questions with choices to learn from, and how to read them."""
 
     train_file: str | None = option(
@@ -193,14 +195,9 @@ class MultipleChoiceArguments(Arguments):
     )
     eval_fraction: float = option(0.1, "Share of the training questions to hold out when there is no --eval_file.")
 
-    def __post_init__(self) -> None:
-        check_range(self, "eval_fraction", above=0, below=1)
-        _check_room_for_text(self.max_length)
-        _check_train_file(self.train_file)
-
 
 @dataclass
-class SequenceToSequenceArguments(Arguments):
+class SequenceToSequenceArguments(TaskArguments):
     """Which pairs of texts to learn from, and how to read and write them."""
 
     train_file: str | None = option(
@@ -222,17 +219,15 @@ class SequenceToSequenceArguments(Arguments):
     eval_fraction: float = option(0.1, "Share of the training pairs to hold out when there is no --eval_file.")
 
     def __post_init__(self) -> None:
-        check_range(self, "eval_fraction", above=0, below=1)
-        _check_room_for_text(self.max_length)
+        super().__post_init__()
         check_range(self, "max_target_length", "num_beams", above=0)
-        _check_train_file(self.train_file)
         for part in ("train", "eval"):
             if getattr(self, f"{part}_target_file") is not None and getattr(self, f"{part}_file") is None:
                 raise InputError(f"--{part}_target_file needs a --{part}_file with the sources, one a line")
 
 
 @dataclass
-class EmbeddingArguments(Arguments):
+class EmbeddingArguments(TaskArguments):
     """Which texts that belong together to learn from, and how; training is that of sentence-transformers."""
 
     train_file: str | None = option(
@@ -264,9 +259,7 @@ class EmbeddingArguments(Arguments):
     dry_run: bool = option(False, "Show what would be learned; nothing is trained or written.")
 
     def __post_init__(self) -> None:
-        check_range(self, "eval_fraction", above=0, below=1)
-        _check_room_for_text(self.max_length)
-        _check_train_file(self.train_file)
+        super().__post_init__()
         check_range(self, "batch_size", "max_steps", above=0)
         check_range(self, "max_epochs", "learning_rate", above=0)
         check_range(self, "warmup_steps", "eval_steps", "seed", at_least=0)
