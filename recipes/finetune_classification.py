@@ -19,7 +19,9 @@ from functools import partial
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import builtin_classification, read_labelled
-from lacuna.tasks import Classification, ClassificationArguments, fine_tune_task
+from lacuna.tasks.base.fine_tuning import fine_tune_task
+from lacuna.tasks.classification.reader import ClassificationArguments
+from lacuna.tasks.classification.task import Classification
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 

@@ -21,8 +21,11 @@ from pathlib import Path
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
-from lacuna.tasks import EmbeddingArguments, Embeddings, load_base, write_results
-from lacuna.tasks.encoders import expected_of, load_encoder, save_encoder, train_encoder
+from lacuna.tasks.base.models import load_base
+from lacuna.tasks.embeddings.encoders import expected_of, load_encoder, save_encoder, train_encoder
+from lacuna.tasks.embeddings.reader import EmbeddingArguments
+from lacuna.tasks.embeddings.task import Embeddings
+from lacuna.tasks.report.report import write_results
 from lacuna.training import FineTuningArguments, ModelArguments, claim_output_dir, is_main_process, processes, refusal
 from lacuna.training.environment import bf16_is_fast, use_all_cores
 from lacuna.training.fine_tuning import expected_time, learning, outcome

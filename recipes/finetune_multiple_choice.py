@@ -17,7 +17,9 @@ from functools import partial
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
-from lacuna.tasks import MultipleChoice, MultipleChoiceArguments, fine_tune_task
+from lacuna.tasks.base.fine_tuning import fine_tune_task
+from lacuna.tasks.multiple_choice.reader import MultipleChoiceArguments
+from lacuna.tasks.multiple_choice.task import MultipleChoice
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 

@@ -21,7 +21,9 @@ from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import builtin_questions, read_labelled
 from lacuna.modeling.pipeline_lacuna import add_question_pipeline
-from lacuna.tasks import QuestionAnswering, QuestionAnsweringArguments, fine_tune_task
+from lacuna.tasks.base.fine_tuning import fine_tune_task
+from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
+from lacuna.tasks.question_answering.task import QuestionAnswering
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 

@@ -18,7 +18,9 @@ from typing import Any
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled, read_parallel
-from lacuna.tasks import SequenceToSequence, SequenceToSequenceArguments, fine_tune_task
+from lacuna.tasks.base.fine_tuning import fine_tune_task
+from lacuna.tasks.sequence_to_sequence.reader import SequenceToSequenceArguments
+from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 

@@ -16,7 +16,9 @@ per-type.png or confusion.png, and task.json, which recipes/predict.py reads. Ne
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
-from lacuna.tasks import TokenClassification, TokenClassificationArguments, fine_tune_task
+from lacuna.tasks.base.fine_tuning import fine_tune_task
+from lacuna.tasks.token_classification.reader import TokenClassificationArguments
+from lacuna.tasks.token_classification.task import TokenClassification
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 

@@ -16,7 +16,8 @@ import transformers
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfig, BertForQuestionAnswering, Pipeline
 
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline, add_question_pipeline, best_spans
-from lacuna.tasks import QuestionAnswering, QuestionAnsweringArguments
+from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
+from lacuna.tasks.question_answering.task import QuestionAnswering
 
 TASK = "question-answering"
 STRANGER = """

@@ -17,21 +17,18 @@ from transformers import AutoTokenizer, BertConfig
 
 from lacuna.common.errors import InputError
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
-from lacuna.tasks import (
-    MultipleChoiceArguments,
-    PredictionArguments,
-    QuestionAnsweringArguments,
-    SequenceToSequenceArguments,
-    TokenClassificationArguments,
-)
-from lacuna.tasks.inference import open_predictor
-from lacuna.tasks.multiple_choice import MultipleChoice
-from lacuna.tasks.predictor import check_rows, predict
-from lacuna.tasks.question_answering import QuestionAnswering
-from lacuna.tasks.rows import write_rows as write_answers
-from lacuna.tasks.sequence_to_sequence import SequenceToSequence
-from lacuna.tasks.token_classification import TokenClassification
-from lacuna.tasks.words import TOKENS
+from lacuna.tasks.base.rows import write_rows as write_answers
+from lacuna.tasks.base.words import TOKENS
+from lacuna.tasks.multiple_choice.reader import MultipleChoiceArguments
+from lacuna.tasks.multiple_choice.task import MultipleChoice
+from lacuna.tasks.predict.inference import open_predictor
+from lacuna.tasks.predict.predictor import PredictionArguments, check_rows, predict
+from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
+from lacuna.tasks.question_answering.task import QuestionAnswering
+from lacuna.tasks.sequence_to_sequence.reader import SequenceToSequenceArguments
+from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
+from lacuna.tasks.token_classification.reader import TokenClassificationArguments
+from lacuna.tasks.token_classification.task import TokenClassification
 from lacuna.tokenization import save_tokenizer
 
 
@@ -465,7 +462,9 @@ def test_mistakes_are_one_message_and_leave_nothing(
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "new.jsonl", rows)
     (tmp_path / "there.jsonl").write_text("kept\n")
-    monkeypatch.setattr("lacuna.tasks.predictors.ClassificationPredictor.answer", None)  # nothing is answered before
+    monkeypatch.setattr(
+        "lacuna.tasks.classification.predictor.ClassificationPredictor.answer", None
+    )  # nothing is answered before
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     code, said = run_recipe("predict", "--model", classifier, "--input", "new.jsonl", "--output", "x.jsonl", *words)
     assert code == 2, said

@@ -13,10 +13,10 @@ import torch
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
-from lacuna.tasks import Classification, ClassificationArguments
-from lacuna.tasks.classification import stratified_split
-from lacuna.tasks.columns import CLASSIFICATION
-from lacuna.tasks.rows import as_rows
+from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.base.splits import stratified_split
+from lacuna.tasks.classification.reader import CLASSIFICATION, ClassificationArguments
+from lacuna.tasks.classification.task import Classification
 
 
 @dataclasses.dataclass

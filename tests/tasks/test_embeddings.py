@@ -14,12 +14,10 @@ import torch
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
-from lacuna.tasks import EmbeddingArguments
-from lacuna.tasks.columns import EMBEDDINGS
-from lacuna.tasks.embeddings import Embeddings
-from lacuna.tasks.pairs import Columns, kind_of
-from lacuna.tasks.report import write_results
-from lacuna.tasks.rows import as_rows
+from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.embeddings.reader import EMBEDDINGS, Columns, EmbeddingArguments, kind_of
+from lacuna.tasks.embeddings.task import Embeddings
+from lacuna.tasks.report.report import write_results
 from lacuna.training.run_log import RunLog
 
 sentence_transformers = pytest.importorskip(
@@ -71,7 +69,7 @@ def checkpoint(tokenizer, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def encoder(checkpoint):
-    from lacuna.tasks.encoders import load_encoder
+    from lacuna.tasks.embeddings.encoders import load_encoder
 
     return load_encoder(model=str(checkpoint), max_length=32)
 
@@ -210,7 +208,7 @@ def test_what_cannot_be_told_apart_is_not_found(tokenizer):
     ids=["scored", "pairs", "triples", "nli"],
 )
 def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, metric, capsys, monkeypatch):
-    from lacuna.tasks.encoders import save_encoder, train_encoder
+    from lacuna.tasks.embeddings.encoders import save_encoder, train_encoder
 
     monkeypatch.setattr("lacuna.training.run_log.draw_curves", lambda **_: None)
     work = task(tokenizer, rows, eval_rows=rows)
@@ -243,7 +241,7 @@ def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, m
 
 
 def test_the_best_weights_are_kept(encoder):
-    from lacuna.tasks.encoders import KeepBest
+    from lacuna.tasks.embeddings.encoders import KeepBest
 
     class Judge:
         metric = "score"
@@ -276,7 +274,7 @@ def test_the_best_weights_are_kept(encoder):
 
 @pytest.mark.parametrize("rows", [SCORED, TRIPLES], ids=["scored", "triples"])
 def test_what_is_expected_is_counted_as_it_happens(tokenizer, encoder, tmp_path, rows, monkeypatch):
-    from lacuna.tasks.encoders import expected_of, train_encoder
+    from lacuna.tasks.embeddings.encoders import expected_of, train_encoder
 
     monkeypatch.setattr("lacuna.training.run_log.draw_curves", lambda **_: None)
     work, options = task(tokenizer, rows, eval_rows=rows), {"batch_size": 5, "max_epochs": 2.0, "eval_steps": 0.3}
@@ -294,7 +292,7 @@ def test_what_is_expected_is_counted_as_it_happens(tokenizer, encoder, tmp_path,
 def test_many_texts_are_encoded_in_parts(tokenizer, encoder, monkeypatch):
     whole = task(tokenizer, SCORED, eval_rows=SCORED)
     scores = whole.evaluate_encoder(encoder)
-    monkeypatch.setattr("lacuna.tasks.embeddings._TEXTS_AT_ONCE", 5)
+    monkeypatch.setattr("lacuna.tasks.embeddings.task._TEXTS_AT_ONCE", 5)
     parts = task(tokenizer, SCORED, eval_rows=SCORED)
     assert parts.evaluate_encoder(encoder) == pytest.approx(scores, abs=1e-5)
     found = [[record["cosine"] for record in work.records] for work in (whole, parts)]

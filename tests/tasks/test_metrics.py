@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.metrics import Metric, classification_metrics, generation_metrics, measure
-from lacuna.tasks.squad_scores import best_over_answers, exact_match, normalize_answer, squad_v2_f1, token_f1
+from lacuna.tasks.base.metrics import Metric, classification_metrics, generation_metrics, measure
+from lacuna.tasks.base.squad import best_over_answers, exact_match, normalize_answer, squad_v2_f1, token_f1
 
 
 def slow_classification(predictions: list[int], references: list[int]) -> dict[str, float]:
@@ -310,7 +310,7 @@ def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch):
     def absent(name):
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr("lacuna.tasks.metrics.import_module", absent)
+    monkeypatch.setattr("lacuna.tasks.base.metrics.import_module", absent)
     for call in (
         lambda: measure("entity_f1", predictions=[["O"]], references=[["O"]]),
         lambda: generation_metrics(predictions=["a"], references=[["a"]]),
@@ -334,7 +334,7 @@ def test_metrics_write_nothing_and_need_no_home(tmp_path: Path):
     home = tmp_path / "home"
     home.write_text("not a folder")
     code = """
-from lacuna.tasks.metrics import classification_metrics, measure
+from lacuna.tasks.base.metrics import classification_metrics, measure
 assert classification_metrics(predictions=[1, 0], references=[1, 1])["accuracy"] == 0.5
 assert measure("squad", predictions=["x"], references=[["x"]])["f1"] == 100.0
 """

@@ -27,15 +27,10 @@ from transformers import (
 from lacuna.common.errors import CorruptCheckpointError, InputError
 from lacuna.common.loading import longest_input, missing_folder
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM
-from lacuna.tasks import (
-    Classification,
-    ClassificationArguments,
-    check_tokenizer,
-    load_base,
-    load_model,
-    resolve_max_length,
-)
-from lacuna.tasks.features import model_inputs, pad_inputs
+from lacuna.tasks.base.features import model_inputs, pad_inputs
+from lacuna.tasks.base.models import check_tokenizer, load_base, load_model, resolve_max_length
+from lacuna.tasks.classification.reader import ClassificationArguments
+from lacuna.tasks.classification.task import Classification
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 

@@ -13,11 +13,17 @@ from transformers import BertConfig, BertForMultipleChoice
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMultipleChoice
-from lacuna.tasks.arguments import MultipleChoiceArguments
-from lacuna.tasks.choices import Columns, find_reading, read_labels, read_problems
-from lacuna.tasks.columns import MULTIPLE_CHOICE, numbered_columns
-from lacuna.tasks.multiple_choice import MultipleChoice, split_choices
-from lacuna.tasks.rows import as_rows
+from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.multiple_choice.reader import (
+    MULTIPLE_CHOICE,
+    Columns,
+    MultipleChoiceArguments,
+    find_reading,
+    numbered_columns,
+    read_labels,
+    read_problems,
+)
+from lacuna.tasks.multiple_choice.task import MultipleChoice, split_choices
 
 
 @dataclasses.dataclass

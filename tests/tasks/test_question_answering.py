@@ -14,11 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
-from lacuna.tasks import QuestionAnswering, QuestionAnsweringArguments
-from lacuna.tasks.questions import Question, answer_tokens, cut_windows, misaligned, read_questions
-from lacuna.tasks.rows import as_rows
-from lacuna.tasks.spans import trimmed
-from lacuna.tasks.squad_scores import (
+from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.base.squad import (
     best_over_answers,
     exact_match,
     normalize_answer,
@@ -27,6 +24,16 @@ from lacuna.tasks.squad_scores import (
     token_f1,
     tuned_threshold,
 )
+from lacuna.tasks.question_answering.reader import (
+    Question,
+    QuestionAnsweringArguments,
+    answer_tokens,
+    cut_windows,
+    misaligned,
+    read_questions,
+)
+from lacuna.tasks.question_answering.spans import trimmed
+from lacuna.tasks.question_answering.task import QuestionAnswering
 
 
 def flat(context: str, answer: str, question: str = "what is it?", **fields: Any) -> dict[str, Any]:

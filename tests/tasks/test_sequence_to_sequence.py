@@ -22,12 +22,10 @@ from transformers import (
 from lacuna import modeling
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig
-from lacuna.tasks.arguments import SequenceToSequenceArguments
-from lacuna.tasks.columns import SEQUENCE_TO_SEQUENCE
-from lacuna.tasks.pairs import unfold
-from lacuna.tasks.rows import as_rows
-from lacuna.tasks.sequence_to_sequence import SequenceToSequence
-from lacuna.tasks.writing import IGNORED, Writer, resolve_lengths, writes_with
+from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.sequence_to_sequence.reader import SEQUENCE_TO_SEQUENCE, SequenceToSequenceArguments, unfold
+from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
+from lacuna.tasks.sequence_to_sequence.writing import IGNORED, Writer, resolve_lengths, writes_with
 from lacuna.tokenization import adapt_tokenizer
 
 for package in ("sacrebleu", "rouge_score"):

@@ -11,10 +11,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from lacuna.common.errors import StorageError
-from lacuna.tasks.pictures import MOST_LABELS, _draw_bars, draw
-from lacuna.tasks.report import headline, write_results
-from lacuna.tasks.tables import Matrix, Points, Table, groups, markdown_table, number
-from lacuna.tasks.task import Task
+from lacuna.tasks.base.task import Task
+from lacuna.tasks.report.pictures import MOST_LABELS, _draw_bars, draw
+from lacuna.tasks.report.report import headline, write_results
+from lacuna.tasks.report.tables import Matrix, Points, Table, groups, markdown_table, number
 
 
 class Invented(Task):

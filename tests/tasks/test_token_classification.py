@@ -14,13 +14,18 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import BertConfig, BertForTokenClassification, PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.arguments import TokenClassificationArguments
-from lacuna.tasks.columns import TOKEN_CLASSIFICATION
-from lacuna.tasks.pictures import _draw_bars
-from lacuna.tasks.report import write_results
-from lacuna.tasks.rows import as_rows
-from lacuna.tasks.tagged import cut_sentences, read_sentences, window_bounds, words_of_tokens
-from lacuna.tasks.token_classification import TokenClassification, word_choices
+from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.report.pictures import _draw_bars
+from lacuna.tasks.report.report import write_results
+from lacuna.tasks.token_classification.reader import (
+    TOKEN_CLASSIFICATION,
+    TokenClassificationArguments,
+    cut_sentences,
+    read_sentences,
+    window_bounds,
+    words_of_tokens,
+)
+from lacuna.tasks.token_classification.task import TokenClassification, word_choices
 
 pytest.importorskip("seqeval", reason="seqeval is not installed: pip install -e '.[tasks]'")
 
