@@ -12,7 +12,7 @@ from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
 from lacuna.corpus import CorpusArguments
 from lacuna.objectives import ObjectiveArguments
-from lacuna.tasks import EmbeddingArguments
+from lacuna.tasks.embeddings.reader import EmbeddingArguments
 from lacuna.training import FineTuningArguments, ModelArguments, TrainingArguments
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"

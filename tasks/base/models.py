@@ -1,0 +1,160 @@
+"""The model that a task starts from: a checkpoint of Lacuna or any native model, with a head for the task."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import transformers
+
+from lacuna.common import loading
+from lacuna.common.errors import InputError
+
+_READ_THE_LAST_PLACE = {"xlnet"}
+
+"""Models whose classifiers read the last place of a row, be it padding or not."""
+
+
+def load_base(*, model: str | None, trust_remote_code: bool = False, writes: bool = False) -> tuple[Any, Any]:
+    """The configuration and the tokenizer of a checkpoint; the tokenizer knows how long a text the model takes.
+
+    Args:
+        model: a folder or Hub id, the value of --model.
+        trust_remote_code: whether code in the checkpoint may run; checkpoints of Lacuna need none where `modeling`
+            is imported.
+        writes: whether the model is to go on with texts; else the tokenizer pads as `pad_for_reading` has it.
+
+    Raises:
+        InputError: no model was named, or there is no model or no fast tokenizer under that name.
+    """
+    if not model:
+        raise InputError("fine-tuning needs a pretrained model: name its folder or Hub id with --model")
+    config = loading.load_configuration(model, trust_remote_code=trust_remote_code)
+    tokenizer = loading.load_tokenizer(model, trust_remote_code=trust_remote_code)
+    if not tokenizer.is_fast:
+        raise InputError(f"--model {model} has no fast tokenizer (tokenizer.json), which maps tokens to characters")
+    tokenizer.model_max_length = (
+        loading.longest_input(config=config, tokenizer=tokenizer) or tokenizer.model_max_length
+    )
+    if not writes:
+        pad_for_reading(config=config, tokenizer=tokenizer)
+    return config, tokenizer
+
+
+def pad_for_reading(*, config: Any, tokenizer: Any) -> None:
+    """Let the tokenizer pad on the right, where a model that goes on with no text does not mind it.
+
+    Decoders come with padding on the left. Those that learn a vector for each position count it from the first place
+    of the row, and would see the same text at other positions beside a longer one.
+
+    Args:
+        config: the model's configuration.
+        tokenizer: its tokenizer, which is changed, and saved so beside the fine-tuned model.
+    """
+    if config.model_type not in _READ_THE_LAST_PLACE:
+        tokenizer.padding_side = "right"
+
+
+def resolve_max_length(*, asked: int | None, default: int, config: Any, tokenizer: Any) -> int:
+    """The length to cut inputs to: what was asked for, else the smaller of `default` and what the model takes.
+
+    Raises:
+        InputError: more was asked for than the model takes.
+    """
+    limit = loading.longest_input(config=config, tokenizer=tokenizer)
+    if asked is None:
+        return default if limit is None else min(default, limit)
+    if limit is not None and asked > limit:
+        raise InputError(f"--max_length {asked} is more than the {limit} tokens that the model takes: lower it")
+    return asked
+
+
+def check_tokenizer(*, tokenizer: Any, model: Any) -> None:
+    """Refuse a tokenizer that does not belong to the model, or cannot make batches for it.
+
+    Raises:
+        InputError: ids beyond the embedding, or no padding token to make batches with.
+    """
+    loading.check_vocabulary(tokenizer=tokenizer, model=model)
+    if tokenizer.pad_token_id is None:
+        raise InputError(
+            "the tokenizer has no padding token, which batches of texts of different length need: "
+            "set tokenizer.pad_token (often to its eos_token) and save it in the folder of --model"
+        )
+
+
+def _pooling_name(model: str, pooling: str, *, trust_remote_code: bool) -> str:
+    """What the configuration of an encoder calls a pooling.
+
+    Raises:
+        InputError: its classifier has no choice.
+    """
+    config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+    own = getattr(config, "classifier_pooling", None)
+    names = {"first": "first" if config.model_type == "lacuna" else "cls", "mean": "mean"}
+    if own not in names.values():
+        raise InputError(
+            f"--pooling {pooling}: the classifier of --model {model} ({config.model_type}) always reads "
+            f"{'the same token' if own is None else f'the {own} token'}: leave --pooling out"
+        )
+    return names[pooling]
+
+
+def load_model(
+    *,
+    auto_class: str,
+    model: str,
+    tokenizer: Any,
+    label_names: Sequence[str] | None = None,
+    problem_type: str | None = None,
+    pooling: str = "auto",
+    trust_remote_code: bool = False,
+    seed: int = 0,
+) -> Any:
+    """A checkpoint with the head of a task, in float32; what the checkpoint lacks is drawn from `seed`.
+
+    Args:
+        auto_class: name of the Auto class of the head, such as "AutoModelForSequenceClassification".
+        model: a folder or Hub id.
+        tokenizer: the tokenizer that will make its inputs.
+        label_names: labels in the order of the head's outputs, written to `config.id2label`; a head of another
+            number of labels in the checkpoint is replaced.
+        problem_type: written to `config.problem_type` beside them; None: the head has none.
+        pooling: "first" or "mean": what of an encoder a classifier reads; "auto": as its configuration says. A
+            decoder's is the last token that is not padding.
+
+    Raises:
+        InputError: the model has no such head or pooling, the tokenizer does not fit, or weights do not fit the
+            configuration.
+        CorruptCheckpointError: the weights cannot be read.
+    """
+    labels: dict[str, Any] = {}
+    if label_names is not None:
+        labels = {
+            "id2label": dict(enumerate(label_names)),
+            "label2id": {name: number for number, name in enumerate(label_names)},
+        }
+    if problem_type is not None:
+        labels["problem_type"] = problem_type
+    if pooling != "auto":
+        labels["classifier_pooling"] = _pooling_name(model, pooling, trust_remote_code=trust_remote_code)
+    transformers.set_seed(seed)
+    loaded, report = loading.load_model(
+        model, auto_class=auto_class, trust_remote_code=trust_remote_code, ignore_mismatched_sizes=True, **labels
+    )
+    body = f"{loaded.base_model_prefix}."
+    misfits = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
+    if any(name.startswith(body) for name in misfits):
+        raise InputError(f"--model {model}: weights and config.json disagree on the shape of {misfits[0]}")
+    lacking = sorted(name for name in report["missing_keys"] if name.startswith(body) and "pooler" not in name)
+    if lacking:
+        warnings.warn(
+            f"--model {model} lacks {len(lacking)} weights of its body, which begin at random: {lacking[0]} ...",
+            stacklevel=2,
+        )
+    check_tokenizer(tokenizer=tokenizer, model=loaded)
+    if getattr(loaded.config, "pad_token_id", None) is None or (
+        auto_class.endswith("ForSequenceClassification")
+        and loaded.config.model_type not in loading.COUNT_POSITIONS_FROM_PADDING
+    ):
+        loaded.config.pad_token_id = tokenizer.pad_token_id  # decoders look for the last token that is not padding
+    return loaded
