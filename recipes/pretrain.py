@@ -106,8 +106,8 @@ def build_model(
 
 def main() -> None:
     """Parse, build, train."""
-    model_arguments, data, goal, arguments = parse_arguments(
-        (training.NewModelArguments, corpus.CorpusArguments, ObjectiveArguments, training.TrainingArguments),
+    data, goal, model_arguments, arguments = parse_arguments(
+        (corpus.CorpusArguments, ObjectiveArguments, training.NewModelArguments, training.TrainingArguments),
         description=__doc__,
     )
     goal.check_used()

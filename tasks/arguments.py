@@ -1,10 +1,31 @@
 """The options of the tasks."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import Arguments, check_range, option
+from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
+
+_essential = partial(option, group=ESSENTIALS)
+_data = partial(option, group="data")
+_model = partial(option, group="model")
+_optimizer = partial(option, group="optimizer")
+_rest = partial(option, group="evaluation and hardware")
+
+_ROWS = ".jsonl, .csv, .tsv, .parquet, a folder saved by `datasets` or a Hub dataset (OWNER/NAME:CONFIG:SPLIT)"
+
+
+def _column(text: str) -> Any:
+    return _data(None, f"{text} Default: inferred and printed.")
+
+
+def _eval_fraction(rows: str = "rows") -> Any:
+    return _data(0.1, f"Fraction of the training {rows} to hold out without --eval_file.")
+
+
+def _max_length(length: int, of: str = "a text") -> Any:
+    return _data(None, f"Truncate {of} to this many tokens. Default: {length}, or the model's limit if that is less.")
 
 
 def _check_room_for_text(max_length: int | None) -> None:
@@ -45,19 +66,23 @@ def used(arguments: Any) -> dict[str, Any]:
 class PredictionArguments(Arguments):
     """Which model answers which rows, and where the answers go."""
 
-    model: str = option("runs/finetuned", "Folder or Hub id of the model that answers.")
-    input: str = option("", "Rows to answer: .jsonl, .json, .csv, .tsv, .parquet, or .txt with a text a line.")
-    output: str = option("", "File for the rows with their answers: .jsonl, .csv or .tsv.")
-    task: str | None = option(None, "What the model is for. Default: as its task.json or its head says.")
-    batch_size: int = option(32, "Rows, or windows of long ones, that go through the model at once.")
-    text_column: str | None = option(None, "Column of the text. Default: that of training, or guessed, and said.")
-    text_pair_column: str | None = option(None, "Column of a second text. Default: that of training, or guessed.")
-    max_length: int | None = option(None, "Tokens to cut an input to. Default: as in training.")
-    max_new_tokens: int | None = option(None, "Most tokens of a text that is written. Default: as in training, or 64.")
-    top_k: int = option(5, "Tokens to name for each mask.")
-    overwrite: bool = option(False, "Write over --output if it is there.")
+    model: str = _essential("runs/finetuned", "Fine-tuned model: a folder or Hub id.", metavar="MODEL")
+    input: str = _essential(
+        "", "Rows to answer: .jsonl, .json, .csv, .tsv, .parquet, or .txt with one text per line.", metavar="FILE"
+    )
+    output: str = _essential("", "File for the rows and their answers: .jsonl, .csv or .tsv.", metavar="FILE")
+    task: str | None = option(None, "What the model does. Default: from its task.json or its head.", metavar="NAME")
+    batch_size: int = option(32, "Rows, or windows of long rows, per forward pass.")
+    text_column: str | None = option(None, "Column of the text. Default: as in training, or inferred and printed.")
+    text_pair_column: str | None = option(
+        None, "Column of a second text. Default: as in training, or inferred and printed."
+    )
+    max_length: int | None = option(None, "Truncate inputs to this many tokens. Default: as in training.")
+    max_new_tokens: int | None = option(None, "Most tokens to generate. Default: as in training, or 64.")
+    top_k: int = option(5, "Predictions to list for each masked token.")
+    overwrite: bool = option(False, "Overwrite --output if it exists.")
     trust_remote_code: bool = option(
-        False, "Run the code that a checkpoint carries. Checkpoints of Lacuna do not need it here."
+        False, "Run the code in the checkpoint; checkpoints made by Lacuna do not need it."
     )
 
     def __post_init__(self) -> None:
@@ -72,35 +97,32 @@ class PredictionArguments(Arguments):
 class ClassificationArguments(Arguments):
     """Which labelled texts to learn from, and how to read them."""
 
-    train_file: str | None = option(
+    train_file: str | None = _essential(None, f"Labelled rows to train on: {_ROWS}. Default: the built-in task.")
+    eval_file: str | None = _essential(None, "Labelled rows to evaluate on. Default: a part of the training rows.")
+    text_column: str | None = _column("Column of the text.")
+    text_pair_column: str | None = _column("Column of the second text, for pairs.")
+    label_column: str | None = _column("Column of the label.")
+    label_names: list[str] | None = _data(
         None,
-        "Labelled rows to learn from: .jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, or a dataset of the "
-        "Hub (OWNER/NAME:CONFIG:SPLIT). Default: the built-in task.",
+        "Labels in the order of the outputs. Default: those of the training rows, sorted.",
+        metavar="NAME",
     )
-    eval_file: str | None = option(None, "Labelled rows to evaluate on. Default: a part of the training rows.")
-    text_column: str | None = option(None, "Column of the text. Default: guessed, and said.")
-    text_pair_column: str | None = option(None, "Column of a second text, for pairs. Default: guessed, and said.")
-    label_column: str | None = option(None, "Column of the label. Default: guessed, and said.")
-    label_names: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "The labels in the order of the model's outputs. Default: those of the training rows, sorted."
-        },
+    problem_type: Literal["auto", "single_label_classification", "multi_label_classification", "regression"] = _data(
+        "auto",
+        "What the label column holds: single_label_classification, multi_label_classification, regression or auto "
+        "(inferred and printed).",
     )
-    problem_type: Literal["auto", "single_label_classification", "multi_label_classification", "regression"] = option(
-        "auto", "What the label column holds: one label, several, or a number. auto: told by its values, and said."
+    label_separator: str | None = _data(
+        None, 'Separator of several labels in one string, such as "|"; JSON lists need none.'
     )
-    label_separator: str | None = option(
-        None, 'What stands between several labels in a text, such as "|". Lists in JSON are read as they are.'
+    class_weights: Literal["none", "balanced"] = _data(
+        "none", "Loss weights: none, or balanced (rare labels count as much as frequent ones)."
     )
-    class_weights: Literal["none", "balanced"] = option(
-        "none", "balanced: in training, rare labels weigh as much as frequent ones."
+    pooling: Literal["auto", "first", "mean"] = _model(
+        "auto", "Encoder output to classify: first (token), mean (of all tokens) or auto (as in its config.json)."
     )
-    pooling: Literal["auto", "first", "mean"] = option(
-        "auto", "What of an encoder is classified: its first token or the mean of all. auto: as its config.json says."
-    )
-    max_length: int | None = option(None, "Tokens to cut a text to. Default: 256, or what the model takes if less.")
-    eval_fraction: float = option(0.1, "Share of the training rows to hold out when there is no --eval_file.")
+    max_length: int | None = _max_length(256)
+    eval_fraction: float = _eval_fraction()
 
     def __post_init__(self) -> None:
         check_range(self, "eval_fraction", above=0, below=1)
@@ -116,19 +138,20 @@ class ClassificationArguments(Arguments):
 class QuestionAnsweringArguments(Arguments):
     """Which questions to learn from, and how to cut their contexts."""
 
-    train_file: str | None = option(
+    train_file: str | None = _essential(
         None,
-        "Questions to learn from: SQuAD JSON (1.1 or 2.0), .jsonl or .parquet with a question a row, or a dataset of "
-        "the Hub (OWNER/NAME:CONFIG:SPLIT). Default: the built-in task.",
+        "Questions to train on: SQuAD JSON (1.1 or 2.0), .jsonl or .parquet with one question per row, or a Hub "
+        "dataset (OWNER/NAME:CONFIG:SPLIT). Default: the built-in task.",
     )
-    eval_file: str | None = option(None, "Questions to evaluate on. Default: a part of the training contexts.")
-    max_length: int | None = option(
+    eval_file: str | None = _essential(None, "Questions to evaluate on. Default: a part of the training contexts.")
+    max_length: int | None = _data(
         None,
-        "Tokens of one window: question and a piece of the context. Default: 384, or what the model takes if less.",
+        "Tokens per window: the question and a part of the context. Default: 384, or the model's limit if that is "
+        "less.",
     )
-    stride: int | None = option(None, "Tokens that neighbouring windows share. Default: a third of --max_length.")
-    max_answer_length: int = option(48, "Most tokens of an answer.")
-    eval_fraction: float = option(0.1, "Share of the contexts to hold out when there is no --eval_file.")
+    stride: int | None = _data(None, "Tokens by which windows overlap. Default: a third of --max_length.")
+    max_answer_length: int = _data(48, "Most tokens in an answer.")
+    eval_fraction: float = _eval_fraction("contexts")
 
     def __post_init__(self) -> None:
         check_range(self, "eval_fraction", above=0, below=1)
@@ -141,27 +164,30 @@ class QuestionAnsweringArguments(Arguments):
 class TokenClassificationArguments(Arguments):
     """Which tagged sentences to learn from, and how to read them."""
 
-    train_file: str | None = option(
+    train_file: str | None = _essential(
         None,
-        "Sentences to learn from: columns of CoNLL (.conll, .txt), or rows with a list of tokens and one of tags "
-        "(.jsonl, .parquet, a folder saved by `datasets`, OWNER/NAME:CONFIG:SPLIT of the Hub).",
+        "Tagged sentences to train on: CoNLL columns (.conll, .txt), or rows with lists of tokens and tags (.jsonl, "
+        ".parquet, a folder saved by `datasets` or a Hub dataset, OWNER/NAME:CONFIG:SPLIT).",
     )
-    eval_file: str | None = option(None, "Sentences to evaluate on. Default: a part of the training sentences.")
-    tokens_column: str | None = option(None, "Column of the tokens. Default: guessed, and said.")
-    tags_column: str | None = option(None, "Column of the tags. Default: guessed, and said.")
-    label_names: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Names of tags that are numbers, in order; or all tags that may occur. Default: those there."
-        },
+    eval_file: str | None = _essential(
+        None, "Tagged sentences to evaluate on. Default: a part of the training sentences."
     )
-    label_all_tokens: bool = option(
-        False, "Teach a tag to all tokens of a word, and let their mean decide. Default: to the first token alone."
+    tokens_column: str | None = _column("Column of the tokens.")
+    tags_column: str | None = _column("Column of the tags.")
+    label_names: list[str] | None = _data(
+        None,
+        "Names of numeric tags, in order; or all tags that can occur. Default: those in the training data.",
+        metavar="NAME",
     )
-    max_length: int | None = option(
-        None, "Tokens of a window; longer sentences have several. Default: 256, or what the model takes if less."
+    label_all_tokens: bool = _data(
+        False, "Train on all tokens of a word and average their predictions. Default: the first token alone."
     )
-    eval_fraction: float = option(0.1, "Share of the training sentences to hold out when there is no --eval_file.")
+    max_length: int | None = _data(
+        None,
+        "Tokens per window; longer sentences have several windows. Default: 256, or the model's limit if that is "
+        "less.",
+    )
+    eval_fraction: float = _eval_fraction("sentences")
 
     def __post_init__(self) -> None:
         check_range(self, "eval_fraction", above=0, below=1)
@@ -173,25 +199,16 @@ class TokenClassificationArguments(Arguments):
 class MultipleChoiceArguments(Arguments):
     """Which questions with choices to learn from, and how to read them."""
 
-    train_file: str | None = option(
-        None,
-        "Questions to learn from (.jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, OWNER/NAME:CONFIG:SPLIT "
-        "of the Hub): a list of choices in one column, or each in one of its own, as ending0, ending1, ....",
+    train_file: str | None = _essential(
+        None, f"Questions to train on, with a list of choices or one column per choice (ending0, ...): {_ROWS}."
     )
-    eval_file: str | None = option(None, "Questions to evaluate on. Default: a part of the training questions.")
-    context_column: str | None = option(None, "Column of the text that is asked about. Default: guessed, and said.")
-    question_column: str | None = option(None, "Column of the question. Default: guessed, and said.")
-    choices_columns: list[str] | None = field(
-        default=None,
-        metadata={"help": "Column of the lists of choices, or one column a choice. Default: guessed, and said."},
-    )
-    label_column: str | None = option(
-        None, "Column of the right choice: its number, letter, name or text. Default: guessed, and said."
-    )
-    max_length: int | None = option(
-        None, "Tokens to cut a question with one choice to. Default: 256, or what the model takes if less."
-    )
-    eval_fraction: float = option(0.1, "Share of the training questions to hold out when there is no --eval_file.")
+    eval_file: str | None = _essential(None, "Questions to evaluate on. Default: a part of the training questions.")
+    context_column: str | None = _column("Column of the context.")
+    question_column: str | None = _column("Column of the question.")
+    choices_columns: list[str] | None = _column("Column of the lists of choices, or one column per choice.")
+    label_column: str | None = _column("Column of the correct choice: its number, letter, name or text.")
+    max_length: int | None = _max_length(256, "a question with one choice")
+    eval_fraction: float = _eval_fraction("questions")
 
     def __post_init__(self) -> None:
         check_range(self, "eval_fraction", above=0, below=1)
@@ -203,23 +220,19 @@ class MultipleChoiceArguments(Arguments):
 class SequenceToSequenceArguments(Arguments):
     """Which pairs of texts to learn from, and how to read and write them."""
 
-    train_file: str | None = option(
-        None,
-        "Pairs to learn from: two columns (.jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, "
-        "OWNER/NAME:CONFIG:SPLIT of the Hub), or sources, one a line, beside --train_target_file.",
+    train_file: str | None = _essential(
+        None, f"Pairs to train on, in two columns: {_ROWS}; or sources, one per line, with --train_target_file."
     )
-    train_target_file: str | None = option(None, "What is to be written from the lines of --train_file, one a line.")
-    eval_file: str | None = option(None, "Pairs to evaluate on. Default: a part of the training pairs.")
-    eval_target_file: str | None = option(None, "What is to be written from the lines of --eval_file, one a line.")
-    source_column: str | None = option(None, "Column of the source. Default: guessed, and said.")
-    target_column: str | None = option(None, "Column of what is to be written. Default: guessed, and said.")
-    source_prefix: str = option("", "Stands before every source, as in: translate English to German: .")
-    max_length: int | None = option(None, "Tokens to cut sources to. Default: 256, or what the model takes if less.")
-    max_target_length: int | None = option(
-        None, "Tokens to cut targets to, and to write at most. Default: 128, or what the model takes if less."
-    )
-    num_beams: int = option(1, "Beams of the search in evaluation; 1: the most probable token each time.")
-    eval_fraction: float = option(0.1, "Share of the training pairs to hold out when there is no --eval_file.")
+    train_target_file: str | None = _essential(None, "Targets for the lines of --train_file, one per line.")
+    eval_file: str | None = _essential(None, "Pairs to evaluate on. Default: a part of the training pairs.")
+    eval_target_file: str | None = _essential(None, "Targets for the lines of --eval_file, one per line.")
+    source_column: str | None = _column("Column of the source.")
+    target_column: str | None = _column("Column of the target.")
+    source_prefix: str = _data("", "Prepended to every source, such as 'translate English to German: '.")
+    max_length: int | None = _max_length(256, "sources")
+    max_target_length: int | None = _max_length(128, "targets, and generated text,")
+    num_beams: int = _data(1, "Beams in evaluation; 1 is greedy decoding.")
+    eval_fraction: float = _eval_fraction("pairs")
 
     def __post_init__(self) -> None:
         check_range(self, "eval_fraction", above=0, below=1)
@@ -235,33 +248,36 @@ class SequenceToSequenceArguments(Arguments):
 class EmbeddingArguments(Arguments):
     """Which texts that belong together to learn from, and how; training is that of sentence-transformers."""
 
-    train_file: str | None = option(
+    train_file: str | None = _essential(
         None,
-        "Rows to learn from (.jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, OWNER/NAME:CONFIG:SPLIT of "
-        "the Hub): two texts with a score, two that belong together, three, or premise, hypothesis and label.",
+        f"Rows to train on: scored pairs, pairs, triples, or premise, hypothesis and label; {_ROWS}.",
     )
-    eval_file: str | None = option(None, "Rows to evaluate on. Default: a part of the training rows.")
-    kind: Literal["auto", "scored", "pairs", "triples", "nli"] = option(
-        "auto", "What the rows are: pairs with a score, pairs, triples, or nli. auto: told by the columns, and said."
+    eval_file: str | None = _essential(None, "Rows to evaluate on. Default: a part of the training rows.")
+    kind: Literal["auto", "scored", "pairs", "triples", "nli"] = _data(
+        "auto", "What the rows are: scored (pairs), pairs, triples, nli or auto (inferred from columns and printed)."
     )
-    text_column: str | None = option(None, "Column of the first text. Default: guessed, and said.")
-    text_pair_column: str | None = option(None, "Column of the one that belongs to it. Default: guessed, and said.")
-    negative_column: str | None = option(None, "Column of one that does not. Default: guessed, and said.")
-    label_column: str | None = option(None, "Column of the score or label. Default: guessed, and said.")
-    max_length: int | None = option(None, "Tokens to cut a text to. Default: 128, or what the model takes if less.")
-    eval_fraction: float = option(0.1, "Share of the training rows to hold out when there is no --eval_file.")
-    output_dir: str = option("runs/embeddings", "Folder for the model, predictions and metrics.")
-    batch_size: int = option(
-        64, "Rows in one step, over all processes; texts of other rows are what a text is told apart from."
+    text_column: str | None = _column("Column of the first text.")
+    text_pair_column: str | None = _column("Column of the matching text.")
+    negative_column: str | None = _column("Column of a text that does not match.")
+    label_column: str | None = _column("Column of the score or label.")
+    max_length: int | None = _max_length(128)
+    eval_fraction: float = _eval_fraction()
+    output_dir: str = _essential("runs/embeddings", "Where the model, predictions and metrics are written.")
+    batch_size: int = _optimizer(
+        64, "Rows per step, over all processes; the texts of other rows serve as in-batch negatives."
     )
-    max_steps: int | None = option(None, "Stop after this many steps.")
-    max_epochs: float = option(3.0, "Stop after this many passes over the data.")
-    learning_rate: float | None = option(None, "Peak learning rate. Default: in proportion to the weights.")
-    warmup_steps: float = option(0.06, "Steps of warm-up; below 1 a share of the run.")
-    eval_steps: float = option(0.2, "Steps between evaluations; below 1 a share of the run; 0 only at the end.")
-    mixed_precision: Literal["auto", "no", "bf16"] = option("auto", "bf16, no, or auto: bf16 where it is fast.")
-    seed: int = option(0, "Decides the held-out part, sample order and dropout.")
-    dry_run: bool = option(False, "Show what would be learned; nothing is trained or written.")
+    max_steps: int | None = _optimizer(None, "Stop after this many steps.")
+    max_epochs: float = _essential(3.0, "Stop after this many passes over the data.")
+    learning_rate: float | None = _essential(
+        None, "Peak learning rate. Default: automatic, scaled to the RMS of the weights."
+    )
+    warmup_steps: float = _optimizer(0.06, "Warmup steps; below 1, a fraction of the run.")
+    eval_steps: float = _rest(
+        0.2, "Steps between evaluations; below 1, a fraction of the run; 0 evaluates only at the end."
+    )
+    mixed_precision: Literal["auto", "no", "bf16"] = _rest("auto", "bf16, no, or auto: bf16 where it is fast.")
+    seed: int = _rest(0, "Seed of the held-out part, sample order and dropout.")
+    dry_run: bool = _rest(False, "Show what would be trained, then exit without training.")
 
     def __post_init__(self) -> None:
         check_range(self, "eval_fraction", above=0, below=1)
