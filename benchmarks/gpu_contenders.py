@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, set_seed
 
 from lacuna import modeling
-from lacuna.modeling import attention_lacuna
+from lacuna.modeling import kernels_lacuna
 from lacuna.objectives.hints import add_hints
 from lacuna.training.compiling import compile_model
 from lacuna.training.flops import Attention, attentions, flops_per_token
@@ -138,7 +138,7 @@ def build_plain(shape: Shape) -> nn.Module:
 @contextlib.contextmanager
 def by_masks() -> Iterator[None]:
     """Packed rows as on a CPU: with masks of [B, 1, T, T]."""
-    with mock.patch.object(attention_lacuna, "PACKED_DEVICES", set()):
+    with mock.patch.object(kernels_lacuna, "PACKED_DEVICES", set()):
         yield
 
 

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from lacuna.common.errors import InputError
 from lacuna.common.options import ESSENTIALS, Arguments, Numbers, check_range, option
 
+from .averaging import AVERAGES
+from .optimizers import OPTIMIZERS
+from .schedules import SCHEDULES
+
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """What --report_to takes; each is an extra of the package by the same name."""
 
@@ -50,11 +54,19 @@ class Tracker(str):
 
 if TYPE_CHECKING:  # after construction it is there
     DerivedRate = float
+    OptimizerName = str
+    ScheduleName = str
+    AverageName = str
 else:
     DerivedRate = float | None
+    OptimizerName, ScheduleName = Literal[tuple(OPTIMIZERS)], Literal[tuple(SCHEDULES)]
+    AverageName = Literal[("none", *AVERAGES)]
 
-RATES = {"muon": 6e-3, "lion": 3e-4}
-"""Learning rates of a new tiny model by optimizer, where not 0.001 (docs/speed.md)."""
+_OPTIMIZERS = ", ".join(f"{name} ({each.note})" if each.note else name for name, each in OPTIMIZERS.items())
+_USUAL_RATE = OPTIMIZERS["adamw"].learning_rate
+_RATES = "".join(
+    f"{each.learning_rate:g} ({name}), " for name, each in OPTIMIZERS.items() if each.learning_rate != _USUAL_RATE
+)
 
 
 _essential = partial(option, group=ESSENTIALS)
@@ -119,13 +131,11 @@ class TrainingArguments(Arguments):
         metavar="N",
     )
     eval_batch_size: int = _saving(64, "Examples per evaluation batch of one process.", advanced=True)
-    optimizer: Literal["adamw", "muon", "stable_adamw", "lion", "ademamix"] = _optimizer(
-        "muon", "muon (AdamW for all but matrices), adamw, stable_adamw, lion or ademamix."
-    )
+    optimizer: OptimizerName = _optimizer("muon", f"{_OPTIMIZERS}.")
     learning_rate: DerivedRate = _optimizer(
-        None, "Peak learning rate. Default: 0.006 (muon), 0.0003 (lion) or 0.001.", metavar="X"
+        None, f"Peak learning rate. Default: {_RATES}else {_USUAL_RATE:g}.", metavar="X"
     )
-    schedule: Literal["wsd", "linear", "cosine", "constant"] = _optimizer(
+    schedule: ScheduleName = _optimizer(
         "wsd", "Learning-rate schedule: wsd (warmup, stable, decay), linear, cosine or constant."
     )
     warmup_steps: float = _optimizer(0.05, "Warmup steps; below 1, a fraction of the run.")
@@ -150,7 +160,7 @@ class TrainingArguments(Arguments):
     early_stopping_patience: int = _length(
         0, "Stop after this many evaluations in a row without improvement; 0 never stops early."
     )
-    average: Literal["none", "ema", "tail", "best"] = _optimizer(
+    average: AverageName = _optimizer(
         "none",
         "Weights to save: none (the last), ema (moving average), tail (mean over the end of the run) or best (best "
         "evaluation).",
@@ -196,7 +206,7 @@ class TrainingArguments(Arguments):
         self.batch_size, self.batch_size_at = Numbers(self.batch_size), Numbers(self.batch_size_at)
         _check_stages("batch_size", self.batch_size, self.batch_size_at)
         if self.learning_rate is None:
-            self.learning_rate = RATES.get(self.optimizer, 1e-3)
+            self.learning_rate = OPTIMIZERS[self.optimizer].learning_rate
         if isinstance(self.micro_batch_size, int) and not isinstance(self.micro_batch_size, MicroBatchSize):
             if self.micro_batch_size <= 0:
                 raise InputError(f"--micro_batch_size must be greater than 0, got {self.micro_batch_size}")
@@ -273,20 +283,18 @@ class FineTuningArguments(TrainingArguments):
     max_epochs: float | None = _essential(None, "Stop after this many epochs. Default: 3 if no other limit is set.")
     output_dir: str = _essential("runs/finetuned", "Folder for model, predictions, metrics and curves.")
     batch_size: Numbers = _optimizer(Numbers(32), "Examples per optimizer step, over all processes.")
-    optimizer: Literal["adamw", "muon", "stable_adamw", "lion", "ademamix"] = _optimizer(
-        "adamw", "adamw, muon (AdamW for all but matrices), stable_adamw, lion or ademamix."
-    )
+    optimizer: OptimizerName = _optimizer("adamw", f"{_OPTIMIZERS}.")
     learning_rate: DerivedRate = _essential(
         None,
         "Peak learning rate. Default: automatic, scaled to the RMS of the weights; at most 0.003 with --lora_rank.",
         metavar="X",
     )
-    schedule: Literal["wsd", "linear", "cosine", "constant"] = _optimizer(
+    schedule: ScheduleName = _optimizer(
         "linear", "Learning-rate schedule: wsd (warmup, stable, decay), linear, cosine or constant."
     )
     warmup_steps: float = _optimizer(0.06, "Warmup steps; below 1, a fraction of the run.")
     save_steps: float = _saving(0, "Steps between checkpoints; below 1, a fraction of the run; 0 turns them off.")
-    average: Literal["none", "ema", "tail", "best"] = _optimizer(
+    average: AverageName = _optimizer(
         "best",
         "Weights to save: best (best evaluation), none (the last), ema (moving average) or tail (mean over the end of "
         "the run).",
