@@ -266,7 +266,7 @@ def _draw_kind(axes: Any, kind: str, summary: dict[str, Any]) -> None:
     ticks = [digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5)]
     axes.set_xticks([tick for tick in ticks if low <= tick <= high])  # all minor ones would run into each other
     axes.set_xticks([], minor=True)
-    axes.xaxis.set_major_formatter(lambda value, _: curves.short(value))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.legend()
 
 

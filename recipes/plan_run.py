@@ -19,12 +19,12 @@ from lacuna.training.planning import PlanArguments, as_text, plan_run
 
 def main() -> None:
     """Parse, build, plan."""
-    wanted, model_arguments, data, goal, arguments = parse_arguments(
+    wanted, data, goal, model_arguments, arguments = parse_arguments(
         (
             PlanArguments,
-            training.NewModelArguments,
             corpus.CorpusArguments,
             objectives.ObjectiveArguments,
+            training.NewModelArguments,
             training.TrainingArguments,
         ),
         description=__doc__,

@@ -185,6 +185,7 @@ def test_every_option_has_a_help_text() -> None:
     for kind in kinds:
         for field in dataclasses.fields(kind):
             assert str(field.metadata.get("help", "")).strip().endswith("."), f"{kind.__name__}.{field.name}"
+            assert "group" in field.metadata, f"{kind.__name__}.{field.name} is made by `option`"
 
 
 def shown_options(path: Path) -> set[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from lacuna.common.files import hold, write_text
 from lacuna.common.private import shown_command
@@ -22,7 +23,6 @@ from lacuna.common.work import TrainingBatches, Work, to_device
 from .adapters import prepare
 from .arguments import FineTuningArguments, TrainingArguments
 from .environment import is_main_process, processes, resolved_precision, use_all_cores
-from .live_line import duration
 from .loop import train
 from .progress import is_due
 from .resuming import claim_output_dir, refusal
@@ -267,12 +267,12 @@ def expected_time(
         (f"{evaluations[0]:,} evaluations of {held_out:,} examples", *evaluations, "each"),
     ]
     lines = [
-        f"{what}{runs}: about {duration(number * each * seeds)} at {each:.2f} s {unit}"
+        f"{what}{runs}: about {tqdm.format_interval(number * each * seeds)} at {each:.2f} s {unit}"
         for what, number, each, unit in parts
         if number
     ]
     total = sum(number * each * seeds for _, number, each, _ in parts)
-    return [*lines, f"together about {duration(total)}; nothing was trained or written"]
+    return [*lines, f"together about {tqdm.format_interval(total)}; nothing was trained or written"]
 
 
 def _num_evaluations(eval_steps: float, steps: int) -> int:

@@ -2,9 +2,12 @@
 
 import platform
 import re
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from huggingface_hub import ModelCardData
 
 from lacuna.common.private import without_places
 
@@ -13,58 +16,42 @@ from .arguments import TrainingArguments
 
 _CARD = """\
 ---
-library_name: transformers
-{metadata}tags:
-- lacuna
+{header}
 ---
 
 # {title}
 
-A `{family}` {shape} with {parameters} parameters, trained with Lacuna{objective}.
+{summary}
 
 ```python
+{code}
+```
+
+{rest}"""
+
+_MODEL_CODE = """\
 from transformers import AutoTokenizer, {auto_class}
 
 tokenizer = AutoTokenizer.from_pretrained("PATH"{trust})
-model = {auto_class}.from_pretrained("PATH"{trust})
-```
+model = {auto_class}.from_pretrained("PATH"{trust})"""
 
-{code}| training | |
-|---|---|
-| steps | {steps} |
-| tokens seen | {tokens} |
-{rows}
-"""
-
-_CODE = """\
-The modelling code is in this folder, so that nothing but `transformers` is needed; `trust_remote_code=True` runs it.
-
-"""
-
-_ADAPTER_CARD = """\
----
-library_name: peft
-{metadata}tags:
-- lora
-- lacuna
----
-
-# Low-rank additions to `{base}`
-
-Rank {rank}, alpha {alpha}, for a `{class_name}`, learned with Lacuna.
-
-```python
+_ADAPTER_CODE = """\
 from peft import PeftConfig, PeftModel
 from transformers import {auto_class}, AutoTokenizer
 
 folder = "PATH"
 base = PeftConfig.from_pretrained(folder).base_model_name_or_path
 tokenizer = AutoTokenizer.from_pretrained(base{trust})
-model = {auto_class}.from_pretrained({options})
-model = PeftModel.from_pretrained(model, folder)
-```
+model = {auto_class}.from_pretrained(base{trust}{labels})
+model = PeftModel.from_pretrained(model, folder)"""
 
-`base` is the model that the additions were learned on, as `adapter_config.json` names it: a Hub id, or the folder in
+_CARRIES_CODE = """\
+The modelling code is in this folder, so that nothing but `transformers` is needed; `trust_remote_code=True` runs it.
+
+"""
+
+_BASE_OF_ADAPTER = """\
+`base` is the model that the adapter was trained on, as `adapter_config.json` names it: a Hub id, or the folder in
 which it was then. Where it has moved since, give its new place.
 """
 
@@ -77,7 +64,7 @@ _OF_CLASSIFIERS = ("id2label", "problem_type", "classifier_pooling", "pad_token_
 _MOST_SHOWN = 12
 """Items of a list that a table has room for."""
 
-_LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors")
+_LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", "lacuna", "peft")
 
 
 def model_card(
@@ -100,45 +87,60 @@ def model_card(
         choices: what it was made with, by name.
     """
     config = model.config
-    has_code = bool(getattr(config, "auto_map", None))
-    objective = f" by {run_info['objective']}" if "objective" in run_info else ""
     base = run_info.get("model") if "task" in run_info else None
-    card = _CARD.format(
-        metadata=_base_model(base),
+    shape, size = getattr(config, "shape", "model"), f"{num_weights(model) / 1e6:.1f} M"
+    objective = f" by {run_info['objective']}" if "objective" in run_info else ""
+    origin = f", from `{without_places(base)}`" if base else ""
+    rows = {"steps": f"{step:,}", "tokens seen": f"{tokens:,}", **(choices or {})}
+    names = [name.removeprefix("eval_") for name in metrics]
+    if any(f"baseline_{name}" in (baseline or {}) for name in names):
+        scores = [_scores(names, metrics, baseline or {})]
+    else:
+        rows |= {f"{name} (held out)": f"{metrics[f'eval_{name}']:.4f}" for name in names}
+        scores = []
+    sections = [_table(("training", ""), rows.items()), *scores]
+    sections += [_data(run_info), _origin(run_info)] if "task" in run_info else []
+    return _card(
+        model,
+        base=base,
+        library="transformers",
         title=type(model).__name__,
-        family=config.model_type,
-        shape=getattr(config, "shape", "model"),
-        parameters=f"{num_weights(model) / 1e6:.1f} M",
-        objective=objective + (f", from `{without_places(base)}`" if base else ""),
-        auto_class=auto_class(model),
-        trust=", trust_remote_code=True" if has_code else "",
-        code=_CODE if has_code else "",
-        steps=f"{step:,}",
-        tokens=f"{tokens:,}",
-        rows="\n".join([*_rows(choices or {}), *_metrics(metrics, baseline or {})]),
+        summary=f"A `{config.model_type}` {shape} with {size} parameters, trained with Lacuna{objective}{origin}.",
+        code=_MODEL_CODE,
+        rest=(_CARRIES_CODE if getattr(config, "auto_map", None) else "") + "\n".join(sections),
     )
-    return "\n".join([card, *_data(run_info), *_origin(run_info)]) if "task" in run_info else card
 
 
 def adapter_card(model: Any, adapter: Adapter) -> str:
-    """README.md of an adapter: the code that puts it into the model that it was learned on."""
-    config, base = model.config, adapter.config.base_model_name_or_path
-    trust = ["trust_remote_code=True"] if getattr(config, "auto_map", None) else []
-    options = []
+    """README.md of an adapter: the code that puts it into the model that it was trained on."""
+    base = adapter.config.base_model_name_or_path
+    labels = ""
     if adapter.config.task_type in ("SEQ_CLS", "TOKEN_CLS"):  # their heads are as the labels are
-        found = {name: getattr(config, name, None) for name in _OF_CLASSIFIERS}
-        options = [f"{name}={value!r}" for name, value in found.items() if value is not None]
-        options.append("ignore_mismatched_sizes=True")
-    return _ADAPTER_CARD.format(
-        metadata=_base_model(base),
-        base=without_places(base),
-        rank=adapter.config.r,
-        alpha=adapter.config.lora_alpha,
-        class_name=type(model).__name__,
-        auto_class=auto_class(model),
-        trust="".join(f", {word}" for word in trust),
-        options=", ".join(["base", *trust, *options]),
+        found = {name: getattr(model.config, name, None) for name in _OF_CLASSIFIERS}
+        labels = "".join(f", {name}={value!r}" for name, value in found.items() if value is not None)
+        labels += ", ignore_mismatched_sizes=True"
+    size = f"Rank {adapter.config.r}, alpha {adapter.config.lora_alpha}"
+    return _card(
+        model,
+        base=base,
+        library="peft",
+        title=f"LoRA adapter for `{without_places(base)}`",
+        summary=f"{size}, for a `{type(model).__name__}`, trained with Lacuna.",
+        code=_ADAPTER_CODE,
+        rest=_BASE_OF_ADAPTER,
+        labels=labels,
     )
+
+
+def _card(
+    model: Any, *, base: str | None, library: str, title: str, summary: str, code: str, rest: str, labels: str = ""
+) -> str:
+    of_hub = base and re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not Path(base).exists()
+    tags = ["lora", "lacuna"] if library == "peft" else ["lacuna"]
+    header = ModelCardData(library_name=library, base_model=base if of_hub else None, tags=tags).to_yaml()
+    trust = ", trust_remote_code=True" if getattr(model.config, "auto_map", None) else ""
+    loading = code.format(auto_class=auto_class(model), trust=trust, labels=labels)
+    return _CARD.format(header=header, title=title, summary=summary, code=loading, rest=rest)
 
 
 def auto_class(model: Any) -> str:
@@ -178,30 +180,26 @@ def choices_of(plan: TrainingArguments, *, epochs: float, precision: str, ended_
     }
 
 
-def _rows(table: dict[str, str]) -> list[str]:
-    return [f"| {name} | {value} |" for name, value in table.items()]
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:], ""])
 
 
-def _metrics(metrics: dict[str, float], baseline: dict[str, float]) -> list[str]:
-    """Rows of the table above; or a table of its own, where something stands beside them."""
-    names = [name.removeprefix("eval_") for name in metrics]
-    if not any(f"baseline_{name}" in baseline for name in names):
-        return [f"| {name} (held out) | {metrics[f'eval_{name}']:.4f} |" for name in names]
+def _scores(names: list[str], metrics: dict[str, float], baseline: dict[str, float]) -> str:
     rows = []
     for name in names:
         other = baseline.get(f"baseline_{name}")
-        rows.append(f"| {name} | {metrics[f'eval_{name}']:.4f} | {'' if other is None else f'{other:.4f}'} |")
-    return ["", "## Scores", "", "| held out | this model | without a model |", "|---|---|---|", *rows]
+        rows.append((name, f"{metrics[f'eval_{name}']:.4f}", "" if other is None else f"{other:.4f}"))
+    return "## Scores\n\n" + _table(("held out", "this model", "without a model"), rows)
 
 
-def _data(run_info: dict[str, Any]) -> list[str]:
+def _data(run_info: dict[str, Any]) -> str:
     """What it was fine-tuned on, as far as the options say; what was left to the model is not among it."""
-    options = {name: value for name, value in run_info["task"].items() if value not in (None, [], "auto")}
-    counts = []
+    rows = {name: _shown(value) for name, value in run_info["task"].items() if value not in (None, [], "auto")}
     if "examples" in run_info:
-        counts = [f"| examples | {run_info['examples']:,} to learn from, {run_info['held_out']:,} held out |"]
-    rows = _rows({name: _shown(value) for name, value in options.items()})
-    return ["## Data", "", "| data | |", "|---|---|", *rows, *counts, ""]
+        rows["examples"] = f"{run_info['examples']:,} to learn from, {run_info['held_out']:,} held out"
+    return "## Data\n\n" + _table(("data", ""), rows.items())
 
 
 def _shown(value: Any) -> str:
@@ -212,23 +210,13 @@ def _shown(value: Any) -> str:
     return f"`{without_places(text).replace('|', chr(92) + '|')}`"
 
 
-def _origin(run_info: dict[str, Any]) -> list[str]:
+def _origin(run_info: dict[str, Any]) -> str:
     """The command, and what it ran on."""
-    versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in _LIBRARIES)]
-    for name in ("lacuna", "peft"):
+    versions = [f"Python {platform.python_version()}"]
+    for name in _LIBRARIES:
         try:
             versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             continue
-    command = ["```", str(run_info["command"]), "```", ""] if "command" in run_info else []
-    made = [*command, f"with {', '.join(versions)}.", ""] if command else [", ".join(versions), ""]
-    return ["## Made by", "", *made]
-
-
-def _base_model(name: str | None) -> str:
-    """What the Hub reads: the model that this one was made from, if it knows that."""
-    return f"base_model: {name}\n" if name and _is_hub_id(name) else ""
-
-
-def _is_hub_id(name: str) -> bool:
-    return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", name)) and not Path(name).exists()
+    command = f"```\n{run_info['command']}\n```\n\nwith " if "command" in run_info else ""
+    return f"## Made by\n\n{command}{', '.join(versions)}.\n"

@@ -254,7 +254,7 @@ class Optimizer:
 
 OPTIMIZERS = {
     "adamw": Optimizer(adamw),
-    "muon": Optimizer(muon, "for matrices, with AdamW for the rest", learning_rate=6e-3),
+    "muon": Optimizer(muon, "matrices; AdamW for the rest", learning_rate=6e-3),
     "stable_adamw": Optimizer(stable_adamw, "an extra", works_on_shards=False),
     "lion": Optimizer(lion, "an extra", learning_rate=3e-4, fine_tuning_scale=0.3),
     "ademamix": Optimizer(ademamix, "an extra"),

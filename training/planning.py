@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -25,21 +25,24 @@ Section = tuple[str, list[tuple[str, str]]]
 """A heading, and lines of a name and a value."""
 
 
+_device = partial(option, group="device")
+
+
 @dataclass
 class PlanArguments(Arguments):
     """What the run is planned for."""
 
-    device: str | None = option(
-        None, "cpu, or a GPU by name (H100, A100, 'RTX 4090', ...). Default: what this machine has."
+    device: str | None = _device(
+        None, "cpu, or a GPU by name (H100, A100, 'RTX 4090', ...). Default: this machine's.", metavar="NAME"
     )
-    num_devices: int = option(1, "Devices that train together, a process on each.")
-    memory_gb: float | None = option(
+    num_devices: int = _device(1, "Devices that train together, one process each.")
+    memory_gb: float | None = _device(
         None, "Memory of each device in GB (10^9 bytes). Default: the GPU's, or all of this machine's."
     )
-    mfu: float = option(
-        0.3, "Share of the device's peak that training reaches: an assumption. Small models reach 0.05 to 0.5."
+    mfu: float = _device(0.3, "Assumed model FLOPs utilization (MFU) of the device; small models reach 0.05 to 0.5.")
+    watts: float | None = _device(
+        None, "Power of each device in watts. Default: the GPU's board limit.", advanced=True
     )
-    watts: float | None = option(None, "Power of each device. Default: the most that the GPU's board draws.")
 
     def __post_init__(self) -> None:
         check_range(self, "num_devices", "memory_gb", "watts", above=0)

@@ -3,108 +3,101 @@
 import contextlib
 import json
 import math
-import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from tqdm import tqdm
 
+from lacuna.common.errors import StorageError
 from lacuna.common.files import write_text
 
 from .arguments import TrainingArguments
 from .curves import draw_curves
 from .environment import Processes
-from .live_line import Remaining, duration, fit, line_items, memory_in_use, short
 from .trackers import Trackers
 
 _LIBRARIES = ["torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors"]
-_DRAW_SECONDS = 0.25
 _SIGN_OF_LIFE_SECONDS = 60.0
-_BAR = "{percentage:3.0f}%|{bar:10}| "
-_BAR_WIDTH = 17
-_REWRITE = -1
-"""The size of a log that is not as it should be."""
+_OTHER = {"step", "epoch", "loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu", "memory", "seconds"}
+_OTHER |= {"event", "samples", "tokens", "batch_size", "sequence_length", "processes"}
+"""What a line of metrics.jsonl holds beside the objective's own metrics."""
 
 
-class _Lines:
-    """metrics.jsonl: whole lines only, whatever happens between them."""
+def short(value: float) -> str:
+    """A number as people read it: 12,345 or 0.1234 or 1.2e-05."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
-    def __init__(self, path: Path) -> None:
+
+def memory_in_use() -> int:
+    """Bytes: the peak of the tensors on the GPU; without one, what this process holds of the main memory."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
+    return psutil.Process().memory_info().rss
+
+
+class TimeLeft:
+    """How long a run still takes, from its speed in the newer half of its time, which compiling is not in."""
+
+    def __init__(self, done: float) -> None:
+        self.opened = time.monotonic()
+        self.older = self.newer = (self.opened, done)
+
+    def seconds(self, done: float) -> float | None:
+        """Seconds until `done` is 1; None while nothing is done."""
+        now = time.monotonic()
+        if now - self.opened > 2 * (self.newer[0] - self.opened):
+            self.older, self.newer = self.newer, (now, done)
+        then, before = self.older
+        return (now - then) * (1.0 - done) / (done - before) if done > before else None
+
+
+class Lines:
+    """metrics.jsonl: whole lines only. Where it is not what was written, it is written anew once that is possible."""
+
+    def __init__(self, path: Path, *, first_step: int) -> None:
+        """Begin the file, or go back to a step: later lines are dropped, but for marks of earlier resumes."""
         self.path = path
-        self.size = 0
-        """Bytes of the lines that are known to be in the file."""
-        self.waiting = b""
-        """Lines that could not be written yet."""
+        self.size = -1  # in bytes, of what was written
+        self.records: list[dict[str, Any]] = []
+        if first_step and path.is_file():
+            kept = _whole_lines(path.read_bytes())
+            self.records = [each for each in kept if each["step"] <= first_step or each.get("event") == "resume"]
 
-    def keep(self, first_step: int) -> list[dict[str, Any]]:
-        """Go back to a step: later lines are dropped, but for marks of earlier resumes. Returns what is left.
-
-        Nothing is written before the next `write`.
-
-        Raises:
-            OSError: there is a file that cannot be read.
-        """
-        if not first_step or not self.path.is_file():
-            return []
-        content = self.path.read_bytes()
-        kept = [
-            (line, record)
-            for line, record in _whole_lines(content)
-            if record["step"] <= first_step or record.get("event") == "resume"
-        ]
-        whole = b"".join(line for line, _ in kept)
-        # Where only an end is dropped, the file is cut: that needs no room on the disk.
-        self.size = len(whole) if content.startswith(whole) else _REWRITE
-        return [record for _, record in kept]
-
-    def write(self, *records: dict[str, Any], everything: list[dict[str, Any]], durable: bool = False) -> None:
-        """Append records, after those that could not be written before.
-
-        Args:
-            records: new lines.
-            everything: all lines, these included: if the file is not what it should be, it is written anew.
-            durable: do not return before they are on the disk.
+    def append(self, *records: dict[str, Any]) -> None:
+        """Write records, and those that could not be written before.
 
         Raises:
-            OSError: they could not be written, and wait.
+            OSError, StorageError: they could not be written.
         """
-        self.waiting += b"".join(map(_line, records))
-        with self.path.open("ab", buffering=0) as file:
-            if file.tell() > self.size >= 0:
-                file.truncate(self.size)  # half a line of a full disk, or of a process that was killed
-            if file.seek(0, os.SEEK_END) == self.size:
-                written = file.write(self.waiting)
-                if written != len(self.waiting):
-                    file.truncate(self.size)
-                    raise OSError(f"only {written} of {len(self.waiting)} bytes could be written")
-                self.size, self.waiting = self.size + written, b""
-                if durable:
-                    os.fsync(file.fileno())
-                return
-        whole = b"".join(map(_line, everything))
-        write_text(self.path, whole.decode("utf-8"))
-        self.size, self.waiting = len(whole), b""
+        self.records += records
+        new, size, self.size = "".join(map(_line, records)).encode(), self.size, -1
+        if self.path.is_file() and self.path.stat().st_size == size:
+            with self.path.open("ab", buffering=0) as file:
+                if file.write(new) == len(new):
+                    self.size = size + len(new)
+                    return
+                file.truncate(size)  # a full disk took half a line
+        text = "".join(map(_line, self.records))
+        write_text(self.path, text)
+        self.size = len(text.encode())
 
 
-def _line(record: dict[str, Any]) -> bytes:
+def _line(record: dict[str, Any]) -> str:
     """What is not finite is written as null, which JSON has, and read back as NaN."""
-    finite = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in record.items()
-    }
-    return (json.dumps(finite, default=str) + "\n").encode("utf-8")
+    bad = {name: None for name, value in record.items() if isinstance(value, float) and not math.isfinite(value)}
+    return json.dumps(record | bad, default=str) + "\n"
 
 
-def _whole_lines(content: bytes) -> list[tuple[bytes, dict[str, Any]]]:
-    """Lines and their records up to the first that is none: a process that is killed may leave half a line behind."""
-    found: list[tuple[bytes, dict[str, Any]]] = []
+def _whole_lines(content: bytes) -> list[dict[str, Any]]:
+    """Records up to the first line that is none: a process that is killed may leave half a line behind."""
+    found: list[dict[str, Any]] = []
     for line in content.splitlines(keepends=True):
         try:
             record = json.loads(line)
@@ -112,15 +105,8 @@ def _whole_lines(content: bytes) -> list[tuple[bytes, dict[str, Any]]]:
             break
         if not line.endswith(b"\n") or not isinstance(record, dict) or not isinstance(record.get("step"), int):
             break
-        found.append((line, {name: math.nan if value is None else value for name, value in record.items()}))
+        found.append({name: math.nan if value is None else value for name, value in record.items()})
     return found
-
-
-def _columns() -> int:
-    """Width of the terminal behind standard error; 80 where it does not say."""
-    with contextlib.suppress(OSError, ValueError):
-        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
-    return 80
 
 
 class RunLog:
@@ -152,34 +138,36 @@ class RunLog:
             peak_rate: the highest learning rate of the run, for curves.png.
             trackers: further places that get each line.
         """
-        self.output_dir = output_dir
+        self.output_dir, self.enabled = output_dir, enabled
         self.path = output_dir / "metrics.jsonl"
-        self.enabled = enabled
         self.title, self.peak_rate = title, peak_rate
         self.trackers = trackers
         self.records: list[dict[str, Any]] = []
         self.on_terminal = False
         if not enabled:
             return
-        self._lines = _Lines(self.path)
         self._failing = self._curves_failed = self._undrawn = False
         self._step: int | None = first_step or None
-        self._done = done
-        self._remaining = Remaining(done)
-        self._drawn = -math.inf
-        self._printed = time.monotonic()
+        self._done, self._left = done, TimeLeft(done)
         self._curves_wait_until = -math.inf
+        self._printed = time.monotonic()
         with contextlib.suppress(AttributeError, ValueError, OSError):
             self.on_terminal = sys.stderr.isatty()
-        self.bar = tqdm(
-            total=1.0, initial=done, file=sys.stderr, disable=not self.on_terminal, bar_format="{desc}", ncols=1
+        self._bar = tqdm(
+            total=1.0,
+            initial=done,
+            file=sys.stderr,
+            disable=not self.on_terminal,
+            dynamic_ncols=True,
+            mininterval=0.25,
+            miniters=0,
+            bar_format="{percentage:3.0f}%|{bar:10}| {desc}",
         )
-        with self._not_stopping():
-            output_dir.mkdir(parents=True, exist_ok=True)
-            self.records = self._lines.keep(first_step)
-            self._lines.write(everything=self.records)
+        self._lines = Lines(self.path, first_step=first_step)
+        self._append()
+        self.records = self._lines.records
         self._newest: dict[str, Any] = next((line for line in reversed(self.records) if "loss" in line), {})
-        self._redraw(force=True)
+        self._show()
 
     def say(self, text: str) -> None:
         """Print a line above the live line."""
@@ -191,17 +179,11 @@ class RunLog:
             sys.stderr.flush()
 
     def advance(self, done: float, *, step: int | None = None) -> None:
-        """Move to a share of the run.
-
-        Args:
-            done: between 0 and 1.
-            step: optimizer steps so far; the live line shows the last recorded one where it is not given.
-        """
-        if not self.enabled:
-            return
-        self._done = max(self._done, min(done, 1.0))
-        self._step = self._step if step is None else step
-        self._redraw()
+        """Move to a share of the run, from 0 to 1, and to an optimizer step, by default the last recorded one."""
+        if self.enabled:
+            self._done = max(self._done, min(done, 1.0))
+            self._step = self._step if step is None else step
+            self._show()
 
     def record(self, values: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl, show its numbers on the live line and hand them to the trackers.
@@ -213,13 +195,12 @@ class RunLog:
         """
         if not self.enabled:
             return
-        self._append(values, durable=False)
+        self._append(values)
         if self.trackers is not None:
             self.trackers.log(values, step=values["step"])
         self._step = values["step"]
-        if "loss" in values:
-            self._newest = values
-        self._redraw()
+        self._newest = values if "loss" in values else self._newest
+        self._show()
 
     def mark(self, event: str, step: int, **facts: Any) -> None:
         """Keep what happened in metrics.jsonl, where curves.png finds it.
@@ -230,7 +211,7 @@ class RunLog:
             facts: more to keep with it, as JSON has it.
         """
         if self.enabled:
-            self._append({"step": step, "event": event, **facts}, durable=True)
+            self._append({"step": step, "event": event, **facts})
 
     def evaluation(self, values: dict[str, Any]) -> None:
         """Record an evaluation, print it and redraw the curves.
@@ -238,24 +219,20 @@ class RunLog:
         A run that was killed between its last step and its end is evaluated again when it is taken up; the log has it
         once.
         """
-        if not any(line["step"] == values["step"] and values.keys() <= line.keys() for line in self.records[-8:]):
-            self.record(values)
-        shown = "  ".join(
-            f"{name.removeprefix('eval_')} {short(value)}"
-            for name, value in values.items()
-            if name.startswith("eval_")
-        )
         if not self.enabled:
             return
+        if not any(line["step"] == values["step"] and values.keys() <= line.keys() for line in self.records[-8:]):
+            self.record(values)
+        found = {name.removeprefix("eval_"): value for name, value in values.items() if name.startswith("eval_")}
         state = ""
-        if not self.on_terminal and self._newest:
-            # A person at a terminal has these on the live line.
-            parts = [f"{self._done:.0%}", f"train loss {self._newest['loss']:.3f}"]
-            if (left := self._remaining.seconds(self._done)) is not None and self._done < 1:
-                parts.append(f"{duration(left)} left")
-            state = f"  ({', '.join(parts)})"
+        if not self.on_terminal and self._newest:  # a person at a terminal has these on the live line
+            state = f"  ({self._done:.0%}, train loss {self._newest['loss']:.3f}"
+            if (left := self._left.seconds(self._done)) is not None and self._done < 1:
+                state += f", {tqdm.format_interval(left)} left"
+            state += ")"
+        shown = "  ".join(f"{name} {short(value)}" for name, value in found.items())
         self.say(f"step {values['step']:>6,}  {shown}{state}")
-        self._redraw_curves()
+        self._draw_curves()
 
     def finish(self, results: dict[str, float]) -> None:
         """Write results.json and close the live line.
@@ -267,75 +244,62 @@ class RunLog:
             return
         self.close()
         if self._undrawn:
-            self._redraw_curves(force=True)
+            self._draw_curves(force=True)
         write_text(self.output_dir / "results.json", json.dumps(results, indent=2) + "\n")
 
     def close(self) -> None:
         """Leave the terminal clean, at the end or when a run ends early; the trackers get their end too."""
         if not self.enabled:
             return
-        if not self.bar.disable:
-            self._redraw(force=True)
-            with contextlib.suppress(OSError, ValueError):
-                self.bar.close()
-            self.bar.disable = True
+        with contextlib.suppress(OSError, ValueError):
+            self._bar.close()
         if self.trackers is not None:
             self.trackers.finish()
             self.trackers = None
 
-    @contextlib.contextmanager
-    def _not_stopping(self) -> Iterator[None]:
-        """Files that cannot be written are one warning, until they can be again."""
-        try:
-            yield
-        except OSError as error:
-            if not self._failing:
-                self.say(f"warning: {self.path} cannot be written ({error}); training goes on, its lines wait")
-            self._failing = True
-        else:
-            if self._failing:
-                self.say(f"{self.path} can be written again; no line is missing")
-            self._failing = False
-
-    def _append(self, values: dict[str, Any], *, durable: bool) -> None:
-        self.records.append(values)
+    def _append(self, *records: dict[str, Any]) -> None:
+        """To metrics.jsonl; a file that cannot be written is one warning, until it can be again."""
         self._undrawn = True
-        with self._not_stopping():
-            self._lines.write(values, everything=self.records, durable=durable)
+        failed = self._failing
+        try:
+            self._lines.append(*records)
+            self._failing = False
+        except (OSError, StorageError) as error:
+            self._failing = True
+            if not failed:
+                self.say(f"warning: {self.path} cannot be written ({error}); training continues, its lines wait")
+        if failed and not self._failing:
+            self.say(f"{self.path} can be written again; no line is missing")
 
-    def _redraw(self, *, force: bool = False) -> None:
-        """The live line, a few times a second at most; without a terminal a line a minute at most."""
-        now = time.monotonic()
-        due = now - self._drawn >= _DRAW_SECONDS if self.on_terminal else now - self._printed >= _SIGN_OF_LIFE_SECONDS
-        if not due and not (force and self.on_terminal):
-            return
-        self._drawn = now
-        items = line_items(
-            step=self._step,
-            done=self._done,
-            values=self._newest,
-            seconds_left=self._remaining.seconds(self._done),
-            memory=memory_in_use(),
-        )
+    def _show(self) -> None:
+        """The live line; without a terminal a line a minute, where nothing else was printed."""
         if not self.on_terminal:
-            self.say(fit(items, 119))
-            return
-        if self.bar.disable:
+            if time.monotonic() - self._printed >= _SIGN_OF_LIFE_SECONDS:
+                self.say("  ".join([f"{self._done:.0%}", *self._parts()]))
             return
         with contextlib.suppress(OSError, ValueError):
-            # The last column stays free: some terminals wrap when it is filled.
-            self.bar.ncols = max(1, _columns() - 1)
-            self.bar.n = self._done
-            room = self.bar.ncols - _BAR_WIDTH
-            if sum(len(item.text) + 2 for item in items[1:]) - 2 <= room:
-                self.bar.bar_format = _BAR + "{desc}"
-                self.bar.set_description_str(fit(items[1:], room), refresh=False)
-            else:
-                self.bar.bar_format = "{desc}"
-                self.bar.set_description_str(fit(items, self.bar.ncols), refresh=False)
-            self.bar.refresh()
+            self._bar.set_description_str("  ".join(self._parts()), refresh=False)
+            self._bar.update(self._done - self._bar.n)
 
-    def _redraw_curves(self, *, force: bool = False) -> None:
+    def _parts(self) -> list[str]:
+        """What the live line says, the most important first."""
+        values = self._newest
+        parts = ["starting" if self._step is None else f"step {self._step:,}"]
+        if "loss" in values:
+            parts.append(f"loss {values['loss']:.3f}")
+        if (left := self._left.seconds(self._done)) is not None:
+            parts.append(f"{tqdm.format_interval(left)} left")
+        if "tokens_per_second" in values:
+            parts.append(f"{tqdm.format_sizeof(values['tokens_per_second'])} tokens/s")
+        named = (("lr", "learning_rate"), ("norm", "grad_norm"))
+        parts += [f"{label} {values[name]:.3g}" for label, name in named if name in values]
+        own = [(name, each) for name, each in values.items() if name not in _OTHER and isinstance(each, int | float)]
+        parts += [f"{name} {each:.3f}" if abs(each) < 1000 else f"{name} {short(each)}" for name, each in own]
+        if values.get("mfu") is not None:
+            parts.append(f"MFU {values['mfu']:.1%}")
+        return [*parts, f"{memory_in_use() / 2**30:.1f} GiB"]
+
+    def _draw_curves(self, *, force: bool = False) -> None:
         """curves.png, unless drawing it would take more than a tenth of the time."""
         started = time.monotonic()
         if started < self._curves_wait_until and not force:
@@ -346,7 +310,8 @@ class RunLog:
             self._undrawn = False
         except Exception as error:
             if not self._curves_failed:
-                self.say(f"warning: curves.png could not be drawn ({type(error).__name__}: {error}); training goes on")
+                cause = f"{type(error).__name__}: {error}"
+                self.say(f"warning: curves.png could not be drawn ({cause}); training continues")
             self._curves_failed = True
         ended = time.monotonic()
         self._curves_wait_until = ended + 10 * (ended - started)

@@ -12,22 +12,18 @@ from typing import Any
 
 from tqdm import tqdm
 
+from lacuna.common.private import without_places, without_secrets
+
 from .arguments import TRACKERS
 
-_TOKEN = re.compile(r"\b(?:hf|ghp|github_pat)_[A-Za-z0-9_]{16,}")
-_CREDENTIALS = re.compile(r"://[^/\s@]+@")
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
-
-
-def _warn(text: str) -> None:
-    tqdm.write(text, file=sys.stderr)
 
 
 class Trackers:
     """Hands numbers to each tracker that was asked for; to be made by the main process only.
 
-    They are accelerate's classes, each called by itself: `Accelerator.init_trackers`, `log` and `end_training` go
-    through all of them in a row, and an exception of the first leaves out the others.
+    They are accelerate's classes, each called by itself: with `Accelerator.log` an exception of the first would leave
+    out the others.
     """
 
     def __init__(
@@ -38,7 +34,7 @@ class Trackers:
         config: dict[str, Any],
         output_dir: Path,
         first_step: int = 0,
-        warn: Callable[[str], None] = _warn,
+        warn: Callable[[str], None] = lambda text: tqdm.write(text, file=sys.stderr),
     ) -> None:
         """Start the trackers. An `Accelerator` must have been made before.
 
@@ -50,26 +46,24 @@ class Trackers:
             first_step: optimizer steps that were done before a resume; TensorBoard forgets what was logged later.
             warn: what to do with a sentence about a tracker that is left out.
         """
-        from accelerate.tracking import LOGGER_TYPE_TO_CLASS
-
         run = output_dir.resolve().name
-        places: dict[str, tuple[list[Any], dict[str, Any]]] = {
-            "tensorboard": (["tensorboard", str(output_dir)], {"purge_step": first_step + 1} if first_step else {}),
-            "wandb": ([project], {"name": run, "group": run, "dir": str(output_dir)}),
-            "trackio": ([project], {"name": run, "group": run}),
+        made: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+            "tensorboard": (("tensorboard", str(output_dir)), {"purge_step": first_step + 1} if first_step else {}),
+            "wandb": ((project,), {"name": run, "group": run, "dir": str(output_dir)}),
+            "trackio": ((project,), {"name": run, "group": run}),
         }
         self._warn = warn
         self._running: dict[str, Any] = {}
         for name in dict.fromkeys(names):
-            words, settings = places.get(name, ([project], {}))
-            self._try(name, "start", partial(self._start, name, LOGGER_TYPE_TO_CLASS, words, settings, config))
+            words, options = made.get(name, ((project,), {}))
+            self._try(name, "start", partial(self._start, name, words, options, config))
 
-    def _start(
-        self, name: str, classes: dict[str, Any], words: list[Any], settings: dict[str, Any], config: dict[str, Any]
-    ) -> None:
-        if name not in classes:
+    def _start(self, name: str, words: Sequence[Any], options: dict[str, Any], config: dict[str, Any]) -> None:
+        from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+        if name not in LOGGER_TYPE_TO_CLASS:
             raise ValueError(f"there is no such tracker; there are {', '.join(TRACKERS)}")
-        tracker = classes[name](*words, **settings)
+        tracker = LOGGER_TYPE_TO_CLASS[name](*words, **options)
         tracker.start()
         tracker.store_init_configuration(presentable(config))
         self._running[name] = tracker
@@ -80,14 +74,9 @@ class Trackers:
         return list(self._running)
 
     def log(self, values: dict[str, Any], *, step: int) -> None:
-        """Send a line of metrics.jsonl, as `eval/NAME` what begins with `eval_` and as `train/NAME` the rest.
-
-        Args:
-            values: numbers by name; anything else is left out.
-            step: optimizer steps so far.
-        """
+        """Send the numbers of a line of metrics.jsonl: `eval/NAME` for what begins with `eval_`, else `train/NAME`."""
         numbers = {
-            (f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"): value
+            (name.replace("eval_", "eval/", 1) if name.startswith("eval_") else f"train/{name}"): value
             for name, value in values.items()
             if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
         }
@@ -106,24 +95,20 @@ class Trackers:
             action()
         except (Exception, SystemExit) as error:
             self._running.pop(name, None)
-            cause, remedy = f"it failed to {what}", f' (its extra is ".[{name}]")' if name in TRACKERS else ""
+            cause, remedy = f"it failed to {what}", f' (its extra is ".[{name}]")'
             if isinstance(error, ImportError):
-                cause, remedy = "it is not installed", f' (pip install -e ".[{name}]")' if name in TRACKERS else ""
+                cause, remedy = "it is not installed", f' (pip install -e ".[{name}]")'
                 while isinstance(error.__context__, ImportError):
                     error = error.__context__  # what was looked for first
-            detail = " ".join(_cleaned(f"{type(error).__name__}: {error}").split())
-            self._warn(f"warning: --report_to {name} is left out, {cause}{remedy}: {detail[:300]}; training goes on")
+            reason = f"{cause}{remedy if name in TRACKERS else ''}"
+            detail = " ".join(_cleaned(f"{type(error).__name__}: {error}").split())[:300]
+            self._warn(f"warning: --report_to {name} is left out, {reason}: {detail}; training continues")
 
 
 def presentable(config: dict[str, Any]) -> dict[str, bool | int | float | str]:
     """Options as trackers take them, without what tells where and by whom a run was started.
 
-    Args:
-        config: names and values; mappings within get names with a dot, sequences become text.
-
-    Returns:
-        Numbers and texts by name. None is left out, of absolute paths the last part stays, tokens and the values of
-        environment variables that hold secrets are replaced by `***`.
+    Mappings within get names with a dot, sequences become text, None is left out.
     """
     flat: dict[str, bool | int | float | str] = {}
     for name, value in config.items():
@@ -132,20 +117,17 @@ def presentable(config: dict[str, Any]) -> dict[str, bool | int | float | str]:
         elif isinstance(value, int | float) and math.isfinite(value):
             flat[name] = value
         elif isinstance(value, list | tuple | set):
-            parts = [_cleaned(part) if isinstance(part, str | PurePath) else part for part in value]
-            flat[name] = ",".join(part if isinstance(part, str) else json.dumps(part, default=str) for part in parts)
+            texts = (part if isinstance(part, str | PurePath) else json.dumps(part, default=str) for part in value)
+            flat[name] = ",".join(map(_cleaned, texts))
         elif value is not None:
             flat[name] = _cleaned(value)
     return flat
 
 
 def _cleaned(value: Any) -> str:
-    """Text without secrets; of an absolute path only its last part."""
-    text = _CREDENTIALS.sub("://", _TOKEN.sub("***", str(value)))
-    for name, secret in os.environ.items():
-        if _SECRET_NAME.search(name) and len(secret) >= 8:
-            text = text.replace(secret, "***")
-    if text.startswith(("/", "~", "file:/")) or PurePath(text).is_absolute():
-        return PurePath(text).name
-    home = str(Path.home())
-    return text.replace(home, "~") if len(home) > 1 else text
+    """Text without tokens, hosts, home folders and the values of environment variables that hold secrets."""
+    text = without_places(without_secrets(str(value).removeprefix("file://")))
+    secrets = (held for name, held in os.environ.items() if _SECRET_NAME.search(name) and len(held) >= 8)
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text

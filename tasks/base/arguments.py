@@ -1,10 +1,33 @@
 """What the options of all tasks have in common."""
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any, ClassVar
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import Arguments, check_range
+from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
+
+essential_option = partial(option, group=ESSENTIALS)
+data_option = partial(option, group="data")
+model_option = partial(option, group="model")
+optimizer_option = partial(option, group="optimizer")
+rest_option = partial(option, group="evaluation and hardware")
+
+ROWS = ".jsonl, .csv, .tsv, .parquet, a folder saved by `datasets` or a Hub dataset (OWNER/NAME:CONFIG:SPLIT)"
+
+
+def column_option(text: str) -> Any:
+    return data_option(None, f"{text} Default: inferred and printed.")
+
+
+def eval_fraction_option(rows: str = "rows") -> Any:
+    return data_option(0.1, f"Fraction of the training {rows} to hold out without --eval_file.")
+
+
+def max_length_option(length: int, of: str = "a text") -> Any:
+    return data_option(
+        None, f"Truncate {of} to this many tokens. Default: {length}, or the model's limit if that is less."
+    )
 
 
 def check_max_length(max_length: int | None) -> None:

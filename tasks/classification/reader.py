@@ -6,12 +6,20 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import option
-from lacuna.tasks.base.arguments import TaskArguments
+from lacuna.tasks.base.arguments import (
+    ROWS,
+    TaskArguments,
+    column_option,
+    data_option,
+    essential_option,
+    eval_fraction_option,
+    max_length_option,
+    model_option,
+)
 from lacuna.tasks.base.columns import SAMPLE, TEXT, Column, Found, Free, Layout
 from lacuna.tasks.base.rows import Row, as_number, some_of
 
@@ -21,35 +29,36 @@ class ClassificationArguments(TaskArguments):
     """Which labelled texts to learn from, and how to read them."""
 
     is_built_in = True
-    train_file: str | None = option(
+    train_file: str | None = essential_option(None, f"Labelled rows to train on: {ROWS}. Default: the built-in task.")
+    eval_file: str | None = essential_option(
+        None, "Labelled rows to evaluate on. Default: a part of the training rows."
+    )
+    text_column: str | None = column_option("Column of the text.")
+    text_pair_column: str | None = column_option("Column of the second text, for pairs.")
+    label_column: str | None = column_option("Column of the label.")
+    label_names: list[str] | None = data_option(
         None,
-        "Labelled rows to learn from: .jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, or a dataset of the "
-        "Hub (OWNER/NAME:CONFIG:SPLIT). Default: the built-in task.",
+        "Labels in the order of the outputs. Default: those of the training rows, sorted.",
+        metavar="NAME",
     )
-    eval_file: str | None = option(None, "Labelled rows to evaluate on. Default: a part of the training rows.")
-    text_column: str | None = option(None, "Column of the text. Default: guessed, and said.")
-    text_pair_column: str | None = option(None, "Column of a second text, for pairs. Default: guessed, and said.")
-    label_column: str | None = option(None, "Column of the label. Default: guessed, and said.")
-    label_names: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "The labels in the order of the model's outputs. Default: those of the training rows, sorted."
-        },
+    problem_type: Literal["auto", "single_label_classification", "multi_label_classification", "regression"] = (
+        data_option(
+            "auto",
+            "What the label column holds: single_label_classification, multi_label_classification, regression or auto "
+            "(inferred and printed).",
+        )
     )
-    problem_type: Literal["auto", "single_label_classification", "multi_label_classification", "regression"] = option(
-        "auto", "What the label column holds: one label, several, or a number. auto: told by its values, and said."
+    label_separator: str | None = data_option(
+        None, 'Separator of several labels in one string, such as "|"; JSON lists need none.'
     )
-    label_separator: str | None = option(
-        None, 'What stands between several labels in a text, such as "|". Lists in JSON are read as they are.'
+    class_weights: Literal["none", "balanced"] = data_option(
+        "none", "Loss weights: none, or balanced (rare labels count as much as frequent ones)."
     )
-    class_weights: Literal["none", "balanced"] = option(
-        "none", "balanced: in training, rare labels weigh as much as frequent ones."
+    pooling: Literal["auto", "first", "mean"] = model_option(
+        "auto", "Encoder output to classify: first (token), mean (of all tokens) or auto (as in its config.json)."
     )
-    pooling: Literal["auto", "first", "mean"] = option(
-        "auto", "What of an encoder is classified: its first token or the mean of all. auto: as its config.json says."
-    )
-    max_length: int | None = option(None, "Tokens to cut a text to. Default: 256, or what the model takes if less.")
-    eval_fraction: float = option(0.1, "Share of the training rows to hold out when there is no --eval_file.")
+    max_length: int | None = max_length_option(256)
+    eval_fraction: float = eval_fraction_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()

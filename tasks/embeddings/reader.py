@@ -5,8 +5,18 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import check_range, option
-from lacuna.tasks.base.arguments import TaskArguments
+from lacuna.common.options import check_range
+from lacuna.tasks.base.arguments import (
+    ROWS,
+    TaskArguments,
+    column_option,
+    data_option,
+    essential_option,
+    eval_fraction_option,
+    max_length_option,
+    optimizer_option,
+    rest_option,
+)
 from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
 from lacuna.tasks.base.rows import Row, as_number, columns_of
 
@@ -15,33 +25,36 @@ from lacuna.tasks.base.rows import Row, as_number, columns_of
 class EmbeddingArguments(TaskArguments):
     """Which texts that belong together to learn from, and how; training is that of sentence-transformers."""
 
-    train_file: str | None = option(
+    train_file: str | None = essential_option(
         None,
-        "Rows to learn from (.jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, OWNER/NAME:CONFIG:SPLIT of "
-        "the Hub): two texts with a score, two that belong together, three, or premise, hypothesis and label.",
+        f"Rows to train on: scored pairs, pairs, triples, or premise, hypothesis and label; {ROWS}.",
     )
-    eval_file: str | None = option(None, "Rows to evaluate on. Default: a part of the training rows.")
-    kind: Literal["auto", "scored", "pairs", "triples", "nli"] = option(
-        "auto", "What the rows are: pairs with a score, pairs, triples, or nli. auto: told by the columns, and said."
+    eval_file: str | None = essential_option(None, "Rows to evaluate on. Default: a part of the training rows.")
+    kind: Literal["auto", "scored", "pairs", "triples", "nli"] = data_option(
+        "auto", "What the rows are: scored (pairs), pairs, triples, nli or auto (inferred from columns and printed)."
     )
-    text_column: str | None = option(None, "Column of the first text. Default: guessed, and said.")
-    text_pair_column: str | None = option(None, "Column of the one that belongs to it. Default: guessed, and said.")
-    negative_column: str | None = option(None, "Column of one that does not. Default: guessed, and said.")
-    label_column: str | None = option(None, "Column of the score or label. Default: guessed, and said.")
-    max_length: int | None = option(None, "Tokens to cut a text to. Default: 128, or what the model takes if less.")
-    eval_fraction: float = option(0.1, "Share of the training rows to hold out when there is no --eval_file.")
-    output_dir: str = option("runs/embeddings", "Folder for the model, predictions and metrics.")
-    batch_size: int = option(
-        64, "Rows in one step, over all processes; texts of other rows are what a text is told apart from."
+    text_column: str | None = column_option("Column of the first text.")
+    text_pair_column: str | None = column_option("Column of the matching text.")
+    negative_column: str | None = column_option("Column of a text that does not match.")
+    label_column: str | None = column_option("Column of the score or label.")
+    max_length: int | None = max_length_option(128)
+    eval_fraction: float = eval_fraction_option()
+    output_dir: str = essential_option("runs/embeddings", "Where the model, predictions and metrics are written.")
+    batch_size: int = optimizer_option(
+        64, "Rows per step, over all processes; the texts of other rows serve as in-batch negatives."
     )
-    max_steps: int | None = option(None, "Stop after this many steps.")
-    max_epochs: float = option(3.0, "Stop after this many passes over the data.")
-    learning_rate: float | None = option(None, "Peak learning rate. Default: in proportion to the weights.")
-    warmup_steps: float = option(0.06, "Steps of warm-up; below 1 a share of the run.")
-    eval_steps: float = option(0.2, "Steps between evaluations; below 1 a share of the run; 0 only at the end.")
-    mixed_precision: Literal["auto", "no", "bf16"] = option("auto", "bf16, no, or auto: bf16 where it is fast.")
-    seed: int = option(0, "Decides the held-out part, sample order and dropout.")
-    dry_run: bool = option(False, "Show what would be learned; nothing is trained or written.")
+    max_steps: int | None = optimizer_option(None, "Stop after this many steps.")
+    max_epochs: float = essential_option(3.0, "Stop after this many passes over the data.")
+    learning_rate: float | None = essential_option(
+        None, "Peak learning rate. Default: automatic, scaled to the RMS of the weights."
+    )
+    warmup_steps: float = optimizer_option(0.06, "Warmup steps; below 1, a fraction of the run.")
+    eval_steps: float = rest_option(
+        0.2, "Steps between evaluations; below 1, a fraction of the run; 0 evaluates only at the end."
+    )
+    mixed_precision: Literal["auto", "no", "bf16"] = rest_option("auto", "bf16, no, or auto: bf16 where it is fast.")
+    seed: int = rest_option(0, "Seed of the held-out part, sample order and dropout.")
+    dry_run: bool = rest_option(False, "Show what would be trained, then exit without training.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,12 +2,18 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import option
-from lacuna.tasks.base.arguments import TaskArguments
+from lacuna.tasks.base.arguments import (
+    ROWS,
+    TaskArguments,
+    column_option,
+    essential_option,
+    eval_fraction_option,
+    max_length_option,
+)
 from lacuna.tasks.base.columns import Column, Found, Free, Layout, names_in
 from lacuna.tasks.base.rows import Row, columns_of, listed
 
@@ -16,25 +22,18 @@ from lacuna.tasks.base.rows import Row, columns_of, listed
 class MultipleChoiceArguments(TaskArguments):
     """Which questions with choices to learn from, and how to read them."""
 
-    train_file: str | None = option(
-        None,
-        "Questions to learn from (.jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, OWNER/NAME:CONFIG:SPLIT "
-        "of the Hub): a list of choices in one column, or each in one of its own, as ending0, ending1, ....",
+    train_file: str | None = essential_option(
+        None, f"Questions to train on, with a list of choices or one column per choice (ending0, ...): {ROWS}."
     )
-    eval_file: str | None = option(None, "Questions to evaluate on. Default: a part of the training questions.")
-    context_column: str | None = option(None, "Column of the text that is asked about. Default: guessed, and said.")
-    question_column: str | None = option(None, "Column of the question. Default: guessed, and said.")
-    choices_columns: list[str] | None = field(
-        default=None,
-        metadata={"help": "Column of the lists of choices, or one column a choice. Default: guessed, and said."},
+    eval_file: str | None = essential_option(
+        None, "Questions to evaluate on. Default: a part of the training questions."
     )
-    label_column: str | None = option(
-        None, "Column of the right choice: its number, letter, name or text. Default: guessed, and said."
-    )
-    max_length: int | None = option(
-        None, "Tokens to cut a question with one choice to. Default: 256, or what the model takes if less."
-    )
-    eval_fraction: float = option(0.1, "Share of the training questions to hold out when there is no --eval_file.")
+    context_column: str | None = column_option("Column of the context.")
+    question_column: str | None = column_option("Column of the question.")
+    choices_columns: list[str] | None = column_option("Column of the lists of choices, or one column per choice.")
+    label_column: str | None = column_option("Column of the correct choice: its number, letter, name or text.")
+    max_length: int | None = max_length_option(256, "a question with one choice")
+    eval_fraction: float = eval_fraction_option("questions")
 
 
 _NUMBERED = re.compile(r"(ending|choice|option|sol|answer|alternative)[ _-]?([0-9]{1,2}|[A-Za-z])")

@@ -17,7 +17,7 @@ import transformers
 from lacuna.common.errors import InputError
 from lacuna.common.options import Arguments, check_range, option
 from lacuna.common.work import to_device
-from lacuna.tasks.base.arguments import check_max_length
+from lacuna.tasks.base.arguments import check_max_length, essential_option
 from lacuna.tasks.base.columns import only_ones
 from lacuna.tasks.base.rows import Row, as_rows, unwritable
 from lacuna.tasks.classification.reader import CLASSIFICATION
@@ -27,19 +27,23 @@ from lacuna.tasks.classification.reader import CLASSIFICATION
 class PredictionArguments(Arguments):
     """Which model answers which rows, and where the answers go."""
 
-    model: str = option("runs/finetuned", "Folder or Hub id of the model that answers.")
-    input: str = option("", "Rows to answer: .jsonl, .json, .csv, .tsv, .parquet, or .txt with a text a line.")
-    output: str = option("", "File for the rows with their answers: .jsonl, .csv or .tsv.")
-    task: str | None = option(None, "What the model is for. Default: as its task.json or its head says.")
-    batch_size: int = option(32, "Rows, or windows of long ones, that go through the model at once.")
-    text_column: str | None = option(None, "Column of the text. Default: that of training, or guessed, and said.")
-    text_pair_column: str | None = option(None, "Column of a second text. Default: that of training, or guessed.")
-    max_length: int | None = option(None, "Tokens to cut an input to. Default: as in training.")
-    max_new_tokens: int | None = option(None, "Most tokens of a text that is written. Default: as in training, or 64.")
-    top_k: int = option(5, "Tokens to name for each mask.")
-    overwrite: bool = option(False, "Write over --output if it is there.")
+    model: str = essential_option("runs/finetuned", "Fine-tuned model: a folder or Hub id.", metavar="MODEL")
+    input: str = essential_option(
+        "", "Rows to answer: .jsonl, .json, .csv, .tsv, .parquet, or .txt with one text per line.", metavar="FILE"
+    )
+    output: str = essential_option("", "File for the rows and their answers: .jsonl, .csv or .tsv.", metavar="FILE")
+    task: str | None = option(None, "What the model does. Default: from its task.json or its head.", metavar="NAME")
+    batch_size: int = option(32, "Rows, or windows of long rows, per forward pass.")
+    text_column: str | None = option(None, "Column of the text. Default: as in training, or inferred and printed.")
+    text_pair_column: str | None = option(
+        None, "Column of a second text. Default: as in training, or inferred and printed."
+    )
+    max_length: int | None = option(None, "Truncate inputs to this many tokens. Default: as in training.")
+    max_new_tokens: int | None = option(None, "Most tokens to generate. Default: as in training, or 64.")
+    top_k: int = option(5, "Predictions to list for each masked token.")
+    overwrite: bool = option(False, "Overwrite --output if it exists.")
     trust_remote_code: bool = option(
-        False, "Run the code that a checkpoint carries. Checkpoints of Lacuna do not need it here."
+        False, "Run the code in the checkpoint; checkpoints made by Lacuna do not need it."
     )
 
     def __post_init__(self) -> None:

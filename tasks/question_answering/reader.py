@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import check_range, option
-from lacuna.tasks.base.arguments import TaskArguments
+from lacuna.common.options import check_range
+from lacuna.tasks.base.arguments import TaskArguments, data_option, essential_option, eval_fraction_option
 from lacuna.tasks.base.features import tokenizer_inputs
 from lacuna.tasks.base.rows import Row
 
@@ -19,19 +19,22 @@ class QuestionAnsweringArguments(TaskArguments):
     """Which questions to learn from, and how to cut their contexts."""
 
     is_built_in = True
-    train_file: str | None = option(
+    train_file: str | None = essential_option(
         None,
-        "Questions to learn from: SQuAD JSON (1.1 or 2.0), .jsonl or .parquet with a question a row, or a dataset of "
-        "the Hub (OWNER/NAME:CONFIG:SPLIT). Default: the built-in task.",
+        "Questions to train on: SQuAD JSON (1.1 or 2.0), .jsonl or .parquet with one question per row, or a Hub "
+        "dataset (OWNER/NAME:CONFIG:SPLIT). Default: the built-in task.",
     )
-    eval_file: str | None = option(None, "Questions to evaluate on. Default: a part of the training contexts.")
-    max_length: int | None = option(
+    eval_file: str | None = essential_option(
+        None, "Questions to evaluate on. Default: a part of the training contexts."
+    )
+    max_length: int | None = data_option(
         None,
-        "Tokens of one window: question and a piece of the context. Default: 384, or what the model takes if less.",
+        "Tokens per window: the question and a part of the context. Default: 384, or the model's limit if that is "
+        "less.",
     )
-    stride: int | None = option(None, "Tokens that neighbouring windows share. Default: a third of --max_length.")
-    max_answer_length: int = option(48, "Most tokens of an answer.")
-    eval_fraction: float = option(0.1, "Share of the contexts to hold out when there is no --eval_file.")
+    stride: int | None = data_option(None, "Tokens by which windows overlap. Default: a third of --max_length.")
+    max_answer_length: int = data_option(48, "Most tokens in an answer.")
+    eval_fraction: float = eval_fraction_option("contexts")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,8 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import check_range, option
-from lacuna.tasks.base.arguments import TaskArguments
+from lacuna.common.options import check_range
+from lacuna.tasks.base.arguments import (
+    ROWS,
+    TaskArguments,
+    column_option,
+    data_option,
+    essential_option,
+    eval_fraction_option,
+    max_length_option,
+)
 from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
 from lacuna.tasks.base.rows import Row
 
@@ -14,23 +22,19 @@ from lacuna.tasks.base.rows import Row
 class SequenceToSequenceArguments(TaskArguments):
     """Which pairs of texts to learn from, and how to read and write them."""
 
-    train_file: str | None = option(
-        None,
-        "Pairs to learn from: two columns (.jsonl, .csv, .tsv, .parquet, a folder saved by `datasets`, "
-        "OWNER/NAME:CONFIG:SPLIT of the Hub), or sources, one a line, beside --train_target_file.",
+    train_file: str | None = essential_option(
+        None, f"Pairs to train on, in two columns: {ROWS}; or sources, one per line, with --train_target_file."
     )
-    train_target_file: str | None = option(None, "What is to be written from the lines of --train_file, one a line.")
-    eval_file: str | None = option(None, "Pairs to evaluate on. Default: a part of the training pairs.")
-    eval_target_file: str | None = option(None, "What is to be written from the lines of --eval_file, one a line.")
-    source_column: str | None = option(None, "Column of the source. Default: guessed, and said.")
-    target_column: str | None = option(None, "Column of what is to be written. Default: guessed, and said.")
-    source_prefix: str = option("", "Stands before every source, as in: translate English to German: .")
-    max_length: int | None = option(None, "Tokens to cut sources to. Default: 256, or what the model takes if less.")
-    max_target_length: int | None = option(
-        None, "Tokens to cut targets to, and to write at most. Default: 128, or what the model takes if less."
-    )
-    num_beams: int = option(1, "Beams of the search in evaluation; 1: the most probable token each time.")
-    eval_fraction: float = option(0.1, "Share of the training pairs to hold out when there is no --eval_file.")
+    train_target_file: str | None = essential_option(None, "Targets for the lines of --train_file, one per line.")
+    eval_file: str | None = essential_option(None, "Pairs to evaluate on. Default: a part of the training pairs.")
+    eval_target_file: str | None = essential_option(None, "Targets for the lines of --eval_file, one per line.")
+    source_column: str | None = column_option("Column of the source.")
+    target_column: str | None = column_option("Column of the target.")
+    source_prefix: str = data_option("", "Prepended to every source, such as 'translate English to German: '.")
+    max_length: int | None = max_length_option(256, "sources")
+    max_target_length: int | None = max_length_option(128, "targets, and generated text,")
+    num_beams: int = data_option(1, "Beams in evaluation; 1 is greedy decoding.")
+    eval_fraction: float = eval_fraction_option("pairs")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,14 +1,19 @@
 """Sentences of tokens with a tag each: options, columns, and windows of pieces that a model can take."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import option
-from lacuna.tasks.base.arguments import TaskArguments
+from lacuna.tasks.base.arguments import (
+    TaskArguments,
+    column_option,
+    data_option,
+    essential_option,
+    eval_fraction_option,
+)
 from lacuna.tasks.base.columns import SAMPLE, Column, Found, Free, Layout
 from lacuna.tasks.base.rows import Row, listed
 
@@ -17,27 +22,30 @@ from lacuna.tasks.base.rows import Row, listed
 class TokenClassificationArguments(TaskArguments):
     """Which tagged sentences to learn from, and how to read them."""
 
-    train_file: str | None = option(
+    train_file: str | None = essential_option(
         None,
-        "Sentences to learn from: columns of CoNLL (.conll, .txt), or rows with a list of tokens and one of tags "
-        "(.jsonl, .parquet, a folder saved by `datasets`, OWNER/NAME:CONFIG:SPLIT of the Hub).",
+        "Tagged sentences to train on: CoNLL columns (.conll, .txt), or rows with lists of tokens and tags (.jsonl, "
+        ".parquet, a folder saved by `datasets` or a Hub dataset, OWNER/NAME:CONFIG:SPLIT).",
     )
-    eval_file: str | None = option(None, "Sentences to evaluate on. Default: a part of the training sentences.")
-    tokens_column: str | None = option(None, "Column of the tokens. Default: guessed, and said.")
-    tags_column: str | None = option(None, "Column of the tags. Default: guessed, and said.")
-    label_names: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Names of tags that are numbers, in order; or all tags that may occur. Default: those there."
-        },
+    eval_file: str | None = essential_option(
+        None, "Tagged sentences to evaluate on. Default: a part of the training sentences."
     )
-    label_all_tokens: bool = option(
-        False, "Teach a tag to all tokens of a word, and let their mean decide. Default: to the first token alone."
+    tokens_column: str | None = column_option("Column of the tokens.")
+    tags_column: str | None = column_option("Column of the tags.")
+    label_names: list[str] | None = data_option(
+        None,
+        "Names of numeric tags, in order; or all tags that can occur. Default: those in the training data.",
+        metavar="NAME",
     )
-    max_length: int | None = option(
-        None, "Tokens of a window; longer sentences have several. Default: 256, or what the model takes if less."
+    label_all_tokens: bool = data_option(
+        False, "Train on all tokens of a word and average their predictions. Default: the first token alone."
     )
-    eval_fraction: float = option(0.1, "Share of the training sentences to hold out when there is no --eval_file.")
+    max_length: int | None = data_option(
+        None,
+        "Tokens per window; longer sentences have several windows. Default: 256, or the model's limit if that is "
+        "less.",
+    )
+    eval_fraction: float = eval_fraction_option("sentences")
 
 
 def _parallel_lists(rows: Sequence[Row], found: Found, free: Free) -> None:

@@ -92,11 +92,11 @@ def test_options_without_a_use_are_refused(objective: str) -> None:
         "hybrid_causal_share": 0.2,
         "denoising": "span_corruption",
     }
-    ObjectiveArguments(objective=objective).check_used()  # type: ignore[arg-type]
+    ObjectiveArguments(objective=objective).check_used()
     refused = set()
     for name, value in others.items():
         try:
-            ObjectiveArguments(objective=objective, **{name: value}).check_used()  # type: ignore[arg-type]
+            ObjectiveArguments(objective=objective, **{name: value}).check_used()
         except InputError as error:
             assert str(error).startswith(f"--{name} {value} means nothing to --objective {objective}, only to ")
             refused.add(name)

@@ -199,7 +199,7 @@ def test_a_model_of_the_hub_is_named_as_it_was_typed() -> None:
     model.name_or_path = "google/bert_uncased"
     adapter = add_lora(model, rank=2, alpha=4, seed=0)
     assert adapter.config.base_model_name_or_path == "google/bert_uncased"
-    assert "library_name: peft\nbase_model: google/bert_uncased\ntags:" in adapter_card(model, adapter)
+    assert "base_model: google/bert_uncased\nlibrary_name: peft\ntags:" in adapter_card(model, adapter)
 
 
 def test_a_draws_from_the_seed_and_b_is_zero() -> None:
