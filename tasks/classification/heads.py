@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.metrics import classification_metrics, measure
-from lacuna.tasks.base.rows import Row, some_of
+from lacuna.tasks.base.rows import Row, counted, note_alike, some_of
 from lacuna.tasks.classification import reader as labels
 from lacuna.tasks.report.tables import Matrix, Points, Table
 
@@ -56,7 +56,7 @@ class Head:
     def _name_labels(self, found: set[str], rows: Sequence[Row], given: Sequence[str] | None) -> None:
         named = labels.name_labels(found=found, given=given, rows=rows, column=self.column)
         self.names, self._number_of, note = named
-        self.notes += [*([note] if note else []), *labels.note_alike(found)]
+        self.notes += [*([note] if note else []), *note_alike(found)]
 
     def _weigh(self, weights: Sequence[float], what: str) -> None:
         self.weights = torch.tensor(weights)
@@ -183,7 +183,7 @@ class SingleLabel(Head):
         return {"Confusion matrix": Matrix(self.names, counts.tolist()), "By label": by_label}
 
     def balance(self, targets: Sequence[int]) -> dict[str, int]:
-        return labels.counted(self.names, targets)
+        return counted(self.names, targets)
 
 
 class SeveralLabels(Head):
@@ -310,7 +310,7 @@ class SeveralLabels(Head):
         return {"By label": _by_label(self.names, *counts, bars=("precision", "recall", "f1"))}
 
     def balance(self, targets: Sequence[list[int]]) -> dict[str, int]:
-        return labels.counted(self.names, [number for target in targets for number in target])
+        return counted(self.names, [number for target in targets for number in target])
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "label_separator": self.separator, "threshold": self.threshold}
