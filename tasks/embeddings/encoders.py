@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PrinterCallback, TrainerCallback
 
 from lacuna.common.errors import InputError, StorageError
+from lacuna.common.loading import first_line, missing_folder
 from lacuna.common.private import shown_command, without_places
 from lacuna.tasks.base.arguments import used
 from lacuna.tasks.base.metrics import optional_module
@@ -29,14 +30,14 @@ _MODULE = "sentence_transformers.sentence_transformer"
 _QUIET: dict[str, Any] = {"save_strategy": "no", "report_to": [], "logging_steps": 10, "disable_tqdm": True}
 
 
-def load_encoder(*, model: str, max_length: int, trust_remote_code: bool = False, seed: int = 0) -> Any:
+def load_encoder(*, model: str, max_length: int | None = None, trust_remote_code: bool = False, seed: int = 0) -> Any:
     """A `SentenceTransformer` of a checkpoint, in float32.
 
     A folder that sentence-transformers has made keeps its modules; of any other model the mean over the tokens is
     taken, of a decoder the last token.
 
     Args:
-        max_length: tokens that texts are cut to.
+        max_length: tokens that texts are cut to; None: as the folder says.
 
     Raises:
         InputError: sentence-transformers is not installed, or the model cannot be loaded.
@@ -48,9 +49,9 @@ def load_encoder(*, model: str, max_length: int, trust_remote_code: bool = False
             model, trust_remote_code=trust_remote_code, model_kwargs={"dtype": torch.float32}
         )
     except (OSError, ValueError, KeyError) as error:
-        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise InputError(f"--model {model} cannot be loaded by sentence-transformers: {line}") from error
-    encoder.max_seq_length = max_length
+        message = f"--model {model} cannot be loaded by sentence-transformers: {first_line(error)}"
+        raise InputError(missing_folder(model) or message) from error
+    encoder.max_seq_length = max_length or encoder.max_seq_length
     encoder.tokenizer.padding_side = "right"  # see `pad_for_reading`
     return encoder
 
