@@ -16,7 +16,7 @@ from pretrain import build_model, prepare_text
 from lacuna import corpus, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens
-from lacuna.training.planning import PlanArguments, as_text, plan_run
+from lacuna.training.planning import PlanArguments, plan_run
 
 
 def main() -> None:
@@ -46,8 +46,8 @@ def main() -> None:
     # A model of --model is loaded whole; a new one is its shapes only, so that any size can be planned anywhere.
     with torch.device("cpu" if model_arguments.model else "meta"):
         model = build_model(model_arguments, works[-1][1], tokenizer, max(goal.lengths), arguments.seed)
-    sections = plan_run(model=model, works=works, arguments=arguments, wanted=wanted)
-    print(f"{type(model).__name__}, --objective {goal.objective}; text: {store.summary()}\n\n{as_text(sections)}")
+    plan = plan_run(model=model, works=works, arguments=arguments, wanted=wanted)
+    print(f"{type(model).__name__}, --objective {goal.objective}; text: {store.summary()}\n\n{plan}")
 
 
 if __name__ == "__main__":

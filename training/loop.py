@@ -315,7 +315,7 @@ def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: Window) -
     batches = [next(loader) for _ in range(micro_batches)]
     parts, grad_norm, tokens = _step(run, stage, batches)
     if run.accelerator.is_main_process:
-        run.throughput.see(run.bare, batches[0], rows=stage.batch_size)
+        run.throughput.see(stage.work, batches[0], rows=stage.batch_size)
     applied = math.isfinite(grad_norm)
     if applied:
         window.add(parts, learning_rate=rate, grad_norm=grad_norm)

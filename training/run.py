@@ -25,8 +25,9 @@ from .averaging import Average, make_average
 from .checkpoints import Saver, Snapshot, load_state, load_weights, newest_checkpoint, read_progress
 from .compiling import compile_model, should_compile, warm_up
 from .environment import bf16_is_fast, keep_memory, processes, use_all_cores
+from .flops import Throughput
 from .identity import changes, check_identity, check_skipped, identity_of, schedule_of, skipped_steps
-from .memory import choose_micro_batch
+from .memory import StepPlan, choose_micro_batch
 from .model_card import choices_of, model_card
 from .optimizers import OPTIMIZERS
 from .progress import Progress, ended_early, share_done
@@ -34,7 +35,6 @@ from .rates import with_rate
 from .run_log import RunLog, describe_run
 from .signals import StopSignals, Watchdog
 from .stages import Stage, epochs_per_step, plan_stages, skipped, tokens_per_step
-from .throughput import Throughput
 from .trackers import Trackers
 
 
@@ -151,6 +151,7 @@ def open_run(
     adapter = prepare(model, plan)
     plan = with_rate(plan, model)
     facts = dict(identity) if adapter is None else {**identity, "frozen_weights": fingerprint_of_frozen(model)}
+    throughput = Throughput(model, accelerator)
     model, optimizers = _learners(accelerator, model, plan)
     bare = accelerator.unwrap_model(model)
     plan = _compiled(plan, bare, stages, device=accelerator.device)
@@ -193,11 +194,7 @@ def open_run(
         average=average,
         adapter=adapter,
         info=info,
-        throughput=Throughput(
-            device=accelerator.device,
-            precision=str(accelerator.mixed_precision),
-            num_processes=accelerator.num_processes,
-        ),
+        throughput=throughput,
     )
     _describe(run, changed)
     for notice in notices:
@@ -276,17 +273,17 @@ def _fitted(
         sizes = []
         try:
             for stage in stages:
-                size = choose_micro_batch(
+                step = StepPlan(
                     model,
                     stage.work,
+                    plan,
                     share=stage.batch_size // accelerator.num_processes,
-                    arguments=plan,
-                    device=accelerator.device,
                     precision=str(accelerator.mixed_precision),
+                    device_type=accelerator.device.type,
                     num_processes=accelerator.num_processes,
-                    local_count=processes().local_count,
-                    optimizers=optimizers,
                 )
+                count = processes().local_count
+                size = choose_micro_batch(step, accelerator.device, local_count=count, optimizers=optimizers)
                 sizes.append(size)
         except InputError as error:
             trouble = str(error)
