@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -40,22 +39,19 @@ _LOOKED_AT = 32
 """Examples of a work among which the longest are sought."""
 _MASKED = 512
 """Tokens of a row up to which packed rows have a mask on a CPU; beyond, and on a GPU, kernels know the documents."""
-
 _ATTENTION = functional.scaled_dot_product_attention
-_FLOPS: dict[Any, Any] = {  # torch's own, and the fused kernel for CPUs, which it leaves out
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+_FLOPS: dict[Any, Any] = {  # torch's own table lacks the fused kernel for CPUs
     **flop_registry,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda query, key, value, *_, **__: sdpa_flop_count(
-        query.shape, key.shape, value.shape
-    ),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda gradient, query, key, value, *_, **__: (
-        sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape)
-    ),
+    _FLASH: lambda *args, **_: sdpa_flop_count(*(each.shape for each in args[:3])),
+    _FLASH_BACKWARD: lambda *args, **_: sdpa_backward_flop_count(*(each.shape for each in args[:4])),
 }
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes at the fullest moment of a step."""
+    """Bytes at the fullest moment of a step, by part."""
 
     weights: int
     gradients: int
@@ -68,11 +64,10 @@ class Memory:
     """What is made after the first scores over the vocabulary."""
     working: int
     """What backward, or the optimizer, holds besides."""
-    allocator: int = 0
+    allocator: int
     """What a CPU's allocator keeps beside what is in use, see `_KEPT`."""
     checkpoint_copy: int = 0
-    """What a checkpoint is written from while training goes on: one, in the first process. A GPU has it in the host's
-    memory, and it is not counted there."""
+    """What a checkpoint is written from while training goes on, by one process; that of a GPU is the host's."""
 
     @property
     def total(self) -> int:
@@ -85,52 +80,79 @@ class Memory:
         return self.weights + self.optimizer + self.averages
 
 
+def fake_copy(model: nn.Module) -> nn.Module:
+    """A copy of a model whose tensors have no numbers, on a CPU as they say."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        memo: dict[int, Any] = {}
+        for tensor in [*model.parameters(), *model.buffers()]:
+            fake = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            if isinstance(tensor, nn.Parameter):
+                fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+            memo.setdefault(id(tensor), fake)
+        return copy.deepcopy(model, memo)
+
+
 class FakeStep(TorchDispatchMode):
-    """A fake copy of a model, and what is live while it is trained on a batch.
+    """A step of training on a fake copy of a model: what lives meanwhile, and what is computed.
 
     Args:
         model: on any device, meta included; it is left as it is.
         precision: bf16 or no.
-        device_type: "cpu" or "cuda", whose attention kernels are meant; the copy says that it is on a CPU.
+        device_type: "cpu" or "cuda", where the step is meant to be.
     """
 
     def __init__(self, model: nn.Module, *, precision: str, device_type: str) -> None:
         super().__init__()
-        self.model: Any = fake_copy(model).train()
         self.flops = 0.0
+        """Operations of matrix products, by the formulas of `torch.utils.flop_counter`: two for a multiplication with
+        its addition; none of norms, softmax, look-ups and updates. A fused attention makes the scores once more in its
+        backward pass. All pairs of a row count, also those that kernels leave out: of the future, outside a window,
+        between documents."""
         self.peak: Counter[str] = Counter()
         """Bytes by kind, at the moment when most were live."""
         self._live: Counter[str] = Counter()
         self._kind = "activations"
         self._kinds: dict[int, str] = {}
+        self._model: Any = fake_copy(model).train()
+        self._fake_mode = next(self._model.parameters()).fake_mode
         self._on_cpu = device_type == "cpu"
-        self._fake_mode = next(self.model.parameters()).fake_mode
-        head = getattr(self.model, "get_output_embeddings", lambda: None)()
+        head = getattr(self._model, "get_output_embeddings", lambda: None)()
         self._vocab_size = None if head is None else head.weight.shape[0]
         if precision == "bf16":  # as accelerate does
-            forward = torch.autocast("cpu", dtype=torch.bfloat16)(self.model.forward)
-            self.model.forward = convert_outputs_to_fp32(forward)
+            forward = torch.autocast("cpu", dtype=torch.bfloat16)(self._model.forward)
+            self._model.forward = convert_outputs_to_fp32(forward)
 
-    def run(self, work: Work, batch: dict[str, Tensor], *, accumulates: bool) -> None:
-        """Forward and backward; where gradients accumulate, those of another micro-batch are there already."""
+    def run(self, work: Work, batch: dict[str, Tensor], *, accumulates: bool = False) -> None:
+        """Forward and backward; where gradients accumulate, those of another micro-batch are there already.
+
+        Raises:
+            InputError: the model cannot be run on fake tensors.
+        """
         if not self._on_cpu or batch["input_ids"].shape[-1] > _MASKED:
             batch = {name: value for name, value in batch.items() if name not in ("position_ids", "document_bounds")}
-        known = [tensor.untyped_storage() for tensor in (*self.model.parameters(), *self.model.buffers())]
+        known = [tensor.untyped_storage() for tensor in (*self._model.parameters(), *self._model.buffers())]
         self._kinds.update({id(storage): "known" for storage in known})
         counts = {name: torch.tensor(max(count, 1)) for name, count in work.count_targets(batch).items()}
-        with self, mock.patch.object(functional, "scaled_dot_product_attention", self._attend):
-            for parameter in (each for each in self.model.parameters() if each.requires_grad):
-                parameter.register_post_accumulate_grad_hook(lambda p: self._call_it(p.grad, "gradients"))
-                parameter.grad = torch.empty_like(parameter) if accumulates else None
-                self._call_it(parameter.grad, "gradients")
-            loss, _ = work.loss(self.model, batch, counts)
-            self._kind = "working"
-            loss.backward()
+        try:
+            with self, mock.patch.object(functional, "scaled_dot_product_attention", self._attend):
+                for weight in (each for each in self._model.parameters() if each.requires_grad):
+                    weight.register_post_accumulate_grad_hook(lambda weight: self._call_it(weight.grad, "gradients"))
+                    if accumulates:
+                        weight.grad = torch.empty_like(weight)
+                        self._call_it(weight.grad, "gradients")
+                loss, _ = work.loss(self._model, batch, counts)
+                self._kind = "working"
+                loss.backward()
+        except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+            raise InputError(
+                f"the memory of {type(self._model).__name__} cannot be estimated ({str(error).splitlines()[0]}); "
+                "give --micro_batch_size a number"
+            ) from error
 
     def update(self, arguments: TrainingArguments) -> int:
         """Two steps of the optimizer, the second with its state in place; returns the bytes of that state."""
         with self:
-            optimizers = OPTIMIZERS[arguments.optimizer](self.model, arguments)
+            optimizers = OPTIMIZERS[arguments.optimizer](self._model, arguments)
             for _ in range(2):
                 self.peak = Counter()
                 for optimizer in optimizers:
@@ -168,15 +190,15 @@ class FakeStep(TorchDispatchMode):
     def _forget(self, key: int, size: int) -> None:
         self._live[self._kinds.pop(key)] -= size
 
-    def _call_it(self, tensor: Tensor | None, kind: str) -> None:
-        storage = None if tensor is None else tensor.untyped_storage()
-        if storage is not None and self._kinds.get(id(storage), "known") != "known":
+    def _call_it(self, tensor: Any, kind: str) -> None:
+        storage = tensor.untyped_storage()
+        if self._kinds.get(id(storage), "known") != "known":
             self._live[self._kinds[id(storage)]] -= storage.nbytes()
             self._live[kind] += storage.nbytes()
             self._kinds[id(storage)] = kind
 
     def _attend(self, *args: Any, dropout_p: float = 0.0, **options: Any) -> Tensor:
-        """torch's attention. The fused kernel for CPUs knows no dropout; those of GPUs do, and none stands for them."""
+        """torch's attention. Kernels of GPUs know dropout; the fused one for CPUs, which stands for them, does not."""
         return _ATTENTION(*args, dropout_p=dropout_p if self._on_cpu else 0.0, **options)
 
 
@@ -188,67 +210,33 @@ def _as_numbers(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
     return found
 
 
-def fake_copy(model: nn.Module) -> nn.Module:
-    """A copy of a model whose tensors have no numbers."""
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        memo: dict[int, Any] = {}
-        for tensor in [*model.parameters(), *model.buffers()]:
-            fake = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-            if isinstance(tensor, nn.Parameter):
-                fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
-            memo.setdefault(id(tensor), fake)
-        return copy.deepcopy(model, memo)
-
-
-def run_fake_step(
-    model: nn.Module,
-    work: Work,
-    batch: dict[str, Tensor],
-    *,
-    precision: str = "no",
-    device_type: str = "cpu",
-    accumulates: bool = False,
-) -> FakeStep:
-    """Forward and backward of a batch on a fake copy of a model, see `FakeStep`.
-
-    `flops` are those of matrix products, by the formulas of `torch.utils.flop_counter`: two for each multiplication
-    with its addition; norms, softmax, look-ups and updates are not counted. A fused attention costs the scores once
-    more in its backward pass (https://arxiv.org/abs/2307.08691, section 3). All pairs of a row count, also those that
-    a kernel leaves out: of the future, outside a window, between documents.
-
-    Raises:
-        InputError: the model cannot be run on fake tensors.
-    """
-    try:
-        step = FakeStep(model, precision=precision, device_type=device_type)
-        step.run(work, batch, accumulates=accumulates)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        raise InputError(
-            f"the memory of {type(model).__name__} cannot be estimated ({str(error).splitlines()[0]}); "
-            "give --micro_batch_size a number"
-        ) from error
-    return step
+def _states(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
+    states = [state for optimizer in optimizers for state in optimizer.state.values()]
+    return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
 
 @dataclass
 class StepPlan:
     """What a training step of a work needs in one process.
 
-    `memory` and what stands on it raise InputError where the model cannot be run on fake tensors.
+    Args:
+        model: on any device, meta included; gradient checkpointing as it is set there.
+        share: rows that the process has of a batch; smaller micro-batches add to gradients that are there.
+        precision: bf16 or no, as `--mixed_precision` says once it is resolved.
+        device_type: "cpu" or "cuda", where it will be trained.
+        num_processes: more than one keep a second copy of the gradients, in DDP.
+
+    Raises:
+        InputError: by `flops`, `memory` and `largest_micro_batch`; see `FakeStep.run`.
     """
 
     model: nn.Module
-    """On any device, meta included; gradient checkpointing as it is set there."""
     work: Work
     arguments: TrainingArguments
     share: int
-    """Rows that the process has of a batch; smaller micro-batches add to gradients that are there."""
     precision: str = "no"
-    """bf16 or no, as `--mixed_precision` says once it is resolved."""
     device_type: str = "cpu"
-    """"cpu" or "cuda", where it will be trained."""
     num_processes: int = 1
-    """More than one keep a second copy of the gradients, in DDP."""
 
     def __post_init__(self) -> None:
         self.trained = sum(weight.nbytes for weight in self.model.parameters() if weight.requires_grad)
@@ -264,26 +252,30 @@ class StepPlan:
         return TrainingBatches(self.work, torch.device(self.device_type))(examples[:rows])
 
     def flops(self) -> float:
-        """Operations of forward and backward for each row."""
+        """Operations of forward and backward for each row, see `FakeStep`."""
         return self._run(len(self._examples)).flops / len(self._examples)
 
     def memory(self, rows: int) -> Memory:
-        """Bytes at the fullest moment of a step with so many rows at once, with a checkpoint being written."""
+        """What a step with so many rows at once needs, with a checkpoint being written."""
         if rows not in self._measured:
             self._measured[rows] = self._measure(rows)
         return self._measured[rows]
 
     def largest_micro_batch(self, memory: float) -> int | None:
-        """The largest divisor of the process's share of the batch that fits; None where one row does not."""
+        """The largest divisor of the share that needs no more bytes than `memory`; None where one row needs more."""
         divisors = [rows for rows in range(1, self.share + 1) if self.share % rows == 0]
         fitting = bisect_right(divisors, memory, key=lambda rows: self.memory(rows).total)
         return divisors[fitting - 1] if fitting else None
 
+    def _run(self, rows: int) -> FakeStep:
+        step = FakeStep(self.model, precision=self.precision, device_type=self.device_type)
+        step.run(self.work, self.batch(rows), accumulates=rows < self.share)
+        return step
+
     def _measure(self, rows: int) -> Memory:
         step, on_cpu = self._run(rows), self.device_type == "cpu"
         passes, state = step.peak, step.update(self.arguments)
-        for peak in (passes, step.peak):
-            del peak["optimizer"]
+        del step.peak["optimizer"]
         fullest = max(passes, step.peak, key=Counter.total)
         memory = Memory(
             weights=sum(tensor.nbytes for tensor in [*self.model.parameters(), *self.model.buffers()]),
@@ -298,13 +290,9 @@ class StepPlan:
         copies = on_cpu and self.arguments.writes_checkpoints
         return replace(memory, checkpoint_copy=memory.checkpoint) if copies else memory
 
-    def _run(self, rows: int) -> FakeStep:
-        options: dict[str, Any] = {"precision": self.precision, "device_type": self.device_type}
-        return run_fake_step(self.model, self.work, self.batch(rows), accumulates=rows < self.share, **options)
-
 
 def _longest_examples(work: Work) -> list[dict[str, Any]]:
-    """Some examples, the longest first, from the end of the run that has more targets."""
+    """Some examples, the longest first; from the end of the run that has more targets."""
     rows: Sequence[int] = range(work.num_examples)
     if (lengths := work.lengths) is not None:
         rows = sorted(rows, key=lambda row: -lengths[row])
@@ -315,27 +303,20 @@ def _longest_examples(work: Work) -> list[dict[str, Any]]:
     return max(tried, key=lambda examples: sum(work.count_targets(work.collate(examples)).values()))
 
 
-def _states(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
-    states = [state for optimizer in optimizers for state in optimizer.state.values()]
-    return [value for state in states for value in state.values() if isinstance(value, Tensor)]
-
-
 def choose_micro_batch(
     plan: StepPlan, device: torch.device, *, local_count: int = 1, optimizers: Sequence[torch.optim.Optimizer] = ()
 ) -> int:
     """What `--micro_batch_size auto` stands for in this process: the largest divisor of its share that fits.
 
-    On a GPU a step of so many rows is tried, with the optimizer's state held free; on a CPU it is estimated, and may
-    take nine tenths of the memory that is available, less the copy that checkpoints are written from, shared among
-    the processes of this machine. All processes must then take the smallest of their choices: it divides the share
-    of each.
+    On a GPU a step of so many rows is tried, with the optimizer's state held free. On a CPU it is planned: processes
+    of a machine (`local_count`) share nine tenths of the memory that is available, less one copy for checkpoints.
+    All processes must then take the smallest of their choices.
 
     Args:
-        local_count: processes on this machine.
         optimizers: whose states are in memory already, when a run is resumed.
 
     Raises:
-        InputError: one row does not fit, or the model cannot be estimated.
+        InputError: one row does not fit, or the model cannot be run on fake tensors.
     """
     loaded, one = sum(value.nbytes for value in _states(optimizers)), plan.memory(1)
     if device.type == "cuda":
@@ -344,7 +325,6 @@ def choose_micro_batch(
         chosen = next((rows for rows in sizes if _fits(plan, rows, held, device)), None)
         memory = float(torch.cuda.mem_get_info(device)[0])
     else:
-        # One process of all makes a copy, which is why the others of this machine need not have room for theirs.
         spared = one.checkpoint_copy * (local_count - 1)
         memory = (0.9 * psutil.virtual_memory().available + spared) / local_count
         chosen = plan.largest_micro_batch(memory + loaded + one.weights)
@@ -361,13 +341,12 @@ def _fits(plan: StepPlan, rows: int, held: int, device: torch.device) -> bool:
     """Whether forward and backward of so many rows run on a GPU while `held` bytes are taken; leaves no gradient."""
     model, batch = plan.model.train(), plan.batch(rows)
     counts = {name: torch.tensor(max(count, 1)) for name, count in plan.work.count_targets(batch).items()}
-    autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=plan.precision == "bf16")
     kept: list[Tensor] = []
     try:
         with torch.random.fork_rng(devices=[device]):
             kept = [torch.empty(held, dtype=torch.uint8, device=device)]
-            kept += [torch.empty_like(parameter) for parameter in model.parameters() if parameter.requires_grad]
-            with autocast():
+            kept += [torch.empty_like(weight) for weight in model.parameters() if weight.requires_grad]
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.precision == "bf16"):
                 loss, _ = plan.work.loss(model, to_device(batch, device), to_device(counts, device))
             del kept[1:]  # the gradients of earlier micro-batches become those that backward makes
             loss.backward()
