@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -25,18 +24,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
-from lacuna.common.files import hold, sync, write_text
+from lacuna.common.errors import CorruptCheckpointError, StorageError
+from lacuna.common.files import sync, write_text
 
-from .arguments import FineTuningArguments, TrainingArguments
 from .progress import Progress
 
 STATE, MANIFEST, MARKER = "training_state", "training_state/manifest.json", "training_state/complete"
 PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 MARGIN = 1.05
 """Free space that a checkpoint wants, in sizes of its tensors."""
-_OURS = {"run.json", "metrics.jsonl", "checkpoints"}
-"""Of these a folder with a run has at least one."""
 PATIENCE = 3
 """Checkpoints in a row that may fail before a run is ended."""
 
@@ -63,55 +59,6 @@ class Snapshot:
     def is_finite(self) -> bool:
         """Whether every weight is a number."""
         return all(bool(torch.isfinite(value).all()) for value in self.weights.values() if value.is_floating_point())
-
-
-def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> None:
-    """Refuse a folder that holds another run or somebody's files, before any work is done; keep other runs out of it.
-
-    With `--dry_run` nothing is claimed, since nothing is written.
-
-    Args:
-        resumes: whether the recipe has `--resume`, which is then offered.
-
-    Raises:
-        InputError: the folder is not empty and holds no run that `--resume` was given for, is a file, or a run is
-            in it now.
-        StorageError: the folder cannot be written.
-    """
-    if isinstance(arguments, FineTuningArguments) and arguments.dry_run:
-        return
-    _check_output_dir(arguments, resumes=resumes)
-    hold(Path(arguments.output_dir))
-
-
-def refusal(arguments: TrainingArguments, *, resumes: bool = True) -> list[str]:
-    """What `--dry_run` says of a folder that the run itself would be refused for: a line, or none."""
-    try:
-        _check_output_dir(arguments, resumes=resumes)
-    except (InputError, StorageError) as error:
-        return [f"note: without --dry_run this would be refused: {error}"]
-    return []
-
-
-def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
-    folder = Path(arguments.output_dir)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--output_dir {folder} is a file; name a folder")
-    there = sorted(path.name for path in folder.iterdir() if path.name[0] != ".") if folder.exists() else []
-    if not arguments.resume and {"run.json", "config.json", "checkpoints"} & {*there}:
-        ways = "add --resume to continue it, or name another folder" if resumes else "name another folder"
-        raise InputError(f"--output_dir {folder} already holds a run; {ways}")
-    if not arguments.resume and there:
-        raise InputError(f"--output_dir {folder} is not empty and would be written over; name another folder")
-    if there and not _OURS & {*there}:
-        raise InputError(
-            f"--resume: {folder} holds no run but {there[0]}, which might be written over; name another folder"
-        )
-    parent = next(path for path in [folder, *folder.absolute().parents] if path.exists())
-    if not parent.is_dir():
-        raise InputError(f"--output_dir {folder}: {parent} is a file; name a folder")
-    if not os.access(parent, os.W_OK):
-        raise StorageError(f"--output_dir {folder}: no permission to write in {parent}")
 
 
 def is_of_the_disk(error: Exception) -> bool:

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from lacuna.common.errors import InputError
-from lacuna.common.work import to_device
 
 from .arguments import TrainingArguments
 from .stages import Stage, tokens_per_step
+from .step import step
 
 CPU_SPEED = 1e12
 """Operations a second that a CPU is taken to do, to tell how many a run of some minutes makes."""
@@ -109,13 +109,10 @@ def warm_up(
         backward: what makes gradients of a loss.
     """
     started = time.perf_counter()
-    model.train()
     for stage in stages:
         rows = range(stage.micro_batch_size)
         batch = stage.work.collate([stage.work.example(row % stage.work.num_examples, row) for row in rows])
-        counts = {name: torch.tensor(max(count, 1)) for name, count in stage.work.count_targets(batch).items()}
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            loss, _ = stage.work.loss(model, to_device(batch, device), to_device(counts, device))
-            backward(loss)
+            step(stage.work, model, [batch], device=device, backward=backward)
         model.zero_grad(set_to_none=True)
     return time.perf_counter() - started

@@ -1,6 +1,9 @@
 """What a model in training knows of the held-out examples."""
 
+import math
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +13,14 @@ from torch import nn
 from tqdm import tqdm
 
 from lacuna.common.work import Work, to_device
+
+from . import sharding
+from .averaging import Best
+from .progress import ended_early
+from .run import Run
+
+_SILENT_SECONDS = 5.0
+"""Of the evaluation in the end, before a line says that it goes on."""
 
 
 @torch.no_grad()
@@ -30,26 +41,74 @@ def evaluate(
         The metrics; None where some process was told not to go on.
     """
     model.eval()
-    # Batches of evaluation have shapes of their own, each of which would be compiled.
-    with torch.compiler.set_stance("force_eager"):
-        return _evaluate(accelerator, model, work, batch_size=batch_size, go_on=go_on)
-
-
-def _evaluate(
-    accelerator: Accelerator, model: nn.Module, work: Work, *, batch_size: int, go_on: Callable[[], bool]
-) -> dict[str, float] | None:
     bare = accelerator.unwrap_model(model)  # DDP would wait for its peers, which may have a batch fewer
     rows = range(accelerator.process_index, work.num_eval_examples, accelerator.num_processes)
-    starts = range(0, len(rows), batch_size)
     records: list[dict[str, Any]] = []
     # With `delay` the bar appears only where evaluation takes long enough to ask what is happening.
     hidden = None if accelerator.is_main_process else True
     whole = True
-    for start in tqdm(starts, desc="evaluating", leave=False, delay=3, disable=hidden):
-        if not (whole := go_on()):
-            break
-        batch = work.collate([work.eval_example(row) for row in rows[start : start + batch_size]])
-        records += work.evaluate(bare, to_device(batch, accelerator.device))
+    # Batches of evaluation have shapes of their own, each of which would be compiled.
+    with torch.compiler.set_stance("force_eager"):
+        for start in tqdm(range(0, len(rows), batch_size), desc="evaluating", leave=False, delay=3, disable=hidden):
+            if not (whole := go_on()):
+                break
+            batch = work.collate([work.eval_example(row) for row in rows[start : start + batch_size]])
+            records += work.evaluate(bare, to_device(batch, accelerator.device))
     if not all(gather_object([whole and go_on()])):
         return None
     return {f"eval_{name}": value for name, value in work.summarize(gather_object(records)).items()}
+
+
+def evaluate_and_log(run: Run) -> None:
+    """Put metrics over the held-out examples into the log and `run.metrics`; none where there are no such examples, or
+    where the run is to stop first."""
+    run.metrics, run.evaluated_at = {}, run.progress.step
+    if not run.work.num_eval_examples:
+        return
+    metrics = _evaluate(run, of_average=run.average is not None and run.average.is_evaluated)
+    run.progress.evaluation_due = metrics is None
+    if metrics is None:
+        return
+    metric, greater = metrics.get(f"eval_{run.work.metric}"), run.work.greater_is_better
+    is_better = run.progress.judge(metric, loss=metrics.get("eval_loss"), greater_is_better=greater)
+    if is_better and isinstance(run.average, Best):
+        run.average.keep(run.bare)
+    run.log.evaluation({"step": run.progress.step, **metrics})
+    run.metrics = metrics
+
+
+def evaluate_kept(run: Run) -> None:
+    """With `--average best`, have the metrics be those of the weights that are kept: measured once more where they are
+    not the last, so that what the work remembers of the held-out examples is of them."""
+    progress, metric = run.progress, run.work.metric
+    if ended_early(run.plan, progress):
+        of_all = f" of {run.plan.max_steps:,}" if run.plan.max_steps else ""
+        without = f"better {metric} than that of step {progress.best_step:,}"
+        without = without if progress.best_step >= 0 else f"{metric} that is a number"
+        run.log.say(
+            f"stopped early after step {progress.step:,}{of_all}: {progress.without_better} evaluations in a row "
+            f"without a {without}"
+        )
+    if isinstance(run.average, Best) and run.average and progress.best_step != progress.step:
+        run.log.say(f"the weights of step {progress.best_step:,} are kept: {metric} {progress.best_metric:.4f}")
+        run.metrics = _evaluate(run, of_average=True) or {}
+
+
+def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
+    """Metrics of the present weights or of the average; None where the run is to stop first."""
+    # Of the last one no line would tell for a while that the run is not over; a terminal has a bar.
+    say_at = time.monotonic() + _SILENT_SECONDS if run.done >= 1.0 and not run.log.on_terminal else math.inf
+    with run.averaged(of_average), sharding.whole(run.bare):
+        go_on = partial(_go_on, run, [say_at])
+        metrics = evaluate(run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=go_on)
+    run.stopping = run.stopping or metrics is None
+    return metrics
+
+
+def _go_on(run: Run, say_at: list[float]) -> bool:
+    """Whether no signal has come. At the time `say_at` it is said once that the run evaluates."""
+    run.watchdog.beat()
+    if time.monotonic() >= say_at[0]:
+        say_at[0] = math.inf
+        run.log.say("evaluating the weights in the end")
+    return run.signals.received is None

@@ -20,14 +20,15 @@ from lacuna.common.work import TrainingBatches, Work, to_device
 
 from .adapters import prepare
 from .arguments import FineTuningArguments, TrainingArguments
-from .checkpoints import claim_output_dir, refusal
 from .environment import bf16_is_fast, is_main_process, processes, use_all_cores
 from .live_line import duration
 from .loop import train
 from .order import MicroBatchSampler
 from .progress import is_due
 from .rates import with_rate
+from .resuming import claim_output_dir, refusal
 from .stages import Stage, epochs_per_step, plan_stages, tokens_per_step
+from .step import step
 
 SHOWN = 5
 """Examples that `--dry_run` shows."""
@@ -318,14 +319,11 @@ def _seconds(model: nn.Module, stage: Stage, count: int, plan: TrainingArguments
     work, model = stage.work, model.to(device)
     autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=in_bf16)
     batch = TrainingBatches(work, device)(_middle_examples(stage, count, plan.seed))
-    targets = {name: torch.tensor(max(number, 1)) for name, number in work.count_targets(batch).items()}
 
     def learn() -> None:
-        with autocast():
-            loss, _ = work.loss(model.train(), to_device(batch, device), to_device(targets, device))
-        loss.backward()
+        parts, _ = step(work, model, [batch], device=device, autocast=autocast)
         model.zero_grad(set_to_none=True)
-        float(loss.detach())  # a GPU is waited for
+        float(parts["loss"])  # a GPU is waited for
 
     def judge() -> None:
         rows = range(0, work.num_eval_examples, count)[: plan.eval_batch_size]

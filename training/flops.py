@@ -1,10 +1,10 @@
 """What devices can compute, and how much of it a run does."""
 
-import contextlib
 import functools
 import math
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
 
-from .memory import fake_copy, run_fake_step
+from .memory import FakeStep, fake_copy
 
 WAIT = 5.0
 """Seconds of training before a CPU's peak is measured, which takes a third of one."""
@@ -126,30 +126,26 @@ def _measured_on_cpu(kind: str, threads: int) -> float:
 class Throughput:
     """Model FLOPs utilization (Chowdhery et al., 2022, https://arxiv.org/abs/2204.02311).
 
-    Operations that the rows of a step need by the model's shape, padding included, over what all devices could do in
-    its time. They are counted once for shapes of like size, when a line of the log first asks for them.
+    Operations that the rows of a step need, padding included, over what all devices could do in its time. Those of a
+    token are counted once for rows of like length (see `FakeStep`), when a line of the log first asks for them.
 
     Args:
         model: as it is before it is divided, wrapped or compiled.
     """
 
     def __init__(self, model: nn.Module, accelerator: Accelerator) -> None:
-        self.model, self.num_processes = fake_copy(model), accelerator.num_processes
-        self.device, self.precision = accelerator.device, str(accelerator.mixed_precision)
-        self._seen: dict[Any, tuple[Work, dict[str, Tensor], int]] = {}
-        """By shape: a batch, and tokens in all steps since `share` was asked last, over all processes."""
+        self.model, self.accelerator = fake_copy(model), accelerator
+        self._tokens: Counter[Any] = Counter()
+        """By work and length, since `share` was asked last; over all processes."""
+        self._batches: dict[Any, tuple[Work, dict[str, Tensor]]] = {}
         self._per_token: dict[Any, float] = {}
 
     def see(self, work: Work, batch: dict[str, Tensor], *, rows: int) -> None:
         """One more step of `rows` rows over all processes, of which `batch` is some."""
-        labels: Any = batch.get("labels")
-        has_many = labels is not None and labels.ndim == 2 and labels.numel()
-        share = round(float((labels != -100).float().mean()), 1) if has_many else 1.0
-        sizes = (batch[name].shape[-1].bit_length() for name in ("input_ids", "decoder_input_ids") if name in batch)
-        shape = (id(work), *sizes, share)
-        tokens = batch["input_ids"].numel() * rows // len(batch["input_ids"])
-        *first, before = self._seen.get(shape, (work, batch, 0))
-        self._seen[shape] = (*first, before + tokens)
+        ids = batch["input_ids"]
+        like = (id(work), ids.shape[-1].bit_length())
+        self._tokens[like] += ids.numel() * rows // len(ids)
+        self._batches.setdefault(like, (work, batch))
 
     def share(self, *, seconds: float, trained: float) -> float | None:
         """Share of the peak in the steps since the last call; None where the peak is not known, or not yet.
@@ -158,22 +154,19 @@ class Throughput:
             seconds: that they took.
             trained: seconds of training in all.
         """
-        seen, self._seen = self._seen, {}
-        if self.device.type == "cpu" and trained < WAIT:
-            return None
-        peak = peak_flops(self.device, self.precision)
+        tokens, self._tokens = self._tokens, Counter()
+        device, precision = self.accelerator.device, str(self.accelerator.mixed_precision)
+        peak = None if device.type == "cpu" and trained < WAIT else peak_flops(device, precision)
         if not peak or seconds <= 0:
             return None
-        flops = 0.0
-        for shape, (work, batch, tokens) in seen.items():
-            if shape not in self._per_token:
-                self._per_token[shape] = self._count(work, batch) / batch["input_ids"].numel()
-            flops += self._per_token[shape] * tokens
-        return flops / (seconds * peak * self.num_processes) if math.isfinite(flops) else None
-
-    def _count(self, work: Work, batch: dict[str, Tensor]) -> float:
-        """Operations of a batch; no number where the model cannot be run on fake tensors."""
-        options = {"precision": self.precision, "device_type": self.device.type}
-        with contextlib.suppress(InputError), torch.random.fork_rng(devices=[]):
-            return run_fake_step(self.model, work, batch, **options).flops
-        return math.nan
+        for like in tokens.keys() - self._per_token.keys():
+            work, batch = self._batches[like]
+            fake = FakeStep(self.model, precision=precision, device_type=device.type)
+            try:
+                with torch.random.fork_rng(devices=[]):
+                    fake.run(work, batch)
+                self._per_token[like] = fake.flops / batch["input_ids"].numel()
+            except InputError:
+                self._per_token[like] = math.nan
+        flops = sum(self._per_token[like] * count for like, count in tokens.items())
+        return None if math.isnan(flops) else flops / (seconds * peak * self.accelerator.num_processes)

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -27,10 +28,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from lacuna.common.errors import InputError
-from lacuna.common.work import TrainingBatches, Work, to_device
+from lacuna.common.work import TrainingBatches, Work
 
 from .arguments import TrainingArguments
 from .optimizers import OPTIMIZERS
+from .step import step
 
 _KEPT = 1 / 3
 """Freed memory that glibc's allocator does not give back, as a share of what is made and freed in each step: 0.27 to
@@ -113,7 +115,7 @@ class FakeStep(TorchDispatchMode):
         self._live: Counter[str] = Counter()
         self._kind = "activations"
         self._kinds: dict[int, str] = {}
-        self._model: Any = fake_copy(model).train()
+        self._model: Any = fake_copy(model)
         self._fake_mode = next(self._model.parameters()).fake_mode
         self._on_cpu = device_type == "cpu"
         head = getattr(self._model, "get_output_embeddings", lambda: None)()
@@ -132,7 +134,6 @@ class FakeStep(TorchDispatchMode):
             batch = {name: value for name, value in batch.items() if name not in ("position_ids", "document_bounds")}
         known = [tensor.untyped_storage() for tensor in (*self._model.parameters(), *self._model.buffers())]
         self._kinds.update({id(storage): "known" for storage in known})
-        counts = {name: torch.tensor(max(count, 1)) for name, count in work.count_targets(batch).items()}
         try:
             with self, mock.patch.object(functional, "scaled_dot_product_attention", self._attend):
                 for weight in (each for each in self._model.parameters() if each.requires_grad):
@@ -140,9 +141,7 @@ class FakeStep(TorchDispatchMode):
                     if accumulates:
                         weight.grad = torch.empty_like(weight)
                         self._call_it(weight.grad, "gradients")
-                loss, _ = work.loss(self._model, batch, counts)
-                self._kind = "working"
-                loss.backward()
+                step(work, self._model, [batch], device=torch.device("cpu"), backward=self._backward)
         except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
             raise InputError(
                 f"the memory of {type(self._model).__name__} cannot be estimated ({str(error).splitlines()[0]}); "
@@ -196,6 +195,10 @@ class FakeStep(TorchDispatchMode):
             self._live[self._kinds[id(storage)]] -= storage.nbytes()
             self._live[kind] += storage.nbytes()
             self._kinds[id(storage)] = kind
+
+    def _backward(self, loss: Tensor) -> None:
+        self._kind = "working"
+        loss.backward()
 
     def _attend(self, *args: Any, dropout_p: float = 0.0, **options: Any) -> Tensor:
         """torch's attention. Kernels of GPUs know dropout; the fused one for CPUs, which stands for them, does not."""
@@ -268,15 +271,15 @@ class StepPlan:
         return divisors[fitting - 1] if fitting else None
 
     def _run(self, rows: int) -> FakeStep:
-        step = FakeStep(self.model, precision=self.precision, device_type=self.device_type)
-        step.run(self.work, self.batch(rows), accumulates=rows < self.share)
-        return step
+        fake = FakeStep(self.model, precision=self.precision, device_type=self.device_type)
+        fake.run(self.work, self.batch(rows), accumulates=rows < self.share)
+        return fake
 
     def _measure(self, rows: int) -> Memory:
-        step, on_cpu = self._run(rows), self.device_type == "cpu"
-        passes, state = step.peak, step.update(self.arguments)
-        del step.peak["optimizer"]
-        fullest = max(passes, step.peak, key=Counter.total)
+        fake, on_cpu = self._run(rows), self.device_type == "cpu"
+        passes, state = fake.peak, fake.update(self.arguments)
+        del fake.peak["optimizer"]
+        fullest = max(passes, fake.peak, key=Counter.total)
         memory = Memory(
             weights=sum(tensor.nbytes for tensor in [*self.model.parameters(), *self.model.buffers()]),
             gradients=fullest["gradients"] + (self.trained if self.num_processes > 1 else 0),
@@ -339,22 +342,22 @@ def choose_micro_batch(
 
 def _fits(plan: StepPlan, rows: int, held: int, device: torch.device) -> bool:
     """Whether forward and backward of so many rows run on a GPU while `held` bytes are taken; leaves no gradient."""
-    model, batch = plan.model.train(), plan.batch(rows)
-    counts = {name: torch.tensor(max(count, 1)) for name, count in plan.work.count_targets(batch).items()}
-    kept: list[Tensor] = []
+    taken = [torch.empty(0)]
+
+    def backward(loss: Tensor) -> None:
+        del taken[1:]  # the gradients of earlier micro-batches become those that backward makes
+        loss.backward()
+
+    autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=plan.precision == "bf16")
     try:
         with torch.random.fork_rng(devices=[device]):
-            kept = [torch.empty(held, dtype=torch.uint8, device=device)]
-            kept += [torch.empty_like(weight) for weight in model.parameters() if weight.requires_grad]
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.precision == "bf16"):
-                loss, _ = plan.work.loss(model, to_device(batch, device), to_device(counts, device))
-            del kept[1:]  # the gradients of earlier micro-batches become those that backward makes
-            loss.backward()
-            del loss
+            taken[0] = torch.empty(held, dtype=torch.uint8, device=device)
+            taken += [torch.empty_like(weight) for weight in plan.model.parameters() if weight.requires_grad]
+            step(plan.work, plan.model, [plan.batch(rows)], device=device, backward=backward, autocast=autocast)
         return True
     except torch.OutOfMemoryError:
         return False
     finally:
-        kept.clear()
-        model.zero_grad(set_to_none=True)
+        taken.clear()
+        plan.model.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()

@@ -15,7 +15,7 @@ from .arguments import TrainingArguments
 from .environment import bf16_is_fast
 from .flops import GPUS, find_gpu, peak_flops
 from .memory import Memory, StepPlan
-from .stages import Stage, epochs_per_step, plan_stages, tokens_per_step
+from .stages import Stage, epochs_per_step, resolve
 
 _PROCESS = 0.5e9
 """Bytes that Python with its libraries, or a CUDA context, takes before there is a model."""
@@ -62,38 +62,34 @@ class _Device:
     memory: float
     watts: float | None
     precision: str
-    flops: float | None
-    """At their peak, all together."""
 
-    def __str__(self) -> str:
-        return f"{self.name} in {'bf16' if self.precision == 'bf16' else 'float32'}"
+    @property
+    def peak(self) -> float | None:
+        """Operations a second at best."""
+        return peak_flops(self.name, self.precision)
+
+    @property
+    def numbers(self) -> str:
+        """What it computes with."""
+        return "bf16" if self.precision == "bf16" else "float32"
 
 
-def _device_of(wanted: PlanArguments, asked_precision: str) -> _Device:
+def _device_of(wanted: PlanArguments, precision: str) -> _Device:
     """The device that is meant.
 
     Raises:
         InputError: it is not known.
     """
     name = wanted.device or (torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu")
-    gpu = None if name.lower() == "cpu" else find_gpu(name)
-    if gpu is None and name.lower() != "cpu":
+    if name.lower() == "cpu":
+        name, kind, memory, watts, has_bf16 = "cpu", "cpu", psutil.virtual_memory().total, None, bf16_is_fast()
+    elif gpu := find_gpu(name):
+        name, kind, memory, watts, has_bf16 = gpu.name, "cuda", gpu.memory_gb * 1e9, gpu.watts, bool(gpu.bf16)
+    else:
         raise InputError(f"--device {name} is not known; known are cpu and {', '.join(gpu.name for gpu in GPUS)}")
-    name = "cpu" if gpu is None else gpu.name
-    precision = asked_precision
-    if precision == "auto":
-        precision = "bf16" if (bf16_is_fast() if gpu is None else gpu.bf16) else "no"
-    memory = psutil.virtual_memory().total if gpu is None else gpu.memory_gb * 1e9
-    peak = peak_flops(name, precision)
-    return _Device(
-        name=name,
-        kind="cpu" if gpu is None else "cuda",
-        count=wanted.num_devices,
-        memory=memory if wanted.memory_gb is None else wanted.memory_gb * 1e9,
-        watts=wanted.watts or (gpu.watts if gpu else None),
-        precision=precision,
-        flops=None if peak is None else peak * wanted.num_devices,
-    )
+    memory = memory if wanted.memory_gb is None else wanted.memory_gb * 1e9
+    precision = ("bf16" if has_bf16 else "no") if precision == "auto" else precision
+    return _Device(name, kind, wanted.num_devices, memory, wanted.watts or watts, precision)
 
 
 def plan_run(
@@ -113,21 +109,21 @@ def plan_run(
     device = _device_of(wanted, arguments.mixed_precision)
     is_auto = arguments.micro_batch_size == 0
     arguments = replace(arguments, micro_batch_size=None) if is_auto else arguments
-    stages = plan_stages(arguments=arguments, works=works, num_processes=device.count)
-    tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
-    arguments = arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
-    plans = [
-        StepPlan(
-            model, stage.work, arguments, stage.batch_size // device.count, device.precision, device.kind, device.count
-        )
-        for stage in stages
-    ]
-    parts = parameters_by_part(model)
-    total = sum(parts.values())
-    counts = [(name, f"{count:>13,}  {count / total:6.1%}") for name, count in parts.items() if count]
+    arguments, stages = resolve(arguments, works, num_processes=device.count)
+    where = {"precision": device.precision, "device_type": device.kind, "num_processes": device.count}
+    plans = [StepPlan(model, stage.work, arguments, stage.batch_size // device.count, **where) for stage in stages]
+    largest = [plan.largest_micro_batch(device.memory - _PROCESS) for plan in plans]
+    rows = [(fits or 1) if is_auto else stage.micro_batch_size for stage, fits in zip(stages, largest, strict=True)]
+    fullest = max(range(len(stages)), key=lambda number: plans[number].memory(rows[number]).total)
+    plan, memory = plans[fullest], plans[fullest].memory(rows[fullest])
+    title = f"memory of a process, {rows[fullest]:,} rows of {plan.length:,} tokens at once, in {device.numbers}"
+    fitting = _fitting(stages, plans, largest)
+    if arguments.writes_checkpoints and device.kind != "cpu":
+        fitting.append(("checkpoint copy", _megabytes(memory.checkpoint, "in the host's memory, beside the GPU's")))
     sections = {
-        "parameters": [*counts, ("total", f"{total:>13,}")],
-        **_memory(stages, plans, arguments, device, is_auto=is_auto),
+        "parameters": _parameters(model),
+        title: [*_parts(memory, plan.trained, device), *fitting],
+        "disk": _disk(memory, arguments, is_evaluated=bool(stages[-1].work.num_eval_examples)),
         **_work(stages, plans, arguments, device, wanted.mfu),
     }
     width = max(len(name) for lines in sections.values() for name, _ in lines)
@@ -153,57 +149,51 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
     return parts
 
 
-def _memory(
-    stages: list[Stage], plans: list[StepPlan], arguments: TrainingArguments, device: _Device, *, is_auto: bool
-) -> dict[str, Lines]:
-    """Memory by part in the stage that needs most, what fits, and what is written."""
-    largest = [plan.largest_micro_batch(device.memory - _PROCESS) for plan in plans]
-    rows = [(fits or 1) if is_auto else stage.micro_batch_size for stage, fits in zip(stages, largest, strict=True)]
-    number = max(range(len(stages)), key=lambda number: plans[number].memory(rows[number]).total)
-    plan, memory = plans[number], plans[number].memory(rows[number])
-    second = f", and a second copy of all for {device.count} processes" if device.count > 1 else ""
-    is_whole = memory.gradients >= plan.trained * (2 if second else 1)
-    which = "all of them" if is_whole else f"those there at the fullest moment, of {plan.trained / 1e6:,.1f} MB"
-    words = {**_WORDS, "gradients": which + second}
+def _parameters(model: nn.Module) -> Lines:
+    parts = parameters_by_part(model)
+    total = sum(parts.values())
+    lines = [(name, f"{count:>13,}  {count / total:6.1%}") for name, count in parts.items() if count]
+    return [*lines, ("total", f"{total:>13,}")]
+
+
+def _parts(memory: Memory, trained: int, device: _Device) -> Lines:
+    """Memory of a process by part; `trained` bytes have all gradients together."""
+    present = memory.gradients - (trained if device.count > 1 else 0)
+    which = "all of them" if present >= trained else f"those there at the fullest moment, of {trained / 1e6:,.1f} MB"
+    which += f", and a second copy of all for {device.count} processes" if device.count > 1 else ""
+    words = {**_WORDS, "gradients": which}
     needed = memory.total + _PROCESS
     verdict = "fits" if needed <= device.memory else "does NOT fit"
-    lines = [
-        (name.replace("_", " "), _megabytes(size, words.get(name)))
-        for name, size in vars(memory).items()
-        if size >= 5e4 or name == "gradients"
+    sizes = {name: size for name, size in vars(memory).items() if size >= 5e4 or name == "gradients"}
+    return [
+        *((name.replace("_", " "), _megabytes(size, words.get(name))) for name, size in sizes.items()),
+        ("process", _megabytes(_PROCESS, "Python and libraries, or the CUDA context")),
+        ("total", _megabytes(needed, f"{verdict} into {device.memory / 1e9:,.1f} GB of {device.name}")),
     ]
-    lines.append(("process", _megabytes(_PROCESS, "Python and libraries, or the CUDA context")))
-    lines.append(("total", _megabytes(needed, f"{verdict} into {device.memory / 1e9:,.1f} GB of {device.name}")))
+
+
+def _fitting(stages: list[Stage], plans: list[StepPlan], largest: list[int | None]) -> Lines:
+    """The largest micro-batch of each stage."""
+    lines = []
     for stage, plan, fits in zip(stages, plans, largest, strict=True):
+        words = f"{fits:>13,}  of the {plan.share:,} that a process has in each step" if fits else ""
         least = f"none: one row needs {(plan.memory(1).total + _PROCESS) / 1e9:.2f} GB"
-        share = f"{fits or 0:>13,}  of the {plan.share:,} that a process has in each step"
         where = f" from {stage.at:g} of the run" if len(stages) > 1 else ""
-        lines.append((f"largest micro-batch{where}", share if fits else least))
-    if arguments.writes_checkpoints and device.kind != "cpu":
-        beside = "in the host's memory, beside what the GPU holds"
-        lines.append(("checkpoint copy", _megabytes(memory.checkpoint, beside)))
-    title = f"memory of a process, {rows[number]:,} rows of {plans[number].length:,} tokens at once, in "
-    return {
-        title + str(device).rpartition(" ")[2]: lines,
-        "disk": _disk(memory, arguments, is_evaluated=bool(stages[-1].work.num_eval_examples)),
-    }
+        lines.append((f"largest micro-batch{where}", words or least))
+    return lines
 
 
 def _disk(memory: Memory, arguments: TrainingArguments, *, is_evaluated: bool) -> Lines:
     """A checkpoint, all that can be there at once, and the model."""
     content = "weights, optimizer and average" if memory.averages else "weights and optimizer"
-    final = ("the final model", _megabytes(memory.weights))
-    if not arguments.writes_checkpoints:
-        content += "; written only if the run is told to stop"
-        return [("a checkpoint", _megabytes(memory.checkpoint, content)), final]
     has_best = bool(is_evaluated and arguments.eval_steps)
     most = arguments.keep_checkpoints + has_best + 1
     which = f"{most} at most: the newest {arguments.keep_checkpoints},{' the best,' * has_best} one being written"
-    return [
-        ("a checkpoint", _megabytes(memory.checkpoint, content)),
-        ("checkpoints", _megabytes(most * memory.checkpoint, which)),
-        final,
-    ]
+    all_of_them = [("checkpoints", _megabytes(most * memory.checkpoint, which))]
+    if not arguments.writes_checkpoints:
+        content, all_of_them = f"{content}; written only if the run is told to stop", []
+    final = ("the final model", _megabytes(memory.weights))
+    return [("a checkpoint", _megabytes(memory.checkpoint, content)), *all_of_them, final]
 
 
 def _work(
@@ -220,33 +210,36 @@ def _work(
         ("operations of a token", f"{per_step / tokens:>13.3e}  forward and backward, as docs/planning.md says"),
         ("operations of a step", f"{per_step:>13.3e}  {tokens:,.0f} tokens"),
     ]
-    unknown = f"unknown: no peak of {device} is known"
-    steps = arguments.max_steps
-    if arguments.max_minutes and device.flops:
-        by_clock = max(1, int(arguments.max_minutes * 60 * device.flops * mfu / per_step))
-        steps = min(by_clock, steps) if steps else by_clock
+    unknown = f"unknown: no peak of {device.name} in {device.numbers} is known"
+    steps, rate = arguments.max_steps, (device.peak or 0.0) * mfu * device.count
+    if arguments.max_minutes and rate:
+        by_clock = max(1, int(arguments.max_minutes * 60 * rate / per_step))
+        steps = min(by_clock, steps or by_clock)
     if steps is None:
         return {"work": [*lines, ("steps", f"{unknown}, and --max_minutes is the limit")]}
     lines += [
         ("steps", f"{steps:>13,}  {steps * epochs_per_step(stages):.2f} epochs, {steps * tokens:,.0f} tokens"),
         ("operations of the run", f"{per_step * steps:>13.3e}"),
     ]
-    if device.flops is None:
+    if not rate:
         return {"work": lines, "time": [("the run", unknown)]}
-    seconds = steps * per_step / (device.flops * mfu)
+    title = f"time on {device.count} x {device.name}, if training reaches {mfu:.0%} of the peak"
+    return {"work": lines, title: _time(per_step / rate, steps, device)}
+
+
+def _time(seconds: float, steps: int, device: _Device) -> Lines:
+    """Time of steps of so many seconds, and energy."""
     measured = ", measured" if device.kind == "cpu" else ""
     energy = "pass --watts to estimate energy"
-    if device.watts is not None:
-        energy = f"{seconds / 3.6e6 * device.watts * device.count:>13.3f} kWh  at {device.watts:g} W for each device"
-    return {
-        "work": lines,
-        f"time on {device.count} x {device.name}, if training reaches {mfu:.0%} of the peak": [
-            ("a step", f"{seconds / steps:>13.3f} s"),
-            ("the run", f"{_duration(seconds):>13}  training alone, without evaluations and saves"),
-            ("peak", f"{device.flops / device.count / 1e12:>13.2f} TFLOP/s of {device}{measured}"),
-            ("energy", energy),
-        ],
-    }
+    if device.watts:
+        kilowatt_hours = seconds * steps * device.watts * device.count / 3.6e6
+        energy = f"{kilowatt_hours:>13.3f} kWh  at {device.watts:g} W for each device, nothing around it"
+    return [
+        ("a step", f"{seconds:>13.3f} s"),
+        ("the run", f"{_duration(seconds * steps):>13}  training alone, without evaluations and saves"),
+        ("peak", f"{(device.peak or 0) / 1e12:>13.2f} TFLOP/s of {device.name} in {device.numbers}{measured}"),
+        ("energy", energy),
+    ]
 
 
 def _megabytes(size: float, words: str | None = None) -> str:

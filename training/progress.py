@@ -1,14 +1,22 @@
 """Where a run stands, and what follows from that alone: how much is done, what is due, whether it ends."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, pstdev
 from typing import Any
 
 from torch import Tensor
 
+from lacuna.common.errors import InputError
+
 from .arguments import TrainingArguments
 from .stages import Stage
+
+SPIKE = 6.0
+"""Standard deviations above the mean of the last losses that make a loss a spike."""
+REMEMBERED, ENOUGH = 128, 32
+"""Losses that the mean is taken of, at most and at least."""
 
 
 @dataclass
@@ -72,15 +80,20 @@ class Progress:
             return False
         sign = 1.0 if greater_is_better else -1.0
         gain = math.inf if self.best_metric is None else sign * (metric - self.best_metric)
-        is_better = gain > 0 or (gain == 0 and loss is not None and loss < _or_worst(self.best_loss))
+        best_loss = math.inf if self.best_loss is None or math.isnan(self.best_loss) else self.best_loss
+        is_better = gain > 0 or (gain == 0 and loss is not None and loss < best_loss)
         self.without_better = 0 if is_better else self.without_better + 1
         if is_better:
             self.best_metric, self.best_step, self.best_loss = metric, self.step, loss
         return is_better
 
-
-def _or_worst(loss: float | None) -> float:
-    return math.inf if loss is None or math.isnan(loss) else loss
+    def note_loss(self, loss: float) -> float | None:
+        """Remember the loss of a step; where it is a spike, return the mean of those before it."""
+        before, self.losses = self.losses, [*self.losses[1 - REMEMBERED :], loss]
+        if len(before) < ENOUGH:
+            return None
+        mean, deviation = fmean(before), pstdev(before)
+        return mean if loss > mean + SPIKE * max(deviation, 1e-3 * abs(mean)) else None
 
 
 @dataclass
@@ -99,6 +112,14 @@ class Window:
         for name, value in parts.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value
         self.steps += 1
+
+    def means(self, sum_over_processes: Callable[[Tensor], Tensor]) -> dict[str, float]:
+        """Over the steps; of a metric with a count of its own, over what it counts, where there is any."""
+        sums = {name: sum_over_processes(value).tolist() for name, value in self.sums.items()}
+        means = {name: value / self.steps for name, value in sums.items() if not isinstance(value, list)}
+        return means | {
+            name: value[0] / value[1] for name, value in sums.items() if isinstance(value, list) and value[1]
+        }
 
 
 def share_done(plan: TrainingArguments, progress: Progress) -> float:
@@ -144,3 +165,38 @@ def enter_stage(progress: Progress, stages: Sequence[Stage], *, done: float) -> 
             progress.samples = 0
         progress.stage += 1
     return stages[progress.stage]
+
+
+def skipped_steps(text: str) -> list[range]:
+    """The steps, counted from 1, of `--skip_steps`: "120-125,300" is six steps and one more.
+
+    Raises:
+        InputError: a part is neither a number nor two with a dash between.
+    """
+    ranges = []
+    for part in filter(None, text.replace(" ", "").split(",")):
+        first, dash, last = part.partition("-")
+        try:
+            start, end = int(first), int(last if dash else first)
+        except ValueError:
+            start, end = 1, 0
+        if not 1 <= start <= end:
+            raise InputError(f"--skip_steps {text}: '{part}' is no step or range of steps, as in 120-125,300")
+        ranges.append(range(start, end + 1))
+    return ranges
+
+
+def check_skipped(text: str, *, done: int, max_steps: int | None) -> list[str]:
+    """What people are told of `--skip_steps` at the start of a run, or where it is taken up.
+
+    Args:
+        done: steps that the run has made.
+
+    Raises:
+        InputError: no step would be left.
+    """
+    ranges, ahead = skipped_steps(text), range(done + 1, (max_steps or 0) + 1)
+    if ahead and all(any(step in steps for steps in ranges) for step in ahead):
+        raise InputError(f"--skip_steps {text} leaves out all the {len(ahead):,} steps that are to be made")
+    behind = any(steps.start <= done for steps in ranges)
+    return [f"--skip_steps {text}: {done:,} steps are made already, and stay as they were"] if behind else []

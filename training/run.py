@@ -4,6 +4,8 @@ import contextlib
 import gc
 import json
 import os
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,10 +13,9 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import nn
 
-from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.common.errors import InputError, StorageError
 from lacuna.common.files import hold, write_text
 from lacuna.common.work import Work
 
@@ -22,19 +23,18 @@ from . import sharding, zero
 from .adapters import Adapter, fingerprint_of_frozen, prepare
 from .arguments import TrainingArguments
 from .averaging import Average, make_average
-from .checkpoints import Saver, Snapshot, load_state, load_weights, newest_checkpoint, read_progress
+from .checkpoints import PATIENCE, Saver, Snapshot
 from .compiling import compile_model, should_compile, warm_up
 from .environment import bf16_is_fast, keep_memory, processes, use_all_cores
 from .flops import Throughput
-from .identity import changes, check_identity, check_skipped, identity_of, schedule_of, skipped_steps
-from .memory import StepPlan, choose_micro_batch
 from .model_card import choices_of, model_card
 from .optimizers import OPTIMIZERS
-from .progress import Progress, ended_early, share_done
+from .progress import Progress, check_skipped, ended_early, share_done, skipped_steps
 from .rates import with_rate
+from .resuming import identity_of, resume, schedule_of
 from .run_log import RunLog, describe_run
 from .signals import StopSignals, Watchdog
-from .stages import Stage, epochs_per_step, plan_stages, skipped, tokens_per_step
+from .stages import Stage, fit_micro_batches, resolve, skipped
 from .trackers import Trackers
 
 
@@ -50,14 +50,16 @@ class Run:
     tokenizer: Any
     plan: TrainingArguments
     progress: Progress
-    log: RunLog
-    saver: Saver
     average: Average | None
     adapter: Adapter | None
     info: dict[str, Any]
     throughput: Throughput
     signals: StopSignals = field(default_factory=StopSignals)
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(0))
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Of the last evaluation, in this session."""
+    evaluated_at: int = -1
+    """The step of that evaluation."""
     compile_seconds: float = 0.0
     """Seconds that compiling took, in this session, before the first step."""
     waited: float = 0.0
@@ -68,6 +70,34 @@ class Run:
     """The step of the newest whole checkpoint of this session, as the main process knows."""
     stopping: bool = False
     """Whether a process was asked to stop, as all of them know."""
+
+    def __post_init__(self) -> None:
+        plan, accelerator, bare = self.plan, self.accelerator, self.bare
+        self.log = RunLog(
+            output_dir=Path(plan.output_dir),
+            enabled=accelerator.is_main_process,
+            first_step=self.progress.step,
+            done=self.done,
+            title=", ".join(filter(None, [type(bare).__name__, self.info.get("objective")])),
+            peak_rate=plan.learning_rate,
+            trackers=self._trackers() if accelerator.is_main_process and plan.report_to else None,
+        )
+        self.saver = Saver(
+            output_dir=Path(plan.output_dir),
+            model=bare,
+            tokenizer=self.tokenizer,
+            keep=plan.keep_checkpoints,
+            greater_is_better=self.work.greater_is_better,
+        )
+
+    def _trackers(self) -> Trackers:
+        return Trackers(
+            names=self.plan.report_to,
+            project="lacuna",
+            config=asdict(self.plan),
+            output_dir=Path(self.plan.output_dir),
+            first_step=self.progress.step,
+        )
 
     @property
     def bare(self) -> nn.Module:
@@ -88,6 +118,10 @@ class Run:
     def epochs(self) -> float:
         """Passes over the data so far."""
         return self.progress.epochs + self.progress.samples / self.stages[self.progress.stage].work.num_examples
+
+    def averaged(self, wanted: bool = True) -> contextlib.AbstractContextManager[None]:
+        """Within this context the model has the weights of `--average`, where there are any."""
+        return self.average.applied(self.bare) if self.average is not None and wanted else contextlib.nullcontext()
 
     def compile(self) -> None:
         """Have everything compiled before the clock of the run starts, if it is to be compiled at all."""
@@ -116,7 +150,39 @@ class Run:
             ),
         )
 
-    def snapshot(self) -> Snapshot:
+    def save(self) -> None:
+        """Begin to write a checkpoint, once the one before is whole, so that there is never a second copy in memory.
+        One that fails is a warning: training goes on, and older ones are intact.
+
+        Raises:
+            StorageError: it is the third in a row that fails.
+        """
+        began = time.perf_counter()
+        self.await_checkpoint()
+        snapshot, self.copied_step = self._snapshot(), self.progress.step
+        if self.accelerator.is_main_process and snapshot.is_finite():
+            self.saver.begin(snapshot)
+            self.watchdog.beat()
+        elif self.accelerator.is_main_process:
+            self.log.say(
+                f"warning: weights are not finite after step {self.progress.step:,}: no checkpoint is written"
+            )
+        self.waited += time.perf_counter() - began
+
+    def await_checkpoint(self) -> None:
+        """Note that the checkpoint that was begun is whole, or say that it could not be written."""
+        try:
+            written = self.saver.wait()
+        except StorageError as error:
+            if self.saver.failures >= PATIENCE:
+                raise
+            self.log.say(f"warning: {error}; training goes on, older checkpoints are intact")
+            return
+        if written is not None:
+            self.saved_step = written
+            self.log.mark("checkpoint", written)
+
+    def _snapshot(self) -> Snapshot:
         """The run as it stands, in memory of its own. All processes must call it; only rank 0 gets the tensors."""
         weights, adapter = sharding.full_model_state(self.bare), self.adapter
         return Snapshot(
@@ -132,7 +198,7 @@ class Run:
 def open_run(
     *,
     model: nn.Module,
-    works: list[tuple[float, Work]],
+    works: Sequence[tuple[float, Work]],
     tokenizer: Any,
     arguments: TrainingArguments,
     info: dict[str, Any],
@@ -143,11 +209,7 @@ def open_run(
     if arguments.early_stopping_patience and not works[-1][1].num_eval_examples:
         raise InputError("--early_stopping_patience needs examples that are held out, and there are none")
     accelerator = _join(arguments)
-    if accelerator.is_main_process:
-        hold(Path(arguments.output_dir))
-    stages = plan_stages(arguments=arguments, works=works, num_processes=accelerator.num_processes)
-    tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
-    plan = arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
+    plan, stages = resolve(arguments, works, num_processes=accelerator.num_processes)
     adapter = prepare(model, plan)
     plan = with_rate(plan, model)
     facts = dict(identity) if adapter is None else {**identity, "frozen_weights": fingerprint_of_frozen(model)}
@@ -156,25 +218,26 @@ def open_run(
     bare = accelerator.unwrap_model(model)
     plan = _compiled(plan, bare, stages, device=accelerator.device)
     average = make_average(plan, bare)
-    progress = Progress(
-        identity=identity_of(arguments=plan, config=getattr(bare, "config", None), facts=facts),
-        options=schedule_of(plan),
-    )
-    notices = _skipped_stages(plan, stages)
+    identity = identity_of(arguments=plan, config=getattr(bare, "config", None), facts=facts)
+    progress, changed = Progress(identity=identity, options=schedule_of(plan)), list[dict[str, Any]]()
+    notices = [
+        f"warning: of {plan.max_steps} steps none is in the stage that begins at {stage.at} of the run"
+        for stage in (skipped(stages, plan.max_steps) if plan.max_steps and not plan.max_minutes else [])
+    ]
     if arguments.learning_rate is None:
         notices.append(f"learning rate {plan.learning_rate:g}, in proportion to the weights (--learning_rate)")
-    changed: list[dict[str, Any]] = []
     if plan.resume:
-        progress, changed, resumed = _restore(plan, bare, optimizers, average, adapter, progress)
+        progress, changed, resumed = resume(
+            plan, model=bare, optimizers=optimizers, average=average, adapter=adapter, fresh=progress
+        )
         notices += resumed
     if plan.micro_batch_size == 0:
-        stages = _fitted(stages, accelerator, bare, optimizers, plan, progress)
+        # As in the checkpoint, where there is one of as many processes, so that what follows is the same to the bit.
+        known = progress.micro_batch_sizes if progress.num_processes == accelerator.num_processes else []
+        stages = fit_micro_batches(stages, accelerator, bare, optimizers, arguments=plan, known=known)
     progress.micro_batch_sizes = [stage.micro_batch_size for stage in stages]
     progress.num_processes = accelerator.num_processes
     notices += check_skipped(plan.skip_steps, done=progress.step, max_steps=plan.max_steps)
-    output_dir = Path(plan.output_dir)
-    title = ", ".join(filter(None, [type(bare).__name__, info.get("objective")]))
-    log = _open_log(plan, progress, title=title, is_main=accelerator.is_main_process)
     run = Run(
         accelerator=accelerator,
         model=model,
@@ -183,14 +246,6 @@ def open_run(
         tokenizer=tokenizer,
         plan=plan,
         progress=progress,
-        log=log,
-        saver=Saver(
-            output_dir=output_dir,
-            model=bare,
-            tokenizer=tokenizer,
-            keep=plan.keep_checkpoints,
-            greater_is_better=works[-1][1].greater_is_better,
-        ),
         average=average,
         adapter=adapter,
         info=info,
@@ -198,7 +253,7 @@ def open_run(
     )
     _describe(run, changed)
     for notice in notices:
-        log.say(notice)
+        run.log.say(notice)
     return run
 
 
@@ -216,17 +271,26 @@ def _join(arguments: TrainingArguments) -> Accelerator:
     on_cpu = not torch.accelerator.is_available() and processes().count > 1
     is_divided = sharding.asked_for() or zero.asked_for()
     with sharding.hidden_from_accelerate() if is_divided else contextlib.nullcontext():
-        return Accelerator(mixed_precision=precision, cpu=on_cpu)
+        accelerator = Accelerator(mixed_precision=precision, cpu=on_cpu)
+    if accelerator.is_main_process:
+        hold(Path(arguments.output_dir))
+    return accelerator
 
 
 def _learners(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> tuple[nn.Module, list[Any]]:
-    """What forward passes go through, and the optimizers; with DeepSpeed, one that stands for them."""
-    config = zero.check(optimizer=plan.optimizer, max_grad_norm=plan.max_grad_norm) if zero.asked_for() else None
-    model = _place(accelerator, model, plan)
+    """What forward passes go through, on its device, and the optimizers; with DeepSpeed, one that stands for them."""
+    by_fsdp, by_deepspeed = sharding.asked_for(), zero.asked_for()
+    config = zero.check(optimizer=plan.optimizer, max_grad_norm=plan.max_grad_norm) if by_deepspeed else {}
+    if by_fsdp:
+        sharding.check_optimizer(plan.optimizer)
+        dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
+        sharding.shard(model, device=accelerator.device, dtype=dtype)
+    # Autocast, and DDP where nothing else exchanges gradients.
+    model = accelerator.prepare_model(model, evaluation_mode=by_fsdp or by_deepspeed)
     bare = accelerator.unwrap_model(model)
-    optimizers = OPTIMIZERS[plan.optimizer](bare, plan)
-    if config is None:
-        return model, [*optimizers]
+    optimizers: list[Any] = [*OPTIMIZERS[plan.optimizer](bare, plan)]
+    if not by_deepspeed:
+        return model, optimizers
     model, divided = zero.divide(bare, optimizers[0], config, device=accelerator.device)
     return model, [divided]
 
@@ -239,139 +303,6 @@ def _compiled(
     on = should_compile(plan, model=model, stages=stages, device=device, is_divided=is_divided)
     on = on and compile_model(model) > 0
     return replace(plan, compile="on" if on else "off")
-
-
-def _place(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> nn.Module:
-    """The model on its device: divided among the processes where that was asked for, else whole in each of them."""
-    sharded = sharding.asked_for()
-    if sharded:
-        sharding.check_optimizer(plan.optimizer)
-        dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
-        sharding.shard(model, device=accelerator.device, dtype=dtype)
-    # Autocast, and DDP where nothing else exchanges gradients.
-    return accelerator.prepare_model(model, evaluation_mode=sharded or zero.asked_for())
-
-
-def _fitted(
-    stages: list[Stage],
-    accelerator: Accelerator,
-    model: nn.Module,
-    optimizers: list[torch.optim.Optimizer],
-    plan: TrainingArguments,
-    progress: Progress,
-) -> list[Stage]:
-    """The same stages with the largest micro-batches that every process has memory for; those of the checkpoint where
-    there is one of as many processes, so that what follows is the same to the bit.
-
-    Raises:
-        InputError: on all processes, though one row fits on all but one.
-    """
-    if sharding.is_sharded(model) or zero.asked_for():
-        raise InputError("--micro_batch_size auto knows nothing of sharded weights and states; give it a number")
-    sizes, trouble = progress.micro_batch_sizes, ""
-    if len(sizes) != len(stages) or progress.num_processes != accelerator.num_processes:
-        sizes = []
-        try:
-            for stage in stages:
-                step = StepPlan(
-                    model,
-                    stage.work,
-                    plan,
-                    share=stage.batch_size // accelerator.num_processes,
-                    precision=str(accelerator.mixed_precision),
-                    device_type=accelerator.device.type,
-                    num_processes=accelerator.num_processes,
-                )
-                count = processes().local_count
-                size = choose_micro_batch(step, accelerator.device, local_count=count, optimizers=optimizers)
-                sizes.append(size)
-        except InputError as error:
-            trouble = str(error)
-    answers = gather_object([(trouble, sizes)])
-    for rank, (refusal, _) in enumerate(answers):
-        if refusal:
-            raise InputError(refusal if len(answers) == 1 else f"process {rank}: {refusal}")
-    smallest = [min(each) for each in zip(*(found for _, found in answers), strict=True)]
-    return [replace(stage, micro_batch_size=size) for stage, size in zip(stages, smallest, strict=True)]
-
-
-def _skipped_stages(plan: TrainingArguments, stages: list[Stage]) -> list[str]:
-    """A warning for each stage that the run is too short for."""
-    return [
-        f"warning: of {plan.max_steps} steps none is in the stage that begins at {stage.at} of the run"
-        for stage in (skipped(stages, plan.max_steps) if plan.max_steps and not plan.max_minutes else [])
-    ]
-
-
-def _open_log(plan: TrainingArguments, progress: Progress, *, title: str, is_main: bool) -> RunLog:
-    return RunLog(
-        output_dir=Path(plan.output_dir),
-        enabled=is_main,
-        first_step=progress.step,
-        done=share_done(plan, progress),
-        title=title,
-        peak_rate=plan.learning_rate,
-        trackers=_trackers(plan, progress.step) if is_main else None,
-    )
-
-
-def _trackers(plan: TrainingArguments, first_step: int) -> Trackers | None:
-    if not plan.report_to:
-        return None
-    return Trackers(
-        names=plan.report_to,
-        project="lacuna",
-        config=asdict(plan),
-        output_dir=Path(plan.output_dir),
-        first_step=first_step,
-    )
-
-
-def _restore(
-    plan: TrainingArguments,
-    model: nn.Module,
-    optimizers: list[Any],
-    average: Average | None,
-    adapter: Adapter | None,
-    fresh: Progress,
-) -> tuple[Progress, list[dict[str, Any]], list[str]]:
-    """Where the newest checkpoint stands, what has changed since, and what people are told."""
-    output_dir = Path(plan.output_dir)
-    checkpoint, notices = newest_checkpoint(output_dir)
-    if checkpoint is None and (output_dir / "config.json").exists():
-        raise InputError(f"--resume: the run in {output_dir} is finished, with no checkpoint to continue from")
-    if checkpoint is None:
-        return fresh, [], [*notices, f"no checkpoint in {output_dir}: starting from the beginning"]
-    progress = read_progress(checkpoint)
-    if plan.max_steps and progress.step > plan.max_steps:
-        raise InputError(
-            f"--resume: the run in {output_dir} has made {progress.step:,} steps, and only {plan.max_steps:,} are "
-            "asked for; give --max_steps, or whatever limits the run, more"
-        )
-    changed = check_identity(
-        ours=fresh.identity, theirs=progress.identity, allowed=plan.allow_change, checkpoint=checkpoint
-    )
-    changed += changes(progress.options, fresh.options)
-    renewed = {change["option"] for change in changed} & {"optimizer", "average"}
-    try:
-        if adapter is None:
-            sharding.load_model_state(model, load_weights(checkpoint))
-        else:
-            learned = load_state(checkpoint, "learned")
-            sharding.load_model_state(model, learned, names=adapter.learned(model.state_dict()).keys())
-        state = {} if "optimizer" in renewed else load_state(checkpoint, "optimizer")
-        sharding.load_optimizer_state(model, optimizers, state)
-    except (KeyError, ValueError) as error:
-        raise CorruptCheckpointError(f"checkpoint {checkpoint} is not of this model: {error.args[0]}") from error
-    if average is not None and "average" not in renewed:
-        average.load(load_state(checkpoint, "average"))
-    if "average" in renewed:  # the weights that were best so far are not there
-        progress.best_metric, progress.best_step, progress.best_loss = None, -1, None
-    notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
-    notices += [f"  {change['option']} was {change['before']} and is {change['after']} now" for change in changed]
-    notices += [f"  nothing of the {name} there was is taken over" for name in sorted(renewed)]
-    progress.identity, progress.options = fresh.identity, fresh.options
-    return progress, changed, notices
 
 
 def _describe(run: Run, changed: list[dict[str, Any]]) -> None:

@@ -273,7 +273,7 @@ def test_a_long_evaluation_in_the_end_is_said(run, capsys, monkeypatch) -> None:
     """Once for each of the two that there are: of the last weights, and of those that are kept."""
     run(Scripted(SCORES))
     assert "evaluating" not in capsys.readouterr().err
-    monkeypatch.setattr("lacuna.training.loop._SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("lacuna.training.evaluating._SILENT_SECONDS", 0.0)
     run(Scripted(SCORES), output_dir="other")
     before, *after = capsys.readouterr().err.split("evaluating the weights in the end\n")
     assert "step      7" in before and "step      8" not in before and len(after) == 2

@@ -15,7 +15,7 @@ from lacuna.common.errors import InputError, NumericsError
 from lacuna.training import TrainingArguments, claim_output_dir, train
 from lacuna.training.checkpoints import Progress
 from lacuna.training.order import row_of
-from lacuna.training.run import share_done
+from lacuna.training.progress import share_done
 from lacuna.training.stages import Stage, epochs_per_step, plan_stages, skipped
 
 

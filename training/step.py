@@ -1,0 +1,65 @@
+"""One step of training, but for the update: count targets, then forward and backward for each micro-batch.
+
+The loop repeats it, compiling and a dry run go through it once, and the memory plan measures it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from lacuna.common.work import Work, to_device
+
+
+def step(
+    work: Work,
+    model: nn.Module,
+    micro_batches: Sequence[dict[str, Tensor]],
+    *,
+    device: torch.device,
+    backward: Callable[[Tensor], object] = Tensor.backward,
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    micro_step: Callable[[int], AbstractContextManager[object]] = lambda number: nullcontext(),
+    over_processes: Callable[[list[int]], Tensor] | None = None,
+) -> tuple[dict[str, Tensor], int]:
+    """Add the gradients of one optimizer step to those that the weights have.
+
+    The loss is the sum over targets divided by their number in the whole step, over micro-batches and processes. One
+    that is not finite has a gradient of NaN, which reaches all processes with the gradients.
+
+    Args:
+        model: what forward passes go through; put into training mode.
+        micro_batches: as the work collates them, on the host.
+        device: where the model is.
+        backward: makes gradients of the loss of a micro-batch.
+        autocast: entered for each forward pass, where the model does not do so itself.
+        micro_step: its number -> entered for forward and backward of this micro-batch.
+        over_processes: counts of this process -> their sums over all, on the device; by default this process is alone.
+
+    Returns:
+        This process's share of the loss ("loss") and of the further metrics; tokens of the step over all processes,
+        padding not counted.
+    """
+    model.train()
+    counts: dict[str, int] = {}
+    tokens = 0
+    for batch in micro_batches:
+        for name, count in work.count_targets(batch).items():
+            counts[name] = counts.get(name, 0) + count
+        mask = batch.get("attention_mask")
+        tokens += batch["input_ids"].numel() if mask is None else int(mask.sum())
+    local = [*counts.values(), tokens]
+    *totals, all_tokens = torch.tensor(local, device=device) if over_processes is None else over_processes(local)
+    # A step without a single target of a kind divides zero by one.
+    num_targets = {name: total.clamp(min=1) for name, total in zip(counts, totals, strict=True)}
+    parts: dict[str, Tensor] = {}
+    for number, batch in enumerate(micro_batches):
+        with micro_step(number):
+            with autocast():
+                loss, metrics = work.loss(model, to_device(batch, device), num_targets)
+            backward(loss * torch.where(torch.isfinite(loss.detach()), 1.0, math.nan))
+        for name, value in {"loss": loss.detach(), **metrics}.items():
+            parts[name] = parts[name] + value if name in parts else value
+    return parts, int(all_tokens)
