@@ -23,7 +23,7 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 from transformers.pytorch_utils import Conv1D
 
 from lacuna import modeling
-from lacuna.modeling import attention_lacuna
+from lacuna.modeling import kernels_lacuna
 from lacuna.objectives.hints import add_hints
 from lacuna.training.compiling import compile_model
 
@@ -139,7 +139,7 @@ def build_plain(shape: Shape) -> nn.Module:
 @contextlib.contextmanager
 def by_masks() -> Iterator[None]:
     """Packed rows as on a CPU: with masks of [B, 1, T, T]."""
-    with mock.patch.object(attention_lacuna, "PACKED_DEVICES", set()):
+    with mock.patch.object(kernels_lacuna, "PACKED_DEVICES", set()):
         yield
 
 

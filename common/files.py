@@ -17,6 +17,11 @@ LOCK, OWNER = ".lock", ".owner.json"
 _held: dict[Path, FileLock] = {}
 
 
+def cache_folder() -> Path:
+    """Where later runs find what an earlier one has made of the same text: $LACUNA_CACHE, or ~/.cache/lacuna."""
+    return Path(os.environ.get("LACUNA_CACHE", Path.home() / ".cache" / "lacuna"))
+
+
 def sync(path: Path) -> None:
     """Have a file, or the names in a folder, on the disk before anything is written after it."""
     if os.name == "nt" and path.is_dir():

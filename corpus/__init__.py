@@ -1,15 +1,15 @@
 """Raw text -> documents, sentences and a token store on disk; and the corpus and tasks inside every interpreter."""
 
 from .arguments import CorpusArguments, StoreArguments, TextArguments
-from .build import prepare_store
-from .builtin import builtin_documents
-from .builtin_tasks import builtin_classification, builtin_questions
-from .formats import Record
-from .labelled import read_labelled, read_parallel
-from .sentences import split_sentences
-from .sources import find_files, read_records
-from .store import TokenStore, open_store
-from .text import Document, Text, open_text
+from .builtin import builtin_classification, builtin_documents, builtin_questions
+from .prepare import prepare_corpus
+from .read.formats import Record
+from .read.labelled import read_labelled, read_parallel
+from .read.sources import find_files, read_records
+from .read.text import Document, Text, open_text
+from .store.build import prepare_store
+from .store.encoding import split_sentences
+from .store.token_store import TokenStore, open_store
 
 __all__ = [
     "CorpusArguments",
@@ -25,6 +25,7 @@ __all__ = [
     "find_files",
     "open_store",
     "open_text",
+    "prepare_corpus",
     "prepare_store",
     "read_labelled",
     "read_parallel",

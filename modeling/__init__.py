@@ -8,9 +8,10 @@ that `save_pretrained` puts their code into every checkpoint. Such a checkpoint 
 import transformers
 
 from . import modeling_lacuna
-from .configuration_lacuna import HEADS, ConfigurationError, LacunaConfig
-from .conversion import ConversionError, from_native, to_native
-from .families_lacuna import FAMILIES, SIZES
+from .checks_lacuna import ConfigurationError
+from .configuration_lacuna import LacunaConfig
+from .conversion import from_native, to_native
+from .families_lacuna import FAMILIES, HEADS, SIZES
 from .modeling_lacuna import (
     CheckpointError,
     LacunaForCausalLM,
@@ -26,6 +27,7 @@ from .modeling_lacuna import (
     LacunaModel,
     LacunaPreTrainedModel,
 )
+from .native_families import ConversionError
 
 
 def _register() -> None:

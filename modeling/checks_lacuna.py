@@ -6,12 +6,26 @@ that is free: see `check_range`. Letters in shapes: B rows of a batch, T tokens 
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import torch
 from torch import Tensor
 
 _CHECKED: set[tuple[Any, ...]] = set()
+
+
+class ConfigurationError(ValueError):
+    """A configuration that cannot be built, or a head that does not fit the configuration."""
+
+    exit_code = 2
+
+
+def name_nearest(*, value: str, known: Any) -> str:
+    """Return `"; did you mean 'x'?"` for the nearest of `known`, or all of them when none is near."""
+    names = sorted(str(name) for name in known)
+    nearest = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
+    return f"; did you mean {nearest[0]!r}?" if nearest else f"; choose from {', '.join(names)}"
 
 
 def check_range(numbers: Tensor, *, name: str, limit: int, field: str, ignored: int | None = None) -> None:
@@ -50,11 +64,7 @@ def refuse_other_shape(tensor: Tensor, expected: tuple[int, ...], *, name: str =
 
 
 def as_classes(labels: Tensor, *, name: str = "labels") -> Tensor:
-    """Class numbers as int64; other kinds of integers are taken too.
-
-    Raises:
-        ValueError: when they are no integers.
-    """
+    """Class numbers as int64; what is no integer is a `ValueError`."""
     if labels.dtype.is_floating_point or labels.dtype in (torch.bool, torch.complex64, torch.complex128):
         raise ValueError(f"{name} has the dtype {labels.dtype}, and class numbers are integers: torch.int64")
     return labels.long()
@@ -81,31 +91,28 @@ def check_inputs(
     given = input_ids if inputs_embeds is None else inputs_embeds
     if given is None or (input_ids is not None and inputs_embeds is not None):
         raise ValueError(f"give exactly one of {prefix}input_ids and {prefix}inputs_embeds")
-    name, wanted = ("input_ids", "(rows, tokens)") if inputs_embeds is None else ("inputs_embeds", "(rows, tokens, ")
     if inputs_embeds is not None:
-        wanted += f"hidden_size={hidden_size})"
+        name, wanted = "inputs_embeds", f"(rows, tokens, hidden_size={hidden_size})"
         fits = given.dim() == 3 and given.shape[2] == hidden_size
     else:
-        fits = given.dim() == 2
-        if given.dtype not in (torch.int64, torch.int32):
-            raise ValueError(
-                f"{prefix}input_ids has the dtype {given.dtype}, and token ids are torch.int64 or torch.int32"
-            )
+        name, wanted, fits = "input_ids", "(rows, tokens)", given.dim() == 2
+        _refuse_other_numbers(given, name=f"{prefix}input_ids")
     if not fits or given.shape[0] == 0 or given.shape[1] == 0:
         raise ValueError(
             f"{prefix}{name} has the shape {tuple(given.shape)}, and {wanted} with at least one token is needed"
         )
     rows, length = given.shape[:2]
-    for what, numbers in (("position_ids", position_ids), ("token_type_ids", token_type_ids)):
-        if numbers is not None and numbers.dtype not in (torch.int64, torch.int32):
-            raise ValueError(f"{prefix}{what} has the dtype {numbers.dtype}, and torch.int64 is needed")
-    if token_type_ids is not None:
-        refuse_other_shape(token_type_ids, (rows, length), name=f"{prefix}token_type_ids")
-    if position_ids is not None and (position_ids.dim() != 2 or position_ids.shape[0] != 1):
-        refuse_other_shape(position_ids, (rows, length), name=f"{prefix}position_ids")
-    if position_ids is not None:
-        refuse_other_shape(position_ids, (position_ids.shape[0], length), name=f"{prefix}position_ids")
+    for name, numbers in (("position_ids", position_ids), ("token_type_ids", token_type_ids)):
+        if numbers is not None:
+            _refuse_other_numbers(numbers, name=f"{prefix}{name}")
+            is_shared = name == "position_ids" and numbers.dim() == 2 and numbers.shape[0] == 1  # by all rows
+            refuse_other_shape(numbers, (1 if is_shared else rows, length), name=f"{prefix}{name}")
     return given
+
+
+def _refuse_other_numbers(numbers: Tensor, *, name: str) -> None:
+    if numbers.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"{name} has the dtype {numbers.dtype}, and torch.int64 or torch.int32 is needed")
 
 
 def check_mask(
@@ -170,15 +177,3 @@ def check_masks_by_type(masks: dict[str, Any], *, layer_types: list[str], name: 
     missing = sorted(set(layer_types) - set(masks))
     if missing:
         raise ValueError(f"{name} has masks for {sorted(masks)} and none for {missing}")
-
-
-__all__ = [
-    "as_classes",
-    "check_bounds",
-    "check_inputs",
-    "check_mask",
-    "check_masks_by_type",
-    "check_range",
-    "refuse_other_shape",
-    "refuse_outside",
-]

@@ -1,39 +1,91 @@
-"""The known families and sizes, in the terms of LacunaConfig.
+"""What has a name: heads by shape, sizes, and families in the terms of LacunaConfig.
 
-A new family is one entry here, and one in the table of conversion.py if its native models are to be reached.
+A new family is one entry here, and a table in native_families.py if its native models are to be reached.
 """
 
 from typing import Any
 
-# What each family is made of, in the terms of LacunaConfig. `layer_pattern` repeats over the layers; `feed_forward`
-# is intermediate_size / hidden_size unless a size names the number itself.
+
+def _heads(*tasks: str) -> dict[str, str]:
+    return {"AutoModel": "LacunaModel"} | {f"AutoModelFor{task}": f"LacunaFor{task}" for task in tasks}
+
+
+# Every head by the shape that can use it. A checkpoint offers these classes and no others: an encoder offered as a
+# causal model would load without a complaint and see the tokens it is asked to predict.
+_TASKS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+HEADS: dict[str, dict[str, str]] = {
+    "encoder": _heads("PreTraining", "MaskedLM", "NextSentencePrediction", *_TASKS),
+    "decoder": _heads("CausalLM", *_TASKS),
+    "encoder-decoder": {
+        "AutoModelForSeq2SeqLM": "LacunaForConditionalGeneration",
+        **_heads("SequenceClassification", "QuestionAnswering"),
+    },
+}
+# A decoder that was also trained to see the whole text (`hybrid`) fills masks as well.
+HYBRID_HEADS = {"AutoModelForMaskedLM": "LacunaForMaskedLM"}
+
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4},
+    "mini": {"hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6},
+    "small": {"hidden_size": 512, "num_hidden_layers": 12, "num_attention_heads": 8},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
+    "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
+}
+
+# Blocks that families share.
+_POST_NORM: dict[str, Any] = {
+    "gated_mlp": False,
+    "norm_type": "layer_norm",
+    "norm_placement": "post",
+    "norm_bias": True,
+    "mlp_bias": True,
+    "embedding_dropout": 0.1,
+    "hidden_dropout": 0.1,
+}
+_LLAMA: dict[str, Any] = {
+    "shape": "decoder",
+    "hidden_act": "silu",
+    "gated_mlp": True,
+    "norm_type": "rms_norm",
+    "norm_placement": "pre",
+    "norm_eps": 1e-6,
+    "embedding_norm": False,
+    "position_type": "rotary",
+    "lm_head_bias": False,
+    "classifier_transform": "none",
+    "classifier_bias": False,
+    "initialization": "normal",
+}
+_SHARED_KEYS = {size: {"num_key_value_heads": heads} for size, heads in (("tiny", 2), ("mini", 2), ("small", 4))}
+_QWEN3 = {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
+
+
+def _layers(*counts: int) -> dict[str, dict[str, int]]:
+    """Layers at each size, from tiny to large."""
+    return {size: {"num_hidden_layers": count} for size, count in zip(SIZES, counts, strict=True)}
+
+
+# `parts` are fields of LacunaConfig. `feed_forward` is intermediate_size / hidden_size, unless a size names the number
+# itself. `layer_pattern` repeats over the layers (default: full attention), and `sizes` takes precedence over SIZES.
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {  # Devlin et al. 2018, https://arxiv.org/abs/1810.04805
         "parts": {
+            **_POST_NORM,
             "shape": "encoder",
             "hidden_act": "gelu",
-            "gated_mlp": False,
-            "norm_type": "layer_norm",
-            "norm_placement": "post",
-            "norm_bias": True,
             "norm_eps": 1e-12,
             "embedding_norm": True,
             "position_type": "learned",
             "max_position_embeddings": 512,
             "type_vocab_size": 2,
             "attention_bias": True,
-            "mlp_bias": True,
             "prediction_bias": True,
             "pooler": True,
             "classifier_transform": "none",
-            "embedding_dropout": 0.1,
-            "hidden_dropout": 0.1,
             "attention_dropout": 0.1,
             "initialization": "normal",
         },
         "feed_forward": 4.0,
-        "layer_pattern": ["full_attention"],
-        "sizes": {},
     },
     "modernbert": {  # Warner et al. 2024, https://arxiv.org/abs/2412.13663
         "parts": {
@@ -86,32 +138,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "initialization": "depth_scaled",
         },
         "feed_forward": 4.0,
-        "layer_pattern": ["full_attention"],
-        "sizes": {},
     },
     "llama": {  # Touvron et al. 2023, https://arxiv.org/abs/2302.13971; `large` is the shape of Llama 3.2 1B
         "parts": {
-            "shape": "decoder",
-            "hidden_act": "silu",
-            "gated_mlp": True,
-            "norm_type": "rms_norm",
-            "norm_placement": "pre",
-            "norm_eps": 1e-6,
-            "embedding_norm": False,
-            "position_type": "rotary",
+            **_LLAMA,
             "max_position_embeddings": 8192,
             "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0},
-            "lm_head_bias": False,
-            "classifier_transform": "none",
-            "classifier_bias": False,
-            "initialization": "normal",
         },
         "feed_forward": 2.5,
-        "layer_pattern": ["full_attention"],
         "sizes": {
-            "tiny": {"num_key_value_heads": 2},
-            "mini": {"num_key_value_heads": 2},
-            "small": {"num_key_value_heads": 4},
+            **_SHARED_KEYS,
             "base": {"num_key_value_heads": 4},
             "large": {
                 "hidden_size": 2048,
@@ -124,124 +160,60 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "qwen3": {  # Yang et al. 2025, https://arxiv.org/abs/2505.09388; `base` is the published 0.6B
         "parts": {
-            "shape": "decoder",
-            "hidden_act": "silu",
-            "gated_mlp": True,
-            "norm_type": "rms_norm",
-            "norm_placement": "pre",
-            "norm_eps": 1e-6,
-            "embedding_norm": False,
+            **_LLAMA,
             "qk_norm": True,
-            "position_type": "rotary",
             "max_position_embeddings": 32_768,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
-            "lm_head_bias": False,
-            "classifier_transform": "none",
-            "classifier_bias": False,
-            "initialization": "normal",
         },
         "feed_forward": 2.5,
-        "layer_pattern": ["full_attention"],
         "sizes": {
-            "tiny": {"num_key_value_heads": 2},
-            "mini": {"num_key_value_heads": 2},
-            "small": {"num_key_value_heads": 4},
-            "base": {
-                "hidden_size": 1024,
-                "num_hidden_layers": 28,
-                "num_attention_heads": 16,
-                "num_key_value_heads": 8,
-                "head_dim": 128,
-                "intermediate_size": 3072,
-            },
-            "large": {
-                "hidden_size": 2048,
-                "num_hidden_layers": 28,
-                "num_attention_heads": 16,
-                "num_key_value_heads": 8,
-                "head_dim": 128,
-                "intermediate_size": 6144,
-            },
+            **_SHARED_KEYS,
+            "base": {**_QWEN3, "hidden_size": 1024, "intermediate_size": 3072},
+            "large": {**_QWEN3, "hidden_size": 2048, "intermediate_size": 6144},
         },
     },
     "bart": {  # Lewis et al. 2019, https://arxiv.org/abs/1910.13461; `base` is the published one
         "parts": {
+            **_POST_NORM,
             "shape": "encoder-decoder",
             "hidden_act": "gelu",
-            "gated_mlp": False,
-            "norm_type": "layer_norm",
-            "norm_placement": "post",
-            "norm_bias": True,
             "norm_eps": 1e-5,
             "embedding_norm": True,
             "position_type": "learned",
             "max_position_embeddings": 1024,
             "position_offset": 2,
             "attention_bias": True,
-            "mlp_bias": True,
             "lm_head_bias": True,
             "classifier_transform": "tanh",
-            "embedding_dropout": 0.1,
-            "hidden_dropout": 0.1,
             "classifier_dropout": 0.0,
             "initialization": "normal",
         },
         "feed_forward": 4.0,
-        "layer_pattern": ["full_attention"],
-        "sizes": {
-            "tiny": {"num_hidden_layers": 2},
-            "mini": {"num_hidden_layers": 3},
-            "small": {"num_hidden_layers": 5},
-            "base": {"num_hidden_layers": 6},
-            "large": {"num_hidden_layers": 12},
-        },
+        "sizes": _layers(2, 3, 5, 6, 12),
     },
     "vaswani": {  # Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; `small` is their base, `large` their big
         "parts": {
+            **_POST_NORM,
             "shape": "encoder-decoder",
             "hidden_act": "relu",
-            "gated_mlp": False,
-            "norm_type": "layer_norm",
-            "norm_placement": "post",
-            "norm_bias": True,
             "norm_eps": 1e-6,
             "embedding_norm": False,
             "position_type": "sinusoidal",
             "max_position_embeddings": 1024,
             "scale_embedding": True,
             "attention_bias": False,
-            "mlp_bias": True,
             "lm_head_bias": False,
             "classifier_transform": "none",
-            "embedding_dropout": 0.1,
-            "hidden_dropout": 0.1,
             "initialization": "xavier_uniform",
         },
         "feed_forward": 4.0,
-        "layer_pattern": ["full_attention"],
-        "sizes": {
-            "tiny": {"num_hidden_layers": 2},
-            "mini": {"num_hidden_layers": 3},
-            "small": {"num_hidden_layers": 6},
-            "base": {"num_hidden_layers": 6},
-            "large": {"num_hidden_layers": 6},
-        },
+        "sizes": _layers(2, 3, 6, 6, 6),
     },
 }
 
-# Henry et al. 2020, https://arxiv.org/abs/2010.04245, for the norms on queries and keys: what trains faster than
-# ModernBERT by measurement (docs/speed.md), and is no native class.
+# ModernBERT with norms on queries and keys (Henry et al. 2020, https://arxiv.org/abs/2010.04245): it trains faster by
+# measurement (docs/speed.md), and is no native class.
 FAMILIES["lacuna"] = {
     **FAMILIES["modernbert"],
     "parts": {**FAMILIES["modernbert"]["parts"], "qk_norm": True},
 }
-
-SIZES: dict[str, dict[str, int]] = {
-    "tiny": {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4},
-    "mini": {"hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6},
-    "small": {"hidden_size": 512, "num_hidden_layers": 12, "num_attention_heads": 8},
-    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
-    "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
-}
-
-__all__ = ["FAMILIES", "SIZES"]

@@ -1,7 +1,6 @@
-"""The parts of a Lacuna model, in the order in which data flows through them.
+"""The parts of a Lacuna model: norms, embeddings, attention, feed-forward, block.
 
-Norms, embeddings with positions, rotary positions, attention, feed-forward, block. Letters in shapes: B rows of a
-batch, T tokens of a row, S tokens that are seen, C hidden_size, H heads, D head_dim.
+Letters in shapes: B rows of a batch, T tokens of a row, S tokens that are seen, C hidden_size, H heads, D head_dim.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
 
-from .attention_lacuna import SCORES, attention_function, compute_dtype
+from .attention_lacuna import SCORES, apply_rotary, compute_dtype, sinusoidal_positions
 from .checks_lacuna import check_range, refuse_outside
 from .configuration_lacuna import LacunaConfig
+from .kernels_lacuna import attention_function
 
 # -------------------------------------------------------------------------------------------------------------- norms
 
@@ -78,12 +77,8 @@ class LacunaClassifier(nn.Linear):
 
 
 def look_up(table: nn.Embedding, ids: Tensor, *, name: str, field: str, offset: int = 0) -> Tensor:
-    """Rows of `table` for `ids` [...], counted from row `offset`; numbers outside it are refused by name.
-
-    Raises:
-        ValueError: with the number, the name of the argument and the field of the configuration that limits it.
-    """
-    limit = table.num_embeddings - offset
+    """Rows of `table` for `ids` [...], counted from row `offset`; ids outside it are refused by `name` and `field`."""
+    limit = table.weight.shape[0] - offset  # adapters wrap the module and pass its weight on
     check_range(ids, name=name, limit=limit, field=field)
     try:
         # Rows before position 0 would answer for negative positions, so the table is cut there.
@@ -91,13 +86,6 @@ def look_up(table: nn.Embedding, ids: Tensor, *, name: str, field: str, offset: 
     except IndexError:
         refuse_outside(ids, name=name, limit=limit, field=field)
         raise
-
-
-def sinusoidal_positions(position_ids: Tensor, *, size: int) -> Tensor:
-    """Sines and cosines in turn: [B, T] -> float32 [B, T, size] (https://arxiv.org/abs/1706.03762, section 3.5)."""
-    exponents = torch.arange(0, size, 2, dtype=torch.float32, device=position_ids.device) / size
-    angles = position_ids[..., None].float() / 10_000.0**exponents
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :size]
 
 
 class LacunaTokenEmbedding(nn.Embedding):
@@ -126,16 +114,10 @@ class LacunaEmbeddings(nn.Module):
         self.embed_tokens = LacunaTokenEmbedding(config)
         self.position_type = config.position_type
         self.position_offset = config.position_offset
-        self.embed_positions = (
-            nn.Embedding(config.max_position_embeddings + config.position_offset, config.hidden_size)
-            if config.position_type == "learned"
-            else None
-        )
-        self.embed_segments = (
-            nn.Embedding(config.type_vocab_size, config.hidden_size)
-            if config.type_vocab_size and not is_second
-            else None
-        )
+        positions = config.max_position_embeddings + config.position_offset if config.position_type == "learned" else 0
+        segments = 0 if is_second else config.type_vocab_size
+        self.embed_positions = nn.Embedding(positions, config.hidden_size) if positions else None
+        self.embed_segments = nn.Embedding(segments, config.hidden_size) if segments else None
         self.norm = build_norm(config) if config.embedding_norm else None
         self.dropout = nn.Dropout(config.embedding_dropout)
 
@@ -147,15 +129,11 @@ class LacunaEmbeddings(nn.Module):
         token_type_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        """Give each token its vector.
+        """Hidden states [B, T, C] of `input_ids` [B, T] or of `inputs_embeds` [B, T, C].
 
         Args:
-            input_ids: [B, T]; or `inputs_embeds` [B, T, C] in their place.
             position_ids: [B or 1, T].
             token_type_ids: [B, T]; None: segment 0.
-
-        Returns:
-            Hidden states [B, T, C].
 
         Raises:
             ValueError: when a number is outside its table (on a GPU: in the first batch of each shape).
@@ -183,125 +161,6 @@ class LacunaEmbeddings(nn.Module):
         if self.norm is not None:
             hidden_states = self.norm(hidden_states)
         return self.dropout(hidden_states)
-
-
-# ---------------------------------------------------------------------------------------------------- rotary positions
-
-
-class LacunaRotaryEmbedding(nn.Module):
-    """Angles of rotary positions (https://arxiv.org/abs/2104.09864), one set for all layers or one per layer type.
-
-    The names of buffers and attributes are those that `dynamic_rope_update` of transformers looks for: `inv_freq`, or
-    `<layer type>_inv_freq` when `config.rope_parameters` has an entry per layer type.
-    """
-
-    def __init__(self, config: LacunaConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.max_seq_len_cached = config.max_position_embeddings
-        self.original_max_seq_len = config.max_position_embeddings
-        per_layer_type = "rope_type" not in config.rope_parameters
-        self.layer_types: list[str | None] = [*sorted(config.rope_parameters)] if per_layer_type else [None]
-        types = {layer_type: self.parameters_of(layer_type)["rope_type"] for layer_type in self.layer_types}
-        self.rope_type: Any = types.get(None, types)
-        for layer_type in self.layer_types:
-            inverse_frequencies, scaling = self.compute_frequencies(layer_type)
-            self.register_buffer(self.named(layer_type, "inv_freq"), inverse_frequencies, persistent=False)
-            self.register_buffer(
-                self.named(layer_type, "original_inv_freq"), inverse_frequencies.clone(), persistent=False
-            )
-            setattr(self, self.named(layer_type, "attention_scaling"), scaling)
-
-    @staticmethod
-    def named(layer_type: str | None, name: str) -> str:
-        return name if layer_type is None else f"{layer_type}_{name}"
-
-    def parameters_of(self, layer_type: str | None) -> dict[str, Any]:
-        parameters = self.config.rope_parameters
-        return parameters if layer_type is None else parameters[layer_type]
-
-    @staticmethod
-    def compute_default_rope_parameters(
-        config: LacunaConfig, device: torch.device | None = None, layer_type: str | None = None, **kwargs: Any
-    ) -> tuple[Tensor, float]:
-        """Inverse frequencies theta^(-2i/R), float32 [R / 2], and the factor 1 (other rope types scale the angles).
-
-        R is the number of turned dimensions: all D of a head, or a part (`partial_rotary_factor`).
-        """
-        parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
-        size = int(config.head_dim * parameters.get("partial_rotary_factor", 1.0))
-        exponents = torch.arange(0, size, 2, dtype=torch.float, device=device) / size
-        return 1.0 / (parameters["rope_theta"] ** exponents), 1.0
-
-    def compute_frequencies(self, layer_type: str | None) -> tuple[Tensor, float]:
-        rope_type = self.parameters_of(layer_type)["rope_type"]
-        if rope_type == "default":
-            return self.compute_default_rope_parameters(self.config, layer_type=layer_type)
-        return ROPE_INIT_FUNCTIONS[rope_type](self.config, None, layer_type=layer_type)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LacunaRotaryEmbedding:
-        """Follow the model to another device, but stay in float32 when the model is cast.
-
-        Rounded to bfloat16 the frequencies are wrong in the third digit, and a model that was cast would differ from
-        the same model saved and loaded, whose frequencies are computed anew.
-        """
-        before = dict(self._buffers)
-        super()._apply(fn, recurse)
-        for name, buffer in before.items():
-            after = self._buffers[name]
-            if buffer is not None and after is not None and after.dtype != buffer.dtype:
-                self._buffers[name] = buffer.to(after.device)
-        return self
-
-    @torch.no_grad()
-    @dynamic_rope_update
-    def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
-        """`position_ids` [B or 1, T] -> cosines and sines [B or 1, T, R], R the number of turned dimensions of a head.
-
-        The angles are computed in float32, since bfloat16 has 8 bits of mantissa and an angle of 500 radians rounded
-        to it is off by a whole turn. Cosines and sines are then rounded to the dtype in which the states are
-        computed. The sines of the first half are negative: see `apply_rotary`.
-        """
-        inverse_frequencies = getattr(self, self.named(layer_type, "inv_freq")).to(x.device)
-        scaling = getattr(self, self.named(layer_type, "attention_scaling"))
-        distinct = distinct_positions(position_ids)
-        angles = (position_ids if distinct is None else distinct)[..., None].float() * inverse_frequencies.float()
-        angles = torch.cat((-angles, angles), dim=-1)
-        dtype = compute_dtype(x)
-        cosines, sines = (angles.cos() * scaling).to(dtype), (angles.sin() * scaling).to(dtype)
-        return (cosines, sines) if distinct is None else (cosines[position_ids], sines[position_ids])
-
-
-def distinct_positions(position_ids: Tensor) -> Tensor | None:
-    """0, 1, 2, ... to the last of `position_ids`, if that is far fewer numbers: in packed rows, each has many copies.
-
-    A CPU takes a quarter of the time for their sines and cosines. A GPU would have to be waited for to know the last.
-    """
-    has_numbers = (
-        position_ids.device.type == "cpu" and type(position_ids) is Tensor and not torch.compiler.is_compiling()
-    )
-    if position_ids.shape[0] == 1 or not has_numbers:
-        return None
-    first, last = (int(bound) for bound in torch.aminmax(position_ids))
-    return torch.arange(last + 1) if first >= 0 and 4 * (last + 1) <= position_ids.numel() else None
-
-
-def apply_rotary(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turn each pair (i, i + R/2) of the first R dimensions of `states` [B, H, T, D] by its angle.
-
-    A pair (a, b) becomes (a cos - b sin, b cos + a sin). With the sign of the first half inside `sines` this is the
-    state times cosines plus the state rolled by R/2 times sines: two thirds of the time of the usual negate and
-    concatenate on a CPU, forward and backward.
-
-    Args:
-        cosines, sines: [B or 1, T, R], with R = D, or less where only a part of a head is turned.
-    """
-    size = cosines.shape[-1]
-    cosines, sines = (table.to(states.dtype).unsqueeze(1) for table in (cosines, sines))
-    turned = states[..., :size]
-    swapped = turned.unflatten(-1, (2, size // 2)).flip(-2).flatten(-2)
-    turned = torch.addcmul(turned * cosines, swapped, sines)
-    return turned if size == states.shape[-1] else torch.cat((turned, states[..., size:]), dim=-1)
 
 
 # ---------------------------------------------------------------------------------------------------------- attention
@@ -354,7 +213,6 @@ class LacunaAttention(nn.Module):
         Args:
             attention_mask: as the attention function takes it.
             position_embeddings: cosines and sines, see `apply_rotary`.
-            past_key_values: keys and values of the tokens before.
             encoder_hidden_states: [B, S, C], what cross-attention sees.
         """
         batch_size, length = hidden_states.shape[:-1]
@@ -474,26 +332,16 @@ class LacunaLayer(GradientCheckpointingLayer):
             packing, cross_packing: bounds of documents in packed rows, for attention functions that take them.
         """
 
+        kwargs["past_key_values"] = past_key_values
+
         def attend(states: Tensor) -> Tensor:
-            return self.attention(
-                states,
-                attention_mask=attention_mask,
-                position_embeddings=position_embeddings,
-                past_key_values=past_key_values,
-                **(packing or {}),
-                **kwargs,
-            )[0]
+            options = {**kwargs, **(packing or {}), "position_embeddings": position_embeddings}
+            return self.attention(states, attention_mask=attention_mask, **options)[0]
 
         def attend_across(states: Tensor) -> Tensor:
             assert self.cross_attention is not None
-            return self.cross_attention(
-                states,
-                attention_mask=encoder_attention_mask,
-                past_key_values=past_key_values,
-                encoder_hidden_states=encoder_hidden_states,
-                **(cross_packing or {}),
-                **kwargs,
-            )[0]
+            options = {**kwargs, **(cross_packing or {}), "encoder_hidden_states": encoder_hidden_states}
+            return self.cross_attention(states, attention_mask=encoder_attention_mask, **options)[0]
 
         hidden_states = self._add(hidden_states, attend, self.attention_norm)
         if self.cross_attention is not None:
@@ -505,20 +353,3 @@ class LacunaLayer(GradientCheckpointingLayer):
         if self.norm_first:
             return hidden_states + self.dropout(sub_layer(norm(hidden_states)))
         return norm(hidden_states + self.dropout(sub_layer(hidden_states)))
-
-
-__all__ = [
-    "SCORES",
-    "LacunaAttention",
-    "LacunaClassifier",
-    "LacunaEmbeddings",
-    "LacunaHeadProjection",
-    "LacunaLayer",
-    "LacunaMLP",
-    "LacunaOutputProjection",
-    "LacunaRMSNorm",
-    "LacunaRotaryEmbedding",
-    "build_norm",
-    "is_plain_linear",
-    "look_up",
-]

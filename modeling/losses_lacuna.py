@@ -58,8 +58,7 @@ def cross_entropy(
         logits: [..., V], any float dtype; the loss is computed in float32.
         labels: [...], `ignore_index` where nothing is to be predicted.
         name, field: what to call the labels, and the field that says V, when they do not fit.
-        is_checked: whether the labels were selected from such as `check_range` has seen; their number is another one
-            in each step, and to look at each number once would be to look in every step.
+        is_checked: whether `check_range` has seen the labels already.
 
     Raises:
         ValueError: when the shapes differ, or a label is outside V.
@@ -88,8 +87,7 @@ def chunked_cross_entropy(
     [B, T, V] in two dtypes and their gradient, for one more product with the output embeddings.
 
     Args:
-        hidden_states: [..., C].
-        labels: [...], -100 where nothing is to be predicted.
+        hidden_states, labels: [..., C], and [...] with -100 where nothing is to be predicted.
         project: hidden states [N, C] -> logits [N, V].
         target_positions: see `select_targets`.
     """
@@ -121,10 +119,9 @@ def linear_cross_entropy(
     """`chunked_cross_entropy` for a matrix with a bias, in two thirds of its time: see `LinearCrossEntropy`.
 
     Args:
-        hidden_states: [..., C].
-        labels: [...], -100 where nothing is to be predicted.
-        weight: [V, C]; bias: [V] or None; cap: of the logits, see `LacunaLanguageModel.project`.
-        target_positions: see `select_targets`.
+        hidden_states, labels, target_positions: as in `chunked_cross_entropy`.
+        weight, bias: [V, C], and [V] or None.
+        cap: of the logits, see `LacunaLanguageModel.project`.
         score: `score_targets`, or what a compiler made of it.
     """
     states, targets = _to_predict(
@@ -184,11 +181,10 @@ def score_targets(
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Summed cross-entropy of `states @ weight.T + bias`; its gradients are made in the forward pass, from one set of
-    logits.
+    """Summed cross-entropy of `states @ weight.T + bias`, with gradients from the same logits, in the forward pass.
 
-    The logits of a chunk of tokens exist for the time of that chunk and are computed once. What is kept for the
-    backward pass has the size of the states and of the weight.
+    The logits of a chunk of tokens are computed once and do not outlive it. What is kept for the backward pass has the
+    size of the states and of the weight.
     """
 
     @staticmethod
@@ -238,8 +234,7 @@ def select_targets(
     """Keep the positions that have a target: [..., C] and [...] -> [N, C] and [N], in row-major order.
 
     Args:
-        positions: where in the flattened labels the targets are, rising, int64 [N]. Who knew it before the batch moved
-            to a GPU saves the host from waiting until the GPU has found it out.
+        positions: where in the flattened labels the targets are, rising, int64 [N]: a GPU is not waited for then.
 
     Raises:
         ValueError: when the shapes differ, or a label is outside the vocabulary (on a GPU: see `check_range`).
@@ -255,6 +250,19 @@ def select_targets(
 def shifted(labels: Tensor) -> Tensor:
     """Labels [B, T] moved to the position that predicts them; the last position predicts nothing."""
     return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+
+
+def _per_row(labels: Tensor, rows: int, *, name: str) -> Tensor:
+    """Labels [B] or [B, 1] -> [B]."""
+    labels = labels.squeeze(-1) if labels.dim() == 2 and labels.shape[1] == 1 else labels
+    refuse_other_shape(labels, (rows,), name=name)
+    return labels
+
+
+def relation_loss(logits: Tensor, labels: Tensor, *, num_items: int | Tensor | None, name: str = "labels") -> Tensor:
+    """Cross-entropy of the sentence relation: logits [B, 2], labels [B] or [B, 1]."""
+    labels = _per_row(labels, len(logits), name=name)
+    return cross_entropy(logits, labels, num_items=num_items, name=name, field="number of sentence relations")
 
 
 def classification_loss(
@@ -278,7 +286,7 @@ def classification_loss(
         else:
             config.problem_type = "multi_label_classification"
     if config.problem_type == "single_label_classification":
-        labels = labels.squeeze(-1) if labels.dim() == 2 and labels.shape[1] == 1 else labels
+        labels = _per_row(labels, len(logits), name="labels")
         return cross_entropy(logits, labels, num_items=num_items, field="num_labels")
     if labels.dim() == 1 and logits.shape[1] == 1:
         labels = labels.unsqueeze(1)
@@ -299,33 +307,14 @@ def span_loss(
     *,
     num_items: int | Tensor | None = None,
 ) -> Tensor:
-    """Mean of the cross-entropies of start and end; positions [B] outside the text [B, T] are ignored.
-
-    Raises:
-        ValueError: when there is not one position for each row.
-    """
+    """Mean of the cross-entropies of start and end; positions [B] outside the text [B, T] are ignored."""
     rows, length = start_logits.shape
     losses = []
     for logits, positions, name in (
         (start_logits, start_positions, "start_positions"),
         (end_logits, end_positions, "end_positions"),
     ):
-        positions = positions.squeeze(-1) if positions.dim() == 2 and positions.shape[1] == 1 else positions
-        refuse_other_shape(positions, (rows,), name=name)
-        positions = as_classes(positions, name=name)
+        positions = as_classes(_per_row(positions, rows, name=name), name=name)
         positions = positions.masked_fill((positions < 0) | (positions >= length), length)
         losses.append(cross_entropy(logits, positions, num_items=num_items, ignore_index=length, name=name))
     return (losses[0] + losses[1]) / 2
-
-
-__all__ = [
-    "IGNORED",
-    "chunked_cross_entropy",
-    "classification_loss",
-    "cross_entropy",
-    "linear_cross_entropy",
-    "score_targets",
-    "select_targets",
-    "shifted",
-    "span_loss",
-]

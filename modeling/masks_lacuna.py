@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 from transformers.cache_utils import Cache
 from transformers.masking_utils import (
     create_bidirectional_mask,
@@ -20,10 +21,9 @@ from transformers.masking_utils import (
 )
 from transformers.utils.generic import is_flash_attention_requested
 
-from .attention_lacuna import can_group, document_blocks, packed_kernel, ready_mask
 from .checks_lacuna import check_bounds, check_mask, check_masks_by_type, refuse_other_shape
 from .configuration_lacuna import LacunaConfig
-from .grouping_lacuna import group_documents
+from .kernels_lacuna import can_group, group_documents, packed_kernel, ready_mask
 
 # By whether the future is hidden, and by type of layer.
 MASKS: dict[tuple[bool, str], Callable[..., Any]] = {
@@ -41,8 +41,8 @@ def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None, *
 
     Args:
         position_ids: [B, T], restarting at 0 with each document.
-        attention_mask: [B, T], 1 for real tokens, or None when all are real. One with more dimensions says itself who
-            sees whom, and nothing is found.
+        attention_mask: [B, T], 1 for real tokens, or None. With more dimensions it says itself who sees whom, and
+            nothing is found.
         look: whether to look at the numbers, for which a GPU makes the host wait; without, all rows count as packed.
     """
     if (
@@ -82,10 +82,8 @@ def build_attention_masks(
     Args:
         hidden_states: embeddings [B, T, C]; only shape, dtype and device matter.
         attention_mask: None, [B, S] with 1 for real tokens, [B, 1, T, S], or masks by layer type from `generate`.
-        position_ids: what the caller gave, or None when the positions are simply 0, 1, 2, ...
-        past_key_values: the cache that the caller gave, or None.
+        position_ids, past_key_values, document_bounds: what the caller gave, see `LacunaModel.forward`.
         is_causal: whether the future is hidden.
-        document_bounds: see `LacunaModel.forward`.
 
     Returns:
         Masks by layer type (None where the kernel needs none, the fast path), further arguments for the attention
@@ -113,8 +111,12 @@ def build_attention_masks(
         if kernel == "varlen":
             return dict.fromkeys(layer_types), {"document_bounds": document_bounds}, None
         documents = find_documents(position_ids, attention_mask, look=kernel is None)
-    if documents is not None and is_fixed:
-        _refuse_fixed_cache()
+    if documents is not None and is_fixed:  # While tracing, they may be none: generation, with this cache.
+        if not torch.compiler.is_compiling():
+            raise ValueError(
+                "the rows hold several documents (position_ids restart) and past_key_values has a fixed length: leave "
+                "the cache out, or give one that grows"
+            )
     elif documents is not None:
         documents = documents.expand(batch_size, -1)
         masks, packing = _build_packed_masks(config, stack, hidden_states, documents, is_causal)
@@ -123,15 +125,6 @@ def build_attention_masks(
     arguments |= {"past_key_values": past_key_values, "position_ids": None} if is_causal else {}
     masks = {layer_type: MASKS[is_causal, layer_type](**arguments) for layer_type in layer_types}
     return _ready(masks, hidden_states, config), {}, None
-
-
-def _refuse_fixed_cache() -> None:
-    """Packed rows find no place there; while tracing, they may be none: generation, with this cache."""
-    if not torch.compiler.is_compiling():
-        raise ValueError(
-            "the rows hold several documents (position_ids restart) and past_key_values has a fixed length: leave the "
-            "cache out, or give one that grows"
-        )
 
 
 def _ready(masks: dict[str, Any], hidden_states: Tensor, config: LacunaConfig) -> dict[str, Any]:
@@ -168,64 +161,54 @@ def build_cross_attention_mask(
     if encoder_attention_mask is not None and encoder_attention_mask.dim() == 4:
         # Made for the encoder's attention to itself, where every token may see others; here only columns have a sense.
         refuse_other_shape(encoder_attention_mask, (batch_size, 1, 1, length), name="attention_mask")
-    if documents is None or encoder_documents is None:
-        # In a graph the numbers stand for rows that may or may not be packed, so that one side alone may have them.
-        if documents is not encoder_documents and not torch.compiler.is_compiling():
-            packed, single = ("encoder", "decoder") if documents is None else ("decoder", "encoder")
-            raise ValueError(
-                f"the rows of the {packed} hold several documents and those of the {single} do not: give position_ids "
-                "and decoder_position_ids that restart with each document"
-            )
-        return create_bidirectional_mask(
-            config=config,
-            inputs_embeds=hidden_states,
-            attention_mask=encoder_attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
-        ), {}
-    return _build_packed_cross_mask(
-        config=config,
-        hidden_states=hidden_states,
-        documents=documents,
-        encoder_hidden_states=encoder_hidden_states,
-        encoder_documents=encoder_documents,
-    )
+    arguments = {
+        "config": config,
+        "inputs_embeds": hidden_states,
+        "attention_mask": encoder_attention_mask,
+        "encoder_hidden_states": encoder_hidden_states,
+    }
+    if documents is not None and encoder_documents is not None:
+        return _build_packed_cross_mask(arguments, documents, encoder_documents)
+    # In a graph the numbers stand for rows that may or may not be packed, so that one side alone may have them.
+    if documents is not encoder_documents and not torch.compiler.is_compiling():
+        packed, single = ("encoder", "decoder") if documents is None else ("decoder", "encoder")
+        raise ValueError(
+            f"the rows of the {packed} hold several documents and those of the {single} do not: give position_ids "
+            "and decoder_position_ids that restart with each document"
+        )
+    return create_bidirectional_mask(**arguments), {}
 
 
 def _build_packed_cross_mask(
-    *,
-    config: LacunaConfig,
-    hidden_states: Tensor,
-    documents: Tensor,
-    encoder_hidden_states: Tensor,
-    encoder_documents: Tensor,
+    arguments: dict[str, Any], documents: Tensor, encoder_documents: Tensor
 ) -> tuple[Any, dict[str, Any]]:
-    """Masks that keep cross-attention inside the documents [B, T] and [B, S] of packed rows."""
+    """Masks that keep cross-attention inside the documents [B, T] and [B, S] of packed rows.
+
+    Args:
+        arguments: of `create_bidirectional_mask`.
+    """
+    config = arguments["config"]
     if is_flash_attention_requested(config):
-        bounds, longest = _bounds(documents)
-        encoder_bounds, encoder_longest = _bounds(encoder_documents)
-        if bounds.numel() != encoder_bounds.numel():
+        packing = _flash_packing(*_bounds(documents), *_bounds(encoder_documents))
+        if packing["cu_seq_lens_q"].numel() != packing["cu_seq_lens_k"].numel():
             raise ValueError("the rows of the encoder and of the decoder hold different numbers of documents")
-        return None, {
-            "cu_seq_lens_q": bounds,
-            "cu_seq_lens_k": encoder_bounds,
-            "max_length_q": longest,
-            "max_length_k": encoder_longest,
-        }
-    if packed_kernel(hidden_states, config=config, is_bounded=False) == "flex":
+        return None, packing
+    if packed_kernel(arguments["inputs_embeds"], config=config, is_bounded=False) == "flex":
         return document_blocks(documents, encoder_documents), {}
     if config._attn_implementation == "flex_attention":
 
         def within(batch_idx: Tensor, head_idx: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
             return documents[batch_idx, q_idx] == encoder_documents[batch_idx, kv_idx]
 
-        return create_bidirectional_mask(
-            config=config,
-            inputs_embeds=hidden_states,
-            attention_mask=None,
-            encoder_hidden_states=encoder_hidden_states,
-            and_mask_function=within,
-        ), {}
+        arguments = {**arguments, "attention_mask": None}
+        return create_bidirectional_mask(**arguments, and_mask_function=within), {}
     return documents[:, None, :, None] == encoder_documents[:, None, None, :], {}
+
+
+def _flash_packing(bounds: Tensor, longest: int, seen_bounds: Tensor, seen_longest: int) -> dict[str, Any]:
+    """What flash kernels take in place of a mask: the bounds of documents in the flattened batch."""
+    names = ("cu_seq_lens_q", "max_length_q", "cu_seq_lens_k", "max_length_k")
+    return dict(zip(names, (bounds, longest, seen_bounds, seen_longest), strict=True))
 
 
 def _bounds(documents: Tensor) -> tuple[Tensor, int]:
@@ -243,10 +226,7 @@ def _build_packed_masks(
     """Masks that keep attention inside the documents [B, T] of packed rows."""
     layer_types = sorted(set(config.layer_types_of(stack)))
     if is_flash_attention_requested(config):
-        # Flash kernels take the bounds of documents in the flattened batch and then need no mask.
-        bounds, longest = _bounds(documents)
-        packing = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}
-        return dict.fromkeys(layer_types), packing
+        return dict.fromkeys(layer_types), _flash_packing(*_bounds(documents), *_bounds(documents))
     if config._attn_implementation == "flex_attention":
         arguments = {"config": config, "inputs_embeds": hidden_states, "attention_mask": None}
         arguments |= {"past_key_values": None} if is_causal else {}
@@ -269,13 +249,61 @@ def _build_packed_masks(
     distance = positions[:, None] - positions[None, :]
     masks = {}
     for layer_type, reach in reaches.items():
-        visible = torch.ones_like(distance, dtype=torch.bool)
-        if is_causal:
-            visible = distance >= 0
-        if reach is not None:
-            visible = visible & (distance.abs() <= reach)
-        masks[layer_type] = same_document & visible
+        visible = distance >= 0 if is_causal else torch.ones_like(distance, dtype=torch.bool)
+        masks[layer_type] = same_document & (visible if reach is None else visible & (distance.abs() <= reach))
     return masks, {}
 
 
-__all__ = ["MASKS", "build_attention_masks", "build_cross_attention_mask", "find_documents"]
+# --------------------------------------------------------------------------------------------------- blocks of scores
+
+_BLOCK = 128  # Tokens on a side of a block, torch's own choice.
+
+
+def _ranges(documents: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For each block of 128 tokens: its first and last document, whether it holds padding, and whether only tokens."""
+    documents = nn.functional.pad(documents, (0, -documents.shape[1] % _BLOCK), value=-2).unflatten(1, (-1, _BLOCK))
+    is_real = documents >= 0
+    first = documents.masked_fill(~is_real, torch.iinfo(documents.dtype).max).amin(-1)
+    return first, documents.clamp(min=-1).amax(-1), (documents == -1).any(-1), is_real.all(-1)
+
+
+def document_blocks(
+    documents: Tensor, seen_documents: Tensor | None = None, *, is_causal: bool = False, reach: int | None = None
+) -> BlockMask:
+    """Which blocks of scores attention inside documents needs, found without making a mask and without waiting.
+
+    Documents follow one another, so that two blocks share one where the ranges of their numbers meet.
+
+    Args:
+        documents: numbers of the documents [B, T], rising along a row; -1 for padding.
+        seen_documents: the same of keys and values [B, S]; None: those of the queries.
+        is_causal: whether the future is hidden.
+        reach: how far away a token may be that is seen; None: any distance.
+    """
+    seen = documents if seen_documents is None else seen_documents
+    first, last, has_padding, is_whole = (part[:, None, :, None] for part in _ranges(documents))
+    seen_first, seen_last, seen_padding, seen_whole = (part[:, None, None, :] for part in _ranges(seen))
+    some = (first <= seen_last) & (seen_first <= last) | (has_padding & seen_padding)
+    every = (first == last) & (seen_first == seen_last) & (first == seen_first) & is_whole & seen_whole
+    numbers = torch.arange(max(some.shape[2:]), device=documents.device)
+    apart = numbers[: some.shape[2], None] - numbers[None, : some.shape[3]]
+    if is_causal:
+        some, every = some & (apart >= 0), every & (apart > 0)
+    if reach is not None:
+        some = some & ((apart.abs() - 1) * _BLOCK + 1 <= reach)
+        every = every & (apart.abs() * _BLOCK + _BLOCK - 1 <= reach)
+
+    def is_seen(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        visible = documents[row, query] == seen[row, key]
+        if is_causal:
+            visible = visible & (query >= key)
+        if reach is not None:
+            visible = visible & ((query - key).abs() <= reach)
+        return visible
+
+    lists = []
+    for blocks in (some & ~every, every):
+        lists.append(blocks.sum(-1, dtype=torch.int32))
+        lists.append(blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32))
+    lengths = (documents.shape[1], seen.shape[1])
+    return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=_BLOCK, mask_mod=is_seen, seq_lengths=lengths)

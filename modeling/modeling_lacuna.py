@@ -1,8 +1,8 @@
 """The Lacuna model and its heads.
 
 Every head reads the same way: backbone, pool or select, head, loss if there are labels, typed output. The losses are
-in losses_lacuna.py. Letters in shapes: B rows, T tokens of a row, S tokens of the encoder's text, C hidden_size,
-V vocab_size, L num_labels.
+in losses_lacuna.py; `num_items_in_batch` of every head is the number of targets in the whole batch, over all parts of
+it. Letters in shapes: B rows, T tokens of a row, S tokens of the encoder's text, C hidden_size, V vocab_size.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import ModelOutput, can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_lacuna import SCORES, AdditiveScore, MultiplicativeScore
+from .attention_lacuna import SCORES, LacunaRotaryEmbedding
 from .checks_lacuna import as_classes, check_inputs, check_mask, refuse_other_shape
 from .configuration_lacuna import HEADS, ConfigurationError, LacunaConfig
 from .layers_lacuna import (
@@ -48,7 +48,6 @@ from .layers_lacuna import (
     LacunaHeadProjection,
     LacunaLayer,
     LacunaOutputProjection,
-    LacunaRotaryEmbedding,
     build_norm,
     is_plain_linear,
 )
@@ -58,6 +57,7 @@ from .losses_lacuna import (
     classification_loss,
     cross_entropy,
     linear_cross_entropy,
+    relation_loss,
     score_targets,
     select_targets,
     shifted,
@@ -85,45 +85,21 @@ class NotGenerativeError(ConfigurationError, AttributeError):
 # ------------------------------------------------------------------------------------------------------------ pooling
 
 
-def pool_first(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """State of the first real token of each row: [B, T, C] -> [B, C]."""
-    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
-        return hidden_states[:, 0]
-    first = attention_mask.int().argmax(-1)
-    return hidden_states[torch.arange(hidden_states.shape[0], device=hidden_states.device), first]
+def pool(hidden_states: Tensor, attention_mask: Any, pooling: str) -> Tensor:
+    """The first or the last real token of each row, or the mean over its real tokens: [B, T, C] -> [B, C].
 
-
-def pool_last(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """State of the last real token of each row: [B, T, C] -> [B, C]."""
-    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
-        return hidden_states[:, -1]
-    positions = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-    last = (positions * attention_mask.int()).argmax(-1)
-    return hidden_states[torch.arange(hidden_states.shape[0], device=hidden_states.device), last]
-
-
-def pool_mean(hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Mean over the real tokens of each row: [B, T, C] -> [B, C]."""
-    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
-        return hidden_states.mean(1)
-    weights = attention_mask.unsqueeze(-1).to(hidden_states.dtype)
-    return (hidden_states * weights).sum(1) / weights.sum(1).clamp(min=1)
-
-
-POOLING = {"first": pool_first, "mean": pool_mean, "last": pool_last}
-
-
-def pool(
-    hidden_states: Tensor, *, config: LacunaConfig, input_ids: Tensor | None, attention_mask: Tensor | None
-) -> Tensor:
-    """The state of each row that `config.classifier_pooling` picks: [B, T, C] -> [B, C].
-
-    Without a mask, `last` is the last token that is not `pad_token_id`.
+    Args:
+        attention_mask: [B, T], 1 for real tokens. Anything else counts as all real.
     """
-    pooling, pad_token_id = config.classifier_pooling, config.pad_token_id
-    if pooling == "last" and attention_mask is None and input_ids is not None and pad_token_id is not None:
-        attention_mask = input_ids != pad_token_id
-    return POOLING[pooling](hidden_states, attention_mask)
+    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
+        return hidden_states.mean(1) if pooling == "mean" else hidden_states[:, 0 if pooling == "first" else -1]
+    if pooling == "mean":
+        weights = attention_mask.unsqueeze(-1).to(hidden_states.dtype)
+        return (hidden_states * weights).sum(1) / weights.sum(1).clamp(min=1)
+    rows, length = attention_mask.shape
+    device = hidden_states.device
+    places = attention_mask.int() if pooling == "first" else torch.arange(length, device=device) * attention_mask.int()
+    return hidden_states[torch.arange(rows, device=device), places.argmax(-1)]
 
 
 class LacunaPooler(nn.Module):
@@ -184,20 +160,9 @@ class LacunaSentenceHead(nn.Module):
         if segments is None:
             segments = states.new_zeros(states.shape[:2], dtype=torch.long)
         real = segments.new_ones(segments.shape) if attention_mask is None else attention_mask
-        first, second = (pool_mean(states, (segments == number) * real) for number in (0, 1))
+        first, second = (pool(states, (segments == number) * real, "mean") for number in (0, 1))
         features = torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
         return self.classifier(self.activation(self.dense(features)))
-
-
-def build_classifier_transform(config: LacunaConfig) -> nn.Module | None:
-    """What `config.classifier_transform` puts before the last projection of a task head."""
-    transforms = {"none": lambda config: None, "tanh": LacunaPooler, "norm": LacunaPredictionHead}
-    return transforms[config.classifier_transform](config)
-
-
-def classifier_dropout(config: LacunaConfig) -> float:
-    """Dropout before the last projection of a task head."""
-    return config.hidden_dropout if config.classifier_dropout is None else config.classifier_dropout
 
 
 def find_segments(
@@ -262,16 +227,8 @@ class LacunaPreTrainedModel(PreTrainedModel):
                 self._draw(module.weight, std)
             if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
                 init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, MultiplicativeScore):  # Starts as the scaled dot product.
-            identity = torch.eye(config.head_dim) * config.head_dim**-0.5
-            init.copy_(module.weight, identity.expand_as(module.weight))
-        elif isinstance(module, AdditiveScore):
-            init.normal_(module.weight, std=config.head_dim**-0.5)
-        elif isinstance(module, LacunaRotaryEmbedding):
-            for layer_type in module.layer_types:
-                frequencies, _ = module.compute_frequencies(layer_type)
-                init.copy_(getattr(module, module.named(layer_type, "inv_freq")), frequencies)
-                init.copy_(getattr(module, module.named(layer_type, "original_inv_freq")), frequencies)
+        elif hasattr(module, "start_weights"):  # scores and rotary positions know how they start
+            module.start_weights()
 
     def residual_branches(self) -> int:
         """How many sub-layers add to the residual stream."""
@@ -325,14 +282,13 @@ class LacunaPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a checkpoint; a damaged one is refused where the library would draw what is missing at random.
 
-        Heads that the checkpoint does not have are started anew, and the library says so. Arguments as in
-        `transformers.PreTrainedModel.from_pretrained`; `ignore_mismatched_sizes=True` also starts tensors of another
-        shape anew.
+        Arguments as in `transformers.PreTrainedModel.from_pretrained`. Heads that the checkpoint does not have are
+        started anew, and with `ignore_mismatched_sizes=True` so are tensors of another shape.
 
         Raises:
             ConfigurationError: when FSDP2 is asked for and tied embeddings have no multiple of 64 rows.
-            CheckpointError: when a tensor of the backbone is missing, when a tensor belongs to no part of a Lacuna
-                model, or when a tensor has another shape than the configuration says.
+            CheckpointError: when a tensor of the backbone is missing, belongs to no part of a Lacuna model, or has
+                another shape than the configuration says.
         """
         wants_info = kwargs.pop("output_loading_info", False)
         accepts_mismatch = kwargs.pop("ignore_mismatched_sizes", False)
@@ -342,11 +298,11 @@ class LacunaPreTrainedModel(PreTrainedModel):
         # Tensors given by hand are a caller's business, and those of a quantised model have other names and shapes.
         if kwargs.get("state_dict") is None and getattr(model, "hf_quantizer", None) is None:
             refuse_damaged(info, source=pretrained_model_name_or_path)
-        is_sharded = (getattr(model, "fsdp_size", None) or 1) > 1
-        if is_sharded and model.config.tie_word_embeddings and model.config.vocab_size % 64:
+        config = model.config
+        if (getattr(model, "fsdp_size", None) or 1) > 1 and config.tie_word_embeddings and config.vocab_size % 64:
             raise ConfigurationError(
-                f"vocab_size={model.config.vocab_size} is not a multiple of 64, and FSDP2 trains tied embeddings of "
-                "such a size silently wrong: resize_token_embeddings(n, pad_to_multiple_of=64) before saving, or "
+                f"vocab_size={config.vocab_size} is not a multiple of 64, and FSDP2 trains tied embeddings of such a "
+                "size silently wrong: resize_token_embeddings(n, pad_to_multiple_of=64) before saving, or "
                 "tie_word_embeddings=False"
             )
         if info["mismatched_keys"] and not accepts_mismatch:
@@ -367,9 +323,7 @@ _HEADS = re.compile(r"^((model\.)?pooler|transform|lm_head|sentence_head|classif
 def refuse_damaged(info: dict[str, Any], *, source: Any) -> None:
     """Raise a `CheckpointError` when tensors of the backbone are missing, or tensors are there that nobody knows.
 
-    Args:
-        info: what `from_pretrained(..., output_loading_info=True)` returned.
-        source: the checkpoint, for the message.
+    `info` is what `from_pretrained(..., output_loading_info=True)` returned.
     """
     missing = sorted(name for name in info["missing_keys"] if _BACKBONE.match(name))
     if missing:
@@ -417,29 +371,17 @@ class LacunaStack(LacunaPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embeddings.embed_tokens = value
 
-    def embed(
-        self,
-        input_ids: Tensor | None,
-        *,
-        inputs_embeds: Tensor | None,
-        token_type_ids: Tensor | None,
-        position_ids: Tensor | None,
-        past_key_values: Cache | None,
-    ) -> tuple[Tensor, Tensor]:
+    def embed(self, past_key_values: Cache | None, **inputs: Any) -> tuple[Tensor, Tensor]:
         """Embeddings [B, T, C], and positions [B or 1, T]: those given, or counted on from the cache.
+
+        Args:
+            **inputs: input_ids, inputs_embeds, token_type_ids and position_ids of `LacunaModel.forward`.
 
         Raises:
             ValueError: on what `check_inputs` refuses, and when a row is longer than the table of learned positions.
         """
-        given = check_inputs(
-            input_ids,
-            inputs_embeds=inputs_embeds,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            hidden_size=self.config.hidden_size,
-            prefix=self.prefix,
-        )
-        if position_ids is None:
+        given = check_inputs(**inputs, hidden_size=self.config.hidden_size, prefix=self.prefix)
+        if inputs["position_ids"] is None:
             length = given.shape[1]
             seen = past_key_values.get_seq_length() if past_key_values is not None else 0
             longest = self.config.max_position_embeddings
@@ -448,32 +390,25 @@ class LacunaStack(LacunaPreTrainedModel):
                     f"a row of {seen + length} tokens is longer than max_position_embeddings={longest}, and the "
                     "learned positions end there"
                 )
-            position_ids = (torch.arange(length, device=given.device) + seen).unsqueeze(0)
-        hidden_states = self.embeddings(
-            input_ids, position_ids=position_ids, token_type_ids=token_type_ids, inputs_embeds=inputs_embeds
-        )
-        return hidden_states, position_ids
+            inputs["position_ids"] = (torch.arange(length, device=given.device) + seen).unsqueeze(0)
+        return self.embeddings(**inputs), inputs["position_ids"]
 
     def prepare(
         self,
-        input_ids: Tensor | None,
-        *,
         attention_mask: Any,
-        is_causal: bool,
+        *,
+        is_causal: bool = False,
         past_key_values: Cache | None = None,
         document_bounds: Tensor | None = None,
         **inputs: Any,
     ) -> tuple[Tensor, dict[str, dict[str, Any]], Tensor | None]:
-        """Everything that the layers need.
-
-        Args:
-            **inputs: the other arguments of `embed`.
+        """Everything that the layers need; `inputs` as in `embed`.
 
         Returns:
             Embeddings [B, T, C]; by layer type, the mask, the angles and the packing that layers of this type take;
             and the documents of packed rows [B, T], or None.
         """
-        hidden_states, positions = self.embed(input_ids, past_key_values=past_key_values, **inputs)
+        hidden_states, positions = self.embed(past_key_values, **inputs)
         masks, packing, documents = build_attention_masks(
             config=self.config,
             stack=self.stack,
@@ -522,15 +457,9 @@ class LacunaEncoder(LacunaStack):
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Hidden states [B, T, C] of the tokens; arguments as in `LacunaModel.forward`."""
-        hidden_states, arguments, _ = self.prepare(
-            input_ids,
-            attention_mask=attention_mask,
-            is_causal=False,
-            document_bounds=document_bounds,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-        )
+        inputs: dict[str, Any] = {"token_type_ids": token_type_ids, "position_ids": position_ids}
+        inputs |= {"input_ids": input_ids, "inputs_embeds": inputs_embeds}
+        hidden_states, arguments, _ = self.prepare(attention_mask, document_bounds=document_bounds, **inputs)
         for layer in self.layers:
             hidden_states = layer(hidden_states, **arguments[layer.layer_type], **kwargs)
         return BaseModelOutput(last_hidden_state=hidden_states if self.norm is None else self.norm(hidden_states))
@@ -546,13 +475,11 @@ class LacunaDecoder(LacunaStack):
         states = OutputRecorder(LacunaLayer)
         if self.config.is_encoder_decoder and hasattr(states, "num_hidden_layers_key"):  # not in transformers 5.17
             states = OutputRecorder(LacunaLayer, num_hidden_layers_key="num_decoder_layers")
-        recorders = {
-            "hidden_states": states,
-            "attentions": OutputRecorder(LacunaAttention, index=1, layer_name="attention"),
+        attentions = {"attentions": "attention"}
+        attentions |= {"cross_attentions": "cross_attention"} if self.config.is_encoder_decoder else {}
+        return {"hidden_states": states} | {
+            key: OutputRecorder(LacunaAttention, index=1, layer_name=name) for key, name in attentions.items()
         }
-        if self.config.is_encoder_decoder:
-            recorders["cross_attentions"] = OutputRecorder(LacunaAttention, index=1, layer_name="cross_attention")
-        return recorders
 
     @capture_outputs
     def forward(
@@ -584,7 +511,7 @@ class LacunaDecoder(LacunaStack):
         inputs: dict[str, Any] = {"past_key_values": past_key_values, "document_bounds": document_bounds}
         inputs |= {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
         hidden_states, arguments, documents = self.prepare(
-            input_ids, attention_mask=attention_mask, is_causal=is_causal, **inputs
+            attention_mask, input_ids=input_ids, is_causal=is_causal, **inputs
         )
         cross_mask, cross_packing = build_cross_attention_mask(
             config=self.config,
@@ -722,23 +649,18 @@ class LacunaModel(LacunaPreTrainedModel):
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        cache = {"past_key_values": past_key_values, "use_cache": use_cache}
         if self.config.is_encoder_decoder:
-            decoder_inputs = {
-                "input_ids": decoder_input_ids,
-                "attention_mask": decoder_attention_mask,
-                "position_ids": decoder_position_ids,
-                "inputs_embeds": decoder_inputs_embeds,
-                "past_key_values": past_key_values,
-                "use_cache": use_cache,
-            }
-            return self._read_and_write(encoder_outputs, inputs, decoder_inputs, **kwargs)
+            written = {"input_ids": decoder_input_ids, "attention_mask": decoder_attention_mask, **cache}
+            written |= {"position_ids": decoder_position_ids, "inputs_embeds": decoder_inputs_embeds}
+            return self._read_and_write(encoder_outputs, inputs, written, **kwargs)
         inputs["document_bounds"] = document_bounds
         if self.decoder is not None:
-            return self.decoder(**inputs, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
+            return self.decoder(**inputs, **cache, **kwargs)
         outputs = self.encoder(**inputs, **kwargs)
         pooled = None
         if self.pooler is not None:
-            pooled = self.pooler(pool_first(outputs.last_hidden_state, attention_mask))
+            pooled = self.pooler(pool(outputs.last_hidden_state, attention_mask, "first"))
         return BaseModelOutputWithPoolingAndCrossAttentions(pooler_output=pooled, **outputs)
 
     def _read_and_write(
@@ -801,13 +723,19 @@ def carry(outputs: ModelOutput) -> dict[str, Any]:
 
 
 class LacunaLanguageModel(LacunaPreTrainedModel):
-    """What the heads over the vocabulary share: the projection, its bias and its cap."""
+    """What the heads over the vocabulary share: backbone, projection and loss."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
     can_skip_logits = True
     can_take_hints = True  # document_bounds and target_positions; an encoder-decoder passes over them
     score_targets = staticmethod(score_targets)  # an instance may have one that was compiled
+
+    def __init__(self, config: LacunaConfig, *, fills_masks: bool = False, add_pooling_layer: bool = False) -> None:
+        super().__init__(config)
+        self.model = LacunaModel(config, add_pooling_layer=add_pooling_layer)
+        self.transform = LacunaPredictionHead(config) if fills_masks and not config.hybrid else None
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
 
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
@@ -821,35 +749,64 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
         cap = self.config.final_logit_softcapping
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    def loss_of(
+    def predict(
         self,
         hidden_states: Tensor,
-        labels: Tensor,
+        labels: Tensor | None,
         *,
-        num_items: int | Tensor | None,
+        skip_logits: bool = False,
+        num_items: int | Tensor | None = None,
         target_positions: Tensor | None = None,
-    ) -> Tensor:
-        """Cross-entropy of the labels [...] given hidden states [..., C]; no more than a chunk of logits exists."""
-        cap, head = self.config.final_logit_softcapping, self.lm_head
+        is_checked: bool = False,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Logits and loss of hidden states [..., C] with labels [...]; either may be None.
+
+        Args:
+            skip_logits: make the loss alone; no more than a chunk of logits then exists.
+            num_items, is_checked: see `cross_entropy`.
+            target_positions: see `select_targets`; only with `skip_logits`.
+        """
+        if labels is None or not skip_logits:
+            logits = self.project(hidden_states)
+            if labels is None:
+                return logits, None
+            return logits, cross_entropy(logits, labels, num_items=num_items, is_checked=is_checked)
+        options: dict[str, Any] = {"num_items": num_items, "target_positions": target_positions}
+        head = self.lm_head
         if is_plain_linear(head) and not torch.compiler.is_compiling():
-            return linear_cross_entropy(
-                hidden_states,
-                labels,
-                weight=head.weight,
-                bias=head.bias,
-                cap=cap,
-                num_items=num_items,
-                target_positions=target_positions,
-                score=self.score_targets,
-            )
-        return chunked_cross_entropy(
-            hidden_states,
-            labels,
-            project=self.project,
-            vocab_size=self.config.vocab_size,
-            num_items=num_items,
-            target_positions=target_positions,
-        )
+            options |= {"weight": head.weight, "bias": head.bias, "cap": self.config.final_logit_softcapping}
+            return None, linear_cross_entropy(hidden_states, labels, score=self.score_targets, **options)
+        options |= {"project": self.project, "vocab_size": self.config.vocab_size}
+        return None, chunked_cross_entropy(hidden_states, labels, **options)
+
+    def predict_next(
+        self, hidden_states: Tensor, labels: Tensor | None, *, keep: int | Tensor, **options: Any
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """`predict` for the last `keep` positions of [B, T, C] and [B, T] (0: all), or for these positions.
+
+        The labels of the other positions do not count.
+        """
+        kept = slice(-keep, None) if isinstance(keep, int) else keep
+        if not (isinstance(keep, int) and keep == 0):
+            options["target_positions"] = None
+        return self.predict(hidden_states[:, kept], None if labels is None else labels[:, kept], **options)
+
+    def predict_masked(
+        self,
+        hidden_states: Tensor,
+        labels: Tensor | None,
+        *,
+        is_sparse: bool,
+        target_positions: Tensor | None,
+        **options: Any,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """`predict` for masked tokens; `is_sparse`: at the positions with a label only."""
+        if is_sparse and labels is not None:
+            size = self.config.vocab_size
+            hidden_states, labels = select_targets(hidden_states, labels, vocab_size=size, positions=target_positions)
+        if self.transform is not None:
+            hidden_states = self.transform(hidden_states)
+        return self.predict(hidden_states, labels, is_checked=is_sparse, **options)
 
 
 # -------------------------------------------------------------------------------------------------------------- heads
@@ -857,21 +814,13 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
 
 @dataclass
 class LacunaForPreTrainingOutput(ModelOutput):
-    """What `LacunaForPreTraining` returns.
+    """What `LacunaForPreTraining` returns."""
 
-    Attributes:
-        loss: sum of the two losses below, those that have labels.
-        mlm_loss: cross-entropy of the masked tokens.
-        nsp_loss: cross-entropy of the sentence relation.
-        prediction_logits: [B, T, V], or [number of targets, V] with sparse prediction.
-        seq_relationship_logits: [B, 2].
-    """
-
-    loss: Tensor | None = None
-    mlm_loss: Tensor | None = None
-    nsp_loss: Tensor | None = None
-    prediction_logits: Tensor | None = None
-    seq_relationship_logits: Tensor | None = None
+    loss: Tensor | None = None  # sum of the two losses below, those that have labels
+    mlm_loss: Tensor | None = None  # cross-entropy of the masked tokens
+    nsp_loss: Tensor | None = None  # cross-entropy of the sentence relation
+    prediction_logits: Tensor | None = None  # [B, T, V], or [number of targets, V] with sparse prediction
+    seq_relationship_logits: Tensor | None = None  # [B, 2]
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
@@ -882,10 +831,7 @@ class LacunaForPreTraining(LacunaLanguageModel):
     _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.embed_tokens.weight"}
 
     def __init__(self, config: LacunaConfig) -> None:
-        super().__init__(config)
-        self.model = LacunaModel(config)
-        self.transform = LacunaPredictionHead(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
+        super().__init__(config, fills_masks=True, add_pooling_layer=True)
         self.sentence_head = LacunaSentenceHead(config)
         self.post_init()
 
@@ -911,27 +857,24 @@ class LacunaForPreTraining(LacunaLanguageModel):
             labels: [B, T], -100 where nothing is to be predicted.
             next_sentence_label: [B], 0 when the second segment continues the first, 1 when it does not.
             sparse_prediction: see `is_sparse`.
-            num_items_in_batch: number of masked tokens in the whole batch, over all parts of it.
             num_pairs_in_batch: number of sentence pairs in the whole batch. Without it (`Trainer` knows tokens only)
                 the mean over the pairs here counts by the share of masked tokens that is here: shares add up to one.
             target_positions: see `select_targets`.
         """
-        inputs = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        outputs = self.model(input_ids, attention_mask=attention_mask, **inputs, **kwargs)
-        hidden_states = outputs.last_hidden_state
-        sparse = labels is not None and is_sparse(self, sparse_prediction)
-        if sparse:
-            hidden_states, labels = select_targets(
-                hidden_states, labels, vocab_size=self.config.vocab_size, positions=target_positions
-            )
-
-        logits = self.project(self.transform(hidden_states))
+        outputs = self.model(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds=inputs_embeds, **kwargs
+        )
+        logits, mlm_loss = self.predict_masked(
+            outputs.last_hidden_state,
+            labels,
+            is_sparse=labels is not None and is_sparse(self, sparse_prediction),
+            target_positions=target_positions,
+            num_items=num_items_in_batch,
+        )
         segments = find_segments(input_ids, token_type_ids, sep_token_id=self.config.sep_token_id)
         relation_logits = self.sentence_head(outputs, attention_mask, segments)
 
-        mlm_loss = nsp_loss = None
-        if labels is not None:
-            mlm_loss = cross_entropy(logits, labels, num_items=num_items_in_batch, is_checked=sparse)
+        nsp_loss = None
         if next_sentence_label is not None:
             nsp_loss = relation_loss(
                 relation_logits, next_sentence_label, num_items=num_pairs_in_batch, name="next_sentence_label"
@@ -961,23 +904,13 @@ def is_sparse(model: nn.Module, sparse_prediction: bool | None) -> bool:
     return sparse_prediction
 
 
-def relation_loss(logits: Tensor, labels: Tensor, *, num_items: int | Tensor | None, name: str) -> Tensor:
-    """Cross-entropy of the sentence relation: logits [B, 2], labels [B] or [B, 1]."""
-    labels = labels.squeeze(-1) if labels.dim() == 2 and labels.shape[1] == 1 else labels
-    refuse_other_shape(labels, (logits.shape[0],), name=name)
-    return cross_entropy(logits, labels, num_items=num_items, name=name, field="number of sentence relations")
-
-
 class LacunaForMaskedLM(LacunaLanguageModel):
     """Masked language modelling, of an encoder or of a hybrid decoder."""
 
     _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.embed_tokens.weight"}
 
     def __init__(self, config: LacunaConfig) -> None:
-        super().__init__(config)
-        self.model = LacunaModel(config, add_pooling_layer=False)
-        self.transform = None if config.hybrid else LacunaPredictionHead(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
+        super().__init__(config, fills_masks=True)
         if config.hybrid:
             self._tied_weights_keys = LacunaForCausalLM._tied_weights_keys
         self.post_init()
@@ -1000,86 +933,25 @@ class LacunaForMaskedLM(LacunaLanguageModel):
         """Predict masked tokens.
 
         Args:
-            labels: [B, T], -100 where nothing is to be predicted.
-            sparse_prediction: see `is_sparse`.
+            labels, sparse_prediction, target_positions: as in `LacunaForPreTraining`.
             skip_logits: return the loss alone and never hold all the logits, see `linear_cross_entropy`.
-            num_items_in_batch: number of masked tokens in the whole batch, over all parts of it.
-            target_positions: see `select_targets`.
         """
         outputs = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds=inputs_embeds, **kwargs
         )
         hidden_states = outputs.last_hidden_state
         if self.config.hybrid:  # The state before a token predicts it; before the first one there is none.
             hidden_states = torch.cat((hidden_states[:, :1], hidden_states[:, :-1]), dim=1)
-        sparse = labels is not None and (skip_logits or is_sparse(self, sparse_prediction))
-        if sparse and not torch.compiler.is_compiling():
-            hidden_states, labels = select_targets(
-                hidden_states, labels, vocab_size=self.config.vocab_size, positions=target_positions
-            )
-        if self.transform is not None:
-            hidden_states = self.transform(hidden_states)
-
-        logits = loss = None
-        if skip_logits and labels is not None:
-            loss = self.loss_of(hidden_states, labels, num_items=num_items_in_batch)
-        else:
-            logits = self.project(hidden_states)
-            if labels is not None:
-                loss = cross_entropy(logits, labels, num_items=num_items_in_batch, is_checked=sparse)
-
-        return MaskedLMOutput(loss=loss, logits=logits, **carry(outputs))
-
-
-class LacunaForNextSentencePrediction(LacunaPreTrainedModel):
-    """Does the second segment continue the first?"""
-
-    def __init__(self, config: LacunaConfig) -> None:
-        super().__init__(config)
-        self.model = LacunaModel(config)
-        self.sentence_head = LacunaSentenceHead(config)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: int | Tensor | None = None,
-        **kwargs: Any,
-    ) -> NextSentencePredictorOutput:
-        """Score the two relations.
-
-        Args:
-            labels: [B], 0 when the second segment continues the first, 1 when it does not.
-            num_items_in_batch: number of pairs in the whole batch, over all parts of it.
-        """
-        outputs = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
+        sparse = skip_logits or is_sparse(self, sparse_prediction)
+        logits, loss = self.predict_masked(
+            hidden_states,
+            labels,
+            is_sparse=sparse and not torch.compiler.is_compiling(),
+            skip_logits=skip_logits,
+            num_items=num_items_in_batch,
+            target_positions=target_positions,
         )
-        segments = find_segments(input_ids, token_type_ids, sep_token_id=self.config.sep_token_id)
-
-        logits = self.sentence_head(outputs, attention_mask, segments)
-
-        loss = None
-        if labels is not None:
-            loss = relation_loss(logits, labels, num_items=num_items_in_batch, name="labels")
-
-        return NextSentencePredictorOutput(loss=loss, logits=logits, **carry(outputs))
+        return MaskedLMOutput(loss=loss, logits=logits, **carry(outputs))
 
 
 class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
@@ -1089,8 +961,6 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
-        self.model = LacunaModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
     @can_return_tuple
@@ -1120,26 +990,20 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
             skip_logits: return the loss alone and never hold the logits, see `linear_cross_entropy`.
             shift_labels (a further argument): [B, T], labels that were shifted already, in place of `labels`: rows
                 that are cut into pieces for several processes cannot be shifted here.
-            num_items_in_batch: number of predicted tokens in the whole batch, over all parts of it.
             is_causal: False lets every token see the whole text, in a hybrid model. With labels at masked tokens only
-                this is masked next-token prediction (https://arxiv.org/abs/2410.24159): the state before a masked
-                token predicts it.
-            target_positions: with `skip_logits`, the positions that predict something (one before their labels), see
-                `select_targets`.
+                the state before a masked token predicts it (https://arxiv.org/abs/2410.24159).
+            target_positions: with `skip_logits`, the positions that predict something, one before their labels.
         """
         # No argument by name: `Trainer` takes every argument with "label" in its name for one that a batch must have,
         # and would report no loss in evaluation.
         targets = kwargs.pop("shift_labels", None)
-        inputs = {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        inputs |= {"past_key_values": past_key_values, "use_cache": use_cache, "is_causal": is_causal}
-        outputs = self.model(input_ids, attention_mask=attention_mask, **inputs, **kwargs)
+        kwargs |= {"inputs_embeds": inputs_embeds, "use_cache": use_cache, "is_causal": is_causal}
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, past_key_values, **kwargs)
         hidden_states = outputs.last_hidden_state
         if labels is not None and targets is None:
             refuse_other_shape(labels, tuple(hidden_states.shape[:2]))
             targets = shifted(labels)
-
-        logits, loss = language_model_loss(
-            self,
+        logits, loss = self.predict_next(
             hidden_states,
             targets,
             keep=logits_to_keep,
@@ -1147,38 +1011,7 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
             num_items=num_items_in_batch,
             target_positions=target_positions,
         )
-
         return CausalLMOutputWithPast(loss=loss, logits=logits, **carry(outputs))
-
-
-def language_model_loss(
-    model: LacunaLanguageModel,
-    hidden_states: Tensor,
-    labels: Tensor | None,
-    *,
-    keep: int | Tensor = 0,
-    skip_logits: bool = False,
-    num_items: int | Tensor | None = None,
-    target_positions: Tensor | None = None,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Logits and loss of a head that predicts a token at each position; either may be None.
-
-    Args:
-        hidden_states: [B, T, C].
-        labels: [B, T], what each position predicts, -100 for nothing; None: no loss.
-        keep: compute logits for that many last positions (0: all), or for these positions. The labels of the others
-            then do not count.
-        skip_logits: make the loss without the logits.
-        target_positions: see `select_targets`; only where all positions are kept.
-    """
-    kept = slice(-keep, None) if isinstance(keep, int) else keep
-    if skip_logits and labels is not None:
-        positions = target_positions if isinstance(keep, int) and keep == 0 else None
-        return None, model.loss_of(
-            hidden_states[:, kept], labels[:, kept], num_items=num_items, target_positions=positions
-        )
-    logits = model.project(hidden_states[:, kept])
-    return logits, None if labels is None else cross_entropy(logits, labels[:, kept], num_items=num_items)
 
 
 class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
@@ -1188,8 +1021,6 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
-        self.model = LacunaModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
     @staticmethod
@@ -1227,51 +1058,42 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
         Args:
             labels: [B, T], what the decoder is to say, -100 where nothing is to be predicted. They are not shifted:
                 without `decoder_input_ids` the decoder reads them shifted by one.
-            logits_to_keep: compute logits for that many last positions (0: all), or for these positions.
-            skip_logits: return the loss alone and never hold the logits, see `linear_cross_entropy`.
-            num_items_in_batch: number of predicted tokens in the whole batch, over all parts of it.
+            logits_to_keep, skip_logits: as in `LacunaForCausalLM`.
         """
         if labels is not None:
             use_cache, labels = False, as_classes(labels)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = shift_right(labels, config=self.config)
-        outputs = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            decoder_position_ids=decoder_position_ids,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            encoder_outputs=encoder_outputs,
-            **kwargs,
-        )
+        kwargs |= {"inputs_embeds": inputs_embeds, "use_cache": use_cache, "encoder_outputs": encoder_outputs}
+        kwargs |= {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
+        kwargs |= {"decoder_position_ids": decoder_position_ids, "decoder_inputs_embeds": decoder_inputs_embeds}
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, past_key_values, **kwargs)
         hidden_states = outputs.last_hidden_state
         if labels is not None:
             refuse_other_shape(labels, tuple(hidden_states.shape[:2]))
-
-        logits, loss = language_model_loss(
-            self, hidden_states, labels, keep=logits_to_keep, skip_logits=skip_logits, num_items=num_items_in_batch
+        logits, loss = self.predict_next(
+            hidden_states, labels, keep=logits_to_keep, skip_logits=skip_logits, num_items=num_items_in_batch
         )
-
         return Seq2SeqLMOutput(loss=loss, logits=logits, **carry(outputs))
 
 
-class LacunaForSequenceClassification(LacunaPreTrainedModel):
-    """One class, several labels or numbers for each row."""
+class LacunaTaskModel(LacunaPreTrainedModel):
+    """What the task heads share: the backbone, what stands between it and their last projection, and the five beats.
 
-    def __init__(self, config: LacunaConfig) -> None:
-        super().__init__(config)
-        self.uses_pooler = config.pooler and config.classifier_pooling == "first"
+    A head says how it makes logits and loss of what the backbone returned, and what it returns.
+    """
+
+    output_class: type[ModelOutput]
+
+    def build(self, config: LacunaConfig, *, per_token: bool = False) -> None:
+        """Make all but the last projection, for heads that read rows (pooled) or tokens."""
+        self.uses_pooler = config.pooler and config.classifier_pooling == "first" and not per_token
         self.model = LacunaModel(config, add_pooling_layer=self.uses_pooler)
-        self.transform = None if self.uses_pooler else build_classifier_transform(config)
-        self.dropout = nn.Dropout(classifier_dropout(config))
-        self.classifier = LacunaClassifier(config.hidden_size, config.num_labels, bias=config.classifier_bias)
-        self.post_init()
+        transforms = {"norm": LacunaPredictionHead} | ({} if per_token else {"tanh": LacunaPooler})
+        transform = None if self.uses_pooler else transforms.get(config.classifier_transform)
+        self.transform = None if transform is None else transform(config)
+        dropout = config.hidden_dropout if config.classifier_dropout is None else config.classifier_dropout
+        self.dropout = nn.Dropout(dropout)
 
     @can_return_tuple
     def forward(
@@ -1284,102 +1106,112 @@ class LacunaForSequenceClassification(LacunaPreTrainedModel):
         labels: Tensor | None = None,
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
-    ) -> SequenceClassifierOutput | Seq2SeqSequenceClassifierOutput:
-        """Classify rows by the state that `config.classifier_pooling` picks.
-
-        Args:
-            attention_mask: [B, T]. Without one, pooling `last` takes the last token that is not `pad_token_id`. An
-                encoder-decoder reads the row with both of its sides, and the state is the decoder's.
-            labels: see `classification_loss`.
-            num_items_in_batch: number of elements of `labels` in the whole batch, over all parts of it.
-        """
-        kwargs.setdefault("use_cache", False)
+    ) -> ModelOutput:
+        """Logits, and with labels a loss; the class says what the labels are."""
+        kwargs = {"use_cache": False, **kwargs}  # nothing is generated here
         outputs = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds=inputs_embeds, **kwargs
         )
-        if self.uses_pooler:
-            pooled = outputs.pooler_output
-        else:
-            own_ids, own_mask = input_ids, attention_mask
-            if kwargs.get("decoder_input_ids") is not None:  # then the states are those of another text
-                own_ids, own_mask = kwargs["decoder_input_ids"], kwargs.get("decoder_attention_mask")
-            pooled = pool(outputs.last_hidden_state, config=self.config, input_ids=own_ids, attention_mask=own_mask)
-
-        pooled = pooled if self.transform is None else self.transform(pooled)
-        logits = self.classifier(self.dropout(pooled))
-
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        logits = self.make_logits(outputs, **inputs, **kwargs)
         loss = None
         if labels is not None:
-            loss = classification_loss(logits, labels, config=self.config, num_items=num_items_in_batch)
+            loss = self.make_loss(logits, labels, num_items_in_batch)
+        return self.output_class(loss=loss, logits=logits, **carry(outputs))
 
-        output_class = Seq2SeqSequenceClassifierOutput if self.config.is_encoder_decoder else SequenceClassifierOutput
-        return output_class(loss=loss, logits=logits, **carry(outputs))
+    def make_logits(self, outputs: ModelOutput, **inputs: Any) -> Tensor:
+        """Logits of what the backbone returned for the inputs."""
+        raise NotImplementedError
+
+    def make_loss(self, logits: Tensor, labels: Tensor, num_items: int | Tensor | None) -> Tensor:
+        """The loss of logits and labels."""
+        raise NotImplementedError
+
+    def pooled(self, outputs: ModelOutput, input_ids: Tensor | None, attention_mask: Any) -> Tensor:
+        """The state [B, C] of each row, as `classifier_pooling` says.
+
+        Without a mask, `last` is the last token that is not `pad_token_id`.
+        """
+        if self.uses_pooler:
+            return outputs.pooler_output
+        pooling, pad_token_id = self.config.classifier_pooling, self.config.pad_token_id
+        if pooling == "last" and attention_mask is None and input_ids is not None and pad_token_id is not None:
+            attention_mask = input_ids != pad_token_id
+        return pool(outputs.last_hidden_state, attention_mask, pooling)
+
+    def prepare(self, states: Tensor) -> Tensor:
+        """What the last projection reads, of states [..., C]."""
+        return self.dropout(states if self.transform is None else self.transform(states))
 
 
-class LacunaForTokenClassification(LacunaPreTrainedModel):
-    """A class for each token."""
+class LacunaForNextSentencePrediction(LacunaTaskModel):
+    """Does the second segment continue the first? Labels [B]: 0 when it does, 1 when it does not."""
+
+    output_class = NextSentencePredictorOutput
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
-        self.model = LacunaModel(config, add_pooling_layer=False)
-        self.transform = LacunaPredictionHead(config) if config.classifier_transform == "norm" else None
-        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.model = LacunaModel(config)
+        self.sentence_head = LacunaSentenceHead(config)
+        self.post_init()
+
+    def make_logits(self, outputs: ModelOutput, **inputs: Any) -> Tensor:
+        segments = find_segments(inputs["input_ids"], inputs["token_type_ids"], sep_token_id=self.config.sep_token_id)
+        return self.sentence_head(outputs, inputs["attention_mask"], segments)
+
+    def make_loss(self, logits: Tensor, labels: Tensor, num_items: int | Tensor | None) -> Tensor:
+        return relation_loss(logits, labels, num_items=num_items)
+
+
+class LacunaForSequenceClassification(LacunaTaskModel):
+    """One class, several labels or numbers for each row; for labels see `classification_loss`.
+
+    Rows are read by the state that `config.classifier_pooling` picks. An encoder-decoder reads a row with both of its
+    sides, and the state is the decoder's.
+    """
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__(config)
+        self.build(config)
+        self.classifier = LacunaClassifier(config.hidden_size, config.num_labels, bias=config.classifier_bias)
+        self.output_class = Seq2SeqSequenceClassifierOutput if config.is_encoder_decoder else SequenceClassifierOutput
+        self.post_init()
+
+    def make_logits(self, outputs: ModelOutput, **inputs: Any) -> Tensor:
+        side = "" if inputs.get("decoder_input_ids") is None else "decoder_"  # whose states they are
+        pooled = self.pooled(outputs, inputs[f"{side}input_ids"], inputs.get(f"{side}attention_mask"))
+        return self.classifier(self.prepare(pooled))
+
+    def make_loss(self, logits: Tensor, labels: Tensor, num_items: int | Tensor | None) -> Tensor:
+        return classification_loss(logits, labels, config=self.config, num_items=num_items)
+
+
+class LacunaForTokenClassification(LacunaTaskModel):
+    """A class for each token: labels [B, T] with -100 for tokens that do not count."""
+
+    output_class = TokenClassifierOutput
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__(config)
+        self.build(config, per_token=True)
         self.classifier = LacunaClassifier(config.hidden_size, config.num_labels)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: int | Tensor | None = None,
-        **kwargs: Any,
-    ) -> TokenClassifierOutput:
-        """Classify every token.
+    def make_logits(self, outputs: ModelOutput, **inputs: Any) -> Tensor:
+        return self.classifier(self.prepare(outputs.last_hidden_state))
 
-        Args:
-            labels: [B, T] class numbers, -100 for tokens that do not count.
-            num_items_in_batch: number of tokens that count in the whole batch, over all parts of it.
-        """
-        kwargs.setdefault("use_cache", False)
-        outputs = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        hidden_states = outputs.last_hidden_state
-
-        hidden_states = hidden_states if self.transform is None else self.transform(hidden_states)
-        logits = self.classifier(self.dropout(hidden_states))
-
-        loss = None
-        if labels is not None:
-            loss = cross_entropy(logits, labels, num_items=num_items_in_batch, field="num_labels")
-
-        return TokenClassifierOutput(loss=loss, logits=logits, **carry(outputs))
+    def make_loss(self, logits: Tensor, labels: Tensor, num_items: int | Tensor | None) -> Tensor:
+        return cross_entropy(logits, labels, num_items=num_items, field="num_labels")
 
 
-class LacunaForQuestionAnswering(LacunaPreTrainedModel):
+class LacunaForQuestionAnswering(LacunaTaskModel):
     """Start and end of the answer to a question, as a span of the text that follows it."""
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
-        has_head = config.classifier_transform == "norm"
-        self.model = LacunaModel(config, add_pooling_layer=False)
-        self.transform = LacunaPredictionHead(config) if has_head else None
-        self.dropout = nn.Dropout(classifier_dropout(config) if has_head else 0.0)
+        self.build(config, per_token=True)
+        if self.transform is None:
+            self.dropout.p = 0.0
         self.qa_outputs = LacunaClassifier(config.hidden_size, 2)
         self.post_init()
 
@@ -1410,43 +1242,32 @@ class LacunaForQuestionAnswering(LacunaPreTrainedModel):
 
         Args:
             start_positions, end_positions: [B], token numbers; those outside the row are ignored.
-            num_items_in_batch: number of rows in the whole batch, over all parts of it.
         """
-        kwargs.setdefault("use_cache", False)
+        kwargs = {"use_cache": False, **kwargs}
         outputs = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds=inputs_embeds, **kwargs
         )
-        hidden_states = outputs.last_hidden_state
-
-        hidden_states = hidden_states if self.transform is None else self.transform(hidden_states)
-        start_logits, end_logits = self.qa_outputs(self.dropout(hidden_states)).unbind(-1)
-
+        start_logits, end_logits = self.qa_outputs(self.prepare(outputs.last_hidden_state)).unbind(-1)
         loss = None
         if (start_positions is None) != (end_positions is None):
             raise ValueError("give both start_positions and end_positions, or neither")
         if start_positions is not None and end_positions is not None:
             loss = span_loss(start_logits, end_logits, start_positions, end_positions, num_items=num_items_in_batch)
-
-        output_class = (
-            Seq2SeqQuestionAnsweringModelOutput if self.config.is_encoder_decoder else QuestionAnsweringModelOutput
-        )
-        return output_class(loss=loss, start_logits=start_logits, end_logits=end_logits, **carry(outputs))
+        both = self.config.is_encoder_decoder
+        kind = Seq2SeqQuestionAnsweringModelOutput if both else QuestionAnsweringModelOutput
+        return kind(loss=loss, start_logits=start_logits, end_logits=end_logits, **carry(outputs))
 
 
-class LacunaForMultipleChoice(LacunaPreTrainedModel):
-    """Which of several texts goes with the question? Each is scored in a row of its own."""
+class LacunaForMultipleChoice(LacunaTaskModel):
+    """Which of several texts goes with the question? Each is scored in a row of its own.
+
+    All inputs have one more dimension than elsewhere: [B, choices, T]. Logits are [B, choices], and labels [B] are the
+    numbers of the right choices.
+    """
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
-        self.uses_pooler = config.pooler and config.classifier_pooling == "first"
-        self.model = LacunaModel(config, add_pooling_layer=self.uses_pooler)
-        self.transform = None if self.uses_pooler else build_classifier_transform(config)
-        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.build(config)
         self.score = LacunaClassifier(config.hidden_size, 1)
         self.post_init()
 
@@ -1462,64 +1283,23 @@ class LacunaForMultipleChoice(LacunaPreTrainedModel):
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
     ) -> MultipleChoiceModelOutput:
-        """Score every choice; all inputs have one more dimension than elsewhere, the choices: [B, choices, T].
-
-        Args:
-            labels: [B], number of the right choice.
-            num_items_in_batch: number of questions in the whole batch, over all parts of it.
-
-        Returns:
-            Logits [B, choices].
-        """
+        """Score every choice."""
         given, dimensions = (input_ids, 3) if inputs_embeds is None else (inputs_embeds, 4)
         if given is None or given.dim() != dimensions:
             shape = None if given is None else tuple(given.shape)
             raise ValueError(f"the input has the shape {shape}, and (questions, choices, tokens) is needed")
-        kwargs.setdefault("use_cache", False)
-        per_choice = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-        }
-        rows = {name: value if value is None else value.flatten(0, 1) for name, value in per_choice.items()}
-        outputs = self.model(**rows, **kwargs)
-        if self.uses_pooler:
-            pooled = outputs.pooler_output
-        else:
-            pooled = pool(
-                outputs.last_hidden_state,
-                config=self.config,
-                input_ids=rows["input_ids"],
-                attention_mask=rows["attention_mask"],
-            )
-
-        pooled = pooled if self.transform is None else self.transform(pooled)
-        logits = self.score(self.dropout(pooled)).view(given.shape[:2])
-
+        ids, mask, segments, positions, states = (
+            value if value is None else value.flatten(0, 1)
+            for value in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        )
+        kwargs = {"use_cache": False, **kwargs}
+        outputs = self.model(ids, mask, segments, positions, inputs_embeds=states, **kwargs)
+        logits = self.score(self.prepare(self.pooled(outputs, ids, mask))).view(given.shape[:2])
         loss = None
         if labels is not None:
             loss = cross_entropy(logits, labels, num_items=num_items_in_batch, field="number of choices")
-
         return MultipleChoiceModelOutput(loss=loss, logits=logits, **carry(outputs))
 
 
 # The heads that generate; all others say so and name the one to load.
 GENERATIVE = ("LacunaForCausalLM", "LacunaForConditionalGeneration")
-
-__all__ = [
-    "CheckpointError",
-    "LacunaForCausalLM",
-    "LacunaForConditionalGeneration",
-    "LacunaForMaskedLM",
-    "LacunaForMultipleChoice",
-    "LacunaForNextSentencePrediction",
-    "LacunaForPreTraining",
-    "LacunaForPreTrainingOutput",
-    "LacunaForQuestionAnswering",
-    "LacunaForSequenceClassification",
-    "LacunaForTokenClassification",
-    "LacunaModel",
-    "LacunaPreTrainedModel",
-]

@@ -1,8 +1,7 @@
 """Questions about texts, answered by a piece of the text: `pipeline("question-answering", model=FOLDER)`.
 
-transformers has had no such pipeline since version 5. This file travels beside the weights and is named in
-config.json, so that `pipeline(task="question-answering", model=FOLDER, trust_remote_code=True)` finds it, on a machine
-that has nothing but transformers. It works with any model for question answering, not only with Lacuna's.
+transformers has had no such pipeline since version 5. This file travels beside the weights of any model for question
+answering and is named in its config.json, so that `trust_remote_code=True` finds it where nothing else is installed.
 """
 
 import json
@@ -33,11 +32,7 @@ MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 
 
 def add_question_pipeline(folder: str | os.PathLike[str]) -> None:
-    """Put this file into the folder of a model, and name it in its config.json.
-
-    Raises:
-        FileNotFoundError: the folder has no config.json.
-    """
+    """Put this file into the folder of a model, and name it in its config.json, which must be there."""
     source, config = Path(__file__), Path(folder, "config.json")
     content = json.loads(config.read_text(encoding="utf-8"))
     if source.resolve() != Path(folder, source.name).resolve():
@@ -77,11 +72,11 @@ def best_spans(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The best spans of each row: every span is scored by the sum of the logits of its ends.
 
+    `best_spans` of tasks/spans.py is the same, which cannot travel.
+
     Args:
-        start, end: logits [B, T].
-        allowed: bool [B, T], tokens at which a span may begin and end.
-        max_answer_length: most tokens of a span.
-        count: how many spans to return.
+        start, end, allowed: logits [B, T], and bool [B, T], tokens at which a span may begin and end.
+        max_answer_length, count: most tokens of a span; how many spans to return.
 
     Returns:
         Scores, first and last tokens [B, at most count], best first; a score is -inf where a row has fewer spans. And
@@ -130,15 +125,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     default_input_names = "question,context"
 
     def __init__(self, model: Any, tokenizer: Any = None, **kwargs: Any) -> None:
-        """
-        Args:
-            model: a model with start and end logits.
-            tokenizer: a fast tokenizer, which maps tokens to characters.
-            kwargs: options as above, and what every pipeline takes.
-
-        Raises:
-            ValueError: the tokenizer is not a fast one.
-        """
+        """A pipeline of a model with start and end logits and a fast tokenizer; a slow one is a `ValueError`."""
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError("answers are pieces of the text, which only a fast tokenizer (tokenizer.json) can find")
         settings = read_settings(model)
@@ -157,11 +144,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         doc_stride: int | None = None,
         max_answer_len: int | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Options by who takes them: `preprocess`, `_forward`, `postprocess`.
-
-        Raises:
-            ValueError: a length or a count below 1.
-        """
+        """Options by who takes them: `preprocess`, `_forward`, `postprocess`. None is below 1 (`ValueError`)."""
         cut = {"max_length": max_length or max_seq_len, "stride": doc_stride if stride is None else stride}
         found = {"max_answer_length": max_answer_length or max_answer_len, "top_k": top_k}
         chosen = {"handle_impossible_answer": handle_impossible_answer, "threshold": threshold, "top_k": top_k}
@@ -171,16 +154,12 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         return tuple({k: v for k, v in part.items() if v is not None} for part in (cut, found, chosen))  # type: ignore[return-value]
 
     def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **kwargs: Any) -> Any:
-        """Answer one question, or several.
+        """Answer one question with a dictionary (with `top_k` above 1, several), a list of questions with a list.
 
         Args:
-            inputs: {"question": ..., "context": ...}, or a list or an iterator of such.
+            inputs: {"question": ..., "context": ...}, or a list or an iterator of such, which is read as it is needed.
             question, context: the same apart: two texts, or two lists of them, or questions about one context.
             kwargs: options as above, `batch_size` and `num_workers`.
-
-        Returns:
-            For one question a dictionary (a list of them with `top_k` above 1), for a list of questions a list; for an
-            iterator an iterator, which reads as it is read.
 
         Raises:
             ValueError: a question or a context is missing or has nothing but blanks.
@@ -223,11 +202,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             }
 
     def _lengths(self, max_length: int | None, stride: int | None) -> tuple[int, int, int]:
-        """Tokens of a window, of what two windows share, and of the longest question.
-
-        Raises:
-            ValueError: they leave no room for a question.
-        """
+        """Tokens of a window, of what two windows share, and of the longest question; no room is a `ValueError`."""
         limits = [getattr(self.model.config, "max_position_embeddings", None), self.tokenizer.model_max_length]
         length = max_length or min([self.settings["max_length"], *(limit for limit in limits if limit)])
         stride = stride or (self.settings["stride"] if max_length is None else None) or length // 3
@@ -246,11 +221,8 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     # From windows to spans
 
     def _forward(self, inputs: dict[str, Any], max_answer_length: int | None = None, top_k: int = 1) -> dict[str, Any]:
-        """Of each window the best spans: their scores and characters, each [B, spans]; and the scores of "not here"
-        and of all other spans together.
-
-        A window says at its first token how much it believes that the answer is elsewhere.
-        """
+        """Of each window the best spans: scores and characters, each [B, spans]; and the scores of "not here", which
+        stands at the first token, and of all other spans together."""
         model_inputs = {name: inputs[name] for name in MODEL_INPUTS if name in inputs}
         output = self.model(**model_inputs)
         null = inputs["attention_mask"].argmax(dim=1)[:, None]  # not 0 where padding stands on the left
@@ -328,11 +300,7 @@ def _paired(question: Any, context: Any) -> Any:
 
 
 def _checked(example: Mapping[str, str]) -> tuple[str, str]:
-    """Question and context of an example.
-
-    Raises:
-        ValueError: one is missing, is no text or has nothing but blanks.
-    """
+    """Question and context of an example; one that is missing or blank is a `ValueError`."""
     for name in ("question", "context"):
         value = example.get(name) if isinstance(example, Mapping) else None
         if not isinstance(value, str) or not value.strip():
@@ -355,6 +323,3 @@ def _log_sum(values: list[float]) -> float:
 
 def _answer(context: str, start: int, end: int, log_probability: float) -> dict[str, Any]:
     return {"score": math.exp(log_probability), "start": start, "end": end, "answer": context[start:end]}
-
-
-__all__ = ["QUESTION_PIPELINE", "QuestionAnsweringPipeline", "add_question_pipeline", "best_spans", "read_settings"]

@@ -3,6 +3,10 @@
 To add an objective, write a file with a class like those here and put it into `OBJECTIVES` and the option's choices.
 """
 
+from typing import Any
+
+import numpy as np
+
 from .arguments import ObjectiveArguments
 from .base import TokenPrediction
 from .clm import CausalLanguageModelling
@@ -26,6 +30,34 @@ OBJECTIVES: dict[str, type[TokenPrediction]] = {
     )
 }
 
+
+def make_works(
+    arguments: ObjectiveArguments,
+    *,
+    store: Any,
+    tokenizer: Any,
+    byte_lengths: np.ndarray,
+    token_edges: np.ndarray,
+    seed: int,
+) -> list[tuple[float, TokenPrediction]]:
+    """The objective at each row length of the options, with the share of the run from which on it is learned."""
+    return [
+        (
+            at,
+            OBJECTIVES[arguments.objective](
+                store=store,
+                tokens=SpecialTokens.of(tokenizer),
+                byte_lengths=byte_lengths,
+                token_edges=token_edges,
+                seed=seed,
+                arguments=arguments,
+                sequence_length=length,
+            ),
+        )
+        for at, length in arguments.stages
+    ]
+
+
 __all__ = [
     "IGNORED",
     "OBJECTIVES",
@@ -38,6 +70,7 @@ __all__ = [
     "ObjectiveArguments",
     "SpecialTokens",
     "TokenPrediction",
+    "make_works",
     "random_stream",
     "show_examples",
     "split_documents",

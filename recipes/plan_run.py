@@ -11,11 +11,9 @@ of rows is part of the answer; weights are only described. docs/planning.md says
 """
 
 import torch
-from pretrain import build_model, prepare_text
 
-from lacuna import corpus, tokenization, training
+from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
-from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens
 from lacuna.training.planning import PlanArguments, plan_run
 
 
@@ -26,26 +24,43 @@ def main() -> None:
             PlanArguments,
             training.NewModelArguments,
             corpus.CorpusArguments,
-            ObjectiveArguments,
+            objectives.ObjectiveArguments,
             training.TrainingArguments,
         ),
         description=__doc__,
     )
     goal.check_used()
     training.use_all_cores()
-    tokenizer, store = prepare_text(data, model_arguments, num_sentinels=goal.num_sentinels)
-    parts = {
-        "store": store,
-        "tokens": SpecialTokens.of(tokenizer),
-        "byte_lengths": tokenization.token_byte_lengths(tokenizer),
-        "token_edges": tokenization.token_edges(tokenizer),
-        "seed": arguments.seed,
-        "arguments": goal,
-    }
-    works = [(at, OBJECTIVES[goal.objective](**parts, sequence_length=length)) for at, length in goal.stages]
+    tokenizer, store = corpus.prepare_corpus(
+        data,
+        tokenizer_for=lambda text: tokenization.load_or_train(
+            text,
+            tokenizer=data.tokenizer,
+            model=model_arguments.model,
+            vocab_size=model_arguments.vocab_size,
+            num_sentinels=goal.num_sentinels,
+            trust_remote_code=model_arguments.trust_remote_code,
+        ),
+        fingerprint_of=tokenization.tokenizer_fingerprint,
+    )
+    works = objectives.make_works(
+        goal,
+        store=store,
+        tokenizer=tokenizer,
+        byte_lengths=tokenization.token_byte_lengths(tokenizer),
+        token_edges=tokenization.token_edges(tokenizer),
+        seed=arguments.seed,
+    )
     # A model of --model is loaded whole; a new one is its shapes only, so that any size can be planned anywhere.
     with torch.device("cpu" if model_arguments.model else "meta"):
-        model = build_model(model_arguments, works[-1][1], tokenizer, max(goal.lengths), arguments.seed)
+        model = training.starting_model(
+            model_arguments,
+            modeling=modeling,
+            objective=works[-1][1],
+            tokenizer=tokenizer,
+            length=max(goal.lengths),
+            seed=arguments.seed,
+        )
     plan = plan_run(model=model, works=works, arguments=arguments, wanted=wanted)
     print(f"{type(model).__name__}, --objective {goal.objective}; text: {store.summary()}\n\n{plan}")
 

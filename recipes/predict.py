@@ -20,54 +20,59 @@ from tqdm import tqdm
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
-from lacuna.common.errors import BadRecord, InputError, StorageError
+from lacuna.common.errors import BadRecord, InputError
 from lacuna.corpus import Record, read_labelled, read_records
-from lacuna.corpus.formats import kind_of
-from lacuna.corpus.labelled import TAGGED_KINDS
-from lacuna.corpus.sources import RECORD_KINDS
-from lacuna.corpus.streams import decode, open_stream, read_lines, shown
+from lacuna.corpus.read.formats import kind_of
+from lacuna.corpus.read.labelled import TAGGED_KINDS
+from lacuna.corpus.read.sources import RECORD_KINDS
+from lacuna.corpus.read.streams import decode, open_stream, read_lines, shown
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
 from lacuna.tasks import PredictionArguments
-from lacuna.tasks.answers import WRITERS, write_answers
-from lacuna.tasks.inference import check_output, check_rows, open_predictor, predict
+from lacuna.tasks.inference import check_output, open_predictor
+from lacuna.tasks.predictor import check_rows, predict
+from lacuna.tasks.rows import write_rows
 from lacuna.training import use_all_cores
 
 BAR_AFTER = 5  # seconds
 
 
 def read(name: str) -> Iterator[Record]:
-    """Rows of a file, one at a time; of .txt its lines, blank ones at the end left out. What has labels (sentences in
-    columns, folders saved by `datasets`, the Hub) is read as for training."""
+    """Rows of a file, one at a time; of .txt its lines. What has labels (sentences in columns, folders saved by
+    `datasets`, the Hub) is read as for training."""
     path = Path(name).expanduser()
     if path.is_file() and kind_of(path) not in (*TAGGED_KINDS, *RECORD_KINDS):
         raise InputError(
             f"--input {shown(path)} has the ending {path.suffix!r}; rows are read from {', '.join(RECORD_KINDS)}, "
             "texts, one a line, from .txt, each also with .gz or .zst: rename or convert it"
         )
-    if not path.is_file() or kind_of(path) not in (".txt", *RECORD_KINDS):
-        yield from read_labelled(name)
-    elif kind_of(path) != ".txt":
+    if path.is_file() and kind_of(path) == ".txt":
+        yield from read_texts(path)
+    elif path.is_file() and kind_of(path) in RECORD_KINDS:
         yield from read_records(path)
     else:
-        waiting: list[Record] = []
-        with open_stream(path) as stream:
-            for line in read_lines(stream):
-                if isinstance(line, BadRecord):
-                    raise line
-                text = decode(line, path).rstrip("\r\n")
-                waiting.append(Record({"text": text}, str(path), line.number, line.offset))
-                if text.strip() and len(waiting) > 1:
-                    number = waiting[0].line
-                    raise InputError(f"{shown(path)}:{number}: line {number} is empty: remove it or write its text")
-                if text.strip():
-                    yield from waiting
-                    waiting = []
+        yield from read_labelled(name)
+
+
+def read_texts(path: Path) -> Iterator[Record]:
+    """Lines of a file; an empty one is refused, but for those at the end."""
+    empty = 0
+    with open_stream(path) as stream:
+        for line in read_lines(stream):
+            if isinstance(line, BadRecord):
+                raise line
+            text = decode(line, path).rstrip("\r\n")
+            if not text.strip():
+                empty = empty or line.number
+            elif empty:
+                raise InputError(f"{shown(path)}:{empty}: line {empty} is empty: remove it or write its text")
+            else:
+                yield Record({"text": text}, str(path), line.number, line.offset)
 
 
 def main() -> None:
     """Parse, check, answer."""
     (arguments,) = parse_arguments((PredictionArguments,), description=__doc__)
-    path, source = check_output(arguments, endings=WRITERS), arguments.input
+    path, source = check_output(arguments), arguments.input
     next(read(source), None)  # what cannot be read is said before a model is loaded for it
     use_all_cores()
     transformers.logging.set_verbosity_error()
@@ -81,10 +86,7 @@ def main() -> None:
                 yield row
                 bar.update()
 
-    try:
-        written = write_answers(rows=answers(), path=path)
-    except OSError as error:
-        raise StorageError(f"--output {path} cannot be written: {error.strerror or error}") from error
+    written = write_rows(rows=answers(), path=path)
     print(f"{written:,} rows with their answers are in {path}")
 
 

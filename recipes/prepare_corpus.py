@@ -12,7 +12,7 @@ import time
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import StoreArguments, open_text, prepare_store
-from lacuna.corpus.streams import shown
+from lacuna.corpus.read.streams import shown
 from lacuna.tokenization import load_tokenizer, tokenizer_fingerprint
 
 

@@ -8,74 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.columns import CLASSIFICATION
 from lacuna.tasks.features import model_inputs, pad_inputs, tokenizer_inputs
 from lacuna.tasks.heads import Head, Number, SeveralLabels, SingleLabel
 from lacuna.tasks.labels import MULTI, NUMBER, SINGLE, problem_type_of
-from lacuna.tasks.rows import Row, as_rows, columns_of, some_of
+from lacuna.tasks.rows import Row, as_rows, some_of
 from lacuna.tasks.tables import Matrix, Points, Table
 from lacuna.tasks.task import Inputs, Task
 
-# Names that public data sets give their columns, best guess first; a second text only counts beside its first.
-LABEL_COLUMNS = ("label", "labels", "target", "class", "category", "sentiment", "gold_label", "y", "score", "rating")
-PAIR_COLUMNS = {
-    "sentence1": "sentence2",
-    "text1": "text2",
-    "text_a": "text_b",
-    "premise": "hypothesis",
-    "question1": "question2",
-    "question": "sentence",
-    "text": "text_pair",
-}
-TEXT_COLUMNS = (
-    "text", "sentence", "sentence1", "premise", "question1", "text1", "text_a", "content", "review", "document",
-    "body", "comment", "tweet", "message", "question", "title",
-)  # fmt: skip
 HEADS: dict[str, Callable[..., Head]] = {SINGLE: SingleLabel, MULTI: SeveralLabels, NUMBER: Number}
 _SPOKEN = {SINGLE: "one label a row", MULTI: "several labels a row", NUMBER: "a number a row"}
 _TOKENIZE_AT_ONCE = 1000
-
-
-def guess_columns(
-    rows: Sequence[Row], *, text: str | None = None, pair: str | None = None, label: str | None = None
-) -> tuple[str, str | None, str]:
-    """The columns of the text, its second text (or None) and the label; those not given are guessed.
-
-    A guess goes by name, then by content: the longest text is the text, the one column left is the label. A second
-    text is guessed only where the first is.
-
-    Raises:
-        InputError: a given column is not there, or nothing looks like a text or a label.
-    """
-    columns, sample = columns_of(rows), rows[:200]
-    for option, given in (("--text_column", text), ("--text_pair_column", pair), ("--label_column", label)):
-        if given is not None:
-            rows[0].value(given, option=option)
-    if label is None:
-        label = next((name for name in LABEL_COLUMNS if name in columns and name not in (text, pair)), None)
-    if text is None:
-        texts = [
-            column
-            for column in columns
-            if column not in (pair, label) and all(isinstance(row.fields.get(column), str) for row in sample)
-        ]
-        if not texts:
-            raise InputError(
-                f"{rows[0].where}: no column of {rows[0].shown(columns)} holds text: name one with --text_column"
-            )
-        named = [name for name in PAIR_COLUMNS if name in texts and PAIR_COLUMNS[name] in texts]
-        named += [name for name in TEXT_COLUMNS if name in texts]
-        longest = max(texts, key=lambda column: sum(len(row.fields[column]) for row in sample))
-        text = named[0] if named else longest
-        if pair is None and PAIR_COLUMNS.get(text) in texts:
-            pair = PAIR_COLUMNS[text]
-    if label is None:
-        others = [column for column in columns if column not in (text, pair)]
-        if len(others) != 1:
-            raise InputError(
-                f"{rows[0].where}: which column of {rows[0].shown(columns)} is the label? Name it with --label_column"
-            )
-        label = others[0]
-    return text, pair, label
 
 
 def stratified_split(*, labels: Sequence[int], fraction: float, seed: int) -> tuple[list[int], list[int]]:
@@ -167,7 +110,7 @@ class Classification(Task):
         train, held_out = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
         if not train:
             raise InputError("there are no training rows: name a file that has some with --train_file")
-        self.text_column, self.text_pair_column, self.label_column = guess_columns(
+        self.text_column, self.text_pair_column, self.label_column = CLASSIFICATION.find(
             train, text=text_column, pair=text_pair_column, label=label_column
         )
         self._note_columns(guessed=text_column is None or label_column is None)

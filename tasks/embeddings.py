@@ -22,8 +22,8 @@ from lacuna.common.errors import InputError
 from lacuna.tasks.encoders import KeepBest, Log, num_evaluations, seconds_of
 from lacuna.tasks.local_metric import optional_module
 from lacuna.tasks.metrics import correlation_metrics
+from lacuna.tasks.pairs import KINDS, PAIRS, SCORED, TRIPLES, guess_columns, kind_of, read_together
 from lacuna.tasks.rows import as_rows
-from lacuna.tasks.similar import KINDS, PAIRS, SCORED, TRIPLES, guess_columns, kind_of, read_together
 from lacuna.tasks.splits import split_groups
 from lacuna.tasks.tables import Matrix, Points, Table
 from lacuna.tasks.task import Inputs, Task

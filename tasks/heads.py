@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,83 +19,8 @@ from lacuna.tasks.tables import Matrix, Points, Table
 Record = dict[str, Any]
 
 
-class Head(Protocol):
-    """Everything in which the three kinds of labels differ. `target` is what a row has in its place."""
-
-    problem_type: str
-    metric: str
-    mistakes_heading: str
-    probability_note: str
-    names: list[str]
-    """Of the outputs, in order."""
-    notes: list[str]
-
-    def target(self, row: Row) -> Any:
-        """The target of a row; raises InputError where it has none."""
-        ...
-
-    def stratum(self, target: Any) -> int:
-        """Rows of one stratum are held out in the same share."""
-        ...
-
-    def tensor(self, targets: Sequence[Any]) -> Tensor:
-        """Targets of a batch."""
-        ...
-
-    def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
-        """The loss of each example [batch], in nats or squares; `weighted` by --class_weights."""
-        ...
-
-    def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """What of each example [batch] is shown in the course of training."""
-        ...
-
-    def records(self, logits: Tensor) -> list[Record]:
-        """What is predicted for each example."""
-        ...
-
-    def scores(self, records: Sequence[Record]) -> dict[str, float]:
-        """Metrics."""
-        ...
-
-    def baseline(self, train: Sequence[Any], held_out: Sequence[Any]) -> dict[str, float]:
-        """The loss and metrics of the best guess that knows the training targets and no text."""
-        ...
-
-    def readable(self, record: Record) -> Record:
-        """Gold and prediction in the data's own terms."""
-        ...
-
-    def tables(self, records: Sequence[Record]) -> dict[str, Matrix | Table | Points]:
-        """What the report shows."""
-        ...
-
-    def balance(self, targets: Sequence[Any]) -> dict[str, int]:
-        """Rows of each label."""
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """What must be known to read the outputs."""
-        ...
-
-
-def _best(guesses: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: max(guess[name] for guess in guesses) for name in guesses[0]}
-
-
-def _by_label(names: Sequence[str], right: np.ndarray, guessed: np.ndarray, gold: np.ndarray) -> list[list[object]]:
-    """Rows of a table from counts of each label: both, predicted, and in the data."""
-    rows: list[list[object]] = []
-    for name, both, said, there in zip(names, right.tolist(), guessed.tolist(), gold.tolist(), strict=True):
-        rows.append([name, both / max(said, 1), both / max(there, 1), 2 * both / max(said + there, 1), int(there)])
-    return rows
-
-
-_COLUMNS = ("label", "precision", "recall", "f1", "examples")
-
-
-class SingleLabel:
-    """One label a row: softmax over the outputs.
+class Head:
+    """Everything in which the three kinds of labels differ. `target` is what a row has in its place.
 
     Args:
         rows: training rows.
@@ -104,21 +29,114 @@ class SingleLabel:
         balanced: whether a rare label weighs more in training.
     """
 
-    problem_type, metric = labels.SINGLE, "accuracy"
+    problem_type: str
+    metric: str
     mistakes_heading = "The {count} most confident mistakes"
-    probability_note = "The probability is that of the predicted label."
+    probability_note: str
+    names: list[str]
+    """Of the outputs, in order."""
+    weights: Tensor
+    """Of the labels in training."""
 
     def __init__(self, *, rows: Sequence[Row], column: str, given: Sequence[str] | None, balanced: bool) -> None:
         self.column = column
-        found = [labels.label_name(row, column) for row in rows]
-        self.names, self._number_of, note = labels.name_labels(found=set(found), given=given, rows=rows, column=column)
-        self.notes = [*([note] if note else []), *labels.note_alike(found)]
-        numbers = [self.target(row) for row in rows]
-        weights = labels.balanced_weights(Counter(numbers), len(self.names)) if balanced else [1.0] * len(self.names)
-        self._weights = torch.tensor(weights)
+        self.notes: list[str] = []
+        self.learn_names(rows, given)
+        targets = [self.target(row) for row in rows]
+        self.learn_targets(rows, targets, balanced=balanced)
+
+    def learn_names(self, rows: Sequence[Row], given: Sequence[str] | None) -> None:
+        """Set what `target` needs."""
+        raise NotImplementedError
+
+    def learn_targets(self, rows: Sequence[Row], targets: Sequence[Any], *, balanced: bool) -> None:
+        """Set what is known by the targets of all training rows."""
+        raise NotImplementedError
+
+    def _name_labels(self, found: set[str], rows: Sequence[Row], given: Sequence[str] | None) -> None:
+        named = labels.name_labels(found=found, given=given, rows=rows, column=self.column)
+        self.names, self._number_of, note = named
+        self.notes += [*([note] if note else []), *labels.note_alike(found)]
+
+    def _weigh(self, weights: Sequence[float], what: str) -> None:
+        self.weights = torch.tensor(weights)
+        shown = some_of([f"{name} {weight:.3g}" for name, weight in zip(self.names, weights, strict=True)])
+        self.notes.append(f"weights of {what}: {shown}")
+
+    def target(self, row: Row) -> Any:
+        """The target of a row; raises InputError where it has none."""
+        raise NotImplementedError
+
+    def stratum(self, target: Any) -> int:
+        """Rows of one stratum are held out in the same share."""
+        return 0
+
+    def tensor(self, targets: Sequence[Any]) -> Tensor:
+        """Targets of a batch."""
+        return torch.tensor(targets)
+
+    def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
+        """The loss of each example [batch], in nats or squares; `weighted` by --class_weights."""
+        raise NotImplementedError
+
+    def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """What of each example [batch] is shown in the course of training."""
+        raise NotImplementedError
+
+    def records(self, logits: Tensor) -> list[Record]:
+        """What is predicted for each example."""
+        raise NotImplementedError
+
+    def metrics(self, predictions: Sequence[Any], references: Sequence[Any]) -> dict[str, float]:
+        """Metrics of predicted targets."""
+        raise NotImplementedError
+
+    def scores(self, records: Sequence[Record]) -> dict[str, float]:
+        """Metrics of records."""
+        return self.metrics([record["prediction"] for record in records], [record["label"] for record in records])
+
+    def baseline(self, train: Sequence[Any], held_out: Sequence[Any]) -> dict[str, float]:
+        """The loss and metrics of the best guess that knows the training targets and no text."""
+        raise NotImplementedError
+
+    def readable(self, record: Record) -> Record:
+        """Gold and prediction in the data's own terms."""
+        raise NotImplementedError
+
+    def tables(self, records: Sequence[Record]) -> dict[str, Matrix | Table | Points]:
+        """What the report shows."""
+        raise NotImplementedError
+
+    def balance(self, targets: Sequence[Any]) -> dict[str, int]:
+        """Rows of each label."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        """What must be known to read the outputs."""
+        return {"label_names": self.names}
+
+
+def _by_label(names: Sequence[str], right: np.ndarray, guessed: np.ndarray, gold: np.ndarray, **options: Any) -> Table:
+    """Scores from counts of each label: both, predicted, and in the data."""
+    rows: list[list[object]] = []
+    for name, both, said, there in zip(names, right.tolist(), guessed.tolist(), gold.tolist(), strict=True):
+        rows.append([name, both / max(said, 1), both / max(there, 1), 2 * both / max(said + there, 1), int(there)])
+    return Table(("label", "precision", "recall", "f1", "examples"), rows, **options)
+
+
+class SingleLabel(Head):
+    """One label a row: softmax over the outputs."""
+
+    problem_type, metric = labels.SINGLE, "accuracy"
+    probability_note = "The probability is that of the predicted label."
+
+    def learn_names(self, rows: Sequence[Row], given: Sequence[str] | None) -> None:
+        self._name_labels({labels.label_name(row, self.column) for row in rows}, rows, given)
+
+    def learn_targets(self, rows: Sequence[Row], targets: Sequence[int], *, balanced: bool) -> None:
+        self.weights = torch.ones(len(self.names))
         if balanced:
-            shown = some_of([f"{name} {weight:.3g}" for name, weight in zip(self.names, weights, strict=True)])
-            self.notes.append(f"weights of the labels in training: {shown}")
+            self._weigh(labels.balanced_weights(Counter(targets), len(self.names)), "the labels in training")
 
     def target(self, row: Row) -> int:
         name = labels.label_name(row, self.column)
@@ -128,38 +146,26 @@ class SingleLabel:
     def stratum(self, target: int) -> int:
         return target
 
-    def tensor(self, targets: Sequence[int]) -> Tensor:
-        return torch.tensor(targets, dtype=torch.long)
-
     def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
-        weight = self._weights.to(logits.device) if weighted else None
+        weight = self.weights.to(logits.device) if weighted else None
         return F.cross_entropy(logits, targets, weight=weight, reduction="none")
 
     def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         return {"accuracy": logits.argmax(dim=-1) == targets}
 
     def records(self, logits: Tensor) -> list[Record]:
-        probabilities, predictions = logits.softmax(dim=-1).max(dim=-1)
-        return [
-            {"prediction": prediction, "probability": probability}
-            for prediction, probability in zip(predictions.tolist(), probabilities.tolist(), strict=True)
-        ]
+        sure, best = (values.tolist() for values in logits.softmax(dim=-1).max(dim=-1))
+        return [{"prediction": label, "probability": chance} for label, chance in zip(best, sure, strict=True)]
 
-    def scores(self, records: Sequence[Record]) -> dict[str, float]:
-        return classification_metrics(
-            predictions=[record["prediction"] for record in records],
-            references=[record["label"] for record in records],
-        )
+    def metrics(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
+        return classification_metrics(predictions=predictions, references=references)
 
     def baseline(self, train: Sequence[int], held_out: Sequence[int]) -> dict[str, float]:
         """Always the most frequent training label; its loss: always the training frequencies (plus 1)."""
         counts = np.bincount(train, minlength=len(self.names))
         log_frequency = np.log((counts + 1) / (counts + 1).sum())
         guesses = [int(counts.argmax())] * len(held_out)
-        return {
-            "loss": float(-log_frequency[list(held_out)].mean()),
-            **classification_metrics(predictions=guesses, references=held_out),
-        }
+        return {"loss": float(-log_frequency[list(held_out)].mean()), **self.metrics(guesses, held_out)}
 
     def readable(self, record: Record) -> Record:
         return {
@@ -173,26 +179,22 @@ class SingleLabel:
         counts = np.zeros((len(self.names), len(self.names)), dtype=int)
         for record in records:
             counts[record["label"], record["prediction"]] += 1
-        rows = _by_label(self.names, counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1))
-        return {"Confusion matrix": Matrix(self.names, counts.tolist()), "By label": Table(_COLUMNS, rows)}
+        by_label = _by_label(self.names, counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1))
+        return {"Confusion matrix": Matrix(self.names, counts.tolist()), "By label": by_label}
 
     def balance(self, targets: Sequence[int]) -> dict[str, int]:
         return labels.counted(self.names, targets)
 
-    def settings(self) -> dict[str, Any]:
-        return {"label_names": self.names}
 
-
-class SeveralLabels:
+class SeveralLabels(Head):
     """Any number of labels a row: a sigmoid for each output; predicted is what has a probability above one half.
 
     Args:
-        rows, column, given, balanced: as for `SingleLabel`; balanced: having a label and not having it weigh the same.
         separator: what stands between labels in a text.
+        options: as for every head; balanced: having a label and not having it weigh the same.
     """
 
     problem_type, metric = labels.MULTI, "f1_micro"
-    mistakes_heading = SingleLabel.mistakes_heading
     probability_note = (
         "The probability is that of the whole prediction: the product, over all labels, of the probability of having "
         "the label where it is predicted, and of not having it where it is not, as if labels did not depend on each "
@@ -200,41 +202,33 @@ class SeveralLabels:
     )
     threshold = 0.5
 
-    def __init__(
-        self,
-        *,
-        rows: Sequence[Row],
-        column: str,
-        given: Sequence[str] | None,
-        balanced: bool,
-        separator: str | None = None,
-    ) -> None:
-        self.column, self.separator = column, separator
-        self._width = labels.multi_hot_width(rows=rows, column=column)
-        self.notes: list[str] = []
-        if self._width is not None:
-            self.notes.append(f"each row has a list of {self._width} zeros and ones, one for each label")
-            if given is not None and len(given) != self._width:
-                raise InputError(
-                    f"{rows[0].where}: column '{column}' has {self._width} zeros and ones, and --label_names has "
-                    f"{len(given)} names: name as many"
-                )
-            self.names = list(given or map(str, range(self._width)))
-            self._number_of = {name: number for number, name in enumerate(self.names)}
-        else:
-            found = {name for row in rows for name in labels.label_set(row, column, separator=separator)}
-            self.names, self._number_of, note = labels.name_labels(found=found, given=given, rows=rows, column=column)
-            self.notes += [*([note] if note else []), *labels.note_alike(found)]
-        targets = [self.target(row) for row in rows]
+    def __init__(self, *, separator: str | None = None, **options: Any) -> None:
+        self.separator = separator
+        super().__init__(**options)
+
+    def learn_names(self, rows: Sequence[Row], given: Sequence[str] | None) -> None:
+        width = self._width = labels.multi_hot_width(rows=rows, column=self.column)
+        if width is None:
+            found = {name for row in rows for name in labels.label_set(row, self.column, separator=self.separator)}
+            self._name_labels(found, rows, given)
+            return
+        self.notes.append(f"each row has a list of {width} zeros and ones, one for each label")
+        if given is not None and len(given) != width:
+            raise InputError(
+                f"{rows[0].where}: column '{self.column}' has {width} zeros and ones, and --label_names has "
+                f"{len(given)} names: name as many"
+            )
+        self.names = list(given or map(str, range(width)))
+
+    def learn_targets(self, rows: Sequence[Row], targets: Sequence[list[int]], *, balanced: bool) -> None:
         self._counts = Counter(number for target in targets for number in target)
         if empty := sum(not target for target in targets):
             self.notes.append(f"{empty:,} of {len(rows):,} training rows have no label at all")
-        self._positive = torch.ones(len(self.names))
+        self.weights = torch.ones(len(self.names))
         if balanced:
-            for number, count in self._counts.items():
-                self._positive[number] = max(len(rows) - count, 1) / count
-            shown = some_of([f"{n} {w:.3g}" for n, w in zip(self.names, self._positive.tolist(), strict=True)])
-            self.notes.append(f"weights of having a label, in training: {shown}")
+            counts = [self._counts[number] for number in range(len(self.names))]
+            rare = [max(len(rows) - count, 1) / count if count else 1.0 for count in counts]
+            self._weigh(rare, "having a label, in training")
 
     def target(self, row: Row) -> list[int]:
         """Numbers of the row's labels, in order."""
@@ -258,14 +252,11 @@ class SeveralLabels:
 
     def tensor(self, targets: Sequence[list[int]]) -> Tensor:
         """float [batch, labels], 1 for labels that a row has."""
-        batch = torch.zeros(len(targets), len(self.names))
-        for row, target in enumerate(targets):
-            batch[row, target] = 1.0
-        return batch
+        return torch.from_numpy(self._rows(targets)).float()
 
     def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
         """The mean over the labels, as transformers has it."""
-        weight = self._positive.to(logits.device) if weighted else None
+        weight = self.weights.to(logits.device) if weighted else None
         return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weight, reduction="none").mean(dim=-1)
 
     def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -289,13 +280,9 @@ class SeveralLabels:
             rows[row, list(target)] = 1
         return rows
 
-    def scores(self, records: Sequence[Record]) -> dict[str, float]:
-        return self._metrics([record["prediction"] for record in records], [record["label"] for record in records])
-
-    def _metrics(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
-        return multi_label_metrics(
-            predictions=self._rows(predictions).tolist(), references=self._rows(references).tolist()
-        )
+    def metrics(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
+        guessed, gold = self._rows(predictions).tolist(), self._rows(references).tolist()
+        return multi_label_metrics(predictions=guessed, references=gold)
 
     def baseline(self, train: Sequence[list[int]], held_out: Sequence[list[int]]) -> dict[str, float]:
         """For each metric the best of three sets that are always guessed: the most frequent one, the most frequent
@@ -305,10 +292,8 @@ class SeveralLabels:
         entropy = -(wanted * np.log(share) + (1 - wanted) * np.log(1 - share)).mean()
         common = list(Counter(map(tuple, train)).most_common(1)[0][0])
         guesses = (common, [int(share.argmax())], list(range(len(self.names))))
-        return {
-            "loss": float(entropy),
-            **_best([self._metrics([guess] * len(held_out), held_out) for guess in guesses]),
-        }
+        scores = [self.metrics([guess] * len(held_out), held_out) for guess in guesses]
+        return {"loss": float(entropy), **{name: max(score[name] for score in scores) for name in scores[0]}}
 
     def readable(self, record: Record) -> Record:
         return {
@@ -321,53 +306,53 @@ class SeveralLabels:
 
     def tables(self, records: Sequence[Record]) -> dict[str, Matrix | Table | Points]:
         guessed, gold = (self._rows([record[name] for record in records]) for name in ("prediction", "label"))
-        rows = _by_label(self.names, (guessed & gold).sum(axis=0), guessed.sum(axis=0), gold.sum(axis=0))
-        return {"By label": Table(_COLUMNS, rows, bars=("precision", "recall", "f1"))}
+        counts = ((guessed & gold).sum(axis=0), guessed.sum(axis=0), gold.sum(axis=0))
+        return {"By label": _by_label(self.names, *counts, bars=("precision", "recall", "f1"))}
 
     def balance(self, targets: Sequence[list[int]]) -> dict[str, int]:
         return labels.counted(self.names, [number for target in targets for number in target])
 
     def settings(self) -> dict[str, Any]:
-        return {"label_names": self.names, "label_separator": self.separator, "threshold": self.threshold}
+        return {**super().settings(), "label_separator": self.separator, "threshold": self.threshold}
 
 
-class Number:
+class Number(Head):
     """A number a row: one output, learnt by its squared distance, on the scale of the data."""
 
     problem_type, metric = labels.NUMBER, "pearson"
     mistakes_heading = "The {count} largest errors"
     probability_note = ""
 
-    def __init__(self, *, rows: Sequence[Row], column: str, given: Sequence[str] | None, balanced: bool) -> None:
-        if given is not None or balanced:
-            option = "--label_names" if given is not None else "--class_weights balanced"
-            raise InputError(
-                f"{rows[0].where}: column '{column}' holds numbers ({labels.NUMBER}), which {option} has no meaning "
-                f"for: leave it out, or say what the column holds with --problem_type"
-            )
-        self.column, self.names = column, [column]
-        targets = np.array([self.target(row) for row in rows])
-        self.mean, self.deviation = float(targets.mean()), float(targets.std())
+    def learn_names(self, rows: Sequence[Row], given: Sequence[str] | None) -> None:
+        if given is not None:
+            self._refuse("--label_names", rows)
+        self.names = [self.column]
+
+    def _refuse(self, option: str, rows: Sequence[Row]) -> None:
+        raise InputError(
+            f"{rows[0].where}: column '{self.column}' holds numbers ({labels.NUMBER}), which {option} has no meaning "
+            f"for: leave it out, or say what the column holds with --problem_type"
+        )
+
+    def learn_targets(self, rows: Sequence[Row], targets: Sequence[float], *, balanced: bool) -> None:
+        if balanced:
+            self._refuse("--class_weights balanced", rows)
+        numbers = np.array(targets)
+        self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
         if self.deviation == 0:
             raise InputError(
-                f"{rows[0].where}: every training row has the number {self.mean:g} in column '{column}': there is "
-                "nothing to learn; name another column with --label_column"
+                f"{rows[0].where}: every training row has the number {self.mean:g} in column '{self.column}': there "
+                "is nothing to learn; name another column with --label_column"
             )
-        self.notes = [f"numbers from {targets.min():g} to {targets.max():g}, mean {self.mean:.4g}"]
+        self.notes.append(f"numbers from {numbers.min():g} to {numbers.max():g}, mean {self.mean:.4g}")
         if max(abs(self.mean), self.deviation) > 20 or self.deviation < 0.02:
             self.notes.append(
                 "warning: an output begins near 0 and learns numbers of about 1 best: divide those of column "
-                f"'{column}' by {max(abs(self.mean), self.deviation):.1g} in the data"
+                f"'{self.column}' by {max(abs(self.mean), self.deviation):.1g} in the data"
             )
 
     def target(self, row: Row) -> float:
         return labels.number_of(row, self.column)
-
-    def stratum(self, target: float) -> int:
-        return 0
-
-    def tensor(self, targets: Sequence[float]) -> Tensor:
-        return torch.tensor(targets, dtype=torch.float32)
 
     def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
         return (logits.squeeze(-1) - targets) ** 2
@@ -378,10 +363,7 @@ class Number:
     def records(self, logits: Tensor) -> list[Record]:
         return [{"prediction": value} for value in logits.squeeze(-1).tolist()]
 
-    def scores(self, records: Sequence[Record]) -> dict[str, float]:
-        return self._metrics([record["prediction"] for record in records], [record["label"] for record in records])
-
-    def _metrics(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
+    def metrics(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
         off = math.fsum(abs(a - b) for a, b in zip(predictions, references, strict=True)) / max(len(references), 1)
         return {**correlation_metrics(predictions=predictions, references=references), "mean_absolute_error": off}
 
@@ -389,7 +371,7 @@ class Number:
         """Always the mean of the training numbers."""
         mean = math.fsum(train) / len(train)
         loss = math.fsum((value - mean) ** 2 for value in held_out) / len(held_out)
-        return {"loss": loss, **self._metrics([mean] * len(held_out), held_out)}
+        return {"loss": loss, **self.metrics([mean] * len(held_out), held_out)}
 
     def readable(self, record: Record) -> Record:
         off = record["prediction"] - record["label"]
@@ -398,9 +380,6 @@ class Number:
     def tables(self, records: Sequence[Record]) -> dict[str, Matrix | Table | Points]:
         gold, said = ([record[name] for record in records] for name in ("label", "prediction"))
         return {"Predictions by the right number": Points(gold, said)}
-
-    def balance(self, targets: Sequence[float]) -> dict[str, int]:
-        return {}
 
     def settings(self) -> dict[str, Any]:
         return {"mean": self.mean, "standard_deviation": self.deviation}

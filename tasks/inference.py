@@ -1,13 +1,8 @@
-"""New rows through a model: which task it is for, what it sees of a row, and what it answers, as columns.
-
-A predictor reads a row, and answers many of them at a time. Rows of like length go through the model together; answers
-come in the order of the rows, and nothing is kept of a row whose answer was given.
-"""
+"""A model to answer rows with: which task it is for, and the predictor of that task around it."""
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +10,13 @@ import torch
 
 from lacuna.common.errors import InputError
 from lacuna.common.loading import load_model, longest_input
-from lacuna.tasks.answers import unwritable
 from lacuna.tasks.arguments import PredictionArguments
-from lacuna.tasks.label_predictors import ChoicePredictor, ClassificationPredictor, QuestionPredictor
-from lacuna.tasks.models import check_tokenizer, load_base, pad_for_reading
+from lacuna.tasks.models import check_tokenizer, load_base, pad_for_reading, resolve_max_length
 from lacuna.tasks.predictor import Predictor
-from lacuna.tasks.rows import Row, as_rows
-from lacuna.tasks.tag_predictor import TagPredictor
-from lacuna.tasks.text_predictors import EmbeddingPredictor, FillMaskPredictor, GenerationPredictor, WritingPredictor
-
-PREDICTORS: dict[str, type[Predictor]] = {
-    "classification": ClassificationPredictor,
-    "question_answering": QuestionPredictor,
-    "token_classification": TagPredictor,
-    "multiple_choice": ChoicePredictor,
-    "sequence_to_sequence": WritingPredictor,
-    "embeddings": EmbeddingPredictor,
-    "fill_mask": FillMaskPredictor,
-    "text_generation": GenerationPredictor,
-}
+from lacuna.tasks.predictors import PREDICTORS
+from lacuna.tasks.rows import ENDINGS
 
 SETTINGS = "task.json"
-_BATCHES_AT_ONCE = 16  # whose rows are sorted by length
 
 # What the names of heads end with, and what they are for; the first that fits.
 HEADS = {
@@ -56,42 +36,27 @@ def read_settings(model: str) -> dict[str, Any]:
     """What `task.json` in the folder of a model says; nothing where there is none.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, or names no task that is known.
     """
     path = Path(model, SETTINGS)
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return {"name": str(content["name"]), **content}
+        content = dict(json.loads(path.read_text(encoding="utf-8")))
+        task = content["name"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} is not what fine-tuning writes ({type(error).__name__}: {error}): remove it, or name the task "
             f"with --task ({', '.join(PREDICTORS)})"
         ) from error
-
-
-def named_task(*, settings: Mapping[str, Any], model: str) -> str | None:
-    """The task that `task.json` names, or that of a folder of sentence-transformers; None where neither says one.
-
-    Raises:
-        InputError: there is no such task.
-    """
-    named = settings.get("name")
-    if named is None:
-        return "embeddings" if Path(model, "modules.json").is_file() else None
-    if named not in PREDICTORS:
-        raise InputError(f"{Path(model, SETTINGS)} names the task {named!r}; known are {', '.join(PREDICTORS)}")
-    return str(named)
+    if task not in PREDICTORS:
+        raise InputError(f"{path} names the task {task!r}; known are {', '.join(PREDICTORS)}")
+    return content
 
 
 def task_of_head(*, config: Any, model: str) -> str:
-    """What the head of a model is for.
-
-    Raises:
-        InputError: its name does not say it.
-    """
-    head = next(iter(getattr(config, "architectures", None) or []), "")
+    """What the head of a model is for; InputError where its name does not say it."""
+    head = next(iter(config.architectures or []), "")
     for ending, task in HEADS.items():
         if head.endswith(ending):
             return task
@@ -102,12 +67,7 @@ def task_of_head(*, config: Any, model: str) -> str:
 
 
 def load_head(*, auto_class: str, model: str, trust_remote_code: bool) -> Any:
-    """A model with the head of a task, all of it from the checkpoint, in float32, on the GPU where there is one.
-
-    Raises:
-        InputError: the model has no such head.
-        CorruptCheckpointError: its weights cannot be read.
-    """
+    """A model with the head of a task, all of it from the checkpoint, in float32, on the GPU where there is one."""
     loaded, report = load_model(model, auto_class=auto_class, trust_remote_code=trust_remote_code)
     if missing := sorted(report["missing_keys"]):
         raise InputError(
@@ -127,85 +87,41 @@ def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callabl
         InputError: there is no such model, or it is for nothing that is known.
         CorruptCheckpointError: its weights cannot be read.
     """
-    name = arguments.model
-    if arguments.task is not None and arguments.task not in PREDICTORS:
-        raise InputError(f"--task {arguments.task} is not known; choose from {', '.join(PREDICTORS)}")
-    settings = read_settings(name) if arguments.task is None else {}
-    task = arguments.task or named_task(settings=settings, model=name)
+    name, task, code = arguments.model, arguments.task, arguments.trust_remote_code
+    if task is not None and task not in PREDICTORS:
+        raise InputError(f"--task {task} is not known; choose from {', '.join(PREDICTORS)}")
+    settings = read_settings(name) if task is None else {}
+    encoder = "embeddings" if task is None and Path(name, "modules.json").is_file() else None
+    task = task or settings.get("name") or encoder
     given: dict[str, Any] = {"settings": settings, "arguments": arguments, "question_pipeline": question_pipeline}
     if task == "embeddings":
         return PREDICTORS[task](**given)
-    config, tokenizer = load_base(model=name, trust_remote_code=arguments.trust_remote_code, writes=True)
+    config, tokenizer = load_base(model=name, trust_remote_code=code, writes=True)
     kind = PREDICTORS[task or task_of_head(config=config, model=name)]
-    auto_class = kind.auto_class(config)
+    auto_class = kind.head(config)
     if auto_class != "AutoModelForCausalLM":
         pad_for_reading(config=config, tokenizer=tokenizer)
     elif tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token  # on the left, behind the mask
-    limit = longest_input(config=config, tokenizer=tokenizer)
     asked = arguments.max_length or settings.get("max_length")
-    if limit is not None and asked is not None and asked > limit:
-        raise InputError(f"--max_length {asked} is more than the {limit} tokens that the model takes: lower it")
-    model = load_head(auto_class=auto_class, model=name, trust_remote_code=arguments.trust_remote_code)
+    longest = longest_input(config=config, tokenizer=tokenizer) or 512
+    max_length = resolve_max_length(asked=asked, default=longest, config=config, tokenizer=tokenizer)
+    model = load_head(auto_class=auto_class, model=name, trust_remote_code=code)
     check_tokenizer(tokenizer=tokenizer, model=model)
-    return kind(**given, model=model, tokenizer=tokenizer, max_length=asked or limit or 512)
+    return kind(**given, model=model, tokenizer=tokenizer, max_length=max_length)
 
 
-def check_rows(predictor: Predictor, records: Iterable[Any]) -> int:
-    """Read every row as it will be read for its answer, so that none is refused after hours; returns how many.
-
-    Raises:
-        InputError: a row cannot be answered, or cannot be written as --output ends (the message has its file and
-            line), or there is none.
-    """
-    count, columns, ending = 0, [], Path(predictor.arguments.output).suffix.lower()
-    for row in _rows(predictor, records):
-        if not count:
-            predictor.choose_columns(row)
-            columns = list(row.fields)
-        if taken := [name for name in predictor.columns if name in row.fields]:
-            raise InputError(
-                f"{row.where}: there is a column '{taken[0]}' already, where the answer would stand: rename it"
-            )
-        predictor.read(row)
-        if reason := unwritable(row.fields, columns=columns, ending=ending):
-            raise InputError(f"{row.where} {reason}")
-        count += 1
-    if not count:
-        raise InputError("--input has no row")
-    return count
-
-
-def predict(predictor: Predictor, records: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Each row with its answer beside its own columns, in the order of the rows; they are read as answers are taken.
-
-    Args:
-        records: as in `check_rows`, which comes before.
-    """
-    rows = _rows(predictor, records)
-    while part := list(islice(rows, _BATCHES_AT_ONCE * predictor.batch_size)):
-        inputs = [predictor.read(row) for row in part]
-        order = sorted(range(len(part)), key=lambda number: predictor.size(inputs[number]), reverse=True)
-        answers = predictor.answer([inputs[number] for number in order])
-        by_row = dict(zip(order, answers, strict=True))
-        for number, row in enumerate(part):
-            yield {**row.fields, **by_row[number]}
-
-
-def _rows(predictor: Predictor, records: Iterable[Any]) -> Iterator[Row]:
-    for record in records:
-        yield from predictor.expand(as_rows([record], part="input")[0])
-
-
-def check_output(arguments: PredictionArguments, *, endings: Iterable[str]) -> Path:
+def check_output(arguments: PredictionArguments) -> Path:
     """Where answers go to.
 
     Raises:
         InputError: the file has another ending, is there already or is the input, or its folder cannot be written.
     """
     path, source = Path(arguments.output), Path(arguments.input)
-    if path.suffix.lower() not in endings:
-        raise InputError(f"--output {path} has the ending {path.suffix!r}; answers are {', '.join(endings)}")
+    if path.suffix.lower() not in ENDINGS:
+        raise InputError(
+            f"--output {path} has the ending {path.suffix!r}; answers are written as {', '.join(ENDINGS)}"
+        )
     if path.is_dir():
         raise InputError(f"--output {path} is a folder; name a file")
     if path.exists() and source.exists() and os.path.samefile(path, source):

@@ -5,6 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lacuna.common.errors import InputError
@@ -14,21 +15,7 @@ SINGLE, MULTI, NUMBER = "single_label_classification", "multi_label_classificati
 SEPARATORS = ("|", ";", ",")  # that people join labels with
 _OPTION = "--label_column"
 _NO_VALUE = {
-    "",
-    "-",
-    "--",
-    "?",
-    "n/a",
-    "na",
-    "#n/a",
-    "nan",
-    "inf",
-    "-inf",
-    "none",
-    "null",
-    "nil",
-    "unknown",
-    "missing",
+    *("", "-", "--", "?", "n/a", "na", "#n/a", "nan", "inf", "-inf", "none", "null", "nil", "unknown", "missing"),
 }
 _NEARLY = 0.8  # share of numbers from which on a column holds nothing else but for mistakes
 _JOINED = 0.5  # share of texts with a separator in them from which on they look like several labels
@@ -57,21 +44,20 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
         separator: what stands between labels in a text, if somebody said so; then each text is several labels.
 
     Raises:
-        InputError: some rows hold lists and some do not, most texts look like several labels that were joined, or
-            nearly all values are numbers with fractions and some are not.
+        InputError: it seems to hold several labels, or numbers, and not every row does.
     """
     values = [row.value(column, option=_OPTION) for row in rows]
     if separator is not None:
         return MULTI
     lists = [isinstance(value, list | tuple) for value in values]
-    if any(lists):
-        if not all(lists):
-            row = rows[lists.index(False)]
-            raise InputError(
-                f"{row.where}: column '{column}' holds {_shown(row.fields[column])}, and other rows hold lists of "
-                "labels: make it a list too, or name another column with --label_column"
-            )
+    if all(lists):
         return MULTI
+    if any(lists):
+        row = rows[lists.index(False)]
+        raise InputError(
+            f"{row.where}: column '{column}' holds {_shown(row.fields[column])}, and other rows hold lists of "
+            "labels: make it a list too, or name another column with --label_column"
+        )
     numbers = [as_number(value) for value in values if not is_missing(value)]
     if numbers and all(number is not None for number in numbers):
         return NUMBER if any(number != int(number) for number in numbers if number is not None) else SINGLE
@@ -128,11 +114,7 @@ def joined_by(texts: Sequence[str]) -> str | None:
 
 
 def label_name(row: Row, column: str) -> str:
-    """The label of a row as a name: numbers as they are written, blanks around it removed.
-
-    Raises:
-        InputError: the label is missing, is a list, or is a fraction.
-    """
+    """The label of a row as a name: numbers as they are written, blanks around it removed."""
     value = row.value(column, option=_OPTION)
     if is_missing(value):
         raise InputError(f"{row.where}: column '{column}' has no label: remove the row or label it")
@@ -157,9 +139,6 @@ def label_set(row: Row, column: str, *, separator: str | None) -> list[str]:
 
     Args:
         separator: what stands between labels in a text. A text that is a list in JSON or Python is taken as that.
-
-    Raises:
-        InputError: the row has no value, or something in it is not a label.
     """
     value = row.value(column, option=_OPTION)
     if isinstance(value, str) and separator is not None:
@@ -172,44 +151,37 @@ def label_set(row: Row, column: str, *, separator: str | None) -> list[str]:
             f"{row.where}: column '{column}' holds {_shown(value)}, not a list of labels: "
             'say what stands between labels with --label_separator, such as --label_separator "|"'
         )
-    names = [None if is_missing(item) else _name(item) for item in value]
-    if None in names:
-        raise InputError(
-            f"{row.where}: column '{column}' holds {_shown(value)}, and {value[names.index(None)]!r} in it is not a "
-            "label: labels are texts or whole numbers"
-        )
-    return list(dict.fromkeys(name for name in names if name is not None))
+    names: dict[str, None] = {}
+    for item in value:
+        name = None if is_missing(item) else _name(item)
+        if name is None:
+            raise InputError(
+                f"{row.where}: column '{column}' holds {_shown(value)}, and {item!r} in it is not a label: labels are "
+                "texts or whole numbers"
+            )
+        names[name] = None
+    return list(names)
 
 
 def _written_list(text: str) -> list[Any] | None:
-    text = text.strip()
-    if not (text.startswith("[") and text.endswith("]")):
-        return None
-    for read in (json.loads, ast.literal_eval):
-        try:
-            value = read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        return value if isinstance(value, list) else None
+    for read in (json.loads, ast.literal_eval) if text.strip().startswith("[") else ():
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            value = read(text.strip())
+            return value if isinstance(value, list) else None
     return None
 
 
 def multi_hot_width(*, rows: Sequence[Row], column: str) -> int | None:
     """The number of labels where every row is a list of that many 0 and 1, as in [0, 1, 0]; else None."""
     lists = [row.fields.get(column) for row in rows]
-    width = len(lists[0]) if lists and isinstance(lists[0], list | tuple) else 0
-    whole = all(isinstance(item, list | tuple) and len(item) == width for item in lists)
-    if width < 2 or not whole or not all(value in (0, 1) for item in lists for value in item or ()):
+    if not all(isinstance(item, list | tuple) and all(value in (0, 1) for value in item) for item in lists):
         return None
-    return width
+    widths = {len(item) for item in lists if item is not None}
+    return min(widths) if len(widths) == 1 and min(widths) > 1 else None
 
 
 def number_of(row: Row, column: str) -> float:
-    """The number of a row, a target of regression.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The number of a row, a target of regression."""
     value = row.value(column, option=_OPTION)
     number = as_number(value)
     if number is None:
@@ -221,13 +193,10 @@ def number_of(row: Row, column: str) -> float:
     return number
 
 
-def _is_whole(name: str) -> bool:
-    return name.removeprefix("-").isdecimal()
-
-
 def sorted_names(names: set[str]) -> list[str]:
     """Label names in order: as numbers when all are numbers, else as text; "1" and "01" are two labels."""
-    return sorted(names, key=lambda name: (int(name), name)) if all(map(_is_whole, names)) else sorted(names)
+    whole = all(name.removeprefix("-").isdecimal() for name in names)
+    return sorted(names, key=lambda name: (int(name), name)) if whole else sorted(names)
 
 
 def name_labels(
@@ -245,21 +214,20 @@ def name_labels(
     Raises:
         InputError: fewer than two labels, too many to be labels, or names that do not fit.
     """
+    where, another = f"{rows[0].where}: ", f"name another column with {_OPTION}"
     if not found:
-        raise InputError(
-            f"{rows[0].where}: no training row has a label in column '{column}': name another one with {_OPTION}"
-        )
+        raise InputError(f"{where}no training row has a label in column '{column}': {another}")
     if len(found) > max(20, len(rows) // 2):
         numeric = all(as_number(name) is not None for name in found)
         raise InputError(
-            f"{rows[0].where}: column '{column}' has {len(found)} different values in {len(rows)} rows, too many to "
-            f"be labels: name another column with {_OPTION}"
+            f"{where}column '{column}' has {len(found)} different values in {len(rows)} rows, too many to be labels: "
+            + another
             + (f", or learn them as numbers with --problem_type {NUMBER}" if numeric else "")
         )
     if len(found) == 1:
         raise InputError(
-            f"{rows[0].where}: every training row has the label '{next(iter(found))}' in column '{column}': "
-            f"at least two labels are needed to learn from; name another column with {_OPTION}"
+            f"{where}every training row has the label '{next(iter(found))}' in column '{column}': at least two labels "
+            f"are needed to learn from; {another}"
         )
     if given is None:
         names = sorted_names(found)
@@ -283,11 +251,7 @@ def note_alike(names: Iterable[str]) -> list[str]:
 
 
 def check_known(*, name: str, known: Mapping[str, int], row: Row, column: str) -> None:
-    """Refuse a label that the model has no output for.
-
-    Raises:
-        InputError: it is not among `known`.
-    """
+    """Refuse a label that the model has no output for."""
     if name not in known:
         raise InputError(
             f"{row.where}: label '{name}' in column '{column}' is not one of the labels "

@@ -1,24 +1,19 @@
-"""Pairs of texts, one to be written from the other, out of two columns or of one that holds both."""
+"""Texts that belong together, out of rows: one to be written from the other, or alike as their vectors are to be."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.columns import EMBEDDINGS
+from lacuna.tasks.labels import as_number
 from lacuna.tasks.rows import Row, columns_of
 
-# Names that public data sets give a source and what is written from it, best guess first.
-TARGETS_OF = {
-    "source": ("target",),
-    "src": ("tgt", "trg"),
-    "input": ("output", "target"),
-    "instruction": ("output", "response"),
-    "prompt": ("completion", "response"),
-    "article": ("highlights", "summary", "abstract"),
-    "document": ("summary",),
-    "dialogue": ("summary",),
-    "text": ("summary", "title", "target"),
-    "question": ("answer",),
-}
+SCORED, PAIRS, TRIPLES, NLI = "scored", "pairs", "triples", "nli"
+KINDS = (SCORED, PAIRS, TRIPLES, NLI)
+_RELATIONS = ("entailment", "neutral", "contradiction")
+_NUMBERS = ("0", "1", "2")
+_UNKNOWN = {"-1", "-", ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,54 +35,122 @@ def unfold(rows: Sequence[Row]) -> list[Row]:
     return unfolded
 
 
-def guess_columns(rows: Sequence[Row], *, source: str | None = None, target: str | None = None) -> tuple[str, str]:
-    """The columns of the source and of the target; those not given are guessed, by name or as the two of text.
-
-    Raises:
-        InputError: a given column is not there, or nothing looks like two texts.
-    """
-    columns = columns_of(rows)
-    for option, given in (("--source_column", source), ("--target_column", target)):
-        if given is not None:
-            rows[0].value(given, option=option)
-    texts = [column for column in columns if isinstance(rows[0].fields[column], str)]
-    if source is None and target is None:
-        known = [(one, other) for one, others in TARGETS_OF.items() for other in others]
-        named = next((pair for pair in known if pair[0] in texts and pair[1] in texts), None)
-        if named is None and len(texts) != 2:
-            raise InputError(
-                f"{rows[0].where}: which of the columns {rows[0].shown(columns)} is the source and which is to be "
-                "written from it? Name them with --source_column and --target_column"
-            )
-        return named or (texts[0], texts[1])
-    others = [column for column in texts if column not in (source, target)]
-    if source is None:
-        source = next((name for name in TARGETS_OF if name in others), None)
-    if source is not None and target is None:
-        target = next((name for name in TARGETS_OF.get(source, ()) if name in others), None)
-    if source is None or target is None:
-        if len(others) != 1:
-            what = (
-                "the source? Name it with --source_column"
-                if source is None
-                else "the target? Name it with --target_column"
-            )
-            raise InputError(f"{rows[0].where}: which of the columns {rows[0].shown(others)} is {what}")
-        source, target = source or others[0], target or others[0]
-    return source, target
-
-
 def read_pairs(rows: Sequence[Row], *, source: str, target: str) -> list[TextPair]:
-    """The pairs of rows, without blanks around them.
+    """The pairs of rows, without blanks around them."""
+    pairs = []
+    for row in rows:
+        given = row.text(source, option="--source_column").strip()
+        pairs.append(TextPair(given, row.text(target, option="--target_column").strip(), row.where))
+    return pairs
 
-    Raises:
-        InputError: a text is missing or empty.
-    """
-    return [
-        TextPair(
-            row.text(source, option="--source_column").strip(),
-            row.text(target, option="--target_column").strip(),
-            row.where,
+
+class Columns(NamedTuple):
+    """Where the texts and the label are; `negative` and `label` may be None."""
+
+    first: str
+    second: str
+    negative: str | None
+    label: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Two texts that belong together as much as `score` says (None: they do), and one that does not."""
+
+    first: str
+    second: str
+    negative: str | None
+    score: float | None
+    where: str
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The two or three texts."""
+        return (self.first, self.second) if self.negative is None else (self.first, self.second, self.negative)
+
+
+def guess_columns(rows: Sequence[Row], **given: Any) -> Columns:
+    """The columns, as `Layout.find` finds them."""
+    return Columns(*EMBEDDINGS.find(rows, **given))
+
+
+def kind_of(rows: Sequence[Row], columns: Columns) -> str:
+    """Which of `KINDS` the rows are, told by their columns and by the values of the label."""
+    if columns.negative is not None:
+        return TRIPLES
+    if columns.label is None:
+        return PAIRS
+    given = [row.fields.get(columns.label) for row in rows]
+    values = {str(value).strip().lower() for value in given if value is not None} - _UNKNOWN
+    if values <= set(_RELATIONS) or (columns.first == "premise" and values <= set(_NUMBERS)):
+        return NLI
+    return SCORED
+
+
+def _score(row: Row, column: str) -> float:
+    value = row.value(column, option="--label_column")
+    number = as_number(value)
+    if number is None:
+        raise InputError(
+            f"{row.where}: column '{column}' holds {value!r}, not a number that says how alike the texts are: mend "
+            "the row, or name another column with --label_column"
         )
-        for row in rows
+    return number
+
+
+def _relation(row: Row, column: str) -> str | None:
+    """Entailment, neutral or contradiction; None where nobody could agree on it."""
+    value = row.value(column, option="--label_column")
+    name = "" if value is None else str(value).strip().lower()
+    if name in _UNKNOWN:
+        return None
+    if name not in (*_RELATIONS, *_NUMBERS):
+        raise InputError(
+            f"{row.where}: label {value!r} in column '{column}' is none of {', '.join(_RELATIONS)} (or 0, 1, 2): mend "
+            "the row, or name another column with --label_column"
+        )
+    return _RELATIONS[int(name)] if name in _NUMBERS else name
+
+
+def read_together(rows: Sequence[Row], columns: Columns, *, kind: str) -> tuple[list[Together], list[str]]:
+    """What the rows hold, and notes on what was made of them and left out.
+
+    Of premises with hypotheses, those that follow are made triples with those that contradict the same premise; where
+    no premise has both, they are pairs.
+    """
+    if kind == TRIPLES and columns.negative is None:
+        raise InputError(f"{rows[0].where}: triples need a third text: name its column with --negative_column")
+    if kind in (SCORED, NLI) and columns.label is None:
+        raise InputError(
+            f"{rows[0].where}: which of {rows[0].shown(columns_of(rows))} is the label? Name it with --label_column"
+        )
+    found: list[Together] = []
+    for row in rows:
+        first = row.text(columns.first, option="--text_column").strip()
+        second = row.text(columns.second, option="--text_pair_column").strip()
+        negative = row.text(str(columns.negative), option="--negative_column").strip() if kind == TRIPLES else None
+        score = _score(row, str(columns.label)) if kind == SCORED else None
+        found.append(Together(first, second, negative, score, row.where))
+    if kind != NLI:
+        return found, []
+    return _from_premises(found, [_relation(row, str(columns.label)) for row in rows])
+
+
+def _from_premises(rows: Sequence[Together], relations: Sequence[str | None]) -> tuple[list[Together], list[str]]:
+    by_premise: dict[str, dict[str | None, list[Together]]] = {}
+    for row, relation in zip(rows, relations, strict=True):
+        by_premise.setdefault(row.first, {}).setdefault(relation, []).append(row)
+    pairs = [row for groups in by_premise.values() for row in groups.get("entailment", [])]
+    triples = [
+        Together(row.first, row.second, other.second, None, row.where)
+        for groups in by_premise.values()
+        for row, other in zip(groups.get("entailment", []), groups.get("contradiction", []), strict=False)
     ]
+    if not pairs:
+        where = rows[0].where if rows else "the training rows"
+        raise InputError(f"{where}: no row is labelled {_RELATIONS[0]}, so no two texts are known to belong together")
+    kept, used, what = pairs, len(pairs), "pairs"
+    if triples:
+        kept, used, what = triples, 2 * len(triples), "triples of a premise, what follows and what contradicts it"
+    note = f"of {len(rows):,} premises with a hypothesis {used:,} make {len(kept):,} {what}; the others are left out"
+    return kept, [note]

@@ -1,23 +1,44 @@
-"""What answers rows: what is the same whatever the task."""
+"""What answers rows: what is the same whatever the task.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+Rows go through in five beats: they are read (`read`), become features, become batches, go forward, and are answered
+(`answer`). Rows of like length go through the model together; answers come in the order of the rows, and nothing is
+kept of a row whose answer was given.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 
 from lacuna.common.errors import InputError
+from lacuna.common.work import to_device
 from lacuna.tasks.arguments import PredictionArguments
-from lacuna.tasks.classification import PAIR_COLUMNS, TEXT_COLUMNS
-from lacuna.tasks.rows import Row, columns_of
+from lacuna.tasks.columns import CLASSIFICATION, only_ones
+from lacuna.tasks.rows import Row, as_rows, unwritable
+
+_BATCHES_AT_ONCE = 16  # whose rows are sorted by length
+_TEXT, _PAIR = (CLASSIFICATION.columns[name] for name in ("text", "pair"))
+_TEXTS = replace(
+    CLASSIFICATION,
+    columns={"text": _TEXT, "pair": replace(_PAIR, optional=False, instead="")},
+    by_content=only_ones,
+)
 
 
 class Predictor:
-    """Answers rows; a subclass says what it needs of a row and what it answers."""
+    """Answers rows; a subclass says what it needs of a row (`read`) and what it answers to a batch (`forward`)."""
 
     columns: tuple[str, ...] = ("prediction",)
     """Names of what is answered."""
+    auto_class = ""
+    """Name of the Auto class of the head."""
     trained_column = "text_column"
     """What `task.json` calls the column of the text."""
+    takes_pairs = False
 
     def __init__(
         self,
@@ -27,7 +48,7 @@ class Predictor:
         model: Any = None,
         tokenizer: Any = None,
         max_length: int = 512,
-        question_pipeline: Any = None,
+        question_pipeline: Callable[..., Any] | None = None,
     ) -> None:
         """
         Args:
@@ -36,83 +57,46 @@ class Predictor:
             model: with the head of the task; None where the subclass loads its own.
             tokenizer: a fast tokenizer with a padding token; None as the model.
             max_length: tokens that an input is cut to.
-            question_pipeline: see `open_predictor`.
+            question_pipeline: makes the pipeline for questions out of `model` and `tokenizer`.
         """
         self.model, self.tokenizer, self.settings, self.arguments = model, tokenizer, settings, arguments
         self.max_length, self.batch_size = max_length, arguments.batch_size
+        self.cut = {"truncation": True, "max_length": max_length}
+        self.question_pipeline = question_pipeline
         self.notes: list[str] = []
         """What was guessed, a line each, for people."""
-        self.text_column = ""
-        self.pair_column: str | None = None
-        self.prepare(question_pipeline)
+        self.text_column, self.pair_column = "", None
+        self.prepare()
 
     @classmethod
-    def auto_class(cls, config: Any) -> str:
-        """Name of the Auto class of the head."""
-        raise NotImplementedError
+    def head(cls, config: Any) -> str:
+        """Name of the Auto class for a model."""
+        return cls.auto_class
 
-    def prepare(self, question_pipeline: Any) -> None:
+    def prepare(self) -> None:
         """Make what answers."""
+
+    # Reading
 
     def expand(self, row: Row) -> Iterator[Row]:
         """The rows inside a row of the file: itself, but for nested formats."""
         yield row
 
     def choose_columns(self, row: Row) -> None:
-        """Which columns of a file are read, by its first row: as asked, as in training, or else guessed.
-
-        Raises:
-            InputError: there is no such column, or nothing looks like a text.
-        """
-        self.text_column, guessed = self._choose_text(row)
-        self.pair_column = self._choose_pair(row)
-        if guessed:
+        """Which columns of a file are read, by its first row: as asked, as in training, or else guessed."""
+        asked, trained = self.arguments, self.settings
+        names = {"text": (asked.text_column, trained.get(self.trained_column))}
+        if self.takes_pairs and (asked.text_pair_column or trained.get("text_pair_column")):
+            names["pair"] = (asked.text_pair_column, trained.get("text_pair_column"))
+        known = {what: one or other for what, (one, other) in names.items() if one or other in row.fields}
+        layout = _TEXTS if len(names) > 1 else _TEXTS.only("text", pairs={})
+        self.text_column, self.pair_column, *_ = *layout.find([row], **known), None
+        if "text" not in known and sum(isinstance(value, str) for value in row.fields.values()) > 1:
             second = "" if self.pair_column is None else f", second text from '{self.pair_column}'"
             self.notes.append(f"text from column '{self.text_column}'{second} (guessed; --text_column overrides it)")
 
-    def _choose_text(self, row: Row) -> tuple[str, bool]:
-        if asked := self.arguments.text_column:
-            row.value(asked, option="--text_column")
-            return asked, False
-        trained = self.settings.get(self.trained_column)
-        if trained in row.fields:
-            return str(trained), False
-        texts = [column for column in columns_of([row]) if isinstance(row.fields[column], str)]
-        if not texts:
-            raise InputError(
-                f"{row.where}: no column of {row.shown(row.fields)} holds text: name one with --text_column"
-            )
-        named = [name for name in TEXT_COLUMNS if name in texts]
-        if not named and len(texts) > 1:
-            raise InputError(
-                f"{row.where}: which column of {row.shown(texts)} is the text? Name it with --text_column"
-            )
-        return (named or texts)[0], len(texts) > 1
-
-    def _choose_pair(self, row: Row) -> str | None:
-        """The second text, where the model was trained with one."""
-        trained = self.settings.get("text_pair_column")
-        if asked := self.arguments.text_pair_column:
-            row.value(asked, option="--text_pair_column")
-            return asked
-        if trained is None:
-            return None
-        if trained in row.fields:
-            return str(trained)
-        fitting = PAIR_COLUMNS.get(self.text_column)
-        if fitting not in row.fields:
-            raise InputError(
-                f"{row.where}: the model was trained with pairs of texts, and no column '{trained}' is among "
-                f"{row.shown(row.fields)}: name the second text with --text_pair_column"
-            )
-        return fitting
-
     def read(self, row: Row) -> Any:
-        """What the model is asked of a row.
-
-        Raises:
-            InputError: the row has no such column, or nothing in it.
-        """
+        """What the model is asked of a row; InputError where the row has no such column, or nothing in it."""
         text = row.text(self.text_column, option="--text_column")
         if self.pair_column is None:
             return text
@@ -122,16 +106,87 @@ class Predictor:
         """How long what was read is, roughly; rows of like size go through the model together."""
         return sum(map(len, given.values())) if isinstance(given, dict) else len(given)
 
+    # Answering
+
     def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """One dictionary with `columns` for each of what was read, in order."""
+        for start in range(0, len(given), self.batch_size):
+            with torch.no_grad():
+                answers = list(self.forward(given[start : start + self.batch_size]))
+            yield from answers
+
+    def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        """The answers to a batch of what was read."""
         raise NotImplementedError
 
-    def pipeline(self, task: str, **options: Any) -> Any:
-        """A pipeline of transformers around the model."""
-        return transformers.pipeline(
-            task, model=self.model, tokenizer=self.tokenizer, device=self.model.device, **options
-        )
+    def to_model(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """A batch on the device of the model."""
+        return to_device(dict(batch), self.model.device)
 
-    def through(self, pipeline: Any, given: Iterable[Any], **options: Any) -> Iterator[Any]:
-        """Answers of a pipeline, in batches. A list of one is another thing to some pipelines than a list of two."""
-        return iter(pipeline((each for each in given), batch_size=self.batch_size, **options))
+
+class PipelinePredictor(Predictor):
+    """Answers by a pipeline of transformers, which makes the batches itself."""
+
+    task = ""
+    """Of the pipeline."""
+
+    def options(self) -> dict[str, Any]:
+        """Of the pipeline."""
+        return self.cut
+
+    def prepare(self) -> None:
+        parts = {"model": self.model, "tokenizer": self.tokenizer, "device": self.model.device}
+        self.pipeline = transformers.pipeline(self.task, **parts, **self.options())
+
+    def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        # A list of one is another thing to some pipelines than a list of two.
+        found = self.pipeline((each for each in given), batch_size=self.batch_size)
+        return map(self.readable, given, found)
+
+    def readable(self, given: Any, found: Any) -> dict[str, Any]:
+        """The answer, from what was read of a row and what the pipeline has found."""
+        raise NotImplementedError
+
+
+def _rows(predictor: Predictor, records: Iterable[Any]) -> Iterator[Row]:
+    for record in records:
+        yield from predictor.expand(as_rows([record], part="input")[0])
+
+
+def check_rows(predictor: Predictor, records: Iterable[Any]) -> int:
+    """Read every row as it will be read for its answer, so that none is refused after hours; returns how many.
+
+    Raises:
+        InputError: a row cannot be answered, or cannot be written as --output ends (the message has its file and
+            line), or there is none.
+    """
+    count, columns, ending = 0, [], Path(predictor.arguments.output).suffix.lower()
+    for count, row in enumerate(_rows(predictor, records), start=1):
+        if count == 1:
+            predictor.choose_columns(row)
+            columns = list(row.fields)
+        if taken := [name for name in predictor.columns if name in row.fields]:
+            raise InputError(
+                f"{row.where}: there is a column '{taken[0]}' already, where the answer would stand: rename it"
+            )
+        predictor.read(row)
+        if reason := unwritable(row.fields, columns=columns, ending=ending):
+            raise InputError(f"{row.where} {reason}")
+    if not count:
+        raise InputError("--input has no row")
+    return count
+
+
+def predict(predictor: Predictor, records: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Each row with its answer beside its own columns, in the order of the rows; they are read as answers are taken.
+
+    Args:
+        records: as in `check_rows`, which comes before.
+    """
+    rows = _rows(predictor, records)
+    while part := list(islice(rows, _BATCHES_AT_ONCE * predictor.batch_size)):
+        inputs = [predictor.read(row) for row in part]
+        order = sorted(range(len(part)), key=lambda number: predictor.size(inputs[number]), reverse=True)
+        by_row = dict(zip(order, predictor.answer([inputs[number] for number in order]), strict=True))
+        for number, row in enumerate(part):
+            yield {**row.fields, **by_row[number]}

@@ -55,17 +55,14 @@ def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """
     if _is_impossible(row):
         return (), ()
-    value: Any
-    if "answers" not in row.fields and {"answer", "answer_start"} <= row.fields.keys():
-        value = [{"text": row.fields["answer"], "answer_start": row.fields["answer_start"]}]
-    else:
-        value = row.fields["answers"]
+    alone = {"text": [row.fields.get("answer")], "answer_start": [row.fields.get("answer_start")]}
+    value: Any = row.fields.get("answers", alone)
     try:
-        if isinstance(value, Mapping):
-            pairs = list(zip(value["text"], value["answer_start"], strict=True))
-        else:
-            pairs = [(answer["text"], answer["answer_start"]) for answer in value]
-        texts, starts = tuple(text for text, _ in pairs), tuple(int(start) for _, start in pairs)
+        if not isinstance(value, Mapping):
+            value = {name: [answer[name] for answer in value] for name in ("text", "answer_start")}
+        texts, starts = tuple(value["text"]), tuple(map(int, value["answer_start"]))
+        if len(texts) != len(starts):
+            raise ValueError(f"{len(texts)} texts and {len(starts)} starts")
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{row.where}: 'answers' holds {str(value)[:100]!r}; it must be "
@@ -87,9 +84,6 @@ def flat_rows(row: Row) -> Iterator[Row]:
     """The flat rows inside a row: of SQuAD's whole file, of one article, of one paragraph, or the row itself.
 
     Where they are is said by article, paragraph and question, which people find in JSON that is one long line.
-
-    Raises:
-        InputError: what is inside is no object.
     """
     fields = row.fields
     part = next((name for name in _INSIDE if isinstance(fields.get(name), list)), None)
@@ -103,7 +97,7 @@ def flat_rows(row: Row) -> Iterator[Row]:
         if part == "qas":
             if "context" not in inner:
                 row.require(["context"], remedy="in SQuAD's format it stands beside the questions; mend the file")
-            inner = {"context": row.fields.get("context"), **inner}
+            inner = {"context": fields.get("context"), **inner}
         yield from flat_rows(Row(fields=inner, where=f"{where}, {_place(_INSIDE[part], number, inner)}"))
 
 
@@ -124,11 +118,7 @@ def _place_in_json(row: Row, part: str) -> str:
 
 
 def check_columns(row: Row, *, answered: bool) -> None:
-    """See that a flat row has a question and its context, and with `answered` the answers too.
-
-    Raises:
-        InputError: it has not; all that is missing is named.
-    """
+    """See that a flat row has a question and its context, and with `answered` the answers too."""
     told = {"answer", "answer_start"} <= row.fields.keys() or _is_impossible(row)
     row.require(["question", "context", *(["answers"] if answered and not told else [])], remedy=_FORMAT)
 
@@ -139,9 +129,6 @@ def read_questions(rows: Sequence[Row]) -> list[Question]:
     Args:
         rows: flat rows with question, context, answers and perhaps id; or SQuAD's whole JSON file (1.1 or 2.0), or
             one article or one paragraph of it, as a row.
-
-    Raises:
-        InputError: a column is missing, or a question, a context or an answer is empty.
     """
     questions: list[Question] = []
     for row in (flat for nested in rows for flat in flat_rows(nested)):
@@ -220,8 +207,7 @@ def answer_tokens(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] 
     """First and last of the tokens that hold characters [start, end), or None when they do not hold all of them.
 
     Args:
-        offsets: int [tokens, 2], characters [start, end) of each token, in order. A character of several bytes may
-            be several tokens, each with the offsets of the whole character.
+        offsets: int [tokens, 2], characters of each token; those of one character of several bytes all have its own.
     """
     touching = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start) & (offsets[:, 0] < offsets[:, 1]))
     if not len(touching):
@@ -234,9 +220,7 @@ def answer_tokens(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] 
 
 def _shortened(questions: Sequence[str], *, tokenizer: Any, longest: int) -> list[str]:
     """Each question, cut after `longest` tokens."""
-    encoding = tokenizer(
-        list(questions), add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False
-    )
+    encoding = tokenizer(list(questions), add_special_tokens=False, return_offsets_mapping=True)
     return [
         question if len(offsets) <= longest else question[: offsets[longest - 1][1]]
         for question, offsets in zip(questions, encoding["offset_mapping"], strict=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from lacuna.common.errors import StorageError
 from lacuna.tasks.pictures import draw
-from lacuna.tasks.rows import write_predictions
+from lacuna.tasks.rows import write_rows
 from lacuna.tasks.tables import Matrix, Points, Table, markdown_table, number
 from lacuna.tasks.task import Task
 
@@ -56,7 +56,7 @@ def write_results(task: Task, results: Mapping[str, float], output_dir: Path | s
 def _write_all(task: Task, results: Mapping[str, float], folder: Path) -> list[str]:
     """Write the files into a folder; their names, report.md first."""
     predictions, tables = task.predictions(), task.tables()
-    write_predictions(predictions=predictions, path=folder / "predictions.jsonl")
+    write_rows(rows=predictions, path=folder / "predictions.jsonl")
     pictures: dict[str, str] = {}
     for heading, shown in tables.items():
         name = _PICTURES[type(shown)]

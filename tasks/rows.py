@@ -1,12 +1,12 @@
-"""Rows in, predictions out: labelled rows that know where they came from, and a readable file of what became of them.
+"""Rows in, rows out: labelled rows that know where they came from, and a file of what became of them.
 
 A task takes any sequence of mappings, or of records with `fields`, `path` and `line` (what `corpus.read_records`
 gives); the latter make its errors name file and line.
 """
 
+import csv
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import InputError
+from lacuna.common.files import replacing
 
 _NAMED_BY_FIRST_LINE = re.compile(r"\.[ct]sv(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
 _LONGEST_NAME, _LONGEST_NAME_IN_WORDS = 40, 5
+_BREAKS = re.compile(r"[\t\r\n]")
 MOST_NAMED = 30
 """Labels that a line for people names."""
+ENDINGS = (".jsonl", ".csv", ".tsv")
+"""Of files that `write_rows` writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +33,17 @@ class Row:
     where: str
 
     def value(self, column: str, *, option: str) -> Any:
-        """The value of a column.
-
-        Raises:
-            InputError: the row has no such column; `option` is the command-line option that names it.
-        """
-        if column not in self.fields:
-            raise InputError(
-                f"{self.where}: no column '{column}'; the columns there are {self.shown(sorted(self.fields))}: "
-                f"name one with {option}"
-            )
+        """The value of a column, which the command-line `option` names; InputError where there is no such column."""
+        self.require([column], remedy=f"name one with {option}")
         return self.fields[column]
 
     def require(self, columns: Sequence[str], *, remedy: str) -> None:
-        """See that columns are there which no option names.
-
-        Raises:
-            InputError: some are not; all of these are named. `remedy` is what to do.
-        """
+        """Raise InputError where columns are missing; it names all of them, and the remedy."""
         missing = [f"'{name}'" for name in columns if name not in self.fields]
         if missing:
-            named = " or ".join(part for part in (", ".join(missing[:-1]), missing[-1]) if part)
+            there = self.shown(sorted(self.fields))
             raise InputError(
-                f"{self.where}: no column {named}; the columns there are {self.shown(sorted(self.fields))}: {remedy}"
+                f"{self.where}: no column {all_of(missing, 'or')}; the columns there are {there}: {remedy}"
             )
 
     def shown(self, columns: Iterable[str]) -> str:
@@ -60,21 +52,37 @@ class Row:
         return f"{names}{' (does the first line hold names?)' if _NAMED_BY_FIRST_LINE.search(self.where) else ''}"
 
     def text(self, column: str, *, option: str | None) -> str:
-        """The value of a column that holds text.
+        """The value of a column that holds text, as `value`; InputError where it is no text, or an empty one.
 
         Args:
-            option: the command-line option that names it; None where there is none, and `require` was asked.
-
-        Raises:
-            InputError: the column is absent, its value is not a string or has nothing but blanks.
+            option: names the column; None where none does.
         """
-        value = self.fields[column] if option is None else self.value(column, option=option)
+        remedy = "mend the row" if option is None else f"name the text column with {option}"
+        self.require([column], remedy=remedy if option is None else f"name one with {option}")
+        value = self.fields[column]
         if not isinstance(value, str):
-            remedy = "mend the row" if option is None else f"name the text column with {option}"
             raise InputError(f"{self.where}: column '{column}' holds {value!r}, not text: {remedy}")
         if not value.strip():
             raise InputError(f"{self.where}: column '{column}' is empty: remove the row or fill in its text")
         return value
+
+
+def listed(row: Row, column: str, *, option: str) -> list[Any]:
+    """A value that is a list, or text that holds one: JSON, or with blanks between its parts."""
+    value = row.value(column, option=option)
+    if isinstance(value, list | tuple):
+        return list(value)
+    if not isinstance(value, str):
+        raise InputError(f"{row.where}: column '{column}' holds {value!r}, not a list: name another with {option}")
+    if not value.lstrip().startswith("["):
+        return value.split()
+    try:
+        return list(json.loads(value))
+    except ValueError as error:
+        raise InputError(
+            f"{row.where}: column '{column}' holds {value[:60]!r}, which begins like a list and is not "
+            f'JSON ({error}): write lists as ["a", "b"], or their parts with blanks between'
+        ) from error
 
 
 def _cut(name: str) -> str:
@@ -87,9 +95,6 @@ def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
     Args:
         records: mappings, or objects with `fields`, `path` and `line`.
         part: name of the part of the data ("train", "evaluation"), for records without a file.
-
-    Raises:
-        InputError: a record is neither.
     """
     rows = []
     for number, record in enumerate(records, start=1):
@@ -97,10 +102,8 @@ def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
             rows.append(record)
         elif isinstance(record, Mapping):
             rows.append(Row(fields=record, where=f"{part} row {number}"))
-        elif isinstance(getattr(record, "fields", None), Mapping):
-            rows.append(Row(fields=record.fields, where=f"{record.path}:{record.line}"))
         else:
-            raise InputError(f"{part} row {number} is a {type(record).__name__}, not a mapping of columns to values")
+            rows.append(Row(fields=record.fields, where=f"{record.path}:{record.line}"))
     return rows
 
 
@@ -117,16 +120,20 @@ def doubtful_names(rows: Sequence[Row], *, texts: Sequence[str], label: str | No
     """
     if not rows or not _NAMED_BY_FIRST_LINE.search(rows[0].where):
         return None
-    why = None
-    if any(len(name.split()) > 1 for name in texts):  # a single word seems to be a name
-        sentence = next((name for name in texts if len(name.split()) > _LONGEST_NAME_IN_WORDS), None)
-        if label is not None and any(str(row.fields.get(label)).strip() == label.strip() for row in rows):
-            why = f"the column of labels is called {_cut(label)!r}, as one of its labels is"
-        elif label is None and sentence is not None:
-            why = f"a column is called {_cut(sentence)!r}, which reads like a text"
-    if why is None:
+    longest = max(texts, key=lambda name: len(name.split()), default="")
+    words = len(longest.split())
+    if words > 1 and label and any(str(row.fields.get(label)).strip() == label.strip() for row in rows):
+        why = f"the column of labels is called {_cut(label)!r}, as one of its labels is"
+    elif label is None and words > _LONGEST_NAME_IN_WORDS:
+        why = f"a column is called {_cut(longest)!r}, which reads like a text"
+    else:  # a single word seems to be a name
         return None
     return f"warning: {why}: does the first line of the file hold names? If not, put some above it"
+
+
+def all_of(parts: Sequence[str], word: str = "and") -> str:
+    """Parts of a sentence: "a", "a and b", "a, b and c"."""
+    return f" {word} ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
 def some_of(parts: Sequence[str]) -> str:
@@ -138,28 +145,64 @@ def some_of(parts: Sequence[str]) -> str:
 def json_line(record: Mapping[str, Any]) -> str:
     """A record as a line of JSON; numbers that JSON has not (infinity) become null."""
     finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-    line = json.dumps(finite, ensure_ascii=False)
-    try:
-        line.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which "\ud800" in somebody's .jsonl is
-        line = json.dumps(finite)
-    return line + "\n"
+    return json.dumps(finite, ensure_ascii=False) + "\n"
 
 
-def write_predictions(*, predictions: Iterable[Mapping[str, Any]], path: Path) -> int:
-    """Write one JSON object a line, in full or not at all, and return how many.
+def unwritable(row: Mapping[str, Any], *, columns: Sequence[str], ending: str) -> str | None:
+    """Why a row cannot be written to a file whose first row has `columns`, as the end of a message; None: it can.
 
-    The file appears under its name only when it is complete.
+    Args:
+        ending: of the file, in lower case.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    count = 0
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            for prediction in predictions:
-                file.write(json_line(prediction))
-                count += 1
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    if ending == ".jsonl":
+        return None
+    if strange := [name for name in row if name not in columns]:
+        return (
+            f"has a column '{strange[0]}', which the first row has not: let --output end with .jsonl, where rows may "
+            "differ"
+        )
+    texts = [text for text in (*row, *row.values()) if isinstance(text, str)]  # JSON writes a tab in letters
+    if ending == ".tsv" and (broken := [text for text in texts if _BREAKS.search(text)]):
+        return (
+            f"has a tab or the end of a line in {broken[0][:80]!r}, which .tsv has no way to write: let --output end "
+            "with .jsonl or .csv"
+        )
+    return None
+
+
+def write_rows(*, rows: Iterable[Mapping[str, Any]], path: Path) -> int:
+    """Write a file of one of `ENDINGS`, whole or not at all, and return how many rows it has.
+
+    In .csv and .tsv the first row names the columns; lists and mappings become JSON in a cell, None an empty one.
+
+    Raises:
+        InputError: a row has a column that the first one has not, or a cell of .tsv a tab or the end of a line.
+        StorageError: the file cannot be written.
+    """
+    ending, count = path.suffix.lower(), 0
+    columns: list[str] = []
+    # Half of a surrogate pair, which "\ud800" in somebody's .jsonl is, becomes such an escape again.
+    options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
+    with replacing(path) as temporary, temporary.open("w", **options) as file:
+        table = csv.writer(file, lineterminator="\n")
+        for count, row in enumerate(rows, start=1):
+            if ending == ".jsonl":
+                file.write(json_line(row))
+                continue
+            lines = [[_cell(row.get(name)) for name in columns or row]]
+            if not columns:
+                columns = list(row)
+                lines.insert(0, columns)
+            if reason := unwritable(row, columns=columns, ending=ending):
+                raise InputError(f"row {count} {reason}")
+            if ending == ".csv":
+                table.writerows(lines)
+            else:  # without quotes, as such files are read
+                file.writelines("\t".join(cells) + "\n" for cells in lines)
     return count
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.columns import SEQUENCE_TO_SEQUENCE
 from lacuna.tasks.metrics import generation_metrics
-from lacuna.tasks.pairs import TextPair, guess_columns, read_pairs, unfold
+from lacuna.tasks.pairs import TextPair, read_pairs, unfold
 from lacuna.tasks.rows import as_rows
 from lacuna.tasks.splits import split_groups
 from lacuna.tasks.tables import Matrix, Points, Table, groups
@@ -76,7 +77,9 @@ class SequenceToSequence(Task):
         rows = unfold(as_rows(train_rows, part="training"))
         if not rows:
             raise InputError("there are no training rows: name a file that has some with --train_file")
-        self.source_column, self.target_column = guess_columns(rows, source=source_column, target=target_column)
+        self.source_column, self.target_column = SEQUENCE_TO_SEQUENCE.find(
+            rows, source=source_column, target=target_column
+        )
         how = "" if source_column and target_column else " (guessed; --source_column and --target_column override it)"
         self.notes.append(
             f"source from column '{self.source_column}', target from '{self.target_column}'{how}"

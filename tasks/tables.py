@@ -70,18 +70,14 @@ class Matrix:
             rows = [[label, *map(int, row)] for label, row in zip(self.labels, self.counts, strict=True)]
             return markdown_table(["gold \\ predicted", *self.labels], rows)
         pairs = [
-            (int(count), gold, predicted)
+            (gold, predicted, int(count))
             for gold, row in zip(self.labels, self.counts, strict=True)
             for predicted, count in zip(self.labels, row, strict=True)
             if count and gold != predicted
         ]
-        pairs.sort(key=lambda pair: -pair[0])
-        rows = [[gold, predicted, count] for count, gold, predicted in pairs[:_MOST_CONFUSIONS]]
-        return [
-            f"The {len(rows)} most frequent confusions:",
-            "",
-            *markdown_table(["gold", "predicted", "times"], rows),
-        ]
+        shown = sorted(pairs, key=lambda pair: -pair[2])[:_MOST_CONFUSIONS]
+        table = markdown_table(["gold", "predicted", "times"], shown)
+        return [f"The {len(shown)} most frequent confusions:", "", *table]
 
     def reduced(self, most: int) -> "Matrix":
         """The same with no more than `most` labels: the most frequent ones, and all others as one."""

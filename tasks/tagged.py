@@ -1,6 +1,5 @@
 """Sentences of tokens with a tag each: read from rows, and cut into windows of pieces that a model can take."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,14 +7,8 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.rows import Row, columns_of
+from lacuna.tasks.rows import Row, listed
 
-# Names that public data sets give their columns, best guess first.
-TOKEN_COLUMNS = ("tokens", "words", "token", "word", "form", "sentence", "text")
-TAG_COLUMNS = (
-    "tags", "ner_tags", "ner", "labels", "label", "tag", "pos_tags", "upos", "pos", "xpos", "chunk_tags",
-    "word_labels",
-)  # fmt: skip
 _TOKENIZE_AT_ONCE = 1000
 
 
@@ -33,69 +26,12 @@ class Sentence:
         return " ".join(self.words)
 
 
-def listed(row: Row, column: str, *, option: str) -> list[Any]:
-    """A value that is a list, or text that holds one: JSON, or with blanks between its parts.
-
-    Raises:
-        InputError: it is neither.
-    """
-    value = row.value(column, option=option)
-    if isinstance(value, list | tuple):
-        return list(value)
-    if not isinstance(value, str):
-        raise InputError(f"{row.where}: column '{column}' holds {value!r}, not a list: name another with {option}")
-    if not value.lstrip().startswith("["):
-        return value.split()
-    try:
-        return list(json.loads(value))
-    except ValueError as error:
-        raise InputError(
-            f"{row.where}: column '{column}' holds {value[:60]!r}, which begins like a list and is not "
-            f'JSON ({error}): write lists as ["a", "b"], or their parts with blanks between'
-        ) from error
-
-
-def guess_columns(rows: Sequence[Row], *, tokens: str | None = None, tags: str | None = None) -> tuple[str, str]:
-    """The columns of tokens and tags; those not given are guessed, by name and among lists of one length.
-
-    Raises:
-        InputError: a given column is not there, or nothing looks like tokens and tags.
-    """
-    columns, sample = columns_of(rows), rows[:200]
-    for option, given in (("--tokens_column", tokens), ("--tags_column", tags)):
-        if given is not None:
-            rows[0].value(given, option=option)
-    lists = [column for column in columns if isinstance(rows[0].fields[column], list | str)]
-    free = [column for column in lists if column not in (tokens, tags)]
-    tokens = tokens or next((name for name in TOKEN_COLUMNS if name in free), None)
-    tags = tags or next((name for name in TAG_COLUMNS if name in free and name != tokens), None)
-    parallel = [column for column in free if isinstance(rows[0].fields[column], list)]
-    if tokens is None and tags is None and len(parallel) == 2 and all(_are_parallel(row, parallel) for row in sample):
-        # There are fewer different tags than different tokens.
-        tags, tokens = sorted(parallel, key=lambda name: len({str(v) for row in sample for v in row.fields[name]}))
-    if tokens is None or tags is None:
-        what, option = ("tokens", "--tokens_column") if tokens is None else ("tags", "--tags_column")
-        raise InputError(
-            f"{rows[0].where}: which column of {rows[0].shown(columns)} holds the {what}? Name it with {option}"
-        )
-    return tokens, tags
-
-
-def _are_parallel(row: Row, columns: Sequence[str]) -> bool:
-    values = [row.fields.get(column) for column in columns]
-    return all(isinstance(value, list) for value in values) and len({len(value) for value in values if value}) == 1
-
-
 def read_sentences(rows: Sequence[Row], *, tokens_column: str, tags_column: str) -> list[Sentence]:
-    """Sentences of rows; tags that are numbers are written as such.
-
-    Raises:
-        InputError: a row has no token, another number of tags than of tokens, or what is neither text nor a number.
-    """
+    """Sentences of rows; tags that are numbers are written as such."""
     sentences = []
+    columns = ((tokens_column, "--tokens_column", str), (tags_column, "--tags_column", str | int))
     for row in rows:
-        words = listed(row, tokens_column, option="--tokens_column")
-        tags = listed(row, tags_column, option="--tags_column")
+        words, tags = (listed(row, column, option=option) for column, option, _ in columns)
         if not words:
             raise InputError(f"{row.where}: column '{tokens_column}' is empty: remove the row or fill in its tokens")
         if len(words) != len(tags):
@@ -103,11 +39,12 @@ def read_sentences(rows: Sequence[Row], *, tokens_column: str, tags_column: str)
                 f"{row.where}: {len(words)} tokens in column '{tokens_column}' but {len(tags)} tags in column "
                 f"'{tags_column}': every token needs one tag; mend the row or remove it"
             )
-        for column, values, kinds in ((tokens_column, words, str), (tags_column, tags, str | int)):
-            bad = next((value for value in values if not isinstance(value, kinds) or isinstance(value, bool)), None)
-            if bad is not None or None in values:
-                option = "--tokens_column" if column == tokens_column else "--tags_column"
-                raise InputError(f"{row.where}: {bad!r} in column '{column}' is no text: name another with {option}")
+        for (column, option, kinds), values in zip(columns, (words, tags), strict=True):
+            for value in values:
+                if not isinstance(value, kinds) or isinstance(value, bool):
+                    raise InputError(
+                        f"{row.where}: {value!r} in column '{column}' is no text: name another with {option}"
+                    )
         sentences.append(Sentence(tuple(words), tuple(str(tag).strip() for tag in tags), row.where))
     return sentences
 

@@ -42,18 +42,14 @@ def split_tag(tag: str) -> tuple[str, str]:
         return OUTSIDE, ""
     found = _TYPED.fullmatch(tag)
     letter, kind = found.groups() if found else (tag, "")
-    if len(letter) != 1 or letter not in _LETTERS:
+    if letter not in {*_LETTERS}:
         raise ValueError(f"{tag!r} is neither O nor B-, I-, E- or S- with a type")
     return _READ_AS.get(letter, letter), kind
 
 
 def is_tag(tag: str) -> bool:
     """Whether it is a tag of entities, which `split_tag` takes."""
-    try:
-        split_tag(tag)
-    except ValueError:
-        return False
-    return True
+    return tag in {OUTSIDE, *_LETTERS} or _TYPED.fullmatch(tag) is not None
 
 
 def join_tag(letter: str, kind: str) -> str:
@@ -85,11 +81,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def write_tags(found: Iterable[Entity], *, length: int, scheme: str) -> list[str]:
-    """The tags of a sentence of `length` tokens; entities must not overlap.
-
-    Args:
-        scheme: one of `SCHEMES`.
-    """
+    """The tags of a sentence of `length` tokens, by one of `SCHEMES`; entities must not overlap."""
     tags = [OUTSIDE] * length
     before: Entity | None = None
     for entity in sorted(found):
@@ -106,11 +98,7 @@ def write_tags(found: Iterable[Entity], *, length: int, scheme: str) -> list[str
 
 
 def irregular(tags: Sequence[str], *, scheme: str) -> int:
-    """How many tags of a sentence are not as the scheme would write its entities.
-
-    Raises:
-        ValueError: a tag is not one of entities.
-    """
+    """How many tags of a sentence are not as the scheme would write its entities."""
     proper = write_tags(entities(tags), length=len(tags), scheme=scheme)
     return sum(join_tag(*split_tag(tag)) != wanted for tag, wanted in zip(tags, proper, strict=True))
 

@@ -17,12 +17,13 @@ from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.classification import stratified_split
+from lacuna.tasks.columns import TOKEN_CLASSIFICATION
 from lacuna.tasks.features import model_inputs, pad_inputs, pad_like
 from lacuna.tasks.labels import counted, note_alike
 from lacuna.tasks.metrics import classification_metrics, entity_metrics
 from lacuna.tasks.rows import as_rows, some_of
 from lacuna.tasks.tables import Matrix, Points, Table
-from lacuna.tasks.tagged import Sentence, TokenWindow, cut_sentences, guess_columns, read_sentences
+from lacuna.tasks.tagged import Sentence, TokenWindow, cut_sentences, read_sentences
 from lacuna.tasks.tags import OUTSIDE, PLAIN, entities, find_scheme, irregular, join_tag, split_tag, write_tags
 from lacuna.tasks.task import Inputs, Task
 
@@ -92,7 +93,9 @@ class TokenClassification(Task):
         train_rows, eval_rows = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
         if not train_rows:
             raise InputError("there are no training rows: name a file that has some with --train_file")
-        self.tokens_column, self.tags_column = guess_columns(train_rows, tokens=tokens_column, tags=tags_column)
+        self.tokens_column, self.tags_column = TOKEN_CLASSIFICATION.find(
+            train_rows, tokens=tokens_column, tags=tags_column
+        )
         how = (
             " (guessed; --tokens_column and --tags_column override it)" if not (tokens_column and tags_column) else ""
         )

@@ -4,7 +4,7 @@ from .arguments import TokenizerArguments
 from .bpe import check_options, train_bpe
 from .extend import check_extension, extend_tokenizer
 from .files import check_output_dir, load_tokenizer, save_tokenizer, tokenizer_fingerprint
-from .once import train_once
+from .once import load_or_train, train_once
 from .report import GPT2_REFERENCE, compression_report, describe_report, peak_memory, torn_warning
 from .sampling import Sample, sample_documents
 from .templates import SPECIAL_TOKENS, adapt_tokenizer
@@ -22,6 +22,7 @@ __all__ = [
     "compression_report",
     "describe_report",
     "extend_tokenizer",
+    "load_or_train",
     "load_tokenizer",
     "peak_memory",
     "sample_documents",

@@ -4,7 +4,7 @@ from .arguments import FineTuningArguments, ModelArguments, NewModelArguments, T
 from .environment import is_main_process, processes, use_all_cores
 from .fine_tuning import fine_tune
 from .loop import train
-from .pretrained import load_pretrained
+from .models import starting_model
 from .resuming import claim_output_dir, refusal
 
 __all__ = [
@@ -15,9 +15,9 @@ __all__ = [
     "claim_output_dir",
     "fine_tune",
     "is_main_process",
-    "load_pretrained",
     "processes",
     "refusal",
+    "starting_model",
     "train",
     "use_all_cores",
 ]

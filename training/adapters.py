@@ -18,10 +18,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from lacuna.common.errors import InputError, StorageError
+from lacuna.common.errors import InputError
 
 from .arguments import TrainingArguments
-from .depth import backbone_of, head_weights, is_pooler
+from .checkpoints import storage_errors
+from .parameters import backbone_of, head_weights, is_pooler, output_layer
 
 _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
 _HEAD, _REPLACED = ".modules_to_save.default", ".original_module."
@@ -82,17 +83,13 @@ class Adapter:
             f"base_model.model.{name.replace(_HEAD, '').replace('.default.weight', '.weight')}": value.contiguous()
             for name, value in self.learned(state).items()
         }
-        try:
+        with storage_errors(f"cannot write the adapter to {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
             save_file(learned, folder / "adapter_model.safetensors", metadata={"format": "pt"})
             (folder / "adapter_model.safetensors").chmod(0o644)
             self.config.save_pretrained(str(folder))
             if card:
                 (folder / "README.md").write_text(card, encoding="utf-8")
-        except Exception as error:
-            if not isinstance(error, OSError) and "os error" not in str(error):  # that of safetensors is no OSError
-                raise
-            raise StorageError(f"cannot write the adapter to {folder}: {error}") from error
 
 
 def prepare(model: nn.Module, arguments: TrainingArguments) -> Adapter | None:
@@ -163,7 +160,10 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float, seed: int) -> Adapter
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")  # peft 0.21 asks for it
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(config, model)
-    config.base_model_name_or_path = _found_anywhere(str(getattr(model, "name_or_path", "") or ""))
+    name = str(getattr(model, "name_or_path", "") or "")
+    # A Hub id as it is, and a folder by its absolute path, though it says where it was: additions are worth nothing
+    # without their model.
+    config.base_model_name_or_path = str(Path(name).resolve()) if name and Path(name).exists() else name
     config.inference_mode = True  # as adapters are saved
     return Adapter(config=config, scale=alpha / rank, transposed=frozenset(transposed))
 
@@ -174,7 +174,7 @@ def _linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     Models that do not set their backbone apart (T5) are taken whole, without their output layer.
     """
     prefix, backbone = backbone_of(model)
-    output = getattr(model, "get_output_embeddings", lambda: None)()
+    output = output_layer(model)
     for name, module in (backbone if backbone is not None else model).named_modules():
         # GPT-2 has layers of its own, which are linear too.
         is_linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
@@ -186,7 +186,7 @@ def _heads(model: nn.Module) -> Iterator[str]:
     """Names of the outermost modules whose weights all are of the head; output layers over the vocabulary are none."""
     if backbone_of(model)[1] is None:
         return
-    output = getattr(model, "get_output_embeddings", lambda: None)()
+    output = output_layer(model)
     head = {id(weight) for weight in head_weights(model).values()}
     found: list[str] = []
     for name, module in model.named_modules():
@@ -196,15 +196,6 @@ def _heads(model: nn.Module) -> Iterator[str]:
             continue
         found.append(f"{name}.")
         yield name
-
-
-def _found_anywhere(name: str) -> str:
-    """A Hub id as it is, a folder by its absolute path.
-
-    The path names folders of this machine, and is written all the same, as `peft` writes what it is given: additions
-    are worth nothing without their model, and a relative path finds it from a single folder.
-    """
-    return str(Path(name).resolve()) if name and Path(name).exists() else name
 
 
 def fingerprint_of_frozen(model: nn.Module) -> str:

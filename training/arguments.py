@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from lacuna.common.errors import InputError
 from lacuna.common.options import Arguments, Numbers, check_range, option
 
+from .averaging import AVERAGES
+from .optimizers import OPTIMIZERS
+from .schedules import SCHEDULES
+
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """What --report_to takes; each is an extra of the package by the same name."""
 
@@ -49,11 +53,16 @@ class Tracker(str):
 
 if TYPE_CHECKING:  # after construction it is there
     DerivedRate = float
+    OptimizerName = str
+    ScheduleName = str
+    AverageName = str
 else:
     DerivedRate = float | None
+    OptimizerName, ScheduleName = Literal[tuple(OPTIMIZERS)], Literal[tuple(SCHEDULES)]
+    AverageName = Literal[("none", *AVERAGES)]
 
-RATES = {"muon": 6e-3, "lion": 3e-4}
-"""Learning rates of a new tiny model by optimizer, where not 0.001 (docs/speed.md)."""
+_OPTIMIZERS = "; ".join(", ".join(filter(None, [name, each.note])) for name, each in OPTIMIZERS.items())
+_RATES = ", ".join(f"{each.learning_rate:g} for {name}" for name, each in OPTIMIZERS.items())
 
 
 @dataclass
@@ -108,13 +117,9 @@ class TrainingArguments(Arguments):
         None, "Examples that one process sends through the model at once, or auto: as many as fit. Default: its share."
     )
     eval_batch_size: int = option(64, "Examples in one evaluation batch of one process.")
-    optimizer: Literal["adamw", "muon", "stable_adamw", "lion", "ademamix"] = option(
-        "muon", "muon, for matrices, with AdamW for the rest; adamw; stable_adamw, lion, ademamix: an extra."
-    )
-    learning_rate: DerivedRate = option(
-        None, "Peak learning rate. Default: 0.006 for muon, 0.0003 for lion, 0.001 for the others."
-    )
-    schedule: Literal["wsd", "linear", "cosine", "constant"] = option(
+    optimizer: OptimizerName = option("muon", f"{_OPTIMIZERS}.")
+    learning_rate: DerivedRate = option(None, f"Peak learning rate. Default: {_RATES}.")
+    schedule: ScheduleName = option(
         "wsd", "Learning rate over time: wsd (warm-up, stable, decay by 1 - sqrt), linear, cosine or constant."
     )
     warmup_steps: float = option(0.05, "Steps of warm-up; below 1 a share of the run.")
@@ -137,7 +142,7 @@ class TrainingArguments(Arguments):
     early_stopping_patience: int = option(
         0, "Stop after this many evaluations in a row without a better metric; 0 goes on to the end."
     )
-    average: Literal["none", "ema", "tail", "best"] = option(
+    average: AverageName = option(
         "none",
         "Which weights are saved as the model: the last, a moving average (ema), the mean over the end of the run "
         "(tail), or those of the best evaluation.",
@@ -178,7 +183,7 @@ class TrainingArguments(Arguments):
         self.batch_size, self.batch_size_at = Numbers(self.batch_size), Numbers(self.batch_size_at)
         _check_stages("batch_size", self.batch_size, self.batch_size_at)
         if self.learning_rate is None:
-            self.learning_rate = RATES.get(self.optimizer, 1e-3)
+            self.learning_rate = OPTIMIZERS[self.optimizer].learning_rate
         if isinstance(self.micro_batch_size, int) and not isinstance(self.micro_batch_size, MicroBatchSize):
             if self.micro_batch_size <= 0:
                 raise InputError(f"--micro_batch_size must be greater than 0, got {self.micro_batch_size}")
@@ -251,18 +256,16 @@ class FineTuningArguments(TrainingArguments):
 
     output_dir: str = option("runs/finetuned", "Folder for the model, predictions, metrics and curves.")
     batch_size: Numbers = option(Numbers(32), "Examples in one optimizer step, over all processes.")
-    optimizer: Literal["adamw", "muon", "stable_adamw", "lion", "ademamix"] = option(
-        "adamw", "adamw; muon, for matrices, with AdamW for the rest; stable_adamw, lion, ademamix: an extra."
-    )
+    optimizer: OptimizerName = option("adamw", f"{_OPTIMIZERS}.")
     learning_rate: DerivedRate = option(
         None, "Peak learning rate. Default: in proportion to the weights; 0.003 or less with --lora_rank."
     )
-    schedule: Literal["wsd", "linear", "cosine", "constant"] = option(
+    schedule: ScheduleName = option(
         "linear", "Learning rate over time: wsd (warm-up, stable, decay by 1 - sqrt), linear, cosine or constant."
     )
     warmup_steps: float = option(0.06, "Steps of warm-up; below 1 a share of the run.")
     save_steps: float = option(0, "Steps between checkpoints; below 1 a share of the run; 0 never.")
-    average: Literal["none", "ema", "tail", "best"] = option(
+    average: AverageName = option(
         "best",
         "Which weights are saved as the model: those of the best evaluation (best), the last (none), a moving average "
         "(ema), or the mean over the end of the run (tail).",

@@ -12,14 +12,17 @@ Sanyal et al., 2023, https://arxiv.org/abs/2306.03241, for language models).
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from lacuna.common.errors import CorruptCheckpointError
 
-from .arguments import TrainingArguments
+from .sharding import full_tensors, like
+
+if TYPE_CHECKING:  # which imports the registry below
+    from .arguments import TrainingArguments
 
 _UPDATES = "num_updates"
 """Where `Average.state` counts, beside the names of weights."""
@@ -72,10 +75,9 @@ class Average:
     def state(self) -> dict[str, Tensor]:
         """The average by parameter name, whole and on the CPU, and how many updates it holds, as `num_updates`.
 
-        With a sharded model all processes must call it.
+        With a sharded model all processes must call it; only rank 0 is given the average.
         """
-        weights = {name: _whole(weight).to("cpu", copy=True) for name, weight in self._weights.items()}
-        return {**weights, _UPDATES: torch.tensor(self._updates)}
+        return {**full_tensors(self._weights), _UPDATES: torch.tensor(self._updates)}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from what `state` returned; the average goes where the weights are, and is sharded as they are.
@@ -88,7 +90,11 @@ class Average:
         if updates < 0 or {name: value.shape for name, value in state.items() if name != _UPDATES} != shapes:
             raise CorruptCheckpointError("the averaged weights of the checkpoint are not those of this model")
         self._updates = updates
-        self._weights = {name: _placed(state[name], like=self._like[name]) for name in shapes}
+        self._weights = {
+            name: like(weight, state[name].to(torch.float32, copy=True))
+            for name, weight in self._like.items()
+            if name in shapes
+        }
 
     @contextlib.contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
@@ -137,36 +143,26 @@ def _trained(model: nn.Module) -> dict[str, Tensor]:
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 
-def _whole(weight: Tensor) -> Tensor:
-    return weight.full_tensor() if isinstance(weight, DTensor) else weight
-
-
-def _placed(value: Tensor, *, like: Tensor) -> Tensor:
-    """A tensor in float32 on the device of another, or in the shards of another."""
-    value = value.to(device=like.device, dtype=torch.float32, copy=True)
-    return distribute_tensor(value, like.device_mesh, like.placements) if isinstance(like, DTensor) else value
-
-
-def ema(arguments: TrainingArguments, model: nn.Module) -> Average:
+def ema(arguments: "TrainingArguments", model: nn.Module) -> Average:
     """Exponential moving average with the decay `ema_decay`."""
     decay = arguments.ema_decay
     return Average(lambda number, done: (1.0 - decay) / (1.0 - decay**number), model)
 
 
-def tail(arguments: TrainingArguments, model: nn.Module) -> Average:
+def tail(arguments: "TrainingArguments", model: nn.Module) -> Average:
     """Mean over the last `tail_share` of the run."""
     begin = 1.0 - arguments.tail_share + 1e-9  # rounding must not let the step in that ends where the tail begins
     return Average(lambda number, done: 1.0 / number if done > begin else 0.0, model)
 
 
-def best(arguments: TrainingArguments, model: nn.Module) -> Average:
+def best(arguments: "TrainingArguments", model: nn.Module) -> Average:
     """The weights of the best evaluation."""
     return Best(model)
 
 
-AVERAGES: dict[str, Callable[[TrainingArguments, nn.Module], Average]] = {"ema": ema, "tail": tail, "best": best}
+AVERAGES: dict[str, Callable[["TrainingArguments", nn.Module], Average]] = {"ema": ema, "tail": tail, "best": best}
 
 
-def make_average(arguments: TrainingArguments, model: nn.Module) -> Average | None:
+def make_average(arguments: "TrainingArguments", model: nn.Module) -> Average | None:
     """What `average` asks for, of a bare model's weights; None for "none"."""
     return None if arguments.average == "none" else AVERAGES[arguments.average](arguments, model)

@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -53,18 +54,25 @@ class Snapshot:
     def num_bytes(self) -> int:
         """Of all tensors together."""
         parts = (self.weights, self.optimizer, self.average, self.learned)
-        tensors = [tensor for part in parts for tensor in part.values()]
-        return sum(value.numel() * value.element_size() for value in tensors)
+        return sum(tensor.nbytes for part in parts for tensor in part.values())
 
     def is_finite(self) -> bool:
         """Whether every weight is a number."""
         return all(bool(torch.isfinite(value).all()) for value in self.weights.values() if value.is_floating_point())
 
 
-def is_of_the_disk(error: Exception) -> bool:
-    """Whether an error is of reading or writing. Libraries in Rust (safetensors, tokenizers) raise others than OSError
-    for it, and give its number in their message."""
-    return isinstance(error, OSError) or "os error" in str(error)
+@contextlib.contextmanager
+def storage_errors(what: str) -> Iterator[None]:
+    """Have errors of reading and writing in here be a `StorageError` that says what could not be done.
+
+    Libraries in Rust (safetensors, tokenizers) raise others than OSError for it, with its number in their message.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError) and "os error" not in str(error):
+            raise
+        raise StorageError(f"{what}: {error}") from error
 
 
 def _digest(path: Path) -> str:
@@ -118,17 +126,14 @@ def save_final(*, model: nn.Module, tokenizer: Any, card: str, output_dir: Path,
     """
     temporary = output_dir / ".final.tmp"
     try:
+        with storage_errors(f"cannot write the model to {output_dir}"):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary, weights=weights)
+            for path in sorted(temporary.iterdir()):
+                path.replace(output_dir / path.name)
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary, weights=weights)
-        for path in sorted(temporary.iterdir()):
-            path.replace(output_dir / path.name)
-        temporary.rmdir()
-    except Exception as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if not is_of_the_disk(error):
-            raise
-        raise StorageError(f"cannot write the model to {output_dir}: {error}") from error
 
 
 class Saver:
@@ -185,17 +190,15 @@ class Saver:
         final = self.folder / f"step-{snapshot.progress.step:08d}"
         temporary = final.with_name(f".{final.name}.tmp")
         try:
-            for stale in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote or removed
-                shutil.rmtree(stale, ignore_errors=True)
-            if not _is_whole(final):
-                self._write_whole(snapshot, temporary, final)
+            with storage_errors(f"cannot write checkpoint {final}"):
+                for stale in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote or removed
+                    shutil.rmtree(stale, ignore_errors=True)
+                if not _is_whole(final):
+                    self._write_whole(snapshot, temporary, final)
         except CorruptCheckpointError as error:
             raise StorageError(f"what was written is not what the disk gives back: {error}") from error
-        except Exception as error:
+        finally:
             shutil.rmtree(temporary, ignore_errors=True)
-            if not is_of_the_disk(error):
-                raise
-            raise StorageError(f"cannot write checkpoint {final}: {error}") from error
         self._prune(final)
         return final
 
@@ -218,16 +221,10 @@ class Saver:
         verify_checkpoint(final)
 
     def _write_files(self, snapshot: Snapshot, folder: Path) -> None:
-        save_model(
-            model=self.model,
-            tokenizer=self.tokenizer,
-            card=snapshot.card,
-            folder=folder,
-            weights=dict(snapshot.weights),
-        )
-        save_file(snapshot.optimizer, folder / STATE / "optimizer.safetensors")
-        for name, tensors in (("average", snapshot.average), ("learned", snapshot.learned)):
-            if tensors:
+        weights = dict(snapshot.weights)
+        save_model(model=self.model, tokenizer=self.tokenizer, card=snapshot.card, folder=folder, weights=weights)
+        for name in ("optimizer", "average", "learned"):
+            if (tensors := getattr(snapshot, name)) or name == "optimizer":
                 save_file(tensors, folder / STATE / f"{name}.safetensors")
         progress = json.dumps(asdict(snapshot.progress), indent=2)
         (folder / STATE / "progress.json").write_text(progress, encoding="utf-8")
@@ -303,12 +300,6 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _plain(name: str) -> bool:
-    """Whether a name from a file stays inside its folder."""
-    parts = PurePosixPath(name).parts
-    return bool(parts) and not PurePosixPath(name).is_absolute() and ".." not in parts and "\\" not in name
-
-
 def _is_whole(folder: Path) -> bool:
     try:
         verify_checkpoint(folder)
@@ -323,42 +314,38 @@ def verify_checkpoint(folder: Path) -> None:
     Raises:
         CorruptCheckpointError: names the first file that is missing, unexpected, changed, a link or a pickle.
     """
-    if not (folder / MARKER).is_file():
-        raise CorruptCheckpointError(f"checkpoint {folder} was not finished: {MARKER} is missing")
+
+    def check(holds: object, what: str) -> None:
+        if not holds:
+            raise CorruptCheckpointError(f"checkpoint {folder}{what}")
+
+    check((folder / MARKER).is_file(), f" was not finished: {MARKER} is missing")
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        sizes = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in manifest.items()}
-        whole = (folder / MARKER).read_text(encoding="utf-8") == _digest(folder / MANIFEST) + "\n"
+        listed = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in manifest.items()}
+        digest = (folder / MARKER).read_text(encoding="utf-8")
+        check(digest == _digest(folder / MANIFEST) + "\n", ": manifest.json has changed since it was written")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptCheckpointError(f"checkpoint {folder}: manifest.json is missing or broken") from error
-    if not whole:
-        raise CorruptCheckpointError(f"checkpoint {folder}: manifest.json has changed since it was written")
-    for name in sizes:
-        if not _plain(name) or PurePosixPath(name).suffix in PICKLES:
-            raise CorruptCheckpointError(f"checkpoint {folder}: its manifest names {name!r}, which is never loaded")
+    for name in listed:
+        path = PurePosixPath(name)
+        stays = path.parts and not path.is_absolute() and ".." not in path.parts and "\\" not in name
+        check(stays and path.suffix not in PICKLES, f": its manifest names {name!r}, which is never loaded")
     present = _files(folder)
-    if different := sorted(set(present) ^ set(sizes)):
-        word = "missing" if different[0] in sizes else "unexpected"
-        raise CorruptCheckpointError(f"checkpoint {folder}: file {different[0]} is {word}")
-    for name, (size, digest) in sizes.items():
-        if (found := present[name].stat().st_size) != size:
-            raise CorruptCheckpointError(f"checkpoint {folder}: {name} has {found} bytes, not {size}")
-        if _digest(present[name]) != digest:
-            raise CorruptCheckpointError(
-                f"checkpoint {folder}: the content of {name} has changed since it was written"
-            )
-    _check_index(folder, present)
-
-
-def _check_index(folder: Path, present: dict[str, Path]) -> None:
-    """Loaders follow the names in the index of a model in several files wherever they lead."""
+    for name in sorted(set(present) ^ set(listed)):
+        check(False, f": file {name} is {'missing' if name in listed else 'unexpected'}")
+    for name, (size, digest) in listed.items():
+        found = present[name].stat().st_size
+        check(found == size, f": {name} has {found} bytes, not {size}")
+        check(_digest(present[name]) == digest, f": the content of {name} has changed since it was written")
+    # Loaders follow the names in the index of a model in several files wherever they lead.
     for name in (name for name in present if name.endswith(".index.json")):
         try:
             targets = set(json.loads(present[name].read_text(encoding="utf-8"))["weight_map"].values())
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise CorruptCheckpointError(f"checkpoint {folder}: {name} cannot be read") from error
-        if strange := sorted(str(target) for target in targets if target not in present):
-            raise CorruptCheckpointError(f"checkpoint {folder}: {name} names {strange[0]!r}, which is not part of it")
+        for target in sorted(map(str, targets - present.keys())):
+            check(False, f": {name} names {target!r}, which is not part of it")
 
 
 def newest_checkpoint(output_dir: Path) -> tuple[Path | None, list[str]]:

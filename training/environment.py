@@ -1,5 +1,7 @@
 """What this process runs on: how many processes, which rank, how many cores, and whether bf16 is fast here."""
 
+import argparse
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,21 +41,15 @@ def _processes_asked_of_accelerate(command: list[str]) -> int | None:
     """`--num_processes` of an `accelerate launch` command line, or of the configuration file that it names."""
     if not _LAUNCHERS & {Path(word).name for word in command}:
         return None
-    values: dict[str, str] = {}
-    for position, word in enumerate(command):
-        name, _, value = word.partition("=")
-        following = command[position + 1] if position + 1 < len(command) else ""
-        if name in ("--num_processes", "--num-processes"):
-            values["num_processes"] = value or following
-        if name in ("--config_file", "--config-file"):
-            values["config_file"] = value or following
-    if values.get("num_processes", "").isdigit():
-        return int(values["num_processes"])
-    try:
-        content = yaml.safe_load(Path(values["config_file"]).read_text(encoding="utf-8"))
-        return int(content["num_processes"])
-    except (KeyError, OSError, TypeError, ValueError, yaml.YAMLError):
-        return None
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--num_processes", "--num-processes", type=int)
+    parser.add_argument("--config_file", "--config-file", type=Path)
+    with contextlib.suppress(argparse.ArgumentError, KeyError, OSError, TypeError, ValueError, yaml.YAMLError):
+        asked, _ = parser.parse_known_args(command)
+        if asked.num_processes is None and asked.config_file is not None:
+            return int(yaml.safe_load(asked.config_file.read_text(encoding="utf-8"))["num_processes"])
+        return asked.num_processes
+    return None
 
 
 def processes() -> Processes:

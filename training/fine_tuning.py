@@ -1,5 +1,6 @@
 """A pretrained model on a task: what is learned is said first, what was reached in the end; once or several times."""
 
+import itertools
 import json
 import math
 import shutil
@@ -23,11 +24,10 @@ from .arguments import FineTuningArguments, TrainingArguments
 from .environment import bf16_is_fast, is_main_process, processes, use_all_cores
 from .live_line import duration
 from .loop import train
-from .order import MicroBatchSampler
 from .progress import is_due
-from .rates import with_rate
 from .resuming import claim_output_dir, refusal
-from .stages import Stage, epochs_per_step, plan_stages, tokens_per_step
+from .schedules import with_rate
+from .stages import Stage, resolve
 from .step import step
 
 SHOWN = 5
@@ -54,10 +54,7 @@ def fine_tune(
     """Fine-tune a model, with `--seeds` several times, and say what was reached; with `--dry_run` only say what would.
 
     Args:
-        work: examples, loss and metrics; the same for all seeds.
         make_model: seed -> the model to start from; a head that it lacks is drawn from the seed.
-        tokenizer: saved beside the model.
-        arguments: the options.
         run_info: further facts for run.json and the model card: `objective`, `model` (where it came from), `task`
             (the options of the data).
         identity: what must be equal when the run is resumed.
@@ -85,8 +82,11 @@ def fine_tune(
         print("\n".join([processes().describe(), *shown(0)]), flush=True)
     counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
     info = {"command": shown_command(), **counts, **(run_info or {})}
-    if "task" in info:
-        info["task"] = _decided(info["task"], work)
+    if "task" in info:  # options of the data, with what the work has made of those that were left to it
+        info["task"] = {
+            name: work.settings().get(name, value) if value in (None, [], "auto") else value
+            for name, value in info["task"].items()
+        }
     seeds = list(range(arguments.seed, arguments.seed + arguments.seeds))
     every: list[dict[str, float]] = []
     for seed in seeds:
@@ -111,14 +111,6 @@ def fine_tune(
     return results
 
 
-def _decided(options: dict[str, Any], work: Work) -> dict[str, Any]:
-    """Options of the data, with what the work has made of those that were left to it."""
-    settings = work.settings()
-    return {
-        name: settings.get(name, value) if value in (None, [], "auto") else value for name, value in options.items()
-    }
-
-
 def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
     """The options of one of several runs, in a folder of its own, which the main process claims."""
     folder = Path(arguments.output_dir)
@@ -140,33 +132,19 @@ def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> di
         values = [float(one[name]) for one in every if name in one]
         results[name] = every[0][name] if len(set(values)) == 1 else fmean(values)
         if name.startswith("eval_"):
-            results[f"{name}_std"] = _deviation(values)
+            # The sample standard deviation, which `stdev` has not of one value, nor of what is no number.
+            deviation = stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
+            results[f"{name}_std"] = 0.0 if len(values) < 2 else deviation
     sign = 1.0 if work.greater_is_better else -1.0
-    metrics = [sign * one.get(f"eval_{work.metric}", math.nan) for one in every]
-    ranks = [
-        (_or_last(metric), _or_last(-one.get("eval_loss", math.nan)))
-        for metric, one in zip(metrics, every, strict=True)
-    ]
-    best = max(range(len(every)), key=lambda number: ranks[number])
-    results |= {name: every[best][name] for name in ("best_step", "stopped_early") if name in every[best]}
-    own = {
-        f"best_seed_{name.removeprefix('eval_')}": value
-        for name, value in every[best].items()
-        if name.startswith("eval_")
-    }
-    return {**results, "seeds": len(every), "best_seed": seeds[best], **own}
 
+    def rank(one: dict[str, float]) -> list[float]:
+        scores = [sign * one.get(f"eval_{work.metric}", math.nan), -one.get("eval_loss", math.nan)]
+        return [-math.inf if math.isnan(score) else score for score in scores]
 
-def _deviation(values: list[float]) -> float:
-    """The sample standard deviation; of one value 0, and none where a value is no number, which `stdev` trips over."""
-    if len(values) < 2:
-        return 0.0
-    return stdev(values) if all(map(math.isfinite, values)) else math.nan
-
-
-def _or_last(value: float) -> float:
-    """A number that can be compared: one that is none comes last."""
-    return -math.inf if math.isnan(value) else value
+    best = max(every, key=rank)
+    results |= {name: best[name] for name in ("best_step", "stopped_early") if name in best}
+    own = {f"best_seed_{name[5:]}": value for name, value in best.items() if name.startswith("eval_")}
+    return {**results, "seeds": len(every), "best_seed": seeds[every.index(best)], **own}
 
 
 def _over_seeds(work: Work, results: dict[str, float], seeds: list[int]) -> list[str]:
@@ -231,9 +209,6 @@ def outcome(results: dict[str, float]) -> list[str]:
     return lines
 
 
-# ------------------------------------------------------------------------------------------------------------ dry run
-
-
 def _expected(work: Work, make_model: Callable[[int], Any], arguments: FineTuningArguments) -> list[str]:
     """How many weights learn in how many steps, and how long these and the evaluations will take.
 
@@ -242,9 +217,7 @@ def _expected(work: Work, make_model: Callable[[int], Any], arguments: FineTunin
     use_all_cores()
     count = processes().count
     fixed = replace(arguments, micro_batch_size=None) if arguments.micro_batch_size == 0 else arguments
-    stages = plan_stages(arguments=fixed, works=[(0.0, work)], num_processes=count)
-    tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
-    plan = fixed.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens)
+    plan, stages = resolve(fixed, [(0.0, work)], num_processes=count)
     model = make_model(plan.seed)
     prepare(model, plan)
     plan = with_rate(plan, model)
@@ -347,20 +320,10 @@ def _median_seconds(call: Callable[[], None], times: int) -> float:
 
 def _middle_examples(stage: Stage, count: int, seed: int) -> list[dict[str, Any]]:
     """Of the first micro-batches of the run the examples of the one whose longest is of middle length."""
-    sampler = MicroBatchSampler(
-        num_examples=stage.work.num_examples,
-        seed=seed,
-        start_step=0,
-        first_sample=0,
-        batch_size=stage.batch_size,
-        micro_batch_size=stage.micro_batch_size,
-        rank=0,
-        num_processes=count,
-        mixture=stage.work.mixture,
-        grouping=stage.grouping,
-    )
-    found = []
-    for keys, _ in zip(sampler, range(_SAMPLED), strict=False):
-        found.append([stage.work.example(row, index, progress) for row, index, progress in keys])
+    sampler = stage.sampler(seed=seed, num_processes=count)
+    found = [
+        [stage.work.example(row, index, progress) for row, index, progress in keys]
+        for keys in itertools.islice(sampler, _SAMPLED)
+    ]
     found.sort(key=lambda examples: max(len(example["input_ids"]) for example in examples))
     return found[len(found) // 2]

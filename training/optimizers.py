@@ -1,4 +1,4 @@
-"""Optimizers by name. To add one, write a function here and put it into `OPTIMIZERS` and the option's choices.
+"""Optimizers by name. To add one, write a function here and put it into `OPTIMIZERS`, which the options are made of.
 
 A function returns a list, because some methods treat matrices and the rest of the weights with two optimizers. What an
 optimizer keeps must be tensors and numbers, by which a checkpoint needs no pickle.
@@ -7,39 +7,27 @@ optimizer keeps must be tensors and numbers, by which a checkpoint needs no pick
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
 
 from lacuna.common.errors import InputError
 
-from .arguments import TrainingArguments
-from .depth import rate_scales
-from .sharding import on_whole_matrices
+from .parameters import SMALLEST_MATRIX, output_layer, rate_scales, split_parameters
 
-SMALLEST_MATRIX = 32
-"""Rows and columns below which a matrix (a classifier of few labels) is left to AdamW by Muon."""
+if TYPE_CHECKING:  # which imports the registry below
+    from .arguments import TrainingArguments
 
 _BANK_NUMBERS = 2**26
 """Numbers that one bank of `BankedMuon` holds at most: 128 MiB in bfloat16, of which about four exist at a time."""
 
 
-def split_parameters(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """Trainable weights in two lists: matrices, which decay, and embeddings, norms and biases, which do not.
-
-    Tied weights appear once.
-    """
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in trained if parameter.ndim >= 2 and id(parameter) not in embeddings]
-    chosen = {id(parameter) for parameter in matrices}
-    return matrices, [parameter for parameter in trained if id(parameter) not in chosen]
-
-
 def _groups(
-    model: nn.Module, matrices: list[Tensor], rest: list[Tensor], arguments: TrainingArguments
+    model: nn.Module, matrices: list[Tensor], rest: list[Tensor], arguments: "TrainingArguments"
 ) -> list[dict[str, Any]]:
     """Matrices, which decay, and the rest, each divided by the share of the learning rate that they learn at.
 
@@ -55,7 +43,7 @@ def _groups(
 
 
 def _adamw(
-    model: nn.Module, matrices: list[Tensor], rest: list[Tensor], arguments: TrainingArguments
+    model: nn.Module, matrices: list[Tensor], rest: list[Tensor], arguments: "TrainingArguments"
 ) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
         _groups(model, matrices, rest, arguments),
@@ -65,7 +53,7 @@ def _adamw(
     )
 
 
-def adamw(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Optimizer]:
+def adamw(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
     """AdamW (Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101) in torch's fused form."""
     return [_adamw(model, *split_parameters(model), arguments)]
 
@@ -82,12 +70,8 @@ class BankedMuon(torch.optim.Muon):
         super().__init__(params, adjust_lr_fn="match_rms_adamw", **options)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: None = None) -> None:
         """One step; a weight without a gradient stays as it is."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
             banks: dict[Any, list[Tensor]] = defaultdict(list)
             for matrix in group["params"]:
@@ -97,7 +81,6 @@ class BankedMuon(torch.optim.Muon):
                 size = max(1, _BANK_NUMBERS // bank[0].numel())
                 for start in range(0, len(bank), size):
                     self._step_bank(bank[start : start + size], group)
-        return loss
 
     def _step_bank(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
         gradients = [matrix.grad for matrix in matrices]
@@ -134,14 +117,32 @@ def orthogonalized(
     return (found.mT if is_tall else found).to(bank.dtype)
 
 
-def muon(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Optimizer]:
+def on_whole_matrices(function: Callable[[Tensor], Tensor], matrices: list[Tensor]) -> list[Tensor]:
+    """Apply a function of stacked whole matrices, [N, A, B] to [N, A, B], to matrices [A, B] that may be shards.
+
+    Of sharded ones each process is sent its share of the N matrices, whole, and sends the results back: as much work
+    for each as N / processes matrices are, and what one process alone would compute.
+    """
+    stacked = torch.stack(matrices)
+    if not isinstance(stacked, DTensor):
+        return list(function(stacked).unbind())
+    share = stacked.redistribute(placements=[Shard(0)])
+    mine = share.to_local()
+    done = function(mine) if len(mine) else mine
+    done = DTensor.from_local(
+        done, share.device_mesh, [Shard(0)], run_check=False, shape=share.shape, stride=share.stride()
+    )
+    return list(done.redistribute(placements=[Shard(1)]).unbind())
+
+
+def muon(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
     """Muon for the matrices between embedding and output (Jordan, 2024, https://kellerjordan.github.io/posts/muon/).
 
     Its updates are scaled to the size of AdamW's (Liu et al., 2025, https://arxiv.org/abs/2502.16982), so that one
     learning rate serves both; AdamW trains the embeddings, the output layer, norms and biases.
     """
     matrices, rest = split_parameters(model)
-    output = getattr(model, "get_output_embeddings", lambda: None)()
+    output = output_layer(model)
     last = id(output.weight) if output is not None else 0
     hidden = [
         matrix
@@ -157,7 +158,7 @@ def muon(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Opt
 
 
 def _from_library(
-    name: str, class_name: str, model: nn.Module, arguments: TrainingArguments, **options: Any
+    name: str, class_name: str, model: nn.Module, arguments: "TrainingArguments", **options: Any
 ) -> list[torch.optim.Optimizer]:
     """An optimizer of `pytorch_optimizer`, which takes 1.7 s to import and is therefore imported here.
 
@@ -198,7 +199,7 @@ def _count_on(optimizer: torch.optim.Optimizer) -> None:
             group["step"] = max(steps)
 
 
-def stable_adamw(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Optimizer]:
+def stable_adamw(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
     """AdamW whose step shrinks where a gradient is larger than its history says.
 
     Wortsman et al., 2023, https://arxiv.org/abs/2304.13013: the clipping of updates of Adafactor, in AdamW.
@@ -207,7 +208,7 @@ def stable_adamw(model: nn.Module, arguments: TrainingArguments) -> list[torch.o
     return _from_library("stable_adamw", "StableAdamW", model, arguments, betas=betas, kahan_sum=False)
 
 
-def lion(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Optimizer]:
+def lion(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
     """The sign of a mean of gradients (Chen et al., 2023, https://arxiv.org/abs/2302.06675), with one state, not two.
 
     It wants 3 to 10 times less learning rate than AdamW and as many times more weight decay.
@@ -215,7 +216,7 @@ def lion(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Opt
     return _from_library("lion", "Lion", model, arguments, betas=(0.9, 0.99))
 
 
-def ademamix(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim.Optimizer]:
+def ademamix(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
     """AdamW with a second, slow mean of gradients (Pagliardini et al., 2024, https://arxiv.org/abs/2409.03137).
 
     The slow mean comes in over all the steps of the run, as in the paper.
@@ -232,10 +233,29 @@ def ademamix(model: nn.Module, arguments: TrainingArguments) -> list[torch.optim
     return _from_library("ademamix", "AdEMAMix", model, arguments, **options)
 
 
-OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingArguments], list[torch.optim.Optimizer]]] = {
-    "adamw": adamw,
-    "muon": muon,
-    "stable_adamw": stable_adamw,
-    "lion": lion,
-    "ademamix": ademamix,
+@dataclass(frozen=True)
+class Optimizer:
+    """How an optimizer is made, and in what else it differs from the others."""
+
+    make: Callable[[nn.Module, "TrainingArguments"], list[torch.optim.Optimizer]]
+    note: str = ""
+    """What the help says of it."""
+    learning_rate: float = 1e-3
+    """Peak rate of a new tiny model (docs/speed.md)."""
+    fine_tuning_scale: float = 1.0
+    """Share of AdamW's rate in fine-tuning; less where steps are larger at one rate."""
+    works_on_shards: bool = True
+    """Whether it does the same on shards as on whole weights; tests/training/test_sharding.py compares them."""
+
+    def __call__(self, model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
+        """The optimizers of a model."""
+        return self.make(model, arguments)
+
+
+OPTIMIZERS = {
+    "adamw": Optimizer(adamw),
+    "muon": Optimizer(muon, "for matrices, with AdamW for the rest", learning_rate=6e-3),
+    "stable_adamw": Optimizer(stable_adamw, "an extra", works_on_shards=False),
+    "lion": Optimizer(lion, "an extra", learning_rate=3e-4, fine_tuning_scale=0.3),
+    "ademamix": Optimizer(ademamix, "an extra"),
 }

@@ -1,6 +1,7 @@
 """Which example comes when: a pure function of (seed, global sample number). Nothing needs saving to resume it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -8,16 +9,12 @@ from torch.utils.data import Dataset, Sampler
 
 from lacuna.common.work import Work
 
-# The second half of the Philox key separates this stream of random numbers from those of masks and pairs.
-_ORDER_STREAM = 0x6F72646572
+_ORDER_STREAM, _STEP_STREAM = 0x6F72646572, 0x7374657073
+"""Second halves of the Philox key, which keep the order of rows, and that of steps whose examples are of like length,
+apart from the random numbers of masks and pairs."""
 
-
-# The same for the order of steps, where examples of like length come together.
-_STEP_STREAM = 0x7374657073
-
-
-# Weights of sources are rounded to parts of this many samples, in which each source has its share exactly.
 _PERIOD = 1 << 16
+"""Weights of sources are rounded to parts of so many samples, in which each source has its share exactly."""
 
 
 @lru_cache(maxsize=32)
@@ -118,42 +115,28 @@ def _alternation(weights: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, np
     return sources[order].astype(np.uint32), ordinals[order].astype(np.uint32), counts
 
 
+@dataclass(kw_only=True)
 class MicroBatchSampler(Sampler[list[tuple[int, int, float]]]):
     """Yields (row, index, progress) of the samples of one micro-batch after another, without end, for one process.
 
     Each step consists of the next `batch_size` global samples. Rank r takes a contiguous slice of it, and
     micro-batches are slices of that: which samples make up a step depends neither on the number of processes nor on
     the size of a micro-batch.
-
-    Args:
-        first_sample: global number of the first sample of step `start_step`.
-        progress_at: the share of the run that is done before a step.
     """
 
-    def __init__(
-        self,
-        *,
-        num_examples: int,
-        seed: int,
-        start_step: int,
-        first_sample: int,
-        batch_size: int,
-        micro_batch_size: int,
-        rank: int,
-        num_processes: int,
-        mixture: Sequence[tuple[int, float]] = (),
-        grouping: Grouping | None = None,
-        progress_at: Callable[[int], float] = lambda step: 0.0,
-    ) -> None:
-        self.num_examples = num_examples
-        self.seed = seed
-        self.start_step, self.first_sample = start_step, first_sample
-        self.batch_size = batch_size
-        self.micro_batch_size = micro_batch_size
-        self.rank = rank
-        self.share = batch_size // num_processes
-        self.mixture, self.grouping = tuple(mixture), grouping
-        self.progress_at = progress_at
+    num_examples: int
+    seed: int
+    start_step: int = 0
+    first_sample: int = 0
+    """Global number of the first sample of step `start_step`."""
+    batch_size: int
+    micro_batch_size: int
+    rank: int = 0
+    num_processes: int
+    mixture: Sequence[tuple[int, float]] = ()
+    grouping: Grouping | None = None
+    progress_at: Callable[[int], float] = lambda step: 0.0
+    """The share of the run that is done before a step."""
 
     def _row(self, index: int) -> int:
         return row_of(
@@ -161,10 +144,11 @@ class MicroBatchSampler(Sampler[list[tuple[int, int, float]]]):
         )
 
     def __iter__(self) -> Iterator[list[tuple[int, int, float]]]:
-        step, first = self.start_step, self.first_sample + self.rank * self.share
+        share = self.batch_size // self.num_processes
+        step, first = self.start_step, self.first_sample + self.rank * share
         while True:
             progress = self.progress_at(step)
-            for start in range(first, first + self.share, self.micro_batch_size):
+            for start in range(first, first + share, self.micro_batch_size):
                 yield [(self._row(index), index, progress) for index in range(start, start + self.micro_batch_size)]
             step, first = step + 1, first + self.batch_size
 

@@ -110,8 +110,8 @@ def plan_run(
     is_auto = arguments.micro_batch_size == 0
     arguments = replace(arguments, micro_batch_size=None) if is_auto else arguments
     arguments, stages = resolve(arguments, works, num_processes=device.count)
-    where = {"precision": device.precision, "device_type": device.kind, "num_processes": device.count}
-    plans = [StepPlan(model, stage.work, arguments, stage.batch_size // device.count, **where) for stage in stages]
+    where = (device.precision, device.kind, device.count)
+    plans = [StepPlan(model, stage.work, arguments, stage.batch_size // device.count, *where) for stage in stages]
     largest = [plan.largest_micro_batch(device.memory - _PROCESS) for plan in plans]
     rows = [(fits or 1) if is_auto else stage.micro_batch_size for stage, fits in zip(stages, largest, strict=True)]
     fullest = max(range(len(stages)), key=lambda number: plans[number].memory(rows[number]).total)

@@ -30,9 +30,9 @@ from .flops import Throughput
 from .model_card import choices_of, model_card
 from .optimizers import OPTIMIZERS
 from .progress import Progress, check_skipped, ended_early, share_done, skipped_steps
-from .rates import with_rate
 from .resuming import identity_of, resume, schedule_of
 from .run_log import RunLog, describe_run
+from .schedules import with_rate
 from .signals import StopSignals, Watchdog
 from .stages import Stage, fit_micro_batches, resolve, skipped
 from .trackers import Trackers

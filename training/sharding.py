@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -21,11 +21,12 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from lacuna.common.errors import InputError
 
 from . import zero
+from .optimizers import OPTIMIZERS
 
 _ASKED, _WHOLE_BETWEEN = "ACCELERATE_USE_FSDP", "FSDP_RESHARD_AFTER_FORWARD"
 _ELSEWHERE = {
@@ -37,9 +38,6 @@ _REFUSED = {
     "FSDP_ACTIVATION_CHECKPOINTING": "fsdp_activation_checkpointing",
 }
 """Settings of accelerate that are not carried out here, by variable, each with its name in the configuration file."""
-
-OPTIMIZERS_ON_SHARDS = ("adamw", "muon", "lion", "ademamix")
-"""Those that do the same on shards as on whole weights; tests/training/test_sharding.py compares them."""
 
 
 def _is_on(variable: str, default: str = "false") -> bool:
@@ -75,12 +73,13 @@ def check_optimizer(name: str) -> None:
     """Refuse an optimizer that is wrong on shards, or not known to be right.
 
     Raises:
-        InputError: it is not among `OPTIMIZERS_ON_SHARDS`.
+        InputError: it is.
     """
-    if name not in OPTIMIZERS_ON_SHARDS:
+    if not OPTIMIZERS[name].works_on_shards:
+        others = ", ".join(other for other, optimizer in OPTIMIZERS.items() if optimizer.works_on_shards)
         raise InputError(
             f"--optimizer {name} does not work on weights that are sharded; "
-            f"use {', '.join(OPTIMIZERS_ON_SHARDS)}, or start without sharding (recipes/accelerate/ddp.yaml)"
+            f"use {others}, or start without sharding (recipes/accelerate/ddp.yaml)"
         )
 
 
@@ -265,6 +264,8 @@ def full_model_state(model: nn.Module) -> dict[str, Tensor]:
 
     Of a model without the wrapper of DDP. All processes must call it; only rank 0 is given something.
     """
+    # Not `torch.distributed.checkpoint.state_dict` (2.13): whole tensors of tied weights come apart there and would be
+    # saved twice, those of a CPU are no copies, and to ask for the state of an optimizer takes a step of it.
     return full_tensors(model.state_dict(keep_vars=True))
 
 
@@ -342,21 +343,3 @@ def load_optimizer_state(model: nn.Module, optimizers: list[Any], state: dict[st
                 packed.setdefault(number, {})[key.removesuffix("#")] = value
         # torch's own method knows which states have the type and device of their parameter, and which have not.
         optimizer.load_state_dict({"state": packed, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def on_whole_matrices(function: Callable[[Tensor], Tensor], matrices: list[Tensor]) -> list[Tensor]:
-    """Apply a function of stacked whole matrices, [N, A, B] to [N, A, B], to matrices [A, B] that may be shards.
-
-    Of sharded ones each process is sent its share of the N matrices, whole, and sends the results back: as much work
-    for each as N / processes matrices are, and what one process alone would compute.
-    """
-    stacked = torch.stack(matrices)
-    if not isinstance(stacked, DTensor):
-        return list(function(stacked).unbind())
-    share = stacked.redistribute(placements=[Shard(0)])
-    mine = share.to_local()
-    done = function(mine) if len(mine) else mine
-    done = DTensor.from_local(
-        done, share.device_mesh, [Shard(0)], run_check=False, shape=share.shape, stride=share.stride()
-    )
-    return list(done.redistribute(placements=[Shard(1)]).unbind())

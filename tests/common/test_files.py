@@ -35,7 +35,7 @@ def test_what_stood_there_stays_when_writing_fails(tmp_path: Path, error: BaseEx
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot write .*a.txt: "):
+    with pytest.raises(StorageError, match=r"cannot write .*a.txt: "):
         write_text(tmp_path / "file" / "a.txt", "text")
 
 

@@ -7,7 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from lacuna.corpus import build
+from lacuna.corpus.store import build
 
 if __name__ == "__main__":
     build.PIECE_BYTES = int(sys.argv.pop(1))

@@ -10,8 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError, StorageError
 from lacuna.corpus import TextArguments, TokenStore, open_store, open_text, prepare_store
-from lacuna.corpus import build as build_module
-from lacuna.corpus import pieces as pieces_module
+from lacuna.corpus.store import encoding as encoding_module
 from lacuna.tokenization import train_bpe
 
 
@@ -36,21 +35,18 @@ def prepare(data: list[str], tokenizer: Any, output_dir: Path | str, **options: 
 def test_sections_are_not_cut_inside_white_space(
     gap: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces_module, "SECTION_BYTES", 50)
+    monkeypatch.setattr(encoding_module, "SECTION_BYTES", 50)
     text = gap.join(["The cat sat. The dog ran!"] * 20)
     (tmp_path / "a.txt").write_text(text)
-    assert len(list(pieces_module.cut_sections(text.encode()))) > 3
+    assert len(list(encoding_module.cut_sections(text.encode()))) > 3
     store = prepare([f"{tmp_path}/a.txt"], tokenizer, tmp_path / "store")
     assert store is not None
     assert store.document_tokens(0).tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert "".join(pieces_module.cut_sections(b" " * 500)) == " " * 500
+    assert "".join(encoding_module.cut_sections(b" " * 500)) == " " * 500
 
 
 def test_a_build_of_too_many_shards_says_which_limit_will_do_and_keeps_its_pieces(
-    tokenizer: PreTrainedTokenizerFast,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.txt").write_text("\n".join(f"The cat sat. A new one, {number}." for number in range(300)))
     data, options = [f"{tmp_path}/a.txt"], {"document_boundary": "line"}
@@ -61,11 +57,6 @@ def test_a_build_of_too_many_shards_says_which_limit_will_do_and_keeps_its_piece
     store = prepare(data, tokenizer, tmp_path / "store", max_shard_bytes=enough, **options)
     assert store is not None and store.num_documents == 300 and len(store.manifest["shards"]) <= 256
     assert "were ready and are kept" in capsys.readouterr().err
-    monkeypatch.setattr(build_module, "LARGE_DOCUMENT_BYTES", 16)
-    (tmp_path / "b.txt").write_text("The cat sat. " * 10_000)
-    with pytest.raises(InputError, match="makes more than 256 shards") as early:
-        prepare([f"{tmp_path}/b.txt"], tokenizer, tmp_path / "other", max_shard_bytes=1)
-    assert early.value.exit_code == 2 and sorted(os.listdir(tmp_path)) == ["a.txt", "b.txt", "store"]
 
 
 def test_no_more_open_files_does_not_mean_damaged(
@@ -78,7 +69,7 @@ def test_no_more_open_files_does_not_mean_damaged(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("lacuna.corpus.store._map_file", full)
+    monkeypatch.setattr("lacuna.corpus.store.token_store._map_file", full)
     with pytest.raises(StorageError, match=r"Too many open files\. It has 1 shards.*ulimit -n") as caught:
         prepare(data, tokenizer, tmp_path / "store")
     assert caught.value.exit_code == 5

@@ -8,7 +8,7 @@ from collections import Counter
 from itertools import pairwise
 
 from lacuna.corpus import builtin_classification, builtin_questions
-from lacuna.corpus.builtin_tasks import FAMILIES, MAX_CONTEXT_CHARACTERS
+from lacuna.corpus.builtin import FAMILIES, MAX_CONTEXT_CHARACTERS
 
 
 def test_classes_are_of_comparable_size() -> None:

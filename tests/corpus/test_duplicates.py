@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
-from lacuna.corpus import TextArguments, duplicates, open_text, prepare_store
-from lacuna.corpus.duplicates import DocumentSet, find_equal, find_near, make_shingles, make_signature
+from lacuna.corpus import TextArguments, open_text, prepare_store
+from lacuna.corpus.store import duplicates
+from lacuna.corpus.store.duplicates import find_equal, find_near, make_shingles, make_signature
 from lacuna.tokenization import train_bpe
 
 
@@ -34,18 +35,16 @@ def test_the_first_of_equal_documents_stays(
     hashes = np.frombuffer(b"".join(table[16 * number : 16 * number + 16] for number in numbers), dtype="V16")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(duplicates, "RECORDS_IN_BUCKET", in_bucket)
-        found, count = find_equal(hashes=in_parts(hashes, size), num_documents=len(numbers), folder=folder)
+        found = find_equal(hashes=in_parts(hashes, size), num_documents=len(numbers), folder=folder)
     expected = [number in numbers[:place] for place, number in enumerate(numbers)]
-    assert found.mask(0, len(numbers)).tolist() == expected and count == sum(expected)
-    for first in range(0, len(numbers), 3):
-        assert found.mask(first, len(numbers)).tolist() == expected[first:]
+    assert found.tolist() == expected
     assert not list(folder.iterdir())
 
 
 def test_hashes_that_agree_in_half_are_not_equal(tmp_path: Path) -> None:
     hashes = np.array([[1, 2], [1, 3], [4, 2], [1, 2]], dtype="<u8").view("V16").ravel()
-    found, count = find_equal(hashes=[hashes], num_documents=4, folder=tmp_path)
-    assert (found.mask(0, 4).tolist(), count) == ([False, False, False, True], 1)
+    found = find_equal(hashes=[hashes], num_documents=4, folder=tmp_path)
+    assert found.tolist() == [False, False, False, True]
 
 
 WORDS = [f"word{number}" for number in range(3000)]
@@ -76,13 +75,9 @@ def test_what_is_found_resembles_an_earlier_text_and_hardly_any_is_missed(
 ) -> None:
     texts = variants(np.random.default_rng(7))
     signatures = np.stack([make_signature(text) for text in texts])
-    nothing = DocumentSet(len(texts))
-    found, count = find_near(
-        signatures=in_parts(signatures, 7), skipped=nothing, num_documents=len(texts), threshold=threshold,
-        folder=tmp_path,
-    )  # fmt: skip
-    mask = found.mask(0, len(texts))
-    assert mask.sum() == count and not list(tmp_path.iterdir())
+    nothing = np.zeros(len(texts), dtype=bool)
+    mask = find_near(signatures=in_parts(signatures, 7), skipped=nothing, threshold=threshold, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
     clear = 0
     for place in range(len(texts)):
         group = 6 * (place // 6)
@@ -93,19 +88,14 @@ def test_what_is_found_resembles_an_earlier_text_and_hardly_any_is_missed(
     assert clear > 100
     monkeypatch.setattr(duplicates, "RECORDS_IN_BUCKET", 20)
     monkeypatch.setattr(duplicates, "PAIRS_AT_ONCE", 3)
-    again, _ = find_near(
-        signatures=in_parts(signatures, 50), skipped=nothing, num_documents=len(texts), threshold=threshold,
-        folder=tmp_path,
-    )  # fmt: skip
-    assert np.array_equal(again.bits, found.bits)
+    again = find_near(signatures=in_parts(signatures, 50), skipped=nothing, threshold=threshold, folder=tmp_path)
+    assert np.array_equal(again, mask)
 
 
 def test_documents_that_are_dropped_anyway_are_not_compared(tmp_path: Path) -> None:
     signatures = np.stack([make_signature(text) for text in ("a b c d e f", "a b c d e f", "other words")])
-    skipped = DocumentSet(3)
-    skipped.add(np.array([0]))
-    _, count = find_near(signatures=[signatures], skipped=skipped, num_documents=3, threshold=0.8, folder=tmp_path)
-    assert count == 0
+    skipped = np.array([True, False, False])
+    assert not find_near(signatures=[signatures], skipped=skipped, threshold=0.8, folder=tmp_path).any()
 
 
 def test_signatures_estimate_the_similarity_and_never_change() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
-from lacuna.corpus import encoding
-from lacuna.corpus.encoding import GPT2_PATTERN, SentenceEncoder, token_dtype
+from lacuna.corpus.store import encoding
+from lacuna.corpus.store.encoding import GPT2_PATTERN, SentenceEncoder, token_dtype
 from lacuna.tokenization.patterns import NORMALIZERS, PATTERNS
 
 LLAMA3 = (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lacuna.common.errors import InputError
-from lacuna.corpus import hashes
-from lacuna.corpus.hashes import hash_files
+from lacuna.corpus.read import text as hashes
+from lacuna.corpus.read.text import hash_files
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def big(path: Path, text: str = "a") -> Path:
-    path.write_text(text * hashes.MIN_BYTES)
+    path.write_text(text * hashes.HASH_KEPT_BYTES)
     return path
 
 
@@ -31,8 +31,7 @@ def sha(path: Path) -> str:
 
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     read: list[Path] = []
-    original = hashes._hash
-    monkeypatch.setattr(hashes, "_hash", lambda path, bar: read.append(path) or original(path, bar))
+    monkeypatch.setattr(hashes, "sha256", lambda path: read.append(path) or sha(path))
     return read
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from lacuna.common.errors import HubError, InputError
-from lacuna.corpus import hub, open_text
+from lacuna.corpus import open_text
 from lacuna.corpus.arguments import TextArguments
-from lacuna.corpus.hub import is_hub_name, open_dataset
+from lacuna.corpus.read import hub
+from lacuna.corpus.read.hub import is_hub_name, open_dataset
 
 ROOM = Path(__file__).resolve().parents[2]
 COMMIT = "a" * 40
@@ -101,7 +102,8 @@ def endpoint() -> Iterator[str]:
 
 SCRIPT = """
 import json
-from lacuna.corpus import InputError, open_text
+from lacuna.common.errors import LacunaError
+from lacuna.corpus import open_text
 from lacuna.corpus.arguments import TextArguments
 
 def opened(*data, **options):
@@ -118,7 +120,7 @@ for name, options in [("me/missing", {}), ("me/gated", {}), ("me/good", {"datase
                       ("me/good", {"dataset_config": "no"}), ("me/good", {"text_column": "body"})]:
     try:
         list(opened(name, **options).texts())
-    except InputError as error:
+    except LacunaError as error:
         errors[" ".join([name, *options])] = [error.exit_code, str(error)]
 print(json.dumps({**results, "errors": errors}))
 """

@@ -15,8 +15,8 @@ import test_hub
 
 from lacuna.common.errors import HubError, InputError
 from lacuna.corpus import read_labelled, read_parallel
-from lacuna.corpus.formats import read_rows
-from lacuna.corpus.label_features import label_names, with_names
+from lacuna.corpus.read.formats import read_rows
+from lacuna.corpus.read.hub import label_names, with_names
 
 endpoint = test_hub.endpoint
 
@@ -306,12 +306,13 @@ dataset_info:
 """
 SCRIPT = """
 import json
-from lacuna.corpus import InputError, read_labelled
+from lacuna.common.errors import LacunaError
+from lacuna.corpus import read_labelled
 
 def rows(name, split=None):
     try:
         return [[row.fields, row.path, row.line] for row in read_labelled(name, split)]
-    except InputError as error:
+    except LacunaError as error:
         return [error.exit_code, str(error)]
 
 names = ["me/good:first", "me/good:first:test", "me/good:second", "me/good:third", "me/good:first:dev",

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lacuna.corpus import split_sentences
-from lacuna.corpus.sentences import MAX_CHARACTERS
+from lacuna.corpus.store.encoding import MAX_CHARACTERS
 from lacuna.tokenization import train_bpe
 
 PROSE = st.text(alphabet=st.sampled_from('ABCabc019.!?…"”’)]\n\t -*•。！」 你é\x1c\xa0'), max_size=60)

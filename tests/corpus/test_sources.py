@@ -271,7 +271,7 @@ def test_folders_saved_by_datasets(tmp_path: Path) -> None:
 def test_parquet_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"text": f"row {number}", "n": number} for number in range(100)]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=30)
-    monkeypatch.setattr("lacuna.corpus.formats.BATCH_BYTES", 100)  # a few rows
+    monkeypatch.setattr("lacuna.corpus.read.formats.BATCH_BYTES", 100)  # a few rows
     assert [(record.fields, record.line) for record in read_records(tmp_path / "a.parquet")] == [
         (row, number) for number, row in enumerate(rows, start=1)
     ]

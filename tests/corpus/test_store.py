@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
 from lacuna.corpus import TextArguments, TokenStore, open_store, open_text, prepare_store
-from lacuna.corpus.store import JoinedArray
+from lacuna.corpus.store.token_store import JoinedArray
 from lacuna.tokenization import train_bpe
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lacuna.corpus import open_text
 from lacuna.corpus.arguments import TextArguments
-from lacuna.corpus.unwrap import Margin, find_margin, unwrap
+from lacuna.corpus.read.unwrap import Margin, find_margin, unwrap
 
 PROSE = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from hypothesis import HealthCheck, Phase, settings
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lacuna import modeling
 from lacuna.modeling import HEADS, LacunaConfig
-from lacuna.modeling.configuration_lacuna import ATTENTION_SCORES, LAYER_TYPES, SHAPES
+from lacuna.modeling.configuration_lacuna import LAYER_TYPES, SHAPES, AttentionScore
 
 VOCAB = 41
 FIRST_ID = 5  # Ids below are special tokens, which stand for something to some of the code.
@@ -118,7 +118,7 @@ def configurations(draw: Any, shapes: tuple[str, ...] = SHAPES, **fixed: Any) ->
         "norm_eps": pick("norm_eps", 1e-5, 1e-12),
         "embedding_norm": pick("embedding_norm", True, False),
         "qk_norm": qk_norm,
-        "attention_score": pick("attention_score", "scaled_dot_product", *ATTENTION_SCORES),
+        "attention_score": pick("attention_score", "scaled_dot_product", *get_args(AttentionScore)),
         "final_logit_softcapping": pick("final_logit_softcapping", None, 2.5, 30),
         "position_type": position_type,
         "position_offset": pick("position_offset", 0, 2) if position_type == "learned" else 0,

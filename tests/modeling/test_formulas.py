@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from lacuna import modeling
 from lacuna.modeling import ConfigurationError, LacunaConfig, LacunaModel
-from lacuna.modeling.attention_lacuna import SCORES, MultiplicativeScore, weigh_values
-from lacuna.modeling.configuration_lacuna import ATTENTION_SCORES, SHAPES
-from lacuna.modeling.layers_lacuna import (
-    LacunaAttention,
-    LacunaRMSNorm,
+from lacuna.modeling.attention_lacuna import (
+    SCORES,
+    MultiplicativeScore,
     apply_rotary,
-    build_norm,
     sinusoidal_positions,
+    weigh_values,
 )
+from lacuna.modeling.configuration_lacuna import SHAPES, AttentionScore
+from lacuna.modeling.layers_lacuna import LacunaAttention, LacunaRMSNorm, build_norm
 
 VOCAB = 41
 SMALL = {
@@ -122,7 +122,7 @@ def test_textbook_attention_is_the_formula_in_every_place_of_a_model(score: str,
 
 
 @pytest.mark.parametrize("is_cross", [False, True])
-@pytest.mark.parametrize("score", ATTENTION_SCORES)
+@pytest.mark.parametrize("score", get_args(AttentionScore))
 def test_gradients_of_attention_are_those_of_the_formula(score: str, is_cross: bool) -> None:
     model = make_model(small("encoder-decoder", attention_score=score, head_dim=3), "LacunaModel", seed=1)
     layer = model.decoder.layers[1]

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM, LacunaModel
-from lacuna.modeling.layers_lacuna import LacunaMLP, LacunaRMSNorm, LacunaRotaryEmbedding, apply_rotary
+from lacuna.modeling.attention_lacuna import LacunaRotaryEmbedding, apply_rotary
+from lacuna.modeling.layers_lacuna import LacunaMLP, LacunaRMSNorm
 from lacuna.modeling.masks_lacuna import build_attention_masks, find_documents
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

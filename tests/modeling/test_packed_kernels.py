@@ -25,10 +25,10 @@ from torch._subclasses.fake_tensor import (
 from torch.nn.attention.flex_attention import BlockMask
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, attention_lacuna
-from lacuna.modeling.attention_lacuna import document_blocks, packed_kernel
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, kernels_lacuna, masks_lacuna
+from lacuna.modeling.kernels_lacuna import packed_kernel
 from lacuna.modeling.losses_lacuna import shifted
-from lacuna.modeling.masks_lacuna import build_attention_masks
+from lacuna.modeling.masks_lacuna import build_attention_masks, document_blocks
 from lacuna.objectives.hints import document_bounds, target_positions
 
 SEEDS = st.integers(0, 2**20)
@@ -102,14 +102,9 @@ def as_on_a_gpu(*, block: int = 4, **kernels: Any) -> Iterator[list[str]]:
         return run
 
     kernels = {"varlen": plain_varlen, "flex": plain_flex, **kernels}
-    with mock.patch.multiple(
-        attention_lacuna,
-        PACKED_DEVICES={"cpu"},
-        VARLEN_DTYPES={torch.float32},
-        SHORT=0,
-        _BLOCK=block,
-        PACKED_KERNELS={name: noted(name, kernel) for name, kernel in kernels.items()},
-    ):
+    changes = {"PACKED_DEVICES": {"cpu"}, "VARLEN_DTYPES": {torch.float32}, "SHORT": 0}
+    changes["PACKED_KERNELS"] = {name: noted(name, kernel) for name, kernel in kernels.items()}
+    with mock.patch.object(masks_lacuna, "_BLOCK", block), mock.patch.multiple(kernels_lacuna, **changes):
         yield used
 
 
@@ -240,7 +235,7 @@ def test_flex_attention_itself_takes_the_blocks() -> None:
         expected = model(ids, position_ids=positions, attention_mask=mask).logits
         # Compiling takes a CPU half a minute; what runs otherwise is the same function as it is written.
         with (
-            as_on_a_gpu(block=128, flex=attention_lacuna.flex_blocks) as used,
+            as_on_a_gpu(block=128, flex=kernels_lacuna.flex_blocks) as used,
             mock.patch(
                 "transformers.integrations.flex_attention.WrappedFlexAttention",
                 lambda training: lambda: torch.nn.attention.flex_attention.flex_attention,
@@ -304,8 +299,8 @@ def test_a_step_asks_for_no_number(shape: str, kernel: str) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         model = small(shape)
         inputs = {name: fake.from_tensor(value) for name, value in batch.items()}
-        with as_on_a_gpu(block=128, varlen=attention_lacuna.flash_varlen, flex=shapes_alone) as used:
-            attention_lacuna.VARLEN_DTYPES.add(torch.bfloat16)
+        with as_on_a_gpu(block=128, varlen=kernels_lacuna.flash_varlen, flex=shapes_alone) as used:
+            kernels_lacuna.VARLEN_DTYPES.add(torch.bfloat16)
             with torch.autocast("cpu", torch.bfloat16):
                 loss = model(**inputs, skip_logits=True).loss
             loss.backward()
@@ -465,7 +460,7 @@ def test_dropout_of_attention_weights_on_a_gpu() -> None:
     bounds = torch.tensor([0, 100, 256], dtype=torch.int32, device="cuda")
 
     def attend(dropout: float) -> Tensor:
-        return attention_lacuna.packed_attention_forward(module, query, key, value, bounds, 0.125, dropout=dropout)[0]
+        return kernels_lacuna.packed_attention_forward(module, query, key, value, bounds, 0.125, dropout=dropout)[0]
 
     plain, several = attend(0.0), torch.stack([attend(0.5) for _ in range(400)])
     assert not torch.equal(several[0], several[1])

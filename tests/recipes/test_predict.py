@@ -18,10 +18,11 @@ from transformers import AutoTokenizer, BertConfig
 from lacuna.common.errors import InputError
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
 from lacuna.tasks import PredictionArguments
-from lacuna.tasks.answers import write_answers
-from lacuna.tasks.inference import check_rows, open_predictor, predict
+from lacuna.tasks.inference import open_predictor
 from lacuna.tasks.multiple_choice import MultipleChoice
+from lacuna.tasks.predictor import check_rows, predict
 from lacuna.tasks.question_answering import QuestionAnswering
+from lacuna.tasks.rows import write_rows as write_answers
 from lacuna.tasks.sequence_to_sequence import SequenceToSequence
 from lacuna.tasks.token_classification import TokenClassification
 from lacuna.tasks.words import TOKENS
@@ -427,8 +428,8 @@ MISTAKES: list[tuple[list[dict[str, Any]], list[str], str]] = [
     ([{"text": "a"}, {"text": " "}], [], "new.jsonl:2: column 'text' is empty"),
     ([{"text": "a"}, {"txt": "b"}], [], "new.jsonl:2: no column 'text'; the columns there are ['txt']"),
     ([{"text": "a"}, {"text": 7}], [], "new.jsonl:2: column 'text' holds 7, not text"),
-    ([{"a": "x", "b": "y"}], [], "which column of ['a', 'b'] is the text? Name it with --text_column"),
-    ([{"a": 1}], [], "no column of ['a'] holds text"),
+    ([{"a": "x", "b": "y"}], [], "which column of ['a', 'b'] holds the text? Name it with --text_column"),
+    ([{"a": 1}], [], "which column of ['a'] holds the text? Name it"),
     ([{"a": "x"}], ["--text_column", "c"], "no column 'c'; the columns there are ['a']"),
     ([{"text": "a", "prediction": "b"}], [], "there is a column 'prediction' already"),
     ([{"text": "a"}], ["--batch_size", "0"], "--batch_size must be greater than 0"),
@@ -455,9 +456,7 @@ def test_mistakes_are_one_message_and_leave_nothing(
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "new.jsonl", rows)
     (tmp_path / "there.jsonl").write_text("kept\n")
-    monkeypatch.setattr(
-        "lacuna.tasks.label_predictors.ClassificationPredictor.answer", None
-    )  # nothing is answered before
+    monkeypatch.setattr("lacuna.tasks.predictors.ClassificationPredictor.answer", None)  # nothing is answered before
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     code, said = run_recipe("predict", "--model", classifier, "--input", "new.jsonl", "--output", "x.jsonl", *words)
     assert code == 2, said
@@ -532,9 +531,9 @@ def test_a_full_disk_is_another_error(classifier, run_recipe, tmp_path, monkeypa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     source = write_rows(tmp_path / "new.jsonl", [{"text": "a"}])
-    monkeypatch.setattr("lacuna.tasks.answers.os.replace", full)
+    monkeypatch.setattr("lacuna.common.files.os.replace", full)
     code, said = run_recipe("predict", "--model", classifier, "--input", source, "--output", tmp_path / "x.csv")
-    assert code == 5 and "x.csv cannot be written: No space left on device" in said
+    assert code == 5 and f"cannot write {tmp_path / 'x.csv'}: No space left on device" in said
     assert [path.name for path in tmp_path.iterdir()] == ["new.jsonl"]
 
 

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
 from lacuna.tasks import Classification
-from lacuna.tasks.classification import guess_columns, stratified_split
+from lacuna.tasks.classification import stratified_split
+from lacuna.tasks.columns import CLASSIFICATION
 from lacuna.tasks.rows import as_rows
 
 
@@ -56,7 +57,7 @@ def task(tokenizer, rows=ROWS, **options) -> Classification:
     ],
 )
 def test_columns_are_guessed(columns, expected):
-    assert guess_columns(as_rows([columns], part="training")) == expected
+    assert CLASSIFICATION.find(as_rows([columns], part="training")) == expected
 
 
 def test_given_columns_win(tokenizer):
@@ -69,10 +70,12 @@ def test_given_columns_win(tokenizer):
 
 
 def test_columns_that_cannot_be_told_apart():
-    with pytest.raises(InputError, match=r"which column of \['text', 'a', 'b'\] is the label.*--label_column"):
-        guess_columns(as_rows([{"text": "x", "a": 1, "b": 2}], part="training"))
-    with pytest.raises(InputError, match=r"holds text.*--text_column"):
-        guess_columns(as_rows([{"a": 1, "b": 2}], part="training"))
+    with pytest.raises(InputError, match=r"which column of \['text', 'a', 'b'\] holds the label.*--label_column"):
+        CLASSIFICATION.find(as_rows([{"text": "x", "a": 1, "b": 2}], part="training"))
+    with pytest.raises(
+        InputError, match=r"hold the text and the label\? Name them with --text_column and --label_column"
+    ):
+        CLASSIFICATION.find(as_rows([{"a": 1, "b": 2}], part="training"))
 
 
 # Labels

@@ -14,9 +14,9 @@ import torch
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
 from lacuna.tasks.embeddings import Embeddings
+from lacuna.tasks.pairs import Columns, guess_columns, kind_of
 from lacuna.tasks.report import write_results
 from lacuna.tasks.rows import as_rows
-from lacuna.tasks.similar import Columns, guess_columns, kind_of
 from lacuna.training.run_log import RunLog
 
 sentence_transformers = pytest.importorskip(
@@ -341,7 +341,7 @@ def test_a_bad_row_is_named(tokenizer, rows, bad, message):
     ("rows", "options", "message"),
     [
         ([], {}, "no training rows.*--train_file"),
-        ([{"a": "x"}], {}, r"which of the columns \['a'\] hold the texts.*--text_pair_column"),
+        ([{"a": "x"}], {}, r"which columns of \['a'\] hold a text and one that.*--text_pair_column"),
         (PAIRS, {"kind": "triples"}, "triples need a third text.*--negative_column"),
         (PAIRS, {"kind": "scored"}, "which of .* is the label.*--label_column"),
         ([{**row, "score": 1} for row in PAIRS], {}, "every pair has the score 1.*--kind pairs"),

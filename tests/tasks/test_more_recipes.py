@@ -178,9 +178,9 @@ ASKED = "['the fox', 'a fox', '5.0'] (does the first line hold names?)"
     [
         ("finetune_embeddings", "pairs.txt", "has the ending '.txt'; rows are read from"),
         ("finetune_classification", "pairs.txt", "has the ending '.txt'; rows are read from"),
-        ("finetune_embeddings", "pairs.tsv", f"which of the columns {ASKED} hold the texts that belong together?"),
-        ("finetune_classification", "pairs.tsv", f"which column of {ASKED} is the label?"),
-        ("finetune_multiple_choice", "pairs.tsv", f"which of {ASKED} hold the choices?"),
+        ("finetune_embeddings", "pairs.tsv", f"which columns of {ASKED} hold a text and one that belongs to it?"),
+        ("finetune_classification", "pairs.tsv", f"which column of {ASKED} holds the label?"),
+        ("finetune_multiple_choice", "pairs.tsv", f"which columns of {ASKED} hold the question, the choices ("),
     ],
 )
 def test_what_is_no_table_with_names_is_told(recipe, name, message, checkpoint, tmp_path, run_recipe):

@@ -13,7 +13,8 @@ from transformers import BertConfig, BertForMultipleChoice
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMultipleChoice
-from lacuna.tasks.choices import Columns, find_reading, guess_columns, numbered_columns, read_labels, read_problems
+from lacuna.tasks.choices import Columns, find_reading, guess_columns, read_labels, read_problems
+from lacuna.tasks.columns import numbered_columns
 from lacuna.tasks.multiple_choice import MultipleChoice, split_choices
 from lacuna.tasks.rows import as_rows
 
@@ -289,13 +290,17 @@ def test_a_bad_row_is_named(tokenizer, bad, message):
     ("rows", "options", "message"),
     [
         ([], {}, "no training rows.*--train_file"),
-        ([{"question": "x", "label": 1}], {}, r"which of \['question', 'label'\] hold the choices.*--choices_columns"),
+        (
+            [{"question": "x", "label": 1}],
+            {},
+            r"which column of \['question', 'label'\] holds the choices.*--choices_columns",
+        ),
         (
             [{"a": "x", "choices": ["a", "b"], "label": 1}],
             {},
             "which column of .* holds the question.*--question_column",
         ),
-        ([{"question": "x", "choices": ["a", "b"]}], {}, "which column of .* is the label.*--label_column"),
+        ([{"question": "x", "choices": ["a", "b"]}], {}, "which column of .* holds the label.*--label_column"),
         (ROWS, {"context_column": "ctx"}, r"no column 'ctx'; the columns there are .*--context_column"),
     ],
 )

@@ -22,7 +22,8 @@ from transformers import (
 from lacuna import modeling
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig
-from lacuna.tasks.pairs import guess_columns, unfold
+from lacuna.tasks.columns import SEQUENCE_TO_SEQUENCE
+from lacuna.tasks.pairs import unfold
 from lacuna.tasks.rows import as_rows
 from lacuna.tasks.sequence_to_sequence import SequenceToSequence
 from lacuna.tasks.writing import IGNORED, Writer, resolve_lengths, writes_with
@@ -128,14 +129,14 @@ def task(tokenizers, model: Any, rows=ROWS, **options: Any) -> SequenceToSequenc
     ],
 )
 def test_columns_are_guessed(fields, expected):
-    assert guess_columns(unfold(as_rows([fields], part="training"))) == expected
+    assert SEQUENCE_TO_SEQUENCE.find(unfold(as_rows([fields], part="training"))) == expected
 
 
 def test_columns_that_are_named_win(writer_tokenizers):
     rows = as_rows([{"source": "x", "target": "y", "en": "a", "de": "b"}], part="training")
-    assert guess_columns(rows, source="en", target="de") == ("en", "de")
-    assert guess_columns(rows, target="en") == ("source", "en")
-    assert guess_columns(as_rows([{"a": "x", "b": "y"}], part="training"), source="b") == ("b", "a")
+    assert SEQUENCE_TO_SEQUENCE.find(rows, source="en", target="de") == ("en", "de")
+    assert SEQUENCE_TO_SEQUENCE.find(rows, target="en") == ("source", "en")
+    assert SEQUENCE_TO_SEQUENCE.find(as_rows([{"a": "x", "b": "y"}], part="training"), source="b") == ("b", "a")
     model = make_model("qwen3")
     named = task(writer_tokenizers, model, source_column="target", target_column="source")
     assert "guessed" not in named.notes[0] and "guessed" in task(writer_tokenizers, model).notes[0]
@@ -348,8 +349,16 @@ def test_a_bad_row_is_named(writer_tokenizers, bad, message):
     ("rows", "options", "message"),
     [
         ([], {}, "no training rows.*--train_file"),
-        ([{"a": "x", "b": "y", "c": "z"}], {}, "which of the columns .* is the source"),
-        ([{"a": "x", "b": "y", "c": "z"}], {"source_column": "a"}, r"which of the columns \['b', 'c'\] is the target"),
+        (
+            [{"a": "x", "b": "y", "c": "z"}],
+            {},
+            "which columns of .* hold the source and what is to be written from it",
+        ),
+        (
+            [{"a": "x", "b": "y", "c": "z"}],
+            {"source_column": "a"},
+            r"which column of \['a', 'b', 'c'\] holds what is to be written.*--target_column",
+        ),
         (ROWS, {"source_column": "en"}, "no column 'en'.*--source_column"),
     ],
 )

@@ -14,10 +14,11 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import BertConfig, BertForTokenClassification, PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.columns import TOKEN_CLASSIFICATION
 from lacuna.tasks.pictures import _draw_bars
 from lacuna.tasks.report import write_results
 from lacuna.tasks.rows import as_rows
-from lacuna.tasks.tagged import cut_sentences, guess_columns, read_sentences, window_bounds, words_of_tokens
+from lacuna.tasks.tagged import cut_sentences, read_sentences, window_bounds, words_of_tokens
 from lacuna.tasks.token_classification import TokenClassification, word_choices
 
 pytest.importorskip("seqeval", reason="seqeval is not installed: pip install -e '.[tasks]'")
@@ -87,7 +88,7 @@ def task(tokenizer, train=ROWS, **options) -> TokenClassification:
     ],
 )
 def test_columns_are_guessed(fields, expected):
-    assert guess_columns(as_rows([fields], part="training")) == expected
+    assert TOKEN_CLASSIFICATION.find(as_rows([fields], part="training")) == expected
 
 
 def test_columns_that_are_named_win_and_lists_may_be_text(tokenizer):
@@ -425,7 +426,7 @@ def test_a_tag_unknown_to_training_is_named(tokenizer):
         ([], {}, "no training rows.*--train_file"),
         (rows("a/O b/O"), {}, "every tag in column 'tags' is 'O'"),
         (ROWS, {"tokens_column": "wrods"}, r"no column 'wrods'; the columns there are \['tags', 'tokens'\]"),
-        ([{"a": 1, "b": 2}], {}, r"which column of \['a', 'b'\] holds the tokens.*--tokens_column"),
+        ([{"a": 1, "b": 2}], {}, r"which columns of \['a', 'b'\] hold the tokens.*--tokens_column"),
         (ROWS, {"label_names": ["O", "O"]}, "names a label twice"),
         (ROWS, {"max_length": 2}, "--max_length 2 leaves no room"),
     ],

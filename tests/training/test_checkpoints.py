@@ -22,8 +22,8 @@ from lacuna.training.checkpoints import (
     read_progress,
     verify_checkpoint,
 )
-from lacuna.training.resuming import check_identity
 from lacuna.training.optimizers import OPTIMIZERS
+from lacuna.training.resuming import check_identity
 from lacuna.training.sharding import full_model_state, full_optimizer_state, load_model_state, load_optimizer_state
 
 IDENTITY = {"seed": 0, "corpus": "abc"}

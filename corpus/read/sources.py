@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lacuna.common.errors import BadRecord, InputError, LacunaError
@@ -18,15 +17,8 @@ GLOB_SIGNS = "*?["
 RECORD_KINDS = tuple(kind for kind in READERS if kind != ".arrow")
 KINDS = frozenset({".txt", *RECORD_KINDS})
 FOLDER_KINDS = KINDS - {".json"}  # in a folder of text it is a description of it, not text; name it to read it
+SPLIT_WAY = "name one with --dataset_split"
 SAVED_DATASET, SAVED_SPLITS = "state.json", "dataset_dict.json"  # what `datasets` leaves beside the data it saves
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One value of --data: what it names, without the weight, and the weight."""
-
-    name: str
-    weight: float | None
 
 
 def parse_sources(data: Sequence[str]) -> tuple[list[str], list[float] | None]:
@@ -38,33 +30,30 @@ def parse_sources(data: Sequence[str]) -> tuple[list[str], list[float] | None]:
         InputError: a weight is not a positive number, or some sources have weights and some have none.
     """
     sources = [_parse_source(value) for value in data]
-    without = [source.name for source in sources if source.weight is None]
+    without = [name for name, weight in sources if weight is None]
     if without and len(without) < len(sources):
         raise InputError(
             f"--data: {shown(without[0])} has no weight and others have; give all sources weights (a.txt:0.7 b/:0.3) "
             "or none."
         )
-    names = [source.name for source in sources]
-    weights = [source.weight for source in sources if source.weight is not None]
-    if not weights:
-        return names, None
+    weights = [weight for _, weight in sources if weight is not None]
     total = math.fsum(weights)
-    return names, [weight / total for weight in weights]
+    return [name for name, _ in sources], [weight / total for weight in weights] or None
 
 
-def _parse_source(value: str) -> Source:
+def _parse_source(value: str) -> tuple[str, float | None]:
     name, colon, tail = value.rpartition(":")
     if not colon or not name or "/" in tail or "\\" in tail or os.path.lexists(_expand(value)):
-        return Source(value, None)
+        return value, None
     try:
         weight = float(tail)
     except ValueError:
         if not os.path.lexists(_expand(name)) and not any(sign in name for sign in GLOB_SIGNS):
-            return Source(value, None)  # the message on a missing file shows the whole
+            return value, None  # the message on a missing file shows the whole
         raise InputError(f"--data {shown(value)}: the weight {tail!r} is not a number.") from None
     if not (0 < weight < math.inf):
         raise InputError(f"--data {shown(value)}: the weight must be greater than 0, got {tail}.")
-    return Source(name, weight)
+    return name, weight
 
 
 def find_files(*, paths: Sequence[str], split: str | None = None) -> list[Path]:
@@ -121,7 +110,7 @@ def _glob_files(name: str, split: str | None) -> list[Path]:
 def _folder_files(folder: Path, split: str | None) -> list[Path]:
     saved = (folder / SAVED_DATASET).is_file() and (folder / "dataset_info.json").is_file()
     if saved or (folder / SAVED_SPLITS).is_file():
-        return _saved_files(folder, split)
+        return saved_files(folder, split)
     inside = list(_walk(folder, set()))
     files = [file for file in inside if kind_of(file) in FOLDER_KINDS]
     if not files:
@@ -154,12 +143,16 @@ def _walk(folder: Path, entered: set[tuple[int, int]]) -> Iterator[Path]:
             raise InputError(f"{shown(path)} is a link to {shown(os.readlink(path))}, which is not there.")
 
 
-def _saved_files(folder: Path, split: str | None) -> list[Path]:
-    """The data files of a folder written by `save_to_disk`: of a Dataset, or of one split of a DatasetDict."""
+def saved_files(folder: Path, split: str | None, *, way: str = SPLIT_WAY) -> list[Path]:
+    """The data files of a folder written by `save_to_disk`: of a Dataset, or of one split of a DatasetDict.
+
+    Raises:
+        InputError: it is broken, or there is no such split.
+    """
     try:
         if (folder / SAVED_SPLITS).is_file():
             splits = json.loads((folder / SAVED_SPLITS).read_text(encoding="utf-8"))["splits"]
-            folder = folder / choose_split(splits, split, where=shown(folder))
+            folder = folder / choose_split(splits, split, where=shown(folder), way=way)
         names = [entry["filename"] for entry in json.loads((folder / SAVED_DATASET).read_bytes())["_data_files"]]
     except LacunaError:
         raise
@@ -177,8 +170,11 @@ def _saved_files(folder: Path, split: str | None) -> list[Path]:
     return files
 
 
-def choose_split(splits: Sequence[str], split: str | None, *, where: str) -> str:
+def choose_split(splits: Sequence[str], split: str | None, *, where: str, way: str = SPLIT_WAY) -> str:
     """The split asked for, or else the only one, or else "train".
+
+    Args:
+        where, way: for the message, what has these splits and how to name one.
 
     Raises:
         InputError: there is no such split.
@@ -186,7 +182,7 @@ def choose_split(splits: Sequence[str], split: str | None, *, where: str) -> str
     chosen = split or (splits[0] if len(splits) == 1 else "train")
     if chosen not in splits:
         asked = f"no split {chosen!r}" if split else "several splits"
-        raise InputError(f"{where} has {asked}; name one with --dataset_split: {', '.join(map(str, splits))}.")
+        raise InputError(f"{where} has {asked}; {way}: {', '.join(map(str, splits))}.")
     return chosen
 
 

@@ -14,7 +14,6 @@ from .formats import Record
 from .streams import (
     CHUNK_BYTES,
     MAX_DOCUMENT_BYTES,
-    MAX_MEASURED_BYTES,
     Line,
     Progress,
     Stream,
@@ -26,6 +25,17 @@ from .streams import (
     too_long,
 )
 from .unwrap import SECTION_LINES, find_margin, unwrap
+
+# No text holds the character NUL: a file of a machine that crashed does, and so do UTF-16 and binary files.
+NUL = "NUL characters, which no text holds (a broken copy, UTF-16 or a binary file?)"
+KINDS = {
+    type(None): "null",
+    bool: "a truth value",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +61,11 @@ def read_text_file(path: Path, *, boundary: str, progress: Progress) -> Iterator
 
 
 def _whole_file(stream: Stream) -> Iterator[Piece | BadRecord]:
-    size = stream.size_on_disk
-    if stream.compression is None and size > MAX_DOCUMENT_BYTES:
-        yield too_long(stream.path, number=1, offset=0, size=size, head=stream.read(400), what="document")
-        return
     data = bytearray()
     while chunk := stream.read(CHUNK_BYTES):
         data += chunk
         if len(data) > MAX_DOCUMENT_BYTES:
-            head, size = data[:400], len(data)
-            data.clear()
-            while size <= MAX_MEASURED_BYTES and (chunk := stream.read(CHUNK_BYTES)):
-                size += len(chunk)
-            yield too_long(stream.path, number=1, offset=0, size=size, head=head, what="document")
+            yield too_long(stream.path, Line(data, 1, 0), "document")
             return
     yield from _piece(Line(data, 1, 0), stream.path)
 
@@ -77,28 +79,24 @@ def _each_line(stream: Stream) -> Iterator[Piece | BadRecord]:
 
 
 def _between_blank_lines(stream: Stream) -> Iterator[Piece | BadRecord]:
-    data = bytearray()  # of the present document; no more than the limit, and what a message needs
+    data = bytearray()  # of the present document
     first: Line | None = None
-    size, broken = 0, False  # broken: it has been reported, the rest of it is passed over
+    broken = False  # it has been reported, the rest of it is passed over
     for line in chain(read_lines(stream), [None]):
         if isinstance(line, BadRecord):
             if not broken:
                 yield line
-            data, first, size, broken = bytearray(), None, 0, True
+            data, first, broken = bytearray(), None, True
         elif line is None or line.data.isspace():
-            if first is not None and size > MAX_DOCUMENT_BYTES:
-                where = {"number": first.number, "offset": first.offset}
-                yield too_long(stream.path, **where, size=size, head=first.data, what="document")
-            elif first is not None:
+            if first is not None:
                 yield from _piece(Line(data, first.number, first.offset), stream.path, keep_end=False)
-            data, first, size, broken = bytearray(), None, 0, False
+            data, first, broken = bytearray(), None, False
         elif not broken:
-            first = first or Line(line.data[:400], line.number, line.offset)
-            size += len(line.data)
-            if size <= MAX_DOCUMENT_BYTES:
-                data += line.data
-            else:
-                data = bytearray()
+            first = first or line
+            data += line.data
+            if len(data) > MAX_DOCUMENT_BYTES:
+                yield too_long(stream.path, first, "document")
+                data, first, broken = bytearray(), None, True
 
 
 BOUNDARIES: dict[str, Callable[[Stream], Iterator[Piece | BadRecord]]] = {
@@ -111,17 +109,17 @@ BOUNDARIES: dict[str, Callable[[Stream], Iterator[Piece | BadRecord]]] = {
 def _piece(line: Line, path: Path, *, keep_end: bool = True) -> Iterator[Piece | BadRecord]:
     try:
         text = decode(line, path)
-        if not keep_end:
-            text = text.rstrip("\r\n")
-        position = text.find("\0")
-        if position < 0:
-            yield Piece(normalize_lines(text), line.number, line.offset)
-        else:
-            number, offset = line.number + text.count("\n", 0, position), line.offset + len(text[:position].encode())
-            begin = max(text.rfind("\n", 0, position) + 1, position - 40)
-            yield bad_record(path, number=number, what=NUL, offset=offset, head=text[begin : begin + 80])
     except BadRecord as error:
         yield error
+        return
+    text = text if keep_end else text.rstrip("\r\n")
+    position = text.find("\0")
+    if position < 0:
+        yield Piece(normalize_lines(text), line.number, line.offset)
+    else:
+        number, offset = line.number + text.count("\n", 0, position), line.offset + len(text[:position].encode())
+        begin = max(text.rfind("\n", 0, position) + 1, position - 40)
+        yield bad_record(path, number=number, what=NUL, offset=offset, head=text[begin : begin + 80])
 
 
 def unwrapped(pieces: Iterable[Piece | BadRecord], *, together: bool) -> Iterator[Piece | BadRecord]:
@@ -155,16 +153,6 @@ def _some_lines(pieces: Iterator[Piece | BadRecord]) -> Iterator[Piece | BadReco
             return
 
 
-KINDS = {
-    type(None): "null",
-    bool: "a truth value",
-    int: "a number",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-}
-
-
 def read_texts(rows: Iterable[Record | BadRecord], *, column: str) -> Iterator[Piece | BadRecord]:
     """The texts of rows."""
     for row in rows:
@@ -174,10 +162,6 @@ def read_texts(rows: Iterable[Record | BadRecord], *, column: str) -> Iterator[P
             yield error
 
 
-def _as_json(record: Record) -> str:
-    return json.dumps(record.fields, ensure_ascii=False, default=repr)
-
-
 def text_of(record: Record, *, column: str) -> str:
     """The text of a row, with "\\n" as line ends and no byte order mark.
 
@@ -185,39 +169,28 @@ def text_of(record: Record, *, column: str) -> str:
         BadRecord: the column is missing or holds no text.
     """
     bad = partial(bad_record, Path(record.path), number=record.line, offset=record.offset)
-    if column not in record.fields:
+    if not isinstance(text := record.fields.get(column), str):
+        head = json.dumps(record.fields, ensure_ascii=False, default=repr)
+        if column in record.fields:
+            kind = KINDS.get(type(text), type(text).__name__)
+            raise bad(what=f"the column {column!r} must hold text, not {kind}", head=head)
         near = difflib.get_close_matches(column, record.fields, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         names = ", ".join(map(repr, record.fields))
-        raise bad(
-            what=f"there is no column {column!r}; there are: {names[:400]}",
-            head=_as_json(record),
-            remedy=f"Name the one that holds the text with --text_column.{hint}",
-        )
-    text = record.fields[column]
-    if not isinstance(text, str):
-        kind = KINDS.get(type(text), type(text).__name__)
-        what = f"the column {column!r} must hold text, not {kind}"
-        raise bad(what=what, head=_as_json(record))
-    if not text.isascii():
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError as error:  # JSON can write half of a surrogate pair, which is no character
-            half = f"\\u{ord(text[error.start]):04x}"
-            what = f"the column {column!r} holds half a surrogate pair ({half}) at character {error.start}"
-            raise bad(what=what, head=text) from error
-    else:
-        size = len(text)
+        remedy = f"Name the one that holds the text with --text_column.{hint}"
+        raise bad(what=f"there is no column {column!r}; there are: {names[:400]}", head=head, remedy=remedy)
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError as error:  # JSON can write half of a surrogate pair, which is no character
+        half = f"\\u{ord(text[error.start]):04x}"
+        what = f"the column {column!r} holds half a surrogate pair ({half}) at character {error.start}"
+        raise bad(what=what, head=text) from error
     if size > MAX_DOCUMENT_BYTES:
-        what = f"a document of {size:,} bytes, and a document may have {MAX_DOCUMENT_BYTES >> 20} MiB"
+        what = f"a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB, which is the most that it may have"
         raise bad(what=what, head=text, remedy="Split it.")
     if "\0" in text:
         raise bad(what=NUL, head=text[max(0, text.find("\0") - 40) :])
     return normalize_lines(text.removeprefix("\ufeff"))
-
-
-# No text holds the character NUL: a file of a machine that crashed does, and so do UTF-16 and binary files.
-NUL = "NUL characters, which no text holds (a broken copy, UTF-16 or a binary file?)"
 
 
 def normalize_lines(text: str) -> str:

@@ -35,23 +35,7 @@ _WORD = re.compile(r"\w+")
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-class DocumentSet:
-    """A set of document numbers below `size`, one bit each."""
-
-    def __init__(self, size: int) -> None:
-        self.bits = np.zeros(-(-size // 8), dtype=np.uint8)
-
-    def add(self, documents: np.ndarray) -> None:
-        np.bitwise_or.at(self.bits, documents >> 3, np.uint8(1) << (documents & 7).astype(np.uint8))
-
-    def mask(self, first: int, last: int) -> np.ndarray:
-        """bool [last - first]: which of the documents first, first + 1 ... are in the set."""
-        begin = first >> 3
-        bits = np.unpackbits(self.bits[begin : -(-last // 8)], bitorder="little")
-        return bits[first - 8 * begin : last - 8 * begin].astype(bool)
-
-
-def find_equal(*, hashes: Iterable[np.ndarray], num_documents: int, folder: Path) -> tuple[DocumentSet, int]:
+def find_equal(*, hashes: Iterable[np.ndarray], num_documents: int, folder: Path) -> np.ndarray:
     """Documents whose hash an earlier one has.
 
     Args:
@@ -59,49 +43,43 @@ def find_equal(*, hashes: Iterable[np.ndarray], num_documents: int, folder: Path
         folder: for files of some 24 bytes a document, removed again.
 
     Returns:
-        Which documents, and how many.
+        bool [num_documents].
     """
-    found, count = DocumentSet(num_documents), 0
-    buckets = _Buckets(folder / "equal", num_records=num_documents)
-    with buckets:
+    found = np.zeros(num_documents, dtype=bool)
+    with _Buckets(folder / "equal", num_records=num_documents) as buckets:
         first = 0
         for part in hashes:
             halves = part.view("<u8").reshape(-1, 2)
             buckets.add(halves[:, 0], halves[:, 1], np.arange(first, first + len(part)))
             first += len(part)
         for records in buckets.sorted():
-            again = records["document"][1:][_same(records)]
-            found.add(again.astype(np.int64))
-            count += len(again)
-    return found, count
+            found[records["document"][1:][_same(records)]] = True
+    return found
 
 
-def find_near(
-    *, signatures: Iterable[np.ndarray], skipped: DocumentSet, num_documents: int, threshold: float, folder: Path
-) -> tuple[DocumentSet, int]:
+def find_near(*, signatures: Iterable[np.ndarray], skipped: np.ndarray, threshold: float, folder: Path) -> np.ndarray:
     """Documents whose signature agrees with that of an earlier one in at least a share `threshold` of its places.
 
     A document that resembles an earlier one is in the set, whether that one is in it or not.
 
     Args:
         signatures: uint32 [documents, NUM_PERMUTATIONS], in order, in parts.
-        skipped: documents that are not compared: they are dropped anyway.
+        skipped: bool [num_documents], those that are not compared: they are dropped anyway.
         threshold: above 0 and up to 1.
         folder: for files of some 0.5 KB a document for signatures and 24 bytes a band, removed again.
 
     Returns:
-        Which documents, and how many.
+        bool [num_documents].
     """
     bands, rows = _bands(threshold)
-    found = DocumentSet(num_documents)
+    found = np.zeros(len(skipped), dtype=bool)
     path = folder / "signatures"
-    buckets = _Buckets(folder / "near", num_records=num_documents * bands)
     try:
-        with buckets, path.open("wb") as file:
+        with _Buckets(folder / "near", num_records=len(skipped) * bands) as buckets, path.open("wb") as file:
             first = 0
             for part in signatures:
                 file.write(part.tobytes())
-                numbers = np.flatnonzero(~skipped.mask(first, first + len(part)))
+                numbers = np.flatnonzero(~skipped[first : first + len(part)])
                 for band in range(bands):
                     keys = _mix(part[numbers, band * rows : (band + 1) * rows], seed=band)
                     buckets.add(keys, np.full(len(keys), band), numbers + first)
@@ -109,17 +87,16 @@ def find_near(
             file.flush()
             for records in buckets.sorted():
                 for early, late in _candidates(records):
-                    new = ~_contains(found, late)
-                    late, early = late[new], early[new]
+                    late, early = late[~found[late]], early[~found[late]]
                     for start in range(0, len(late), PAIRS_AT_ONCE):
                         chosen = slice(start, start + PAIRS_AT_ONCE)
                         # Opened anew each time, so that pages that were read do not stay in this process.
                         all_signatures = np.memmap(path, dtype="<u4", mode="r").reshape(-1, NUM_PERMUTATIONS)
                         equal = (all_signatures[early[chosen]] == all_signatures[late[chosen]]).mean(axis=1)
-                        found.add(late[chosen][equal >= threshold])
+                        found[late[chosen][equal >= threshold]] = True
     finally:
         path.unlink(missing_ok=True)
-    return found, int(np.bitwise_count(found.bits).sum())
+    return found
 
 
 def check_near_duplicates(threshold: float) -> None:
@@ -200,10 +177,6 @@ def _candidates(records: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for earlier in (first, *(places - lag for lag in range(1, NEIGHBOURS + 1))):
         within = (earlier >= first) & (earlier < places)
         yield documents[earlier[within]], documents[within]
-
-
-def _contains(found: DocumentSet, documents: np.ndarray) -> np.ndarray:
-    return (found.bits[documents >> 3] >> (documents & 7).astype(np.uint8) & 1).astype(bool)
 
 
 class _Buckets:

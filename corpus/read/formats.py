@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +19,7 @@ from .streams import (
     MAX_DOCUMENT_BYTES,
     Line,
     Progress,
+    bad_line,
     bad_record,
     decode,
     open_stream,
@@ -77,18 +79,16 @@ def _read_jsonl(path: Path, column: str | None, progress: Progress) -> Iterator[
 
 
 def _json_record(line: Line, path: Path) -> Record | BadRecord:
-    where: dict[str, Any] = {"number": line.number, "offset": line.offset}
     try:
         text = decode(line, path)
         value = json.loads(text)
     except BadRecord as error:
         return error
     except BAD_JSON as error:
-        what = f"not valid JSON ({_json_reason(error, text, whole='line')})"
-        return bad_record(path, what=what, head=text, **where)
+        return bad_line(path, line, f"not valid JSON ({_json_reason(error, text, whole='line')})", head=text)
     if not isinstance(value, dict):
         what = f'a line must be a JSON object such as {{"text": "..."}}, not {type(value).__name__}'
-        return bad_record(path, what=what, head=text, **where)
+        return bad_line(path, line, what, head=text)
     return Record(value, str(path), line.number, line.offset)
 
 
@@ -158,13 +158,8 @@ class _CsvLines:
             self.first = line
         first = self.first
         if line.offset + len(line.data) - first.offset > MAX_DOCUMENT_BYTES:
-            raise bad_record(
-                self.path,
-                number=first.number,
-                offset=first.offset,
-                what=f"a row of more than {MAX_DOCUMENT_BYTES >> 20} MiB; a quotation mark may never be closed",
-                head=first.data,
-            )
+            what = f"a row of more than {MAX_DOCUMENT_BYTES >> 20} MiB; a quotation mark may never be closed"
+            raise bad_line(self.path, first, what)
         return decode(line, self.path)
 
 
@@ -185,13 +180,7 @@ def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
                 first = lines.first or Line(b"", rows.line_num, stream.position)
                 if columns is None:  # names between quotation marks, with another sign between them
                     _refuse_other_sign(decode(first, path).strip(), path=path)
-                bad = bad_record(
-                    path,
-                    number=first.number,
-                    offset=first.offset,
-                    what=f"not valid CSV ({error})",
-                    head=first.data,
-                )
+                bad = bad_line(path, first, f"not valid CSV ({error})")
             else:
                 if row is None:
                     return
@@ -233,15 +222,12 @@ def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
     Raises:
         BadRecord: they are no names, or one that is wanted is there twice.
     """
-    what, remedy = None, ""
+    bad = partial(bad_record, path, number=1, offset=0, head=" | ".join(cells))
     if any("\0" in cell for cell in cells):
-        what = "NUL characters where the names of columns should be (a broken copy or a binary file?)"
-    twice = [name for place, name in enumerate(cells) if name.strip() and name in cells[:place]]
-    twice = twice if column is None else [name for name in twice if name == column]
-    if twice:
-        what, remedy = f"two columns have the name {visible(twice[0][:80])!r}", "Rename or remove one."
-    if what is not None:
-        raise bad_record(path, number=1, offset=0, what=what, head=" | ".join(cells), remedy=remedy)
+        raise bad(what="NUL characters where the names of columns should be (a broken copy or a binary file?)")
+    for place, name in enumerate(cells):
+        if name.strip() and name in cells[:place] and column in (None, name):
+            raise bad(what=f"two columns have the name {visible(name[:80])!r}", remedy="Rename or remove one.")
     return cells
 
 
@@ -272,8 +258,7 @@ def _row(columns: list[str], cells: list[str], *, path: Path, first: Line) -> Re
         what = f"{len(cells)} values where the first line names {len(columns)} columns ({', '.join(columns)[:80]})"
         if kind_of(path) == ".tsv":
             what += "; .tsv has no quoting, so tabs and line ends always end a value"
-        head = " | ".join(cells)
-        return bad_record(path, number=first.number, offset=first.offset, what=what, head=head)
+        return bad_line(path, first, what, head=" | ".join(cells))
     return Record(dict(zip(columns, cells, strict=True)), str(path), first.number, first.offset)
 
 

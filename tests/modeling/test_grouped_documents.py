@@ -15,8 +15,8 @@ from random_models import random_ids as random_tokens
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lacuna.modeling import LacunaConfig, attention_lacuna, grouping_lacuna
-from lacuna.modeling.grouping_lacuna import DocumentGroups, group_documents
+from lacuna.modeling import LacunaConfig, kernels_lacuna
+from lacuna.modeling.kernels_lacuna import DocumentGroups, group_documents
 from lacuna.modeling.masks_lacuna import build_attention_masks, find_documents
 
 LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=3)
@@ -26,16 +26,14 @@ LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size
 def grouped(*, sizes: tuple[int, ...] = (2, 3, 6)) -> Iterator[list[int]]:
     """Groups for rows of any length and whatever they cost; yields the number of groups of each attention."""
     used: list[int] = []
-    plain = attention_lacuna.attend_in_groups
+    plain = kernels_lacuna.attend_in_groups
 
     def noted(attend: Any, query: Tensor, key: Tensor, value: Tensor, documents: DocumentGroups) -> Tensor:
         used.append(len(documents.groups))
         return plain(attend, query, key, value, documents)
 
-    with (
-        mock.patch.multiple(grouping_lacuna, SIZES=sizes, WORTH=1e9),
-        mock.patch.multiple(attention_lacuna, UNGROUPED=0, attend_in_groups=noted),
-    ):
+    changes = {"GROUP_SIZES": sizes, "GROUP_WORTH": 1e9, "UNGROUPED": 0, "attend_in_groups": noted}
+    with mock.patch.multiple(kernels_lacuna, **changes):
         yield used
 
 

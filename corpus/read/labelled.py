@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import BadRecord, InputError
 
 from .formats import Record, kind_of, read_rows
-from .hub import is_hub_name, read_split
-from .label_features import label_names, with_names
-from .sources import RECORD_KINDS, SAVED_DATASET, SAVED_SPLITS, find_files, near_names, read_records
-from .streams import Line, bad_record, decode, open_stream, read_lines, shown
+from .hub import is_hub_name, label_names, read_split, with_names
+from .sources import RECORD_KINDS, SAVED_DATASET, SAVED_SPLITS, near_names, read_records, saved_files
+from .streams import Line, bad_line, decode, open_stream, read_lines, shown
 
 TAGGED_KINDS = (".conll", ".txt", ".iob", ".bio", ".conllu")
 _WAYS = "a token and its tag a line, with tabs or blanks between them and an empty line after each sentence"
@@ -70,13 +71,7 @@ def _read_file(path: Path, *, tagged: bool) -> list[Record]:
         )
     rows = list(read_records(path))
     names = _names_in_parquet(path) if path.suffix.lower() == ".parquet" else {}
-    return _named(rows, names)
-
-
-def _named(rows: list[Record], names: dict[str, list[str]]) -> list[Record]:
-    if not names:
-        return rows
-    return [Record(with_names(row.fields, names), row.path, row.line, row.offset) for row in rows]
+    return [replace(row, fields=with_names(row.fields, names)) for row in rows] if names else rows
 
 
 def _names_in_parquet(path: Path) -> dict[str, list[str]]:
@@ -105,31 +100,16 @@ def _read_saved(folder: Path, split: str | None) -> list[Record]:
             f"{shown(folder)} is a folder that `datasets` has not saved (it has no {SAVED_DATASET}): name one file."
         )
     rows: list[Record] = []
-    for file in find_files(paths=[str(folder)], split=_saved_split(folder, split)):
+    for file in saved_files(folder, split, way="write one behind its name (FOLDER:SPLIT)"):
         about = file.parent / "dataset_info.json"
         names = _names_in(about.read_bytes()) if about.is_file() else {}
         for row in read_rows(file):
             if isinstance(row, BadRecord):
                 raise row
-            rows.append(Record(with_names(row.fields, names), row.path, row.line, row.offset))
+            rows.append(replace(row, fields=with_names(row.fields, names)))
     if not rows:
         raise InputError(f"{shown(folder)} is empty: it has no row.")
     return rows
-
-
-def _saved_split(folder: Path, split: str | None) -> str | None:
-    """The split to read; what was asked for where nothing describes the splits, which the reader tells of."""
-    try:
-        splits = json.loads((folder / SAVED_SPLITS).read_bytes())["splits"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return split
-    chosen = split or (splits[0] if len(splits) == 1 else "train")
-    if chosen not in splits:
-        raise InputError(
-            f"{shown(folder)} has no split {chosen!r}; write one behind its name (FOLDER:SPLIT): "
-            f"{', '.join(map(str, splits))}."
-        )
-    return str(chosen)
 
 
 def _lines(path: Path) -> Iterator[tuple[Line, str]]:
@@ -145,67 +125,55 @@ def _lines(path: Path) -> Iterator[tuple[Line, str]]:
             yield line, decode(line, path).rstrip("\r\n")
 
 
+def _sentences(path: Path) -> Iterator[list[tuple[Line, str]]]:
+    """Lines of a file up to each blank one, without those that say nothing of a token."""
+    rows: list[tuple[Line, str]] = []
+    for line, text in chain(_lines(path), [(Line(b"", 0, 0), "")]):
+        if text.strip() and not text.startswith("-DOCSTART-"):
+            rows.append((line, text))
+        elif rows:
+            yield rows
+            rows = []
+
+
 def _read_columns(path: Path) -> Iterator[Record]:
     """Sentences of a file with a token a line: the token in the first column, its tag in the last.
 
     Columns between them become "column_2" and so on; lines that begin with -DOCSTART- are left out.
     """
-    rows: list[list[str]] = []
-    first: Line | None = None
     width = 0
-    for line, text in _lines(path):
-        if not text.strip() or text.startswith("-DOCSTART-"):
-            if first is not None:
-                yield _sentence(rows, path, first)
-            rows, first = [], None
-            continue
-        cells = text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
-        width = width or len(cells)
-        if len(cells) != width or width < 2 or not all(cell.strip() for cell in cells):
-            what = (
-                f"{len(cells)} columns where the first line has {width}"
-                if len(cells) != width
-                else ("a line with nothing but a token" if width < 2 else "an empty column")
-            )
-            raise bad_record(
-                path,
-                number=line.number,
-                offset=line.offset,
-                what=f"{what}; a {kind_of(path)} file of labelled text has {_WAYS}",
-                head=text,
-            )
-        first = first or line
-        rows.append([cell.strip() for cell in cells])
-    if first is not None:
-        yield _sentence(rows, path, first)
-
-
-def _sentence(rows: list[list[str]], path: Path, first: Line) -> Record:
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    between = {f"column_{number}": column for number, column in enumerate(columns[1:-1], start=2)}
-    return Record({"tokens": columns[0], "tags": columns[-1], **between}, str(path), first.number, first.offset)
+    for sentence in _sentences(path):
+        rows: list[list[str]] = []
+        for line, text in sentence:
+            cells = text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
+            width = width or len(cells)
+            if len(cells) != width or width < 2 or not all(cell.strip() for cell in cells):
+                what = "a line with nothing but a token" if width < 2 else "an empty column"
+                if len(cells) != width:
+                    what = f"{len(cells)} columns where the first line has {width}"
+                raise bad_line(path, line, f"{what}; a {kind_of(path)} file of labelled text has {_WAYS}", head=text)
+            rows.append([cell.strip() for cell in cells])
+        tokens, *between, tags = (list(column) for column in zip(*rows, strict=True))
+        others = {f"column_{number}": column for number, column in enumerate(between, start=2)}
+        first = sentence[0][0]
+        yield Record({"tokens": tokens, "tags": tags, **others}, str(path), first.number, first.offset)
 
 
 def _read_universal(path: Path) -> Iterator[Record]:
     """Sentences of Universal Dependencies: words and their universal part of speech; "xpos" is the treebank's own."""
-    rows: list[list[str]] = []
-    first: Line | None = None
-    for line, text in [*_lines(path), (Line(b"", 0, 0), "")]:
-        if not text.strip():
-            if first is not None:
-                words, tags, own = (list(column) for column in zip(*rows, strict=True))
-                yield Record({"tokens": words, "tags": tags, "xpos": own}, str(path), first.number, first.offset)
-            rows, first = [], None
-            continue
-        if text.startswith("#"):
-            continue
-        cells = text.split("\t")
-        if len(cells) != 10:
-            what = f"{len(cells)} columns; a .conllu file has 10, with tabs between them"
-            raise bad_record(path, number=line.number, offset=line.offset, what=what, head=text)
-        if cells[0].isdecimal():  # 3-4 is a word of two, 5.1 one that is not written
-            first = first or line
-            rows.append([cells[1], cells[3], cells[4]])
+    for sentence in _sentences(path):
+        rows: list[tuple[Line, list[str]]] = []
+        for line, text in sentence:
+            cells = text.split("\t")
+            if not text.startswith("#") and len(cells) != 10:
+                what = f"{len(cells)} columns; a .conllu file has 10, with tabs between them"
+                raise bad_line(path, line, what, head=text)
+            if cells[0].isdecimal():  # 3-4 is a word of two, 5.1 one that is not written
+                rows.append((line, cells))
+        if rows:
+            words, tags, own = ([cells[column] for _, cells in rows] for column in (1, 3, 4))
+            first = rows[0][0]
+            yield Record({"tokens": words, "tags": tags, "xpos": own}, str(path), first.number, first.offset)
 
 
 def read_parallel(source: Path | str, target: Path | str) -> list[Record]:

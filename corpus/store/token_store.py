@@ -11,7 +11,6 @@ beside its place and renames it when it is whole: what has its name is complete.
 """
 
 import errno
-import hashlib
 import json
 import operator
 from bisect import bisect_left, bisect_right
@@ -25,7 +24,8 @@ import numpy as np
 
 from lacuna.common.errors import InputError, LacunaError, StorageError
 
-from .streams import shown, visible
+from ..read.streams import shown, visible
+from ..read.text import sha256
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
@@ -303,12 +303,6 @@ def _join_offsets(paths: list[Path], sizes: list[int]) -> JoinedArray:
         if array[0] != 0 or array[-1] != size:
             raise InputError(f"{path} ends at {array[-1]}, its manifest says {size}. {REMEDY}")
     return JoinedArray(parts=[*(array[:-1] for array in arrays[:-1]), arrays[-1]], added=before[:-1])
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 (hexadecimal) of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _count(number: int, noun: str) -> str:

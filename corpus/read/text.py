@@ -2,22 +2,26 @@
 
 import hashlib
 import json
+import os
 import re
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from lacuna.common.errors import BadRecord, InputError
+from lacuna.common.errors import BadRecord, InputError, StorageError
+from lacuna.common.files import write_text
 
-from .arguments import TextArguments
-from .builtin import builtin_documents, builtin_fingerprint
+from ..arguments import TextArguments
+from ..builtin import builtin_documents, builtin_fingerprint
 from .documents import Piece, no_text, read_text_file, read_texts, unwrapped
 from .formats import kind_of, read_rows
-from .hashes import hash_files
 from .hub import HubDataset, is_hub_name, open_dataset
 from .sources import find_files, parse_sources
-from .streams import Progress, shown, unreadable
+from .streams import Progress, progress_bar, shown, unreadable
 
 VERSION = 1  # rises when other documents are made of the same files
 BUILTIN = "built-in corpus"
@@ -25,6 +29,11 @@ BAD_RECORD = "bad record"  # in `dropped`
 MAX_BAD_SHARE = 0.001  # of the records, with --on_bad_record skip
 CHECKED_EVERY = 1000  # records
 SHOWN_BAD_RECORDS = 20
+
+HASH_KEPT_BYTES = 64 << 10  # smaller files are hashed as fast as they are looked up
+MAX_ENTRIES = 100_000
+SETTLED_SECONDS = 2  # a file written later than this could change again with the same time of change
+PROGRESS_SECONDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +167,7 @@ class Text:
         Raises:
             InputError: a file or record is broken or holds no text, or has changed; the message says where.
         """
-        if not 0 <= shard < num_shards:
-            raise InputError(f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}")
+        check_shard(shard, num_shards)
         self._progress = Progress()
         self.dropped, self.bad_records = {}, []
         self._records = self._bad = 0
@@ -248,6 +256,12 @@ class Text:
         return self._files[ends[shard] : ends[shard + 1]]
 
 
+def check_shard(shard: int, num_shards: int) -> None:
+    """Raises InputError if there is no such part."""
+    if not 0 <= shard < num_shards:
+        raise InputError(f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}")
+
+
 def stop_if_many_are_bad(bad: int, records: int, messages: list[str]) -> None:
     """With --on_bad_record skip, one record may be bad, and then one in a thousand."""
     if bad > max(1, MAX_BAD_SHARE * records):
@@ -283,3 +297,62 @@ def open_text(arguments: TextArguments) -> Text:
         seen.update(path.resolve() for path in new)
         files += [_File.of(path, source) for path in new]
     return Text(names=names, weights=weights, files=files, arguments=arguments)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 (hexadecimal) of a file, about 1 GB/s."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_files(paths: Sequence[Path]) -> list[str]:
+    """SHA-256 (hexadecimal) of each file, with a progress bar when that takes long.
+
+    Files of 64 KiB and more that have not changed since an earlier call (path, size, inode and times) are not read
+    again: the hashes are kept in hashes.json in $LACUNA_CACHE or ~/.cache/lacuna.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    known = _known_hashes()
+    new: dict[str, list[Any]] = {}
+    digests = []
+    try:
+        total = sum(path.stat().st_size for path in paths)
+        with progress_bar(total=total, doing="hashing", delay=PROGRESS_SECONDS) as bar:
+            for path in paths:
+                stat = path.stat()
+                key = os.path.abspath(path)
+                state = [stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
+                remembered = known.get(key, [])[:-1] == state
+                digests.append(str(known[key][-1]) if remembered else sha256(path))
+                settled = time.time() - max(stat.st_mtime, stat.st_ctime) > SETTLED_SECONDS
+                if not remembered and settled and stat.st_size >= HASH_KEPT_BYTES:
+                    new[key] = [*state, digests[-1]]
+                bar.update(stat.st_size)
+    except OSError as error:
+        raise unreadable(Path(error.filename or path), error) from error
+    finally:
+        if new:
+            _keep_hashes(new)
+    return digests
+
+
+def _hash_cache() -> Path:
+    return Path(os.environ.get("LACUNA_CACHE", Path.home() / ".cache" / "lacuna")) / "hashes.json"
+
+
+def _known_hashes() -> dict[str, list[Any]]:
+    """What is remembered; nothing if the file is absent or broken."""
+    try:
+        entries = json.loads(_hash_cache().read_bytes())["files"]
+        return {key: value for key, value in entries.items() if isinstance(value, list)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _keep_hashes(new: dict[str, list[Any]]) -> None:
+    """Add entries. Of two processes that write at once the later wins; what the other learned is hashed again."""
+    entries = {key: value for key, value in _known_hashes().items() if key not in new} | new
+    with suppress(StorageError):  # a cache that cannot be written is none
+        write_text(_hash_cache(), json.dumps({"files": dict(list(entries.items())[-MAX_ENTRIES:])}, indent=0))

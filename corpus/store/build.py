@@ -11,7 +11,6 @@ kept; so the bytes of a store depend neither on workers nor on kills, nor on the
 of files.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -23,22 +22,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from lacuna.common.errors import InputError, StorageError
+from lacuna.common.files import locked, sync, write_text
 
-from lacuna.common.errors import InputError, LacunaError, StorageError
-
-from .assembly import MAX_SHARDS, Reading, assemble, check_weighted, sync_folder, too_many_shards, write_manifest
+from ..read.streams import progress_bar
+from ..read.text import BAD_RECORD, Document, Text, check_shard, stop_if_many_are_bad
 from .duplicates import check_near_duplicates
 from .encoding import token_dtype
-from .pieces import PIECE_BYTES, SUFFIX, Piece, Plan, TextPiece, write_whole
-from .progress import progress_bar
-from .store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
-from .text import BAD_RECORD, Document, Text, stop_if_many_are_bad
-from .workers import PLAN, TOKENIZER, Workers, default_workers
+from .pieces import KEPT, PLAN, SUFFIX, TOKENIZER, Piece, Plan, TextPiece, make_pieces
+from .shards import assemble, check_weighted, write_manifest
+from .token_store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
 
 MAX_SHARD_BYTES = 4 << 30
+MAX_DEFAULT_WORKERS = 8  # a worker takes about 100 MB, and all together are to stay under 1 GiB
+PIECE_BYTES = 2 << 20  # of text: a second of work for one process
 DOCUMENT_OVERHEAD = 64  # bytes that a document counts beside its text, so that many tiny ones make no giant piece
-LARGE_DOCUMENT_BYTES = 1 << 16  # of tokens; documents are seldom larger, and a shard holds one at least
 SILENT_WAIT_SECONDS = 5  # for another builder, before saying so
 BYTES_PER_TOKEN = 4  # of text, about, for the check of free space
 
@@ -86,59 +84,68 @@ def prepare_store(
         near_duplicates=near_duplicates,
         num_shards=num_shards,
     )
-    in_order = replace(plan, num_shards=1) if _parts_are_runs(text, num_shards) else plan
-    fingerprint = _hash(FORMAT_VERSION, *vars(in_order).values())
-    builder = _Builder(_place(output_dir), plan, fingerprint, max_shard_bytes)
-    return builder.build(text, tokenizer, default_workers() if num_workers is None else num_workers, shard or 0)
+    builder = _Builder(_place(output_dir), plan, text, max_shard_bytes)
+    try:
+        return builder.build(tokenizer, _default_workers() if num_workers is None else num_workers, shard or 0)
+    except OSError as error:
+        raise StorageError(f"cannot write {builder.output_dir}: {error}{KEPT}") from error
 
 
 class _Builder:
     """One process that builds a store, or a part of it."""
 
-    def __init__(self, output_dir: Path, plan: Plan, fingerprint: str, max_shard_bytes: int) -> None:
+    def __init__(self, output_dir: Path, plan: Plan, text: Text, max_shard_bytes: int) -> None:
         self.output_dir = output_dir
         self.plan = plan
-        self.fingerprint = fingerprint
+        self.text = text
         self.max_shard_bytes = max_shard_bytes
+        in_order = replace(plan, num_shards=1) if self._parts_are_runs() else plan
+        self.fingerprint = _hash(FORMAT_VERSION, *vars(in_order).values())
         self.folder = output_dir.with_name(f".{output_dir.name}.building-{_hash(*vars(plan).values())[:16]}")
+        self.sources = [
+            {"name": name, "weight": text.weights[number] if text.weights else None}
+            for number, name in enumerate(text.names)
+        ]
 
-    def build(self, text: Text, tokenizer: Any, num_workers: int, shard: int) -> TokenStore | None:
-        store = self._existing(text)
-        if store is not None:
+    def build(self, tokenizer: Any, num_workers: int, shard: int) -> TokenStore | None:
+        if store := self._existing():
             return store
-        self._check_shards(text)
-        with _storage_errors(self.output_dir, self.folder):
-            self.output_dir.parent.mkdir(parents=True, exist_ok=True)
+        self.output_dir.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked("lock"):
+            if store := self._existing():  # another builder was first
+                return store
+            self._claim_folder(tokenizer)
             if self.plan.num_shards == 1:
-                with _locked(self.output_dir, "lock"):
-                    store = self._existing(text)  # another builder may have been first
-                    if store is not None:
-                        return store
-                    self._claim_folder(tokenizer)
-                    self._make_part(text, num_workers, 0)
-                    return self._assemble(text)
-            with _locked(self.output_dir, "lock"):
-                store = self._existing(text)
-                if store is not None:
-                    return store
-                self._claim_folder(tokenizer)
-            with _locked(self.output_dir, f"part-{shard}-of-{self.plan.num_shards}.lock"):
-                if self.folder.exists():  # else another process made this part, and the store
-                    self._make_part(text, num_workers, shard)
-            with _locked(self.output_dir, "lock"):
-                store = self._existing(text)
-                if store is not None:
-                    return store
-                missing = [part for part in range(self.plan.num_shards) if self._pieces(part) is None]
-                if not missing:
-                    return self._assemble(text)
+                self._make_part(num_workers, 0)
+                return self._assemble()
+        with self._locked(f"part-{shard}-of-{self.plan.num_shards}.lock"):
+            if self.folder.exists():  # else another process made this part, and the store
+                self._make_part(num_workers, shard)
+        with self._locked("lock"):
+            if store := self._existing():
+                return store
+            missing = [part for part in range(self.plan.num_shards) if self._pieces(part) is None]
+            if not missing:
+                return self._assemble()
         numbers = ", ".join(map(str, missing))
         verb = "are" if len(missing) > 1 else "is"
         # One call, so that the lines of shards that share a terminal stay whole.
         sys.stderr.write(f"shard {shard} of {self.plan.num_shards} is done; {numbers} {verb} missing\n")
         return None
 
-    def _existing(self, text: Text) -> TokenStore | None:
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        """One builder at a time; the lock file goes with its last holder."""
+        path = self.output_dir.with_name(f".{self.output_dir.name}.{name}")
+        path.touch()  # filelock would wait for ever in a folder that takes no files
+        waiting = f"another process is building {self.output_dir}; waiting for it"
+        with locked(path, waiting=waiting, silent_seconds=SILENT_WAIT_SECONDS):
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)  # filelock sees that a waiter holds a lock that is gone
+
+    def _existing(self) -> TokenStore | None:
         """The store at its place if it is the one wanted; None when it may be written."""
         place = self.output_dir
         if not place.exists() or (place.is_dir() and not any(place.iterdir())):
@@ -149,17 +156,14 @@ class _Builder:
             raise InputError(f"{place} is there and is not a token store; choose another --output_dir.")
         try:
             store = open_store(place)
-        except StorageError:
-            raise  # it may be whole
-        except LacunaError:
+        except InputError:
             return None  # damaged, or of an older version: it is built again
         if store.fingerprint != self.fingerprint or store.manifest["max_shard_bytes"] != self.max_shard_bytes:
             return None
-        if store.source_names != text.names or store.source_weights != text.weights:
-            sources = [old | new for old, new in zip(store.manifest["sources"], _sources(text), strict=True)]
+        if store.source_names != self.text.names or store.source_weights != self.text.weights:
+            sources = [old | new for old, new in zip(store.manifest["sources"], self.sources, strict=True)]
             check_weighted(sources)
-            with _storage_errors(place, self.folder):
-                write_manifest(place, store.manifest | {"sources": sources})
+            write_manifest(place, store.manifest | {"sources": sources})
             store = open_store(place)
         return store
 
@@ -180,51 +184,53 @@ class _Builder:
             shutil.rmtree(other, ignore_errors=True)  # of a build that was killed; nobody holds the lock
         self.folder.mkdir(exist_ok=True)
         if not (self.folder / PLAN).exists():
-            write_whole(self.folder / TOKENIZER, tokenizer.backend_tokenizer.to_str().encode())
+            write_text(self.folder / TOKENIZER, tokenizer.backend_tokenizer.to_str(), hint=KEPT)
             self.plan.save(self.folder / PLAN)
 
     def _part(self, shard: int) -> Path:
         return self.folder / f"part-{shard:05}-of-{self.plan.num_shards:05}"
 
-    def _make_part(self, text: Text, num_workers: int, shard: int) -> None:
+    def _make_part(self, num_workers: int, shard: int) -> None:
         """Make the pieces of one part that are not there yet."""
         ready = self._pieces(shard)
         if ready is not None:
             print(f"{len(ready)} of {len(ready)} pieces were ready and are kept", file=sys.stderr)
             return
-        part = self._part(shard)
+        part, text = self._part(shard), self.text
         part.mkdir(exist_ok=True)
         _remove_halves(part)
         total = text.shard_bytes(shard=shard, num_shards=self.plan.num_shards)
         self._check_space(total)
         count = made = 0
-        bar = progress_bar(total=total, doing="tokenizing")
+
+        def missing_pieces() -> Iterator[tuple[TextPiece, Path]]:
+            nonlocal count, made
+            for piece in _cut_pieces(text.documents(shard=shard, num_shards=self.plan.num_shards)):
+                path = part / f"{piece.number:08}{SUFFIX}"
+                there = Piece.open(path)
+                count += 1
+                if there is None or there.text_checksum != piece.checksum:
+                    made += 1
+                    yield piece, path
+                bar.update(text.bytes_read - bar.n)
+
         try:
-            with bar, Workers(folder=self.folder, count=num_workers) as workers:
-                for piece in _cut_pieces(text.documents(shard=shard, num_shards=self.plan.num_shards)):
-                    path = part / f"{piece.number:08}{SUFFIX}"
-                    there = Piece.open(path)
-                    if there is None or there.text_checksum != piece.checksum:
-                        workers.submit(piece, path)
-                        made += 1
-                    count += 1
-                    bar.update(text.bytes_read - bar.n)
-                workers.finish()
-        except LacunaError as error:
-            if error.exit_code == InputError.exit_code:
-                # Text that cannot be used: when it is mended it is another text, and other pieces.
-                shutil.rmtree(part if self.plan.num_shards > 1 else self.folder, ignore_errors=True)
+            with progress_bar(total=total, doing="tokenizing") as bar:
+                make_pieces(missing_pieces(), folder=self.folder, num_workers=num_workers)
+        except InputError:
+            # Text that cannot be used: when it is mended it is another text, and other pieces.
+            shutil.rmtree(part if self.plan.num_shards > 1 else self.folder, ignore_errors=True)
             raise
         finally:
             _remove_halves(part)  # of workers that were stopped while they wrote
         for path in part.glob(f"*{SUFFIX}"):
             if int(path.name.removesuffix(SUFFIX)) >= count:
                 path.unlink()
-        sync_folder(part)
+        sync(part)
         if made < count:
             print(f"{count - made} of {count} pieces were ready and are kept", file=sys.stderr)
         done = {"pieces": count, "records": text.records, "dropped": text.dropped, "bad_records": text.bad_records}
-        write_whole(part.with_suffix(".json"), json.dumps(done).encode())
+        write_text(part.with_suffix(".json"), json.dumps(done), hint=KEPT)
 
     def _pieces(self, shard: int) -> list[Piece] | None:
         """All pieces of a part; None if it is not whole."""
@@ -238,69 +244,71 @@ class _Builder:
         whole = [piece for piece in pieces if piece is not None]
         return whole if len(whole) == count else None
 
-    def _assemble(self, text: Text) -> TokenStore:
+    def _assemble(self) -> TokenStore:
         """Put the parts together and the store in its place; under the lock of the store."""
         parts = [self._pieces(shard) or [] for shard in range(self.plan.num_shards)]
         # Where parts take turns in reading, each has documents of every source. A source is to be one run.
         pieces = sorted((piece for part in parts for piece in part), key=lambda piece: piece.source)
+        store = self.folder / "store"
         try:
-            folder, manifest = assemble(
+            left_out, bad_records = self._left_out()
+            manifest = assemble(
                 pieces=pieces,
                 plan=self.plan,
-                reading=self._reading(text),
-                sources=_sources(text),
+                sources=self.sources,
                 folder=self.folder,
                 shard_bytes=self.max_shard_bytes,
             )
-        except LacunaError as error:
-            if error.exit_code == InputError.exit_code:
-                shutil.rmtree(self.folder, ignore_errors=True)
+        except InputError:
+            shutil.rmtree(self.folder, ignore_errors=True)
             raise
         except BaseException:
-            shutil.rmtree(self.folder / "store", ignore_errors=True)  # room for the pieces
+            shutil.rmtree(store, ignore_errors=True)  # room for the pieces
             raise
-        write_manifest(
-            folder, manifest | {"fingerprint": self.fingerprint, "tokenizer_fingerprint": self.plan.tokenizer}
-        )
+        manifest["dropped"] = dict(sorted(left_out.items())) | manifest["dropped"]
+        manifest["bad_records"] = bad_records
+        fingerprints = {"fingerprint": self.fingerprint, "tokenizer_fingerprint": self.plan.tokenizer}
+        write_manifest(store, manifest | fingerprints)
         if self.output_dir.exists():
             # Whoever has the old store open keeps it: its files live as long as they are mapped.
             shutil.rmtree(self.folder / "replaced", ignore_errors=True)
-            os.rename(self.output_dir, self.folder / "replaced")
-        os.rename(folder, self.output_dir)
-        sync_folder(self.output_dir.parent)
+            os.replace(self.output_dir, self.folder / "replaced")
+        os.replace(store, self.output_dir)
+        sync(self.output_dir.parent)
         shutil.rmtree(self.folder, ignore_errors=True)
         return open_store(self.output_dir)
 
-    def _reading(self, text: Text) -> Reading:
-        """What the readers of all parts left out; InputError if that is too much for all of them together."""
-        reading, records = Reading(), 0
-        # Parts that take turns read all of the text, each of them.
-        for shard in range(self.plan.num_shards if _parts_are_runs(text, self.plan.num_shards) else 1):
-            done = json.loads(self._part(shard).with_suffix(".json").read_bytes())
-            for reason, number in done["dropped"].items():
-                reading.dropped[reason] = reading.dropped.get(reason, 0) + number
-            reading.bad_records += done["bad_records"]
-            records += done["records"]
-        stop_if_many_are_bad(reading.dropped.get(BAD_RECORD, 0), records, reading.bad_records)
-        return reading
-
-    def _check_shards(self, text: Text) -> None:
-        """Raises InputError if there would be far too many shards; `assemble` counts them."""
-        size = (text.total_bytes or 0) * token_dtype(self.plan.vocab_size).itemsize // BYTES_PER_TOKEN
-        if size > 4 * MAX_SHARDS * max(self.max_shard_bytes, LARGE_DOCUMENT_BYTES):
-            raise InputError(too_many_shards(self.max_shard_bytes, 4 * size // MAX_SHARDS))
-
-    def _check_space(self, total_bytes: int | None) -> None:
-        """Pieces and store together take about twice the tokens.
+    def _left_out(self) -> tuple[dict[str, int], list[str]]:
+        """What the readers of all parts left out: how many for which reason, and the first bad records.
 
         Raises:
-            StorageError: there is not even room for a quarter of that.
+            InputError: too many records are bad, in all parts together.
         """
-        if not total_bytes:
-            return
+        dropped: dict[str, int] = {}
+        bad_records: list[str] = []
+        records = 0
+        # Parts that take turns read all of the text, each of them.
+        for shard in range(self.plan.num_shards if self._parts_are_runs() else 1):
+            done = json.loads(self._part(shard).with_suffix(".json").read_bytes())
+            for reason, number in done["dropped"].items():
+                dropped[reason] = dropped.get(reason, 0) + number
+            bad_records += done["bad_records"]
+            records += done["records"]
+        stop_if_many_are_bad(dropped.get(BAD_RECORD, 0), records, bad_records)
+        return dropped, bad_records
+
+    def _parts_are_runs(self) -> bool:
+        """Whether parts 0, 1, 2 ... one after the other are the text; with fewer files than parts they take turns."""
+        if (count := self.plan.num_shards) == 1:
+            return True
+        sizes = [self.text.shard_bytes(shard=shard, num_shards=count) for shard in range(count)]
+        return None not in sizes and sum(filter(None, sizes)) == self.text.total_bytes
+
+    def _check_space(self, total_bytes: int | None) -> None:
+        """Pieces and store together take about twice the tokens; StorageError if not a quarter of that is free."""
         ready = sum(file.stat().st_size for file in self.folder.rglob(f"*{SUFFIX}"))
         size = token_dtype(self.plan.vocab_size).itemsize
-        needed = 2 * total_bytes * size // BYTES_PER_TOKEN - ready
+        needed = 2 * (total_bytes or 0) * size // BYTES_PER_TOKEN - ready
         free = shutil.disk_usage(self.folder).free
         if free >= needed:
             return
@@ -311,6 +319,12 @@ class _Builder:
         if free < needed // 4:  # columns beside the text can make the estimate too large, but hardly four times
             raise StorageError(f"{message}. Make room or choose another --output_dir.")
         print(f"warning: {message}", file=sys.stderr)
+
+
+def _default_workers() -> int:
+    """As many as there are cores for this process, up to MAX_DEFAULT_WORKERS."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MAX_DEFAULT_WORKERS)
 
 
 def _remove_halves(folder: Path) -> None:
@@ -335,34 +349,19 @@ def _cut_pieces(documents: Iterable[Document]) -> Iterator[TextPiece]:
         yield TextPiece(number=number, source=source, place=place, texts=texts)
 
 
-def _sources(text: Text) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "weight": text.weights[number] if text.weights else None}
-        for number, name in enumerate(text.names)
-    ]
-
-
-def _parts_are_runs(text: Text, num_shards: int) -> bool:
-    """Whether parts 0, 1, 2 ... one after the other are the text; with fewer files than parts they take turns."""
-    if num_shards == 1:
-        return True
-    sizes = [text.shard_bytes(shard=shard, num_shards=num_shards) for shard in range(num_shards)]
-    return None not in sizes and sum(filter(None, sizes)) == text.total_bytes
-
-
 def _check_options(num_workers: int | None, max_shard_bytes: int, num_shards: int, shard: int | None) -> None:
-    if num_workers is not None and num_workers < 0:
-        raise InputError(f"--num_workers must be 0 or more, got {num_workers}")
-    if max_shard_bytes < 1:
-        raise InputError(f"--max_shard_bytes must be 1 or more, got {max_shard_bytes}")
-    if num_shards < 1:
-        raise InputError(f"--num_shards must be 1 or more, got {num_shards}")
+    for name, value, least in (
+        ("num_workers", num_workers, 0),
+        ("max_shard_bytes", max_shard_bytes, 1),
+        ("num_shards", num_shards, 1),
+    ):
+        if value is not None and value < least:
+            raise InputError(f"--{name} must be {least} or more, got {value}")
     if shard is None and num_shards > 1:
         raise InputError(
             f"--num_shards {num_shards} needs --shard 0 to {num_shards - 1}: run the command once for each of them"
         )
-    if shard is not None and not 0 <= shard < num_shards:
-        raise InputError(f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}")
+    check_shard(shard or 0, num_shards)
 
 
 def _place(output_dir: Path | str) -> Path:
@@ -385,43 +384,3 @@ def _difference(there: Plan, here: Plan) -> str:
 
 def _hash(*values: Any) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
-
-
-@contextmanager
-def _locked(output_dir: Path, name: str) -> Iterator[None]:
-    """One builder at a time; the lock file goes with its last holder."""
-    lock = FileLock(output_dir.with_name(f".{output_dir.name}.{name}"))
-    Path(lock.lock_file).touch()  # filelock would wait for ever in a folder that takes no files
-    try:
-        lock.acquire(timeout=SILENT_WAIT_SECONDS)
-    except Timeout:
-        print(f"another process is building {output_dir}; waiting for it", file=sys.stderr)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        # filelock sees that a waiter holds the lock of a removed file, and takes a new one.
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-
-
-@contextmanager
-def _storage_errors(output_dir: Path, folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reasons = {
-            errno.ENOSPC: "the disk is full",
-            errno.EDQUOT: "your quota is used up",
-            errno.EROFS: "read-only",
-            errno.EACCES: "no permission",
-            errno.EPERM: "no permission",
-            errno.EFBIG: "files may not be so large here",
-            errno.ENOLCK: "its file system knows no locks",
-            errno.ENOSYS: "its file system knows no locks",
-        }
-        kept = " What is ready is kept: after that, the same command goes on from there." if folder.exists() else ""
-        raise StorageError(
-            f"cannot write {output_dir}: {reasons.get(error.errno or 0, 'the disk fails')} ({error}). "
-            f"Make room or choose another --output_dir.{kept}"
-        ) from error

@@ -1,8 +1,23 @@
-"""Where a weight stands between the embeddings and the head, by its name."""
+"""What each weight of a model is: a matrix or not, of the backbone or of the head, how deep in it."""
 
 from collections.abc import Iterator
 
 from torch import Tensor, nn
+
+SMALLEST_MATRIX = 32
+"""Rows and columns below which a matrix is the classifier of a few labels, which Muon leaves to AdamW."""
+
+
+def split_parameters(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Trainable weights in two lists: matrices, which decay, and embeddings, norms and biases, which do not.
+
+    Tied weights appear once.
+    """
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in trained if parameter.ndim >= 2 and id(parameter) not in embeddings]
+    chosen = {id(parameter) for parameter in matrices}
+    return matrices, [parameter for parameter in trained if id(parameter) not in chosen]
 
 
 def backbone_of(model: nn.Module) -> tuple[str, nn.Module | None]:
@@ -38,6 +53,11 @@ def head_weights(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def output_layer(model: nn.Module) -> nn.Module | None:
+    """The layer over the vocabulary, where there is one."""
+    return getattr(model, "get_output_embeddings", lambda: None)()
+
+
 def _stacks(model: nn.Module) -> Iterator[tuple[str, int]]:
     """Name with a dot, and length, of each outermost list of blocks."""
     prefix, backbone = backbone_of(model)
@@ -59,22 +79,18 @@ def rate_scales(model: nn.Module, decay: float) -> dict[int, float]:
     Args:
         decay: share of a layer's rate that the layer below it has; 1 for all alike.
     """
-    if decay == 1.0:
-        return {id(weight): 1.0 for weight in model.parameters()}
     stacks = list(_stacks(model))
     lowest = decay ** (1 + max((length for _, length in stacks), default=0))
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     head = head_weights(model) if backbone_of(model)[1] is not None else {}
-    scales = {}
-    for name, weight in model.named_parameters():
-        scales[id(weight)] = 1.0
+
+    def scale(name: str, weight: Tensor) -> float:
         if name in head:
-            continue
+            return 1.0
         for stack, length in stacks:
             if name.startswith(stack):
-                scales[id(weight)] = decay ** (length - int(name.removeprefix(stack).split(".")[0]))
-                break
-        else:
-            if id(weight) in tables or any("embed" in part for part in name.split(".")):
-                scales[id(weight)] = lowest
-    return scales
+                return decay ** (length - int(name.removeprefix(stack).split(".")[0]))
+        is_embedding = id(weight) in tables or any("embed" in part for part in name.split("."))
+        return lowest if is_embedding else 1.0
+
+    return {id(weight): scale(name, weight) for name, weight in model.named_parameters()}

@@ -1,18 +1,21 @@
 """Files as streams of bytes and lines: decompressed on the way, bounded in memory; errors tell file and offset."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
+
+from tqdm import tqdm
 
 from lacuna.common.errors import BadRecord, InputError
 
 MAX_DOCUMENT_BYTES = 32 << 20  # of UTF-8; a longer one would make memory a matter of the data
-MAX_MEASURED_BYTES = 1 << 30  # a line too long is measured up to here, about a second
 CHUNK_BYTES = 1 << 18
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+LOG_SECONDS = 30
 
 
 class Line(NamedTuple):
@@ -41,16 +44,6 @@ class Stream:
     compression: str | None
     progress: Progress
     position: int = 0  # in the uncompressed bytes
-    returned: bytes = b""  # read, and given back
-
-    @property
-    def size_on_disk(self) -> int:
-        return os.fstat(self.raw.fileno()).st_size
-
-    def unread(self, data: bytes) -> None:
-        """Give back what was read last; the next `read` returns it, whatever the size asked for."""
-        self.returned = data
-        self.position -= len(data)
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes; empty at the end.
@@ -59,7 +52,7 @@ class Stream:
             InputError: the disk or the archive fails.
         """
         try:
-            data, self.returned = self.returned or self.source.read(size), b""
+            data = self.source.read(size)
         except OSError as error:
             if self.compression is None:
                 raise unreadable(self.path, error) from error
@@ -68,10 +61,10 @@ class Stream:
                     f"{shown(self.path)} was compressed with too large a window ({error}). Compress it again: "
                     f"zstd -d --long=31 -c {shown(self.path.name)} | zstd -o NEW{''.join(self.path.suffixes[-2:])}"
                 ) from error
+            size = os.fstat(self.raw.fileno()).st_size
             raise InputError(
                 f"{shown(self.path)} is a broken {self.compression} archive: {error}, near byte {self.raw.tell():,} "
-                f"of {self.size_on_disk:,} on disk, after {self.position:,} bytes of text. "
-                "Copy or compress it again."
+                f"of {size:,} on disk, after {self.position:,} bytes of text. Copy or compress it again."
             ) from error
         self.position += len(data)
         self.progress.current = self.raw.tell()
@@ -108,76 +101,46 @@ def read_lines(stream: Stream, *, limit: int = MAX_DOCUMENT_BYTES) -> Iterator[L
 
     Memory: the longest line up to `limit`, and a little.
     """
-    number, offset = 0, 0
+    number = offset = 0
+    passing = False  # the line is too long: it was reported, and the rest of it is passed over
     held: list[bytes] = []  # a line that is not over, or ends with "\r" and "\n" may follow
-    while chunk := stream.read(CHUNK_BYTES):
+    while (chunk := stream.read(CHUNK_BYTES)) or held:
         pieces = chunk.splitlines(keepends=True)
-        if held and (pieces[0] == b"\n" or not held[-1].endswith(b"\r")):
+        if pieces and held and (pieces[0] == b"\n" or not held[-1].endswith(b"\r")):
             held.append(pieces.pop(0))
-        if held and (pieces or held[-1].endswith(b"\n")):
+        if held and (pieces or held[-1].endswith(b"\n") or not chunk):
             pieces.insert(0, b"".join(held))
             held = []
-        if pieces and not pieces[-1].endswith(b"\n"):
+        if chunk and pieces and not pieces[-1].endswith(b"\n"):
             held = [pieces.pop()]
-        pieces.reverse()
-        while pieces:
-            line = Line(pieces.pop(), number + 1, offset)
-            number, offset = number + 1, offset + len(line.data)
-            yield line if len(line.data) <= limit else _long_line(stream, line)
+        for piece in pieces:
+            if not passing:
+                number += 1
+                line = Line(piece, number, offset)
+                yield line if len(piece) <= limit else too_long(stream.path, line)
+            offset += len(piece)
+            passing = False
         size = sum(map(len, held))
         if size > limit and not held[-1].endswith(b"\r"):
-            number += 1
-            head = held[0]
-            held = []
-            size, rest, ended = _pass_over(stream, size, most=MAX_MEASURED_BYTES)
-            yield too_long(stream.path, number=number, offset=offset, size=size, head=head)
-            if not ended:
-                size, rest, _ = _pass_over(stream, size, most=None)
-            offset += size
-            stream.unread(rest)
-    if held:
-        line = Line(b"".join(held), number + 1, offset)
-        yield line if len(line.data) <= limit else _long_line(stream, line)
+            if not passing:
+                number += 1
+                yield too_long(stream.path, Line(held[0], number, offset))
+            passing, offset, held = True, offset + size, [b""]
 
 
-def _long_line(stream: Stream, line: Line) -> BadRecord:
-    return too_long(stream.path, number=line.number, offset=line.offset, size=len(line.data), head=line.data)
+def too_long(path: Path, line: Line, what: str = "line") -> BadRecord:
+    """What to say of a document or line above the limit that begins so."""
+    most = f"a {what} of more than {MAX_DOCUMENT_BYTES >> 20} MiB, which is the most that it may have"
+    remedy = "Split it, or let --document_boundary line or blank_line do so." if what == "document" else "Split it."
+    return bad_line(path, line, most, remedy=remedy)
 
 
-def _pass_over(stream: Stream, size: int, *, most: int | None) -> tuple[int, bytes, bool]:
-    """Read on to the end of a line of which `size` bytes are known: its size, what was read of the next ones, True.
-
-    With `most`, stop when so many bytes are known: False.
-    """
-    returned = False  # the chunk before ended with "\r", and "\n" may follow
-    while chunk := stream.read(CHUNK_BYTES):
-        if returned:
-            end = 1 if chunk.startswith(b"\n") else 0
-            return size + end, chunk[end:], True
-        first = chunk.splitlines(keepends=True)[0]
-        size += len(first)
-        if first.endswith(b"\r") and len(first) == len(chunk):
-            returned = True
-        elif first.endswith((b"\n", b"\r")):
-            return size, chunk[len(first) :], True
-        elif most is not None and size > most:
-            return size, b"", False
-    return size, b"", True
-
-
-def too_long(
-    path: Path, *, number: int, offset: int, size: int, head: bytes | bytearray, what: str = "line"
+def bad_line(
+    path: Path, line: Line, what: str, *, head: bytes | bytearray | str | None = None, remedy: str = ""
 ) -> BadRecord:
-    """What to say of a document or line above the limit, of which the first bytes are `head`."""
-    more = "more than " if size > MAX_MEASURED_BYTES else ""
-    return bad_record(
-        path,
-        number=number,
-        offset=offset,
-        what=f"a {what} of {more}{size:,} bytes, and a document may have {MAX_DOCUMENT_BYTES >> 20} MiB",
-        head=head,
-        remedy="Split it, or let --document_boundary line or blank_line do so." if what == "document" else "Split it.",
-    )
+    """The message for a broken record that begins with a line, as `bad_record` gives it."""
+    head = line.data if head is None else head
+    return bad_record(path, number=line.number, offset=line.offset, what=what, head=head, remedy=remedy)
 
 
 def bad_record(
@@ -208,18 +171,16 @@ def decode(line: Line, path: Path) -> str:
     try:
         text = str(data, "utf-8")
     except UnicodeDecodeError as error:
-        number = line.number + data.count(b"\n", 0, error.start)
         begin = data.rfind(b"\n", 0, error.start) + 1
         utf16 = line.offset == 0 and data[:2] in (b"\xff\xfe", b"\xfe\xff")
         remedy = "It looks like UTF-16." if utf16 else "It may be in an older encoding such as Latin-1."
-        encoding = "UTF-16" if utf16 else "LATIN1"
         raise bad_record(
             path,
-            number=number,
+            number=line.number + data.count(b"\n", 0, error.start),
             what=f"not valid UTF-8 (0x{data[error.start]:02x})",
             offset=line.offset + error.start,
             head=data[begin : begin + 400].split(b"\n")[0],
-            remedy=f"{remedy} Convert it: iconv -f {encoding} -t UTF-8 {shown(path.name)}",
+            remedy=f"{remedy} Convert it: iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8 {shown(path.name)}",
         ) from error
     return text.removeprefix("\ufeff") if line.offset == 0 else text
 
@@ -245,3 +206,36 @@ def unreadable(path: Path, error: OSError) -> InputError:
     }
     reason = reasons.get(type(error), f"cannot be read: {error.strerror or error}")
     return InputError(f"{shown(path)} {reason}.")
+
+
+def progress_bar(*, total: int | None, doing: str, delay: float = 0) -> Any:
+    """Bytes done, bytes per second and time left: a bar on a terminal, elsewhere a line each half minute.
+
+    Args:
+        total: bytes; None if nobody knows.
+        doing: one word in front.
+        delay: seconds of work before anything is shown.
+    """
+    terminal = sys.stderr.isatty()
+    return tqdm(
+        total=total,
+        desc=doing,
+        delay=delay if terminal else max(delay, LOG_SECONDS),
+        mininterval=0.1 if terminal else LOG_SECONDS,
+        maxinterval=10 if terminal else LOG_SECONDS,
+        unit="B",
+        unit_scale=True,
+        leave=False,
+        file=sys.stderr if terminal else _Lines(),
+    )
+
+
+class _Lines:
+    """Standard error for a file or another program: each state of a bar is a line of its own."""
+
+    def write(self, text: str) -> None:
+        if text := text.strip():
+            print(text, file=sys.stderr)
+
+    def flush(self) -> None:
+        sys.stderr.flush()

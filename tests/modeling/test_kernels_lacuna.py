@@ -8,13 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
-from lacuna.modeling.attention_lacuna import (
-    DenseAttention,
-    as_bias,
-    eager_attention_forward,
-    fused_attention_forward,
-    ready_mask,
-)
+from lacuna.modeling.attention_lacuna import eager_attention_forward
+from lacuna.modeling.kernels_lacuna import DenseAttention, as_bias, fused_attention_forward, ready_mask
 
 
 class Layer(nn.Module):

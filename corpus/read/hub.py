@@ -1,8 +1,8 @@
-"""Datasets of the Hugging Face Hub, streamed: nothing is stored on the disk, whatever their size."""
+"""Datasets of the Hugging Face Hub, streamed: nothing is stored on the disk; and the names of labels in datasets."""
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,6 @@ from lacuna.common.errors import BadRecord, HubError, InputError, LacunaError
 from lacuna.common.private import without_secrets
 
 from .formats import Record, kind_of
-from .label_features import label_names, with_names
 from .sources import KINDS, choose_split
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -86,13 +85,8 @@ def read_split(*, name: str, config: str | None, split: str | None) -> Iterator[
     """
     with _hub_errors(name, option="", config="write a configuration behind its name, OWNER/NAME:CONFIG"):
         splits = _load(name, config, None)
-        names = list(map(str, splits))
-        chosen = split or (names[0] if len(names) == 1 else "train")
-        if chosen not in names:
-            raise InputError(
-                f"{name} has no split {chosen!r}; write one behind its name and configuration, which may be empty "
-                f"(OWNER/NAME:CONFIG:SPLIT): {', '.join(names)}."
-            )
+        way = "write one behind its name and configuration, which may be empty (OWNER/NAME:CONFIG:SPLIT)"
+        chosen = choose_split(list(splits), split, where=name, way=way)
         features = splits[chosen].features
         labels = label_names(features.to_dict()) if features is not None else {}
         for number, row in enumerate(splits[chosen], start=1):
@@ -144,3 +138,32 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def label_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The names of the labels of each column that holds labels or lists of them.
+
+    Args:
+        features: what `datasets.Features.to_dict` gives, and what stands in dataset_info.json and in parquet files.
+    """
+    found = {}
+    for column, feature in features.items():
+        inner = feature[0] if isinstance(feature, list) and feature else feature  # [ClassLabel] is an old way to write
+        while isinstance(inner, Mapping) and isinstance(inner.get("feature"), Mapping):
+            inner = inner["feature"]
+        if isinstance(inner, Mapping) and inner.get("_type") == "ClassLabel" and isinstance(inner.get("names"), list):
+            found[column] = [str(name) for name in inner["names"]]
+    return found
+
+
+def with_names(row: Mapping[str, Any], names: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The row with names in the place of numbers; None for -1, by which a data set says that there is no label."""
+    return {column: _named(value, names[column]) if column in names else value for column, value in row.items()}
+
+
+def _named(value: Any, names: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_named(item, names) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return names[value] if 0 <= value < len(names) else None
+    return value

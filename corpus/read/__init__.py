@@ -1,0 +1,1 @@
+"""Text in any format -> documents, and labelled rows."""

@@ -1,0 +1,1 @@
+"""Documents -> a token store on disk, which training reads by index."""

@@ -1,0 +1,250 @@
+"""Pieces of a store that is being built: some megabytes of text as tokens, made by a pool of processes.
+
+A piece is what a crash costs: a file that is whole or not there. It is an .npz file, whose arrays have checksums:
+
+    about               int64: source, documents, sentences, tokens, CRC-32 of the text that it was made from
+    tokens              token ids of all documents, one after the other
+    sentence_lengths    uint32 [sentences], in tokens
+    sentence_counts     uint32 [documents]
+    document_bytes      uint32 [documents], of UTF-8
+    hashes              16 bytes for each document: BLAKE2b of its text
+    signatures          uint32 [documents, NUM_PERMUTATIONS], only with --near_duplicates
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import chain, islice
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from lacuna.common.errors import LacunaError, StorageError, WorkerError
+from lacuna.common.files import replacing, write_text
+
+from .duplicates import make_signature
+from .encoding import SentenceEncoder, batched_sentences, token_dtype
+
+PLAN = "plan.json"
+TOKENIZER = "tokenizer.json"
+SUFFIX = ".piece"
+KEPT = ". Make room or choose another --output_dir. What is ready is kept: the same command goes on from there."
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all who build one store agree on: a piece is a function of it and of the text of the piece."""
+
+    text: str  # fingerprint
+    tokenizer: str  # fingerprint
+    vocab_size: int
+    language: str
+    near_duplicates: float
+    num_shards: int
+
+    def save(self, path: Path) -> None:
+        write_text(path, json.dumps(asdict(self), indent=2), hint=KEPT)
+
+    @classmethod
+    def load(cls, path: Path) -> "Plan":
+        return cls(**json.loads(path.read_bytes()))
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """Documents of one source that follow each other: what a piece is made of."""
+
+    number: int
+    source: int
+    place: str  # of the first document
+    texts: list[bytes]
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32 of the texts and their edges."""
+        value = 0
+        for text in self.texts:
+            value = zlib.crc32(text, zlib.crc32(len(text).to_bytes(8, "little"), value))
+        return value
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A whole piece on disk."""
+
+    path: Path
+    source: int
+    num_documents: int
+    num_sentences: int
+    num_tokens: int
+    text_checksum: int
+
+    @classmethod
+    def open(cls, path: Path) -> "Piece | None":
+        """The piece at `path`; None if nothing whole is there."""
+        try:
+            with np.load(path) as arrays:
+                return cls(path, *arrays["about"].tolist())
+        except (FileNotFoundError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
+            return None
+
+    def load(self, *names: str) -> list[np.ndarray]:
+        """Some of its arrays.
+
+        Raises:
+            StorageError: the disk gives back other bytes than were written; the piece is removed.
+        """
+        try:
+            with np.load(self.path) as arrays:
+                return [arrays[name] for name in names]
+        except (EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            self.path.unlink()
+            raise StorageError(
+                f"{self.path} was damaged on the disk after it was written. It is removed; run the same command again "
+                "to make it anew, and look after the disk."
+            ) from error
+
+
+def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
+    """Cut documents into sentences, encode and hash them, and write them as one piece at `path`.
+
+    Args:
+        folder: of the build, where the plan and the tokenizer are.
+
+    Raises:
+        StorageError: the disk is full or does not let us write; nothing stays.
+    """
+    plan, encoder = _load_plan(folder)
+    tokens, lengths = [np.empty(0, dtype=encoder.dtype)], [np.empty(0, dtype="<u4")]
+    counts = np.zeros(len(text.texts), dtype="<u4")
+    for owners, sentences in batched_sentences(text.texts, plan.language):
+        ids, sizes = encoder.encode(sentences)
+        kept = sizes > 0  # a tokenizer that is not byte-level may make nothing of a sentence
+        tokens.append(ids)
+        lengths.append(sizes[kept].astype("<u4"))
+        counts += np.bincount(np.array(owners)[kept], minlength=len(counts)).astype("<u4")
+    arrays: dict[str, Any] = {
+        "tokens": np.concatenate(tokens),
+        "sentence_lengths": np.concatenate(lengths),
+        "sentence_counts": counts,
+        "document_bytes": np.array([len(data) for data in text.texts], dtype="<u4"),
+        "hashes": np.frombuffer(b"".join(map(_hash, text.texts)), dtype="V16"),
+    }
+    if plan.near_duplicates:
+        arrays["signatures"] = np.stack([make_signature(data.decode()) for data in text.texts])
+    counted = [len(arrays[name]) for name in ("sentence_counts", "sentence_lengths", "tokens")]
+    arrays["about"] = np.array([text.source, *counted, text.checksum], dtype="<i8")
+    with replacing(path, hint=KEPT) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_workers: int) -> None:
+    """Make pieces at their paths, in processes of their own, or in this one where that is worth no process.
+
+    Args:
+        tasks: read as fast as pieces are made.
+        folder: of the build, where the plan and the tokenizer are.
+        num_workers: processes; with 0 or 1 the work is done here, on the threads that the tokenizer takes.
+
+    Raises:
+        StorageError: a piece could not be written.
+        WorkerError: a worker failed or was killed.
+    """
+    tasks = iter(tasks)
+    first = list(islice(tasks, 2))
+    tasks = chain(first, tasks)
+    if num_workers < 2 or len(first) < 2:
+        for text, path in tasks:
+            make_piece(text=text, path=path, folder=folder)
+        return
+    places: dict[Future[None], str] = {}  # of what is being made
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_workers, context, initializer=_begin_worker, initargs=(os.getcwd(),)) as pool:
+        try:
+            for text, path in tasks:
+                with _bare_start():
+                    places[pool.submit(make_piece, text=text, path=path, folder=folder)] = text.place
+                if len(places) > num_workers + 1:
+                    _collect(places, wait(places, return_when=FIRST_COMPLETED).done)
+            _collect(places, wait(places).done)
+        except BrokenProcessPool as error:
+            place = next(iter(places.values()))
+            raise WorkerError(
+                f"a worker process was killed while it tokenized the text from {place} on, perhaps because memory ran "
+                "out. What is ready is kept: run the same command again, with fewer --num_workers if memory is short."
+            ) from error
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # what has begun is finished: a second of work
+            raise
+
+
+def _collect(places: dict[Future[None], str], done: Iterable[Future[None]]) -> None:
+    for future in done:
+        try:
+            future.result()
+        except (LacunaError, OSError, BrokenProcessPool):
+            raise
+        except Exception as error:
+            raise WorkerError(
+                f"making tokens of the text from {places[future]} on failed:\n{error.__cause__ or error}"
+            ) from error
+        del places[future]
+
+
+@contextmanager
+def _bare_start() -> Iterator[None]:
+    """Workers that start in here neither import the program that started them, which takes seconds and memory, nor
+    modules of the present folder, which may be somebody's text; and they never hear Ctrl-C."""
+    main, safe = sys.modules["__main__"], os.environ.get("PYTHONSAFEPATH")
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+    sys.modules["__main__"] = ModuleType("__main__")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        del os.environ["PYTHONSAFEPATH"]
+        if safe is not None:
+            os.environ["PYTHONSAFEPATH"] = safe
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _begin_worker(folder: str) -> None:
+    os.chdir(folder)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A pool does not notice that the process which began it was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+@lru_cache(maxsize=1)
+def _load_plan(folder: Path) -> tuple[Plan, SentenceEncoder]:
+    """The plan of a build, and the encoder that all its pieces are made with."""
+    plan = Plan.load(folder / PLAN)
+    tokenizer_json = (folder / TOKENIZER).read_text(encoding="utf-8")
+    return plan, SentenceEncoder(tokenizer_json=tokenizer_json, dtype=token_dtype(plan.vocab_size))
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()

@@ -1,0 +1,62 @@
+"""The model that pretraining starts from: a new one, or the one that --model names."""
+
+from typing import Any
+
+import transformers
+
+from lacuna.common.errors import InputError
+from lacuna.common.loading import check_vocabulary, load_model, num_positions
+
+from .arguments import NewModelArguments
+
+DEFAULT_FAMILY = {"encoder": "lacuna", "decoder": "qwen3", "encoder-decoder": "bart"}
+
+
+def starting_model(
+    arguments: NewModelArguments, *, modeling: Any, objective: Any, tokenizer: Any, length: int, seed: int
+) -> Any:
+    """A new model of the family and size asked for, or the one that --model names.
+
+    Args:
+        modeling: the room of that name: `LacunaConfig`, `from_native`.
+        objective: its `name`, the `shape` of model that it trains, and `head`, the name of an Auto class.
+        tokenizer: whose ids the embedding must hold.
+        length: tokens in a row, for which the model must have positions.
+
+    Raises:
+        InputError: there is no such model, it cannot have that head, or it is too small.
+        CorruptCheckpointError: its weights cannot be read.
+    """
+    transformers.set_seed(seed)
+    if arguments.init_from_native and not arguments.model:
+        raise InputError("--init_from_native needs --model, a folder or Hub id of a model of transformers")
+    if arguments.model:
+        model = _load(arguments.model, objective.head, tokenizer, length, arguments.trust_remote_code)
+        return modeling.from_native(model) if arguments.init_from_native else model
+    family = arguments.family or DEFAULT_FAMILY[objective.shape]
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos", "cls", "sep")}
+    config = modeling.LacunaConfig.from_family(
+        family,
+        arguments.size,
+        hybrid=objective.name == "hybrid",
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        max_position_embeddings=max(length, 512),
+        **ids,
+    )
+    if config.shape != objective.shape:
+        raise InputError(
+            f"--objective {objective.name} trains models of shape {objective.shape}, and --family "
+            f"{arguments.family} has shape {config.shape}; use --family {DEFAULT_FAMILY[objective.shape]}"
+        )
+    return getattr(transformers, objective.head).from_config(config)
+
+
+def _load(model: str, head: str, tokenizer: Any, length: int, trust_remote_code: bool) -> Any:
+    loaded, _ = load_model(model, auto_class=head, trust_remote_code=trust_remote_code)
+    check_vocabulary(tokenizer=tokenizer, model=loaded)
+    longest = num_positions(loaded.config)
+    if longest is not None and length > longest:
+        raise InputError(
+            f"--sequence_length {length} is more than the {longest} positions of --model {model}; lower it"
+        )
+    return loaded
