@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -19,12 +20,12 @@ from plain_gpt import PlainGPT, PlainShape
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, set_seed
+from transformers.pytorch_utils import Conv1D
 
 from lacuna import modeling
 from lacuna.modeling import kernels_lacuna
 from lacuna.objectives.hints import add_hints
 from lacuna.training.compiling import compile_model
-from lacuna.training.flops import Attention, attentions, flops_per_token
 
 IGNORED, MASK_TOKEN, FIRST_TOKEN = -100, 4, 5
 MASKED = 0.3  # of the tokens, as ModernBERT and Ettin were trained
@@ -231,17 +232,25 @@ def operations(model: nn.Module, contender: Contender, shape: Shape, *, lengths:
     """
     rows = sum(lengths) // shape.length
     lengths = [shape.length] * rows if contender.form == "rows" else lengths
-    share = MASKED if shape.kind == "encoder" else 1.0
-    total = flops_per_token(model, length=1, predicted_share=share) * shape.length * rows
-    for layer in attentions(model).values():
-        total += 12.0 * layer.width * sum(_pairs(layer, size) for size in lengths)
-    return total
+    predicts_targets_only = "sparse_prediction" in inspect.signature(model.forward).parameters
+    share = MASKED if shape.kind == "encoder" and predicts_targets_only else 1.0
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    weights = 0.0
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | Conv1D):
+            weights += module.weight.numel() * (share if module is head or name.startswith("transform.") else 1.0)
+    config = getattr(model, "config", None)
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * shape.layers
+    reaches = [config.sliding_window if kind == "sliding_attention" else shape.length for kind in kinds]
+    pairs = sum(_pairs(shape.kind, reach, size) for reach in reaches for size in lengths)
+    return 6.0 * weights * shape.length * rows + 12.0 * shape.width * pairs
 
 
 @functools.cache
-def _pairs(layer: Attention, length: int) -> float:
-    flash = dataclasses.replace(layer, implementation="flash")
-    return flash.pairs(queries=length, keys=length, masked=True, device_type="cuda")
+def _pairs(kind: str, reach: int, length: int) -> int:
+    """Pairs of tokens of which the first sees the second, as far as `reach` tokens away."""
+    after = 0 if kind == "decoder" else reach
+    return sum(min(length, place + after + 1) - max(0, place - reach) for place in range(length))
 
 
 # ------------------------------------------------------------------------------------------------------------- running

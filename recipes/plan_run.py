@@ -14,7 +14,7 @@ import torch
 
 from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
-from lacuna.training.planning import PlanArguments, as_text, plan_run
+from lacuna.training.planning import PlanArguments, plan_run
 
 
 def main() -> None:
@@ -61,8 +61,8 @@ def main() -> None:
             length=max(goal.lengths),
             seed=arguments.seed,
         )
-    sections = plan_run(model=model, works=works, arguments=arguments, wanted=wanted)
-    print(f"{type(model).__name__}, --objective {goal.objective}; text: {store.summary()}\n\n{as_text(sections)}")
+    plan = plan_run(model=model, works=works, arguments=arguments, wanted=wanted)
+    print(f"{type(model).__name__}, --objective {goal.objective}; text: {store.summary()}\n\n{plan}")
 
 
 if __name__ == "__main__":

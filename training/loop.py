@@ -146,7 +146,7 @@ def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: Window) -
     grad_norm = sharding.update(run.bare, run.optimizers, max_norm=plan.max_grad_norm)
     _watch(run, stage, float(accelerator.reduce(parts["loss"], "sum")), grad_norm)
     if accelerator.is_main_process:
-        run.throughput.see(run.bare, batches[0], rows=stage.batch_size)
+        run.throughput.see(stage.work, batches[0], rows=stage.batch_size)
     progress.step += 1
     progress.samples += stage.batch_size
     progress.tokens += tokens

@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from lacuna.common.errors import InputError, StorageError
-from lacuna.common.files import hold, write_text
+from lacuna.common.files import write_text
 from lacuna.common.work import Work
 
 from . import sharding, zero
@@ -27,6 +27,7 @@ from .averaging import Average, make_average
 from .checkpoints import PATIENCE, Saver, Snapshot
 from .compiling import compile_model, should_compile, warm_up
 from .environment import keep_memory, processes, resolved_precision, use_all_cores
+from .flops import Throughput
 from .model_card import choices_of, model_card
 from .optimizers import OPTIMIZERS
 from .progress import Progress, check_skipped, ended_early, share_done, skipped_steps
@@ -35,7 +36,6 @@ from .run_log import RunLog, describe_run
 from .schedules import with_rate
 from .signals import StopSignals, Watchdog
 from .stages import Stage, fit_micro_batches, resolve, skipped
-from .throughput import Throughput
 from .trackers import Trackers
 
 
@@ -54,6 +54,7 @@ class Run:
     average: Average | None
     adapter: Adapter | None
     info: dict[str, Any]
+    throughput: Throughput
     signals: StopSignals = field(default_factory=StopSignals)
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(0))
     metrics: dict[str, float] = field(default_factory=dict)
@@ -88,11 +89,6 @@ class Run:
             tokenizer=self.tokenizer,
             keep=plan.keep_checkpoints,
             greater_is_better=self.work.greater_is_better,
-        )
-        self.throughput = Throughput(
-            device=accelerator.device,
-            precision=str(accelerator.mixed_precision),
-            num_processes=accelerator.num_processes,
         )
 
     def _trackers(self) -> Trackers:
@@ -214,12 +210,11 @@ def open_run(
     if arguments.early_stopping_patience and not works[-1][1].num_eval_examples:
         raise InputError("--early_stopping_patience needs examples that are held out, and there are none")
     accelerator = _join(arguments)
-    if accelerator.is_main_process:
-        hold(Path(arguments.output_dir))
     plan, stages = resolve(arguments, works, num_processes=accelerator.num_processes)
     adapter = prepare(model, plan)
     plan = with_rate(plan, model)
     facts = dict(identity) if adapter is None else {**identity, "frozen_weights": fingerprint_of_frozen(model)}
+    throughput = Throughput(model, accelerator)
     model, optimizers = _learners(accelerator, model, plan)
     bare = accelerator.unwrap_model(model)
     plan = _compiled(plan, bare, stages, device=accelerator.device)
@@ -255,6 +250,7 @@ def open_run(
         average=average,
         adapter=adapter,
         info=info,
+        throughput=throughput,
     )
     _describe(run, changed)
     for notice in notices:

@@ -16,7 +16,7 @@ from lacuna.common.work import Work
 from . import sharding, zero
 from .arguments import TrainingArguments
 from .environment import processes
-from .memory import choose_micro_batch
+from .memory import StepPlan, choose_micro_batch
 from .order import Grouping, MicroBatchSampler
 
 _SAMPLED_ROWS = 512
@@ -170,17 +170,17 @@ def fit_micro_batches(
     trouble = ""
     try:
         for stage in stages:
-            size = choose_micro_batch(
+            plan = StepPlan(
                 model,
                 stage.work,
+                arguments,
                 share=stage.batch_size // accelerator.num_processes,
-                arguments=arguments,
-                device=accelerator.device,
                 precision=str(accelerator.mixed_precision),
+                device_type=accelerator.device.type,
                 num_processes=accelerator.num_processes,
-                local_count=processes().local_count,
-                optimizers=optimizers,
             )
+            local_count = processes().local_count
+            size = choose_micro_batch(plan, accelerator.device, local_count=local_count, optimizers=optimizers)
             sizes.append(size)
     except InputError as error:
         trouble = str(error)

@@ -7,19 +7,14 @@ from pathlib import Path
 
 import torch
 import transformers
+from rows_of_tokens import AUTO, RowsOfTokens
 
 from lacuna import modeling
 from lacuna.training import TrainingArguments, use_all_cores
-from lacuna.training.memory import MicroBatch, plan
+from lacuna.training.memory import StepPlan
 from lacuna.training.optimizers import OPTIMIZERS
 
-AUTO = {
-    "encoder": "AutoModelForMaskedLM",
-    "decoder": "AutoModelForCausalLM",
-    "encoder-decoder": "AutoModelForSeq2SeqLM",
-}
 family, size, rows, length, precision, optimizer, passes = sys.argv[1:]
-micro_batch = MicroBatch(rows=int(rows), length=int(length))
 
 
 def resident(name: str) -> int:
@@ -27,16 +22,14 @@ def resident(name: str) -> int:
     return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
 
 
-def train(config: modeling.LacunaConfig, shape: MicroBatch, arguments: TrainingArguments) -> None:
+def train(config: modeling.LacunaConfig, *, rows: int, length: int) -> None:
     model = getattr(transformers, AUTO[config.shape]).from_config(config).train()
     optimizers = OPTIMIZERS[optimizer](model, arguments)
     for _ in range(3):
         for _ in range(int(passes)):
-            ids = torch.randint(5, 90, (shape.rows, shape.length))
-            mask = torch.ones_like(ids)
-            mask[:, -2:] = 0
+            batch = RowsOfTokens(length).batch_for(model, rows=rows)
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
-                loss = model(input_ids=ids, attention_mask=mask, labels=ids).loss
+                loss = model(**batch).loss
             loss.backward()
             del loss
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -48,18 +41,19 @@ def train(config: modeling.LacunaConfig, shape: MicroBatch, arguments: TrainingA
 use_all_cores()
 arguments = TrainingArguments(
     optimizer=optimizer,  # type: ignore[arg-type]
-    batch_size=micro_batch.rows * int(passes),  # type: ignore[arg-type]
     save_steps=0,
 )
 # A small model first: libraries take memory of their own when they first compute.
-train(modeling.LacunaConfig.from_family(family, "tiny", hidden_size=64, vocab_size=96), MicroBatch(2, 16), arguments)
+train(modeling.LacunaConfig.from_family(family, "tiny", hidden_size=64, vocab_size=96), rows=2, length=16)
 config = modeling.LacunaConfig.from_family(family, size, vocab_size=8192)
 with torch.device("meta"):
     model = getattr(transformers, AUTO[config.shape]).from_config(config)
-planned = plan(model, micro_batch=micro_batch, arguments=arguments, precision=precision)
+work = RowsOfTokens(int(length))
+work.batch_for(model, rows=1)
+planned = StepPlan(model, work, arguments, int(rows) * int(passes), precision).memory(int(rows))
 del model
 gc.collect()
 before = resident("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-train(config, micro_batch, arguments)
+train(config, rows=int(rows), length=int(length))
 print(json.dumps({"planned": planned.total, "measured": resident("VmHWM") - before}))

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toys import ToyWork
+from toys import ToyWork, make_model
 
-from lacuna.training import train
-from lacuna.training.memory import micro_batch_of
+from lacuna.training import TrainingArguments, train
+from lacuna.training.memory import StepPlan
 from lacuna.training.order import Grouping, MicroBatchSampler, row_of
 from lacuna.training.stages import plan_stages
 
@@ -156,4 +156,4 @@ def test_works_without_lengths_or_of_several_sources_stay_as_they_are(tuning_opt
 
 def test_memory_is_planned_for_the_longest_rows() -> None:
     work = Measured(num_examples=200)
-    assert micro_batch_of(work).length == max(work.lengths)
+    assert StepPlan(make_model(), work, TrainingArguments(), 8).length == max(work.lengths)
