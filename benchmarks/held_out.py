@@ -10,18 +10,18 @@ The score is the mean loss of the predicted tokens in nats, and bits per byte: t
 of text that they stand for. All models are scored in float32.
 """
 
-import hashlib
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from reports import REPOSITORY
+from contenders import IGNORED
+from kept import short_hash
 from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
@@ -30,16 +30,10 @@ from transformers import DataCollatorForLanguageModeling
 from lacuna import tokenization
 
 Kind = Literal["masked", "causal"]
-IGNORED = -100
 MASK_PROBABILITY = 0.15
 MASK_SEED = 20_190_524
 LINES_AT_ONCE = 10_000
 ROWS_AT_ONCE = 32
-
-
-def default_data() -> Path:
-    """The folder of WikiText-2 among the real data that tests use too (LACUNA_DATA, or beside the repository)."""
-    return Path(os.environ.get("LACUNA_DATA", REPOSITORY.parent / "shared" / "data")) / "wikitext-2"
 
 
 def find_split(folder: Path, name: str) -> Path:
@@ -78,7 +72,7 @@ class HeldOut:
         """At most `count` of the rows, spread evenly."""
         total = len(self.inputs)
         chosen = torch.linspace(0, total - 1, min(count, total)).round().long().unique()
-        return HeldOut(self.kind, self.inputs[chosen], self.labels[chosen], self.byte_lengths, self.start)
+        return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen])
 
     def positions(self) -> Tensor:
         """Positions that begin at 0 with each line, for models that keep what they read inside of it: as `inputs`."""
@@ -137,23 +131,12 @@ def open_material(*, kind: Kind, data: Path, work_dir: Path, length: int, vocab_
     return Material(kind, train_file, tokenizer, folder, train, held_out, special, digest)
 
 
-def short_hash(*parts: Any) -> str:
-    """Sixteen hexadecimal digits that stand for texts, bytes and numbers."""
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode()
-        digest.update(f"{len(data)} ".encode() + data)
-    return digest.hexdigest()[:16]
-
-
 def _kept_rows(text: str, tokenizer: Any, *, kind: Kind, length: int, kept: Path) -> Tensor:
     if not kept.is_file():
-        rows = group_texts(
-            encode_lines(text, tokenizer) if kind == "masked" else encode_whole(text, tokenizer), length
-        )
+        encode = encode_lines if kind == "masked" else encode_whole
         kept.parent.mkdir(parents=True, exist_ok=True)
         temporary = kept.with_name(f".{os.getpid()}-{kept.name}")
-        np.save(temporary, rows)
+        np.save(temporary, group_texts(encode(text, tokenizer), length))
         temporary.replace(kept)
     return torch.from_numpy(np.load(kept).astype(np.int64))
 
@@ -195,18 +178,12 @@ def mask_rows(rows: Tensor, *, collator: Any, special: Tensor) -> tuple[Tensor, 
     return collator.torch_mask_tokens(rows.clone(), special_tokens_mask=special[rows])
 
 
-def find_device() -> torch.device:
-    """Where models are trained and scored: on a GPU if there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 @torch.no_grad()
-def score(model: Any, held_out: HeldOut, *, inside_lines: bool = False, description: str = "") -> dict[str, float]:
+def score(model: Any, held_out: HeldOut, *, inside_lines: bool = False) -> dict[str, float]:
     """Loss in nats, bits per byte and share of exact predictions of a model on held-out rows.
 
     Args:
         inside_lines: give the model positions that begin anew with each line; see `HeldOut.positions`.
-        description: for the progress bar.
     """
     was_training, device = model.training, next(model.parameters()).device
     model.eval()
@@ -214,7 +191,7 @@ def score(model: Any, held_out: HeldOut, *, inside_lines: bool = False, descript
     positions = held_out.positions() if inside_lines else None
     nats = size = targets = hits = 0.0
     starts = range(0, len(held_out.inputs), ROWS_AT_ONCE)
-    for start in tqdm(starts, desc=description or "scoring", unit="batch", leave=False, delay=2):
+    for start in tqdm(starts, desc="scoring", unit="batch", leave=False, delay=2):
         rows = slice(start, start + ROWS_AT_ONCE)
         if positions is not None:
             options["position_ids"] = positions[rows].to(device)
@@ -229,9 +206,5 @@ def score(model: Any, held_out: HeldOut, *, inside_lines: bool = False, descript
         size += float(held_out.byte_lengths[labels.cpu()].sum())
         targets += len(labels)
     model.train(was_training)
-    return {
-        "loss": nats / targets,
-        "bits_per_byte": nats / math.log(2) / size,
-        "accuracy": hits / targets,
-        "targets": targets,
-    }
+    bits = nats / math.log(2)
+    return {"loss": nats / targets, "bits_per_byte": bits / size, "accuracy": hits / targets, "targets": targets}
