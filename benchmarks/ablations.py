@@ -31,8 +31,8 @@ import transformers
 from clock import compare
 from contenders import find_device
 from held_out import Kind, open_material, score
-from kept import Kept, commits, use_cores
-from report import DATA, REPOSITORY, Report, make_parser, numbers, table
+from kept import LONG, Kept, begin, commits
+from report import DATA, REPOSITORY, difference, make_parser, numbers, table
 from tqdm import tqdm
 
 from lacuna import corpus, modeling, tokenization, training
@@ -50,7 +50,7 @@ TRAINING |= {"weight_decay": 0.01, "compile": "on"}
 
 @dataclass(frozen=True)
 class Base:
-    """A run to which others are compared: a tiny model with options of `Options`.
+    """A run to which others are compared: a tiny model with these options.
 
     `document_boundary`: lines are documents where held-out lines have special tokens around them.
     """
@@ -125,27 +125,17 @@ SAME_SPEED |= {"warmup_long", "decay_all", "weight_decay_none", "weight_decay_0.
 """A step is the same work as in the base, so that its time need not be measured."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a run is made with: an option goes to the room that has one of its name."""
+def split(study: str, variant: str) -> dict[str, dict[str, Any]]:
+    """The options of a base with the changes of a variant, by the part of a run that has an option of that name.
 
-    config: dict[str, Any]
-    training: dict[str, Any]
-    objective: dict[str, Any]
-    across: bool
-    """Attention goes over the whole row, not only inside documents."""
-
-    @classmethod
-    def of(cls, study: str, variant: str) -> "Options":
-        """Those of a base with the changes of a variant."""
-        parts: dict[str, dict[str, Any]] = {"config": {}, "training": {}, "objective": {}}
-        rooms = {"training": training.TrainingArguments, "objective": ObjectiveArguments}
-        homes = {field.name: room for room, arguments in rooms.items() for field in fields(arguments)}
-        options = {**BASES[study].options, **VARIANTS[variant]}
-        across = options.pop("across", False)
-        for name, value in options.items():
-            parts[homes.get(name, "config")][name] = value
-        return cls(**parts, across=across)
+    `across` is our own: attention goes over the whole row, not only inside documents.
+    """
+    rooms = {"training": training.TrainingArguments, "objective": ObjectiveArguments}
+    homes = {field.name: room for room, arguments in rooms.items() for field in fields(arguments)}
+    parts: dict[str, dict[str, Any]] = {"config": {}, "training": {}, "objective": {}, "across": {}}
+    for name, value in {**BASES[study].options, **VARIANTS[variant]}.items():
+        parts["across" if name == "across" else homes.get(name, "config")][name] = value
+    return parts
 
 
 def across(kind: Any) -> Any:
@@ -184,11 +174,11 @@ class Study:
 
     def train(self, variant: str, folder: str, *, steps: int, seed: int, **more: Any) -> dict[str, Any]:
         """Train a new model, as recipes/pretrain.py makes it, for each stage of row length; the results."""
-        options, length = Options.of(self.name, variant), self.options.length
+        options, length = split(self.name, variant), self.options.length
         goal = ObjectiveArguments(
-            objective=self.name, eval_fraction=0, **{"sequence_length": length, **options.objective}
+            objective=self.name, eval_fraction=0, **{"sequence_length": length, **options["objective"]}
         )
-        kind = across(OBJECTIVES[self.name]) if options.across else OBJECTIVES[self.name]
+        kind = across(OBJECTIVES[self.name]) if options["across"] else OBJECTIVES[self.name]
         parts = {
             "store": self.store,
             "tokens": SpecialTokens.of(self.tokenizer),
@@ -200,10 +190,10 @@ class Study:
         special = ("pad", "bos", "eos", "cls", "sep")
         sizes = {"vocab_size": -(-len(self.tokenizer) // 64) * 64, "max_position_embeddings": max(length, 512)}
         ids = {f"{name}_token_id": getattr(self.tokenizer, f"{name}_token_id") for name in special}
-        config = modeling.LacunaConfig.from_family(self.base.family, "tiny", **sizes, **ids, **options.config)
+        config = modeling.LacunaConfig.from_family(self.base.family, "tiny", **sizes, **ids, **options["config"])
         model = getattr(transformers, self.base.head).from_config(config)
         limits = {"max_steps": steps, "seed": seed, "eval_steps": 0, "save_steps": 0}
-        arguments = training.TrainingArguments(output_dir=folder, **limits, **options.training, **more)
+        arguments = training.TrainingArguments(output_dir=folder, **limits, **options["training"], **more)
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             return training.train(model=model, work=work, tokenizer=self.tokenizer, arguments=arguments)
 
@@ -305,36 +295,25 @@ def differ(parts: list[dict[str, Any]], base: list[dict[str, Any]]) -> dict[str,
     if not losses:
         return None
     differences = [loss - bases[seed] for seed, loss in losses.items() if seed in bases]
-    mean = statistics.fmean(differences) if differences else None
-    return {"loss": statistics.fmean(losses.values()), "difference": mean, "differences": differences}
+    return {"loss": statistics.fmean(losses.values()), "differences": differences}
 
 
-def cells(facts: dict[str, Any] | None) -> list[str]:
-    """Loss and difference."""
-    if facts is None or facts["difference"] is None:
-        return [f"{facts['loss']:.4f}" if facts else "", ""]
-    low, high = min(facts["differences"]), max(facts["differences"])
-    several = f" ({low:+.4f}..{high:+.4f})" if len(facts["differences"]) > 1 else ""
-    return [f"{facts['loss']:.4f}", f"{facts['difference']:+.4f}{several}"]
+def cells(row: dict[str, Any]) -> dict[str, Any]:
+    """A variant for people."""
+    timed, result = row["timed"], row["parts"][0]["result"] if row["parts"] else {}
+    found = {"variant": row["variant"], "what is changed": row["changes"]}
+    found |= {name: result.get(name) for name in ("parameters", "tokens")}
+    for name in ("equal_steps", "equal_time"):
+        facts = row[name] or {"loss": None, "differences": []}
+        found |= {f"loss at {name}": facts["loss"], f"difference at {name}": difference(facts["differences"])}
+    found["step time"] = "=" if row["variant"] in SAME_SPEED else timed and timed["result"]["ratio"]
+    found["timed"] = timed and ("quiet" if timed["quiet"] else "busy")
+    return {**found, "steps in equal time": row["steps_in_time"]}
 
 
-def table_of(rows: list[dict[str, Any]]) -> list[str]:
+def rank(row: dict[str, Any]) -> tuple[bool, float]:
     """Base first, then from the best variant to the worst, at equal time where that is known."""
-
-    def rank(row: dict[str, Any]) -> tuple[bool, float]:
-        return row["variant"] != BASE, (row["equal_time"] or row["equal_steps"] or {"loss": float("inf")})["loss"]
-
-    lines = []
-    for row in sorted(rows, key=rank):
-        timed, result = row["timed"], row["parts"][0]["result"] if row["parts"] else None
-        ratio = "=" if row["variant"] in SAME_SPEED else f"{timed['result']['ratio']:.3f} x" if timed else ""
-        ratio += " (busy)" if timed and not timed["quiet"] else ""
-        sizes = [f"{result[name] / 1e6:.2f} M" if result else "" for name in ("parameters", "tokens")]
-        steps = f"{row['steps_in_time']:,}" if row["steps_in_time"] else ""
-        shared = [row["variant"], row["changes"], *sizes, *cells(row["equal_steps"])]
-        lines.append([*shared, ratio, steps, *cells(row["equal_time"])])
-    head = "variant | what is changed | parameters | tokens | loss at equal steps | difference | step time | steps in "
-    return table(f"{head}equal time | loss at equal time | difference", lines)
+    return row["variant"] != BASE, (row["equal_time"] or row["equal_steps"] or {"loss": float("inf")})["loss"]
 
 
 def to_markdown(body: dict[str, Any]) -> list[str]:
@@ -353,7 +332,7 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
     for study, base in body["bases"].items():
         about = f"Base: {base['family']} tiny, {describe(base['options'])}; documents are each "
         lines += ["", f"## {study}", "", f"{about}{base['document_boundary']}.", ""]
-        lines += table_of([row for row in body["rows"] if row["study"] == study])
+        lines += table(cells(row) for row in sorted(body["rows"], key=rank) if row["study"] == study)
     return [*lines, commits(part for row in body["rows"] for part in row["parts"])]
 
 
@@ -367,9 +346,7 @@ def main() -> None:
         ("time", False, "measure step times, and nothing else"),
         ("time_steps", 12, "steps of a timed run"),
         ("rounds", 3, "times that base and variant are timed in turn"),
-        ("threads", int, "stay on so many cores, the least busy ones (all)"),
-        ("again", [str], "variants to run though they are there"),
-        ("report_only", False, "run nothing"),
+        *LONG,
         ("data", str(DATA / "wikitext-2"), "folder with a train and a valid text"),
         ("length", 128, "tokens in a row"),
         ("vocab_size", 8192, "tokens in the vocabulary"),
@@ -378,12 +355,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=numbers(int), default=[0], help="as 0,1,2 (0)")
     options = parser.parse_args()
-    use_cores(options.threads)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    Path(options.work_dir).mkdir(parents=True, exist_ok=True)
-    threads = torch.get_num_threads()
-    report = Report(__file__, options, "torch", "transformers", device=find_device().type, threads=threads)
+    report = begin(__file__, options)
     kept = Kept(options.parts_dir, again=options.again)
     studies = [Study(name, options, kept) for name in options.objectives]
     names = [BASE, *(name for name in options.variants if name != BASE)]

@@ -66,15 +66,19 @@ def main() -> None:
     summary = summarize(**found, saves=options.steps // options.save_steps)
     report.body |= {**found, "summary": summary}
     rows = [
-        [number, f"{plain['train_seconds']:.1f} s", f"{saved['train_seconds']:.1f} s"]
-        + [f"{saved['checkpoint_seconds']:.2f} s"]
+        {
+            "round": number,
+            "steps without checkpoints, s": plain["train_seconds"],
+            "steps with them, s": saved["train_seconds"],
+            "waited for them, s": saved["checkpoint_seconds"],
+        }
         for number, (plain, saved) in enumerate(zip(found["without"], found["with_saves"], strict=True), 1)
     ]
     lines = [
         f"Size {options.size}, {options.optimizer}, {options.steps} steps of {options.batch_size} rows, a "
         f"checkpoint of {summary['checkpoint_bytes'] / 1e6:,.0f} MB every {options.save_steps} steps.",
         "",
-        *table("round | steps without checkpoints | steps with them | waited for them", rows),
+        *table(rows),
         f"Every {summary['seconds_between_saves']:.1f} s one is written; training waits "
         f"{summary['waited_for_each']:.2f} s for it, {summary['waited_share']:.1%} of the time. "
         f"Steps took {summary['slower_steps_share']:+.1%} beside it.",

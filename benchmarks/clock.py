@@ -45,6 +45,18 @@ def compare(ours: list[float], theirs: list[float]) -> dict[str, float]:
     return {"ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
 
 
+def summarize(found: Mapping[str, list[dict[str, Any]]], *, ours: str, speed: str) -> dict[str, dict[str, float]]:
+    """For each contender medians over its rounds (of memory the peak), and by how much `ours` is faster."""
+    summary = {}
+    for name, turns in found.items():
+        facts = {fact: statistics.median(turn[fact] for turn in turns) for fact in turns[0]}
+        facts["peak_memory"] = max(turn["peak_memory"] for turn in turns)
+        if name != ours:
+            facts |= compare(*([turn[speed] for turn in who] for who in (found[ours], turns)))
+        summary[name] = facts
+    return summary
+
+
 def times(facts: Mapping[str, Any]) -> str:
     """What `compare` found, for people; nothing where it was not asked."""
     return f"{facts['ratio']:.2f} x ({facts['ratio_min']:.2f}..{facts['ratio_max']:.2f})" if "ratio" in facts else ""
@@ -56,7 +68,7 @@ def apart(**environment: str) -> Iterator[Callable[..., Any]]:
     executor = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
     try:
         with mock.patch.dict(os.environ, environment):
-            executor.submit(int).result()  # it has begun, and imported the script
+            executor.submit(int)  # it begins, and imports the script
         yield lambda function, *args, **options: executor.submit(function, *args, **options).result()
     finally:
         executor.shutdown(cancel_futures=True)
@@ -88,12 +100,12 @@ class Watch:
     """How many cores other programs keep busy while this one works."""
 
     def __init__(self) -> None:
-        self.began, self.all, self.own = time.monotonic(), _all_seconds(), _own_seconds()
+        self.began, self.others = time.monotonic(), _all_seconds() - _own_seconds()
 
     def busy_cores(self) -> float:
         """Mean since the beginning, of programs other than this one and those it waited for."""
-        others = (_all_seconds() - self.all) - (_own_seconds() - self.own)
-        return round(max(0.0, others) / max(time.monotonic() - self.began, 1e-9), 2)
+        spent = _all_seconds() - _own_seconds() - self.others
+        return round(max(0.0, spent) / max(time.monotonic() - self.began, 1e-9), 2)
 
 
 def _all_seconds() -> float:

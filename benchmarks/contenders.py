@@ -105,11 +105,10 @@ class PlainGPT(nn.Module):
 
     def __init__(self, shape: Shape, dropout: float | None = None) -> None:
         super().__init__()
-        width, self.heads = shape.hidden_size, shape.heads
+        width = shape.hidden_size
         self.tokens, self.positions = nn.Embedding(shape.vocab_size, width), nn.Embedding(shape.positions, width)
-        self.blocks = nn.ModuleList(PlainBlock(width, shape.heads) for _ in range(shape.layers))
-        self.norm = nn.LayerNorm(width, bias=False)
-        self.head = nn.Linear(width, shape.vocab_size, bias=False)
+        self.blocks = nn.Sequential(*(PlainBlock(width, shape.heads) for _ in range(shape.layers)))
+        self.norm, self.head = nn.LayerNorm(width, bias=False), nn.Linear(width, shape.vocab_size, bias=False)
         self.head.weight = self.tokens.weight
         for parameter in self.parameters():
             if parameter.dim() > 1:
@@ -118,9 +117,7 @@ class PlainGPT(nn.Module):
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
         """Ids and labels [B, T], of which the label at t + 1 is what t predicts -> the loss."""
         states = self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1], device=input_ids.device))
-        for block in self.blocks:
-            states = block(states)
-        logits = self.head(self.norm(states[:, :-1]))
+        logits = self.head(self.norm(self.blocks(states)[:, :-1]))
         return functional.cross_entropy(logits.flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
@@ -276,7 +273,6 @@ class Trainee:
             self.model.score_targets = torch.compile(self.model.score_targets, dynamic=True)
         self.options = {"skip_logits": True} if contender.is_ours else {}
         self.batches: list[dict[str, Tensor]] = []
-        self.idle_since = time.process_time()
 
     def describe(self) -> dict[str, Any]:
         """What it is, for the report."""
@@ -324,12 +320,11 @@ class Trainee:
             torch.cuda.synchronize(self.device)
 
     def run(self, steps: int) -> dict[str, Any]:
-        """Some steps: when they began and ended on the machine's clock, and what this process used while it waited.
+        """Some steps, the batches in turn: when they began and ended on the machine's clock, and the last loss.
 
         Raises:
             RuntimeError: the loss is not a number.
         """
-        waited, graphs = time.process_time() - self.idle_since, _compiled_graphs()
         chosen = [self.batches[number % len(self.batches)] for number in range(steps)]
         self.wait()
         began = time.monotonic()
@@ -339,14 +334,11 @@ class Trainee:
         ended = time.monotonic()
         if not torch.isfinite(loss):
             raise RuntimeError(f"the loss is {float(loss)}: its speed says nothing")
-        self.idle_since = time.process_time()
         tokens = sum(batch["input_ids"].numel() for batch in chosen)
         return {
             **{"began": began, "ended": ended, "seconds": ended - began, "steps": steps, "tokens": tokens},
             "tokens_per_second": tokens / (ended - began),
             "loss": float(loss),
-            "cpu_seconds_waiting": waited,
-            "graphs_compiled": _compiled_graphs() - graphs,
         }
 
     def peak_memory(self, *, rows: int, length: int, vocab_size: int) -> int:
@@ -364,13 +356,6 @@ class Trainee:
             self.step(self.batches[0])
         self.wait()
         return device_peak(self.device) - before
-
-
-def _compiled_graphs() -> int:
-    """How many graphs the compiler has seen so far in this process."""
-    from torch._dynamo.utils import counters
-
-    return int(counters["stats"]["unique_graphs"])
 
 
 def device_peak(device: torch.device, *, reset: bool = False) -> int:
@@ -396,7 +381,6 @@ def build_here(name: str, *, threads: int | None, batches: list[dict[str, Tensor
     if batches:
         _HERE[0].use(batches)
         facts["first_loss"] = _HERE[0].first_loss()
-    _HERE[0].idle_since = time.process_time()
     return facts
 
 

@@ -8,17 +8,14 @@ empty cache:
 
 - `lacuna`: corpus.prepare_store as recipes/prepare_corpus.py calls it: reading, fingerprint, sentences, tokens,
   duplicates, SHA-256 of every file; one worker a core;
-- `datasets_1`: examples/pytorch/language-modeling/run_clm.py of transformers as it comes: load_dataset("text") with
-  its line ends kept, map(tokenize), map(group_texts) into rows of --length with labels; one process, in which the
-  tokenizer takes all cores;
-- `datasets_2`: the same with preprocessing_num_workers 2.
+- `datasets_1`, `datasets_2`: examples/pytorch/language-modeling/run_clm.py of transformers as it comes, with its line
+  ends kept: map(tokenize), map(group_texts) into rows of --length with labels; preprocessing_num_workers 1 and 2.
 
 Imports are not timed, nor is loading the tokenizer. Speed is the median over rounds; ratios are taken within rounds,
 so that a slower minute of the machine slows all three.
 """
 
 import os
-import statistics
 import tempfile
 import threading
 import time
@@ -28,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from clock import apart, compare, take_turns, times
+from clock import apart, summarize, take_turns
 from report import Report, find_texts, make_parser, table
 
 from lacuna import corpus, tokenization
@@ -88,7 +85,9 @@ def prepare_with_datasets(
     return {"seconds": seconds, "tokens": len(grouped) * length, "bytes_of_rows": last}
 
 
-def run_contender(name: str, *, files: list[str], tokenizer: str, length: int, work_dir: str | None) -> dict[str, Any]:
+def run_contender(
+    name: str, *, files: list[str], size: int, tokenizer: str, length: int, work_dir: str | None
+) -> dict[str, Any]:
     """One contender in a process of its own: seconds, tokens, bytes on the disk, peak memory of all its processes."""
     with tempfile.TemporaryDirectory(prefix="corpus_speed-", dir=work_dir) as folder:
         caches = {"LACUNA_CACHE": f"{folder}/lacuna", "HF_DATASETS_CACHE": folder}
@@ -105,7 +104,9 @@ def run_contender(name: str, *, files: list[str], tokenizer: str, length: int, w
                 ended.set()
                 watcher.join()
         kept = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-        return {**measured, "bytes": kept, "peak_memory": peak[0]}
+        speeds = {"megabytes_per_second": size / 1e6 / measured["seconds"]}
+        speeds["tokens_per_second"] = measured["tokens"] / measured["seconds"]
+        return {"bytes_of_rows": kept, **measured, **speeds, "bytes": kept, "peak_memory": peak[0]}
 
 
 def watch_memory(pid: int, peak: list[int], ended: threading.Event) -> None:
@@ -119,45 +120,6 @@ def watch_memory(pid: int, peak: list[int], ended: threading.Event) -> None:
             except psutil.Error:
                 continue
         peak[0] = max(peak[0], total)
-
-
-def summarize(found: dict[str, list[dict[str, Any]]], size: int) -> dict[str, dict[str, float]]:
-    """Medians of each contender, and by how much we are faster and smaller."""
-    summary: dict[str, dict[str, float]] = {}
-    for name, rounds in found.items():
-        facts = summary[name] = {
-            "seconds": statistics.median(each["seconds"] for each in rounds),
-            "tokens_per_second": statistics.median(each["tokens"] / each["seconds"] for each in rounds),
-            "bytes": statistics.median(each["bytes"] for each in rounds),
-            "peak_memory": max(each["peak_memory"] for each in rounds),
-        }
-        facts["bytes_per_second"] = size / facts["seconds"]
-        if name != OURS:
-            # Of the seconds for the same text, which has other numbers of tokens line by line and in full rows only.
-            facts |= compare(*([1 / each["seconds"] for each in who] for who in (found[OURS], rounds)))
-            facts["disk_ratio"] = found[OURS][0]["bytes"] / rounds[0]["bytes"]
-            facts["disk_ratio_to_rows"] = found[OURS][0]["bytes"] / rounds[0]["bytes_of_rows"]
-    return summary
-
-
-def to_markdown(body: dict[str, Any]) -> list[str]:
-    """The report for people."""
-    settings, summary = body["settings"], body["summary"]
-    rows = [
-        [f"`{name}`", f"{facts['seconds']:.1f}", f"{facts['bytes_per_second'] / 1e6:.2f}"]
-        + [f"{facts['tokens_per_second']:,.0f}", times(facts), f"{facts['bytes'] / 1e6:.1f}"]
-        + ["" if name == OURS else f"{facts['disk_ratio']:.1%}", f"{facts['peak_memory'] / 1e6:,.0f}"]
-        for name, facts in summary.items()
-    ]
-    head = "| seconds | MB/s | tokens/s (median) | Lacuna is faster by (min..max over rounds) | on disk, MB"
-    return [
-        f"{settings['files']} text files, {settings['bytes'] / 1e6:.1f} MB, vocabulary {settings['vocab_size']:,}, "
-        f"rows of {settings['length']}; {settings['rounds']} rounds, in turn, each with an empty cache.",
-        "",
-        *table(f"{head} | Lacuna takes of that | peak memory, MB", rows),
-        "On disk is all that is left when it is done; of the rows of `datasets_1` alone (without the text and the "
-        f"tokens of lines that its cache keeps) Lacuna takes {summary['datasets_1']['disk_ratio_to_rows']:.1%}.",
-    ]
 
 
 def main() -> None:
@@ -178,14 +140,29 @@ def main() -> None:
     report.body["settings"] |= {"files": len(files), "bytes": size, "vocab_size": vocab_size}
     work = {name: getattr(options, name) for name in ("tokenizer", "length", "work_dir")}
     found = take_turns(
-        {name: partial(run_contender, name, files=files, **work) for name in CONTENDERS}, rounds=options.rounds
+        {name: partial(run_contender, name, files=files, size=size, **work) for name in CONTENDERS},
+        rounds=options.rounds,
     )
     # Line by line, as datasets reads, a blank line is a token of its own: a few tokens more.
     counts = {name: rounds[0]["tokens"] for name, rounds in found.items()}
     if max(counts.values()) > 1.1 * min(counts.values()):
         raise RuntimeError(f"the same text must give about as many tokens, and it gave {counts}")
-    report.body |= {"summary": summarize(found, size), "rounds": found}
-    report.write("Preparing a corpus", to_markdown(report.body))
+    # The speed is that of the text: in full rows only, there are other numbers of tokens.
+    summary = summarize(found, ours=OURS, speed="megabytes_per_second")
+    report.body |= {"summary": summary, "rounds": found}
+    ours, rows = summary[OURS]["bytes"], summary["datasets_1"]["bytes_of_rows"]
+    lines = [
+        f"{len(files)} text files, {size / 1e6:.1f} MB, vocabulary {vocab_size:,}, rows of {options.length}; medians "
+        f"of {options.rounds} rounds, in turn, each with an empty cache.",
+        "",
+        *table(
+            {"contender": f"`{name}`", **facts, "share of it that Lacuna takes": ours / facts["bytes"]}
+            for name, facts in summary.items()
+        ),
+        "Bytes are all that is left on the disk when it is done; of the rows of `datasets_1` alone (without the text "
+        f"and the tokens of lines that its cache keeps) Lacuna takes {ours / rows:.1%}.",
+    ]
+    report.write("Preparing a corpus", lines)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ from typing import Any
 
 import torch
 import transformers
-from contenders import DROPOUT, Shape, bert, find_device, with_dropout
-from kept import Kept, commits, run_recipe, short_hash, use_cores
-from report import DATA, REPOSITORY, Report, make_parser, numbers, table
+from contenders import DROPOUT, Shape, bert, with_dropout
+from kept import LONG, Kept, begin, commits, run_recipe, short_hash
+from report import DATA, REPOSITORY, difference, make_parser, numbers, table
 from safetensors.torch import load_file
 from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer, BartConfig, BartForConditionalGeneration, BertModel
@@ -288,42 +288,40 @@ def scores_of(parts: dict[str, list[dict[str, Any]]], metric: str) -> dict[str, 
     }
 
 
-def score_cells(scores: dict[str, Any]) -> list[str]:
-    """Means, and what pretraining adds; metrics go up to 1 or to 100."""
-    known = [scores[name] for name in TITLES if scores[name] is not None]
-    digits = 3 if all(abs(value) <= 1 for value in known) else 1
-    cells = ["" if scores[name] is None else f"{scores[name]:.{digits}f}" for name in TITLES]
-    if not (found := scores["differences"]):
-        return [*cells, ""]
-    several = f" ({min(found):+.{digits}f}..{max(found):+.{digits}f})" if len(found) > 1 else ""
-    return [*cells, f"{statistics.fmean(found):+.{digits}f}{several}"]
-
-
-def run_cells(task: str, kind: str, parts: list[dict[str, Any]], limit: float) -> list[str]:
-    """Time and size of the runs of a task from one kind of model."""
+def cells(row: dict[str, Any], kind: str, limit: float) -> dict[str, Any]:
+    """The scores of a task from one kind of model, and time and size of its runs."""
+    parts = row["parts"].get(kind, [])
     done = [part for part in parts if "scores" in part["result"]]
+    scores = {metric: found[kind] for metric, found in row["scores"].items() if found[kind] is not None}
+    added = [f"{metric} {difference(found['differences'])}" for metric, found in row["scores"].items()]
+    facts = {
+        "task": row["what"],
+        "model": TITLES[kind],
+        "scores": ", ".join(f"{metric} {value:.4g}" for metric, value in scores.items()),
+        "pretraining adds": ", ".join(added) if kind == "pretrained" else "",
+    }
     if not done:
-        return [task, TITLES[kind], *[""] * 6, f"ended after {limit:g}"]
+        return {**facts, "minutes in all, at most": f"ended after {limit:g}" if parts else ""}
     options, results = [part["settings"]["options"] for part in done], [part["result"] for part in done]
-    steps, tokens = (statistics.fmean(result[name] for result in results) for name in ("steps", "train_tokens"))
-    minutes = max(result["wall_seconds"] for result in results) / 60
     busy = "" if all(part["quiet"] for part in done) else " (busy)"
-    return [
-        *(task, TITLES[kind], ", ".join(str(each["seed"]) for each in options)),
-        *(f"{results[0]['parameters'] / 1e6:.2f} M", f"{options[0]['learning_rate']:g}"),
-        *(f"{options[0].get('max_minutes', '')}", f"{steps:,.0f}", f"{tokens / 1e6:.2f} M", f"{minutes:.1f}{busy}"),
-    ]
+    return {
+        **facts,
+        "seeds": ", ".join(str(each["seed"]) for each in options),
+        "parameters": results[0]["parameters"],
+        **{name: options[0].get(name) for name in ("learning_rate", "max_minutes")},
+        **{name: statistics.fmean(result[name] for result in results) for name in ("steps", "train_tokens")},
+        "minutes in all, at most": f"{max(result['wall_seconds'] for result in results) / 60:.1f}{busy}",
+    }
 
 
 def to_markdown(body: dict[str, Any]) -> list[str]:
     """The report for people."""
     settings = body["settings"]
-    long = f"{settings['steps']} steps" if settings["steps"] else "for the minutes of training steps in the last table"
+    long = f"{settings['steps']} steps" if settings["steps"] else "for the minutes of training steps in the table"
     lines = [
         f"Each run trains {long}, then is evaluated once; seeds {', '.join(map(str, settings['seeds']))}, means of "
-        "those that the last table names. More is better in every column. What pretraining adds is the difference "
-        "between Lacuna's two columns, smallest..largest where there are several seeds. What has no entry was not "
-        "measured yet.",
+        "those that the table names. More is better. What pretraining adds is the difference between Lacuna's two "
+        "models, smallest..largest where there are several seeds. What has no entry was not measured yet.",
         "",
     ]
     for shape, parts in body["pretraining"].items():
@@ -333,25 +331,18 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
             found = ", ".join(f"{name} {value:,.4g}" for name, value in result.items() if name != "seconds" and value)
             long = f"{result['seconds'] / 60:.1f} minutes in all"
             lines.append(f"- {shape}: pretrained by {given['objective']} on novels ({options}), {long}; {found}.")
-    scores = [
-        ["" if place else row["what"], metric, *score_cells(row["scores"][metric])]
+    rows = [
+        cells(row, kind, settings["limit_minutes"])
         for row in body["rows"]
-        for place, metric in enumerate(row["scores"])
+        for kind in TITLES
+        if kind == "baseline" or row["parts"][kind]
     ]
-    runs = [
-        run_cells(row["task"], kind, parts, settings["limit_minutes"])
-        for row in body["rows"]
-        for kind, parts in row["parts"].items()
-        if parts
-    ]
-    head = "task | model | seeds | parameters | learning rate | minutes | steps | tokens | minutes in all, at most"
     return [
         *lines,
         "",
-        *table(f"task | metric | {' | '.join(TITLES.values())} | pretraining adds", scores),
+        *table(rows),
         "No model: " + "; ".join(f"{row['task']}: {row['baseline_is']}" for row in body["rows"]) + ".",
         "",
-        *table(head, runs),
         commits(part for row in body["rows"] for parts in row["parts"].values() for part in parts),
     ]
 
@@ -366,9 +357,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         ("limit_minutes", 15.0, "after which a run is ended, evaluation included"),
         ("steps", int, "of every run, instead of minutes; to try the benchmark itself"),
         ("vocab_size", 8192, "tokens in the vocabulary"),
-        ("threads", int, "stay on so many cores, the least busy ones (all)"),
-        ("again", [str], "tasks to run though they are there"),
-        ("report_only", False, "run nothing"),
+        *LONG,
         ("data", str(DATA), "folder with novels, sst2, squad, wnut17 and multi30k"),
         ("work_dir", str(REPOSITORY / "runs" / "finetune"), "folder of models, runs and what they said"),
         ("parts_dir", str(REPOSITORY / "runs" / "finetune" / "parts"), "folder of single results"),
@@ -380,11 +369,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Parse, train what is not there yet, report."""
     options = parse()
-    use_cores(options.threads)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    threads = torch.get_num_threads()
-    report = Report(__file__, options, "torch", "transformers", device=find_device().type, threads=threads)
+    report = begin(__file__, options)
     benchmark = Benchmark(options)
     if not options.report_only:
         benchmark.run()

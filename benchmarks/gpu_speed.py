@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 from contenders import DROPOUT, GPU, IGNORED, Contender, Shape, Trainee, device_peak, find_device
-from report import Report, make_parser, spread, table
+from report import Report, make_parser, shown, table
 from torch import Tensor, nn
 
 from lacuna.objectives.hints import add_hints
@@ -149,29 +149,7 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-@dataclass
-class Entry:
-    """A contender that is ready, and the tokens per second of its turns."""
-
-    trainee: Trainee
-    facts: dict[str, Any]
-    speeds: list[float]
-
-    def take_turn(self, seconds: float) -> None:
-        """Train for about that long."""
-        tokens = self.trainee.batches[0]["input_ids"].numel()
-        steps = max(2, round(seconds * self.facts["tokens_per_second"] / tokens))
-        self.facts["tokens_per_second"] = self.trainee.run(steps)["tokens_per_second"]
-        self.speeds.append(self.facts["tokens_per_second"])
-
-    def describe(self, *, peak: float | None) -> dict[str, Any]:
-        """For the report."""
-        middle = statistics.median(self.speeds) if self.speeds else self.facts["tokens_per_second"]
-        mfu = middle * self.facts["operations_per_token"] / peak if peak else None
-        return {**self.facts, "tokens_per_second": middle, "mfu": mfu, "by_round": self.speeds}
-
-
-def make_ready(contender: Contender, part: Part, *, rows: int, may_compile: bool) -> Entry:
+def make_ready(contender: Contender, part: Part, *, rows: int, may_compile: bool) -> tuple[Trainee, dict[str, Any]]:
     """Build, compile and warm up; where memory does not suffice, with half the rows, and half of these."""
     device, start = find_device(), time.perf_counter()
     before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
@@ -194,42 +172,50 @@ def make_ready(contender: Contender, part: Part, *, rows: int, may_compile: bool
             "operations_per_token": counted / (rows * part.shape.positions),
             "peak_gb": (device_peak(device) - before) / 1e9 if device.type == "cuda" else None,
             "ready_seconds": time.perf_counter() - start,
+            "by_round": [],
         }
-        return Entry(trainee, facts, [])
+        return trainee, facts
     trainee = made = None
     gc.collect()  # outside of the handler, which holds what did not fit
     torch.cuda.empty_cache()
     return make_ready(contender, part, rows=rows // 2, may_compile=may_compile)
 
 
+def take_turn(trainee: Trainee, facts: dict[str, Any], *, seconds: float) -> None:
+    """Train for about that long, and note the speed."""
+    speeds = facts["by_round"]
+    steps = seconds * (speeds or [facts["tokens_per_second"]])[-1] / trainee.batches[0]["input_ids"].numel()
+    speeds.append(trainee.run(max(2, round(steps)))["tokens_per_second"])
+
+
 def measure_speed(name: str, part: Part, *, deadline: float, may_compile: bool) -> dict[str, Any]:
     """Make all contenders ready, let them take turns until the deadline, and describe them."""
-    entries: dict[str, Entry] = {}
-    rows: dict[str, dict[str, Any]] = {contender: {} for contender in GPU[name]}
+    ready: dict[str, tuple[Trainee, dict[str, Any]]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for title, contender in GPU[name].items():
         # What those who are ready need for three rounds is theirs.
-        left = deadline - time.monotonic() - 3 * TURN_SECONDS * (len(entries) + 1)
-        if left < 5 and entries:
-            rows[title] = {"error": "left out: no time"}
-            continue
-        print(f"{name}: {title} is made ready ...", flush=True)
-        work = functools.partial(make_ready, contender, part, rows=part.rows, may_compile=may_compile)
-        entry, error = attempt(work, seconds=left)
-        if entry:
-            entries[title] = entry
-        else:
-            rows[title] = {"error": error}
+        left = deadline - time.monotonic() - 3 * TURN_SECONDS * (len(ready) + 1)
+        made, error = None, "left out: no time"
+        if left >= 5 or not ready:
+            print(f"{name}: {title} is made ready ...", flush=True)
+            work = functools.partial(make_ready, contender, part, rows=part.rows, may_compile=may_compile)
+            made, error = attempt(work, seconds=left)
+        rows[title] = made[1] if made else {"error": error}
+        if made:
+            ready[title] = made
     for _ in range(MOST_ROUNDS if may_compile else 2):
-        if time.monotonic() + TURN_SECONDS * len(entries) > deadline:
+        if time.monotonic() + TURN_SECONDS * len(ready) > deadline:
             break
-        for title, entry in list(entries.items()):
-            turn = functools.partial(entry.take_turn, TURN_SECONDS if may_compile else 0.0)
+        for title, entry in list(ready.items()):
+            turn = functools.partial(take_turn, *entry, seconds=TURN_SECONDS if may_compile else 0.0)
             _, error = attempt(turn, seconds=20 * TURN_SECONDS)
             if error:
                 rows[title] = {"error": error}
-                del entries[title]
+                del ready[title]
     peak = peak_flops(find_device(), "bf16")
-    rows |= {title: entry.describe(peak=peak) for title, entry in entries.items()}
+    for _, facts in ready.values():
+        facts["tokens_per_second"] = statistics.median(facts["by_round"] or [facts["tokens_per_second"]])
+        facts["mfu"] = facts["tokens_per_second"] * facts["operations_per_token"] / peak if peak else None
     return {"contenders": rows}
 
 
@@ -274,27 +260,19 @@ def measure_memory(part: Part, *, deadline: float, most: int) -> dict[str, Any]:
     return {"found": found, "rows_ratio": rows, "bytes_per_row_ratio": size}
 
 
-def shown(value: float | None, pattern: str) -> str:
-    """A number, or nothing where there is none."""
-    return "" if value is None else format(value, pattern)
-
-
 def speed_lines(name: str, part: dict[str, Any]) -> list[str]:
     """The contenders of a part, for people."""
     shape, (what, goal) = part["shape"], part["goal"]
-    ours = part["contenders"]["lacuna"]
-    reached, speed = ours.get(what), ours.get("tokens_per_second")
+    reached = part["contenders"]["lacuna"].get(what)
     aim = f"{goal:,.0f} tokens/s" if what == "tokens_per_second" else f"{goal:.0%} of the peak"
+    speed = part["contenders"]["lacuna"].get("tokens_per_second")
+    names = ("tokens_per_second", "by_round", "mfu", "parameters", "rows", "peak_gb", "ready_seconds", "error")
     rows = [
-        [title, facts["error"].replace("|", "/"), *[""] * 6]
-        if "error" in facts
-        else [
-            title,
-            f"{facts['tokens_per_second']:,.0f} ({spread(facts['by_round'] or [facts['tokens_per_second']])})",
-            *(shown(facts["tokens_per_second"] / speed if speed else None, ".2f"), shown(facts["mfu"], ".1%")),
-            *(f"{facts['parameters'] / 1e6:.1f} M", facts["rows"], shown(facts["peak_gb"], ".1f")),
-            f"{facts['ready_seconds']:.0f} s",
-        ]
+        {
+            "contender": title,
+            **{name: facts.get(name) for name in names},
+            "times ours": facts["tokens_per_second"] / speed if speed and "error" not in facts else None,
+        }
         for title, facts in part["contenders"].items()
     ]
     return [
@@ -303,7 +281,7 @@ def speed_lines(name: str, part: dict[str, Any]) -> list[str]:
         f"{shape['layers']} layers of {shape['hidden_size']}, vocabulary {shape['vocab_size']:,}, rows of "
         f"{shape['positions']} tokens, all of them text; bf16, fused AdamW.",
         "",
-        *table("contender | tokens/s (min..max) | times ours | MFU | parameters | rows | peak GB | ready after", rows),
+        *table(rows),
     ]
 
 
@@ -315,8 +293,8 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
             f"## Memory: goal {memory['goal'][1]:.0f} times the rows of BertForMaskedLM in float32",
             "",
             f"Rows of {memory['shape']['positions']} tokens in a step, doubled until they do not fit; not compiled. "
-            f"Rows: {shown(memory['rows_ratio'], '.1f')} times theirs; bytes of a row: theirs are "
-            f"{shown(memory['bytes_per_row_ratio'], '.1f')} times ours.",
+            f"Rows: {shown(memory['rows_ratio'])} times theirs; bytes of a row: theirs are "
+            f"{shown(memory['bytes_per_row_ratio'])} times ours.",
             "",
             *(f"- {name}: {facts}" for name, facts in memory["found"].items()),
             "",

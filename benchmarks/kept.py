@@ -14,8 +14,9 @@ from typing import Any
 
 import psutil
 import torch
+import transformers
 from clock import Watch
-from report import QUIET_CORES, REPOSITORY, describe_commit
+from report import QUIET_CORES, REPOSITORY, Report, describe_commit
 
 from lacuna.training import use_all_cores
 
@@ -32,16 +33,9 @@ class Kept:
     def get(
         self, name: str, settings: dict[str, Any], work: Callable[[], dict[str, Any]], *, of: str = ""
     ) -> dict[str, Any]:
-        """The part with these settings: read, or made now and written as soon as it is there.
+        """The part with these settings, which are all that decides its result: read, or made now and written.
 
-        Args:
-            name: for people; the beginning of the file's name.
-            settings: all that decides the result; their hash ends the file's name.
-            work: makes the result.
-            of: the contender.
-
-        Returns:
-            name, settings, result, and when, at which commit and beside what other load it was made.
+        It says too when, at which commit and beside what other load it was made. `of` is the contender in `again`.
         """
         path = self.folder / f"{name}-{short_hash(json.dumps(settings, sort_keys=True))}.json"
         if path.is_file() and of not in self.again:
@@ -127,6 +121,24 @@ def run_recipe(
         raise RuntimeError(f"{' '.join(command)} ended with exit code {done.returncode}:\n{said}")
     results = json.loads(Path(options["output_dir"], "results.json").read_text(encoding="utf-8"))
     return {**results, "wall_seconds": time.perf_counter() - began}
+
+
+LONG = (
+    ("threads", int, "stay on so many cores, the least busy ones (all)"),
+    ("again", [str], "contenders to run though their parts are there"),
+    ("report_only", False, "run nothing"),
+)
+"""Options of all long benchmarks."""
+
+
+def begin(script: str, options: Any) -> Report:
+    """What all long benchmarks do first."""
+    use_cores(options.threads)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    Path(options.work_dir).mkdir(parents=True, exist_ok=True)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Report(script, options, "torch", "transformers", device=device, threads=torch.get_num_threads())
 
 
 def use_cores(threads: int | None) -> None:

@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 from clock import take_turns, timed
 from contenders import IGNORED
-from report import Report, make_parser, spread, table
+from report import Report, make_parser, table
 from torch import nn
 
 from lacuna.common.errors import InputError
@@ -110,8 +110,12 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
     for name, facts in body["models"].items():
         middles, rounds = facts["milliseconds"], facts["milliseconds_by_round"]
         rows = [
-            [optimizer, f"{middle:,.1f} ms", spread(rounds[optimizer], "{:,.1f}")]
-            + [f"{facts['tokens'] * middle / middles[PASSES]:,.0f}"]
+            {
+                "optimizer": optimizer,
+                "step, ms": middle,
+                "smallest..largest": rounds[optimizer],
+                "tokens": facts["tokens"] * middle / middles[PASSES],
+            }
             for optimizer, middle in middles.items()
             if optimizer != PASSES
         ]
@@ -119,7 +123,7 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
             f"{name}, {facts['parameters'] / 1e6:.1f} M parameters; {PASSES} of {facts['tokens']:,} tokens: "
             f"{middles[PASSES]:,.0f} ms",
             "",
-            *table("optimizer | step | smallest..largest | tokens", rows),
+            *table(rows),
             f"{TORCH} takes {middles[TORCH] / middles['muon']:.2f} times as long as muon.",
             "",
         ]

@@ -99,35 +99,25 @@ def measure_share(trainee: Trainee, *, rounds: int, steps: int) -> dict[str, Any
                 by_product[product].append(loop.seconds())
         of_products.append(math.fsum(found[product] * taken[-1] for product, taken in by_product.items()))
     shares = [alone / whole for alone, whole in zip(of_products, of_steps, strict=True)]
-    total = sum(operations(product) * count for product, count in found.items())
-    alone = statistics.median(of_products)
-    rows = [_describe(product, found[product], statistics.median(taken)) for product, taken in by_product.items()]
+    rows = [
+        {
+            "product": product[0],
+            "shapes": [list(shape) for shape, _, _ in product[1]],
+            "strides": [list(stride) for _, stride, _ in product[1]],
+            "dtype": str(product[1][-1][2]).removeprefix("torch."),
+            "count": count,
+            "operations": count * operations(product),
+            "seconds": count * statistics.median(by_product[product]),
+        }
+        for product, count in found.items()
+    ]
     return {
-        "operations": total,
+        "operations": sum(row["operations"] for row in rows),
         "operations_profiled": counted_by_profiler,
         "products": sum(found.values()),
-        "seconds_alone": alone,
+        "seconds_alone": statistics.median(of_products),
         "seconds_step": statistics.median(of_steps),
-        "operations_per_second": total / alone,
         "share": statistics.median(shares),
-        "share_min": min(shares),
-        "share_max": max(shares),
-        "seconds_alone_by_round": of_products,
-        "seconds_step_by_round": of_steps,
+        "shares": shares,
         "by_product": sorted(rows, key=lambda row: -row["seconds"]),
-    }
-
-
-def _describe(product: Product, count: int, seconds: float) -> dict[str, Any]:
-    """A product for the report; `seconds` of all its calls in a step."""
-    name, operands = product
-    return {
-        "product": name,
-        "shapes": [list(shape) for shape, _, _ in operands],
-        "strides": [list(stride) for _, stride, _ in operands],
-        "dtype": str(operands[-1][2]).removeprefix("torch."),
-        "count": count,
-        "operations": count * operations(product),
-        "seconds": count * seconds,
-        "operations_per_second": operations(product) / seconds,
     }

@@ -4,9 +4,10 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -102,15 +103,30 @@ def describe_commit() -> str:
         return "unknown"
 
 
-def table(head: str, rows: Iterable[Iterable[Any]]) -> list[str]:
-    """Lines of Markdown, of cells; `head` has its bars between the names."""
-    cells = [head.split("|"), ["---"] * (head.count("|") + 1), *rows]
-    return ["| " + " | ".join(str(cell).strip() for cell in row) + " |" for row in cells] + [""]
+def shown(value: Any) -> str:
+    """A cell of a table: numbers with their first digits, of several the smallest and the largest."""
+    if value is None or isinstance(value, str):
+        return (value or "").replace("|", "/")
+    if isinstance(value, list | tuple):
+        return f"{shown(min(value))}..{shown(max(value))}" if value else ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}"
 
 
-def spread(values: list[float], pattern: str = "{:,.0f}") -> str:
-    """Smallest..largest."""
-    return f"{pattern.format(min(values))}..{pattern.format(max(values))}"
+def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Lines of Markdown; the names of the facts are the head, with spaces for underscores."""
+    rows = list(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    head = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
+    cells = [[shown(row.get(name)) for name in names] for row in rows]
+    return ["| " + " | ".join(row) + " |" for row in head + cells] + [""]
+
+
+def difference(values: list[float]) -> str:
+    """The mean of some differences, and their range where there are several."""
+    several = f" ({min(values):+.4g}..{max(values):+.4g})" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):+.4g}{several}" if values else ""
 
 
 class Report:

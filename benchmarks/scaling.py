@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clock import take_turns
+from clock import compare, take_turns, times
 from kept import run_recipe
 from report import Report, make_parser, table
 
@@ -107,20 +107,6 @@ def train(count: int, options: argparse.Namespace) -> float:
     return statistics.median(speeds[1:] or speeds)  # the first steps warm up
 
 
-def measured_lines(settings: dict[str, Any], measured: dict[str, list[float]]) -> list[str]:
-    """What was measured, for people."""
-    rows = []
-    for count, speeds in measured.items():
-        ratios = [theirs / one for theirs, one in zip(speeds, measured["1"], strict=True)]
-        share = f"{statistics.median(ratios):.0%} ({min(ratios):.0%}..{max(ratios):.0%})"
-        rows.append([count, f"{statistics.median(speeds):,.0f}", share])
-    return [
-        f"Size {settings['size']}, {settings['batch_size']} rows of 128 tokens for each process in a step.",
-        "",
-        *table("processes | tokens/s (median) | efficiency beside one process with all cores (min..max)", rows),
-    ]
-
-
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options; every one has a default."""
     parser = make_parser(
@@ -149,15 +135,20 @@ def main() -> None:
     measured = take_turns(runs, rounds=options.rounds) if options.rounds else {}
     report.body |= {"tokens_per_second": measured, "reckoned": reckon(options.mfu)}
     rows = [
-        [row["place"], row["model"], f"{row['tokens_a_gpu_and_step']:,}", f"{row['computing_ms']} ms"]
-        + [f"{row['exchange_ms']} ms", f"{row['efficiency']:.0%}"]
-        for row in report.body["reckoned"]
+        {
+            "processes": count,
+            "tokens/s (median)": statistics.median(speeds),
+            "efficiency beside one process with all cores": times(compare(speeds, measured["1"])),
+        }
+        for count, speeds in measured.items()
     ]
     lines = [
-        *(measured_lines(report.body["settings"], measured) if measured else []),
+        f"Size {options.size}, {options.batch_size} rows of 128 tokens for each process in a step.",
+        "",
+        *(table(rows) if rows else ["Not measured.", ""]),
         f"Reckoned, with one GPU at {options.mfu:.0%} of {PEAK / 1e12:.0f} TFLOP/s and gradients in float32:",
         "",
-        *table("where | model | tokens a GPU and step | computing | exchange | efficiency", rows),
+        *table(report.body["reckoned"]),
     ]
     report.write("Scaling", lines)
 

@@ -7,14 +7,10 @@
     python benchmarks/side_by_side.py --share --memory                          # the last two parts alone
 
 All models have one shape (256 wide, 6 layers, 4 heads, 8,192 tokens) and learn from the same rows of 128 tokens, cut
-from text as transformers' run_mlm does it: the tokens of all texts one after the other, 15 % of them chosen, the same
-ones for all. A step is forward, backward and fused AdamW; making batches is not timed. `python
-benchmarks/side_by_side.py --list` says who they are.
-
-Each runs in a process of its own with its own memory, and they take turns strictly, A B C A B C: a slower minute of
-the machine slows all of them, and ratios are taken within rounds. Ours has glibc keep freed memory and compiles its
-blocks, as our training loop does; the others run as their users get them. Compiling and warming up is not in the
-figures; how long it takes is reported.
+from text as transformers' run_mlm does it, 15 % of the tokens chosen. A step is forward, backward and fused AdamW;
+making batches, compiling and warming up are not in the figures. Each runs in a process of its own, and they take turns
+strictly. Ours has glibc keep freed memory and compiles its blocks, as our training loop does; the others run as their
+users get them. `--list` says who they are.
 
 - `--cpu`: all contenders, as the machine is.
 - `--isa AVX2`: ours, and BertForMaskedLM, as on a processor that has no more than AVX2: all of it in float32.
@@ -28,8 +24,6 @@ Without any of these four, all are measured.
 
 import argparse
 import contextlib
-import hashlib
-import itertools
 import math
 import os
 import platform
@@ -44,6 +38,8 @@ import psutil
 import torch
 from clock import apart, compare, take_turns, times
 from contenders import DROPOUT, IGNORED, SIDE_BY_SIDE, Shape, ask_here, build_here
+from held_out import make_collator, mask_rows
+from kept import short_hash
 from products import measure_share
 from report import DATA, Report, make_parser, table
 from torch import Tensor
@@ -92,8 +88,7 @@ def make_batches(options: argparse.Namespace) -> tuple[dict[bool, list[dict[str,
     """
     source = options.data or (str(TEXT) if TEXT.exists() else None)
     text = open_text(TextArguments(data=[source] if source else []))
-    key = hashlib.sha256(f"{text.fingerprint} side_by_side {options.vocab_size}".encode()).hexdigest()[:16]
-    path = CACHE / "tokenizers" / key
+    path = CACHE / "tokenizers" / short_hash(text.fingerprint, "side_by_side", options.vocab_size)
     train_once(documents=text.texts(), output_dir=path, vocab_size=options.vocab_size)
     tokenizer = load_tokenizer(path)
     wanted = NUM_BATCHES * options.batch_size * options.length
@@ -102,24 +97,26 @@ def make_batches(options: argparse.Namespace) -> tuple[dict[bool, list[dict[str,
         if len(ids) >= wanted:
             break
         ids += tokenizer(line)["input_ids"]
-    # A short text is read again.
-    tokens = np.resize(np.array(ids, dtype=np.int64), (NUM_BATCHES, options.batch_size, options.length))
-    generator = np.random.default_rng(0)
-    chosen = (generator.random(tokens.shape) < 0.15) & ~np.isin(tokens, tokenizer.all_special_ids)
-    what = generator.random(tokens.shape)
-    masked = np.where(chosen & (what < 0.8), tokenizer.mask_token_id, tokens)
-    masked = np.where(chosen & (what >= 0.9), generator.integers(0, len(tokenizer), tokens.shape), masked)
+    size = (NUM_BATCHES * options.batch_size, options.length)
+    tokens = torch.from_numpy(np.resize(np.array(ids, dtype=np.int64), size))  # a short text is read again
+    special = torch.zeros(len(tokenizer), dtype=torch.bool)
+    special[tokenizer.all_special_ids] = True
+    collator = make_collator(tokenizer, torch.Generator().manual_seed(0))
+    masked, labels = mask_rows(tokens, collator=collator, special=special)
     facts = {
         "text": Path(source).name if source else "the documentation inside the Python interpreter",
         "tokens": min(len(ids), wanted),
         "vocabulary": len(tokenizer),
-        "targets": int(chosen.sum()),
-        "fingerprint": hashlib.sha256(tokens.tobytes() + masked.tobytes()).hexdigest()[:16],
+        "targets": int((labels != IGNORED).sum()),
+        "fingerprint": short_hash(tokens.numpy().tobytes(), masked.numpy().tobytes()),
     }
-    batches = {}
-    for is_decoder, inputs, labels in ((False, masked, np.where(chosen, tokens, IGNORED)), (True, tokens, tokens)):
-        pairs = zip(torch.from_numpy(inputs), torch.from_numpy(labels), strict=True)
-        batches[is_decoder] = [{"input_ids": x, "attention_mask": torch.ones_like(x), "labels": y} for x, y in pairs]
+    batches = {
+        is_decoder: [
+            {"input_ids": x, "attention_mask": torch.ones_like(x), "labels": y}
+            for x, y in zip(inputs.split(options.batch_size), wanted.split(options.batch_size), strict=True)
+        ]
+        for is_decoder, inputs, wanted in ((False, masked, labels), (True, tokens, tokens))
+    }
     return batches, facts
 
 
@@ -220,13 +217,10 @@ def summarize(contenders: dict[str, dict[str, Any]], *, title: str) -> dict[str,
     for name, facts in contenders.items():
         warm, turns = facts["warm_up"], facts["turns"]
         usual = statistics.median(turn["seconds"] / turn["steps"] for turn in turns)
-        waits = math.fsum(after["began"] - before["ended"] for before, after in itertools.pairwise([warm, *turns]))
         facts |= {
             "tokens_per_second": statistics.median(speeds[name]),
             # What the steps of the warm-up took beyond as many later ones: compiling, and getting warm.
             "warm_up_seconds": max(0.0, warm["seconds"] - usual * warm["steps"]),
-            "graphs_compiled_while_timed": sum(turn["graphs_compiled"] for turn in turns),
-            "cpu_share_while_waiting": sum(turn["cpu_seconds_waiting"] for turn in turns) / max(1e-9, waits),
         }
         reference = "lacuna_clm" if SIDE_BY_SIDE[name].is_decoder else "lacuna"
         if name != reference and reference in speeds:
@@ -261,37 +255,43 @@ def goals_of(body: dict[str, Any]) -> list[dict[str, Any]]:
         what = f"rows that train in {body['memory']['budget'] / GIB:g} GiB, beside bert (float32)"
         found.append((what, body["memory"]["ratio"], MEMORY_GOAL, "times as many"))
     names = ("what", "measured", "goal", "unit")
-    return [{**dict(zip(names, goal, strict=True)), "reached": bool(goal[1] >= goal[2])} for goal in found]
+    return [
+        {**dict(zip(names, goal, strict=True)), "reached": "yes" if goal[1] >= goal[2] else "no"} for goal in found
+    ]
 
 
 def speed_lines(title: str, measured: dict[str, Any]) -> list[str]:
     """All contenders of a set, and ours at the shape of theirs."""
+    names = ("model", "precision", "compile", "parameters", "tokens_per_second")
     rows = [
-        [f"`{name}`", facts["model"], facts["precision"], facts["compile"], f"{facts['parameters'] / 1e6:.2f} M"]
-        + [f"{facts['tokens_per_second']:,.0f}", times(facts), f"{facts['warm_up_seconds']:.1f}"]
+        {
+            "contender": f"`{name}`",
+            **{fact: facts[fact] for fact in names},
+            "ours is faster by (min..max over rounds)": times(facts),
+            "compile and warm-up, s": facts["warm_up_seconds"],
+        }
         for name, facts in measured["contenders"].items()
     ]
-    waiting = max(facts["cpu_share_while_waiting"] for facts in measured["contenders"].values())
     same = [f"{times(pair)} beside `{pair['theirs']}`" for pair in measured["pairs"] if pair["ours"] == "lacuna_bert"]
     heading = "as the machine is" if title == "cpu" else f"as on a processor that has no more than {title}"
-    head = "contender | model | precision | compile | parameters | tokens/s (median)"
-    head += " | ours is faster by (min..max over rounds) | compile and warm-up, s"
-    lines = [f"## Speed, {heading}", "", *table(head, rows)]
-    lines.append(
-        '"Ours" is `lacuna` for encoders and `lacuna_clm` for decoders. While others worked, a process used at most '
-        f"{waiting:.1%} of a core."
-    )
+    lines = [f"## Speed, {heading}", "", *table(rows)]
+    lines += ['"Ours" is `lacuna` for encoders and `lacuna_clm` for decoders.', ""]
     if same:
-        lines += ["", f"With the shape and the weights of BertForMaskedLM, `lacuna_bert` is {', '.join(same)}."]
-    return [*lines, ""]
+        lines += [f"With the shape and the weights of BertForMaskedLM, `lacuna_bert` is {', '.join(same)}.", ""]
+    return lines
 
 
 def share_lines(share: dict[str, Any], *, largest: int = 8) -> list[str]:
     """The products that take longest, and all together."""
     rows = [
-        [row["product"], ", ".join("x".join(map(str, shape)) for shape in row["shapes"]), row["dtype"], row["count"]]
-        + [f"{row['operations'] / 1e9:.2f}", f"{row['seconds'] * 1e3:.2f}"]
-        + [f"{row['operations_per_second'] / 1e12:.2f}"]
+        {
+            "product": f"{row['product']} of {', '.join('x'.join(map(str, shape)) for shape in row['shapes'])}",
+            "dtype": row["dtype"],
+            "calls in a step": row["count"],
+            "GFLOP": row["operations"] / 1e9,
+            "ms": row["seconds"] * 1e3,
+            "TFLOP/s": row["operations"] / row["seconds"] / 1e12,
+        }
         for row in share["by_product"][:largest]
     ]
     return [
@@ -299,24 +299,28 @@ def share_lines(share: dict[str, Any], *, largest: int = 8) -> list[str]:
         "",
         f"{share['products']} products of {share['operations'] / 1e9:.1f} GFLOP (torch's profiler counts "
         f"{share['operations_profiled'] / 1e9:.1f} in the step that is timed) would take "
-        f"{share['seconds_alone'] * 1e3:.1f} ms alone, at {share['operations_per_second'] / 1e12:.2f} TFLOP/s; "
-        f"a step takes {share['seconds_step'] * 1e3:.1f} ms: {share['share']:.1%} "
-        f"({share['share_min']:.1%}..{share['share_max']:.1%} over rounds). Products inside fused attention kernels "
-        "are not among them.",
+        f"{share['seconds_alone'] * 1e3:.1f} ms alone, at {share['operations'] / share['seconds_alone'] / 1e12:.2f} "
+        f"TFLOP/s; a step takes {share['seconds_step'] * 1e3:.1f} ms: {share['share']:.1%} "
+        f"({min(share['shares']):.1%}..{max(share['shares']):.1%} over rounds). Products inside fused attention "
+        "kernels are not among them.",
         "",
-        *table("product | shapes | dtype | calls in a step | GFLOP | ms | TFLOP/s", rows),
+        *table(rows),
     ]
 
 
 def memory_lines(memory: dict[str, Any], *, length: int) -> list[str]:
     """The lines through the peaks and what they say."""
-    rows = []
-    for name, facts in memory["contenders"].items():
-        peaks = ", ".join(f"{peak['rows']}: {peak['bytes'] / GIB:.2f}" for peak in facts["peaks"])
-        checked = f"{facts['bytes_of_most_rows'] / GIB:.2f}" if "bytes_of_most_rows" in facts else ""
-        fit = [f"{facts['bytes_of_a_row'] / GIB:.4f}", f"{facts['bytes_fixed'] / GIB:.2f}", facts["most_rows"]]
-        rows.append([f"`{name}`", peaks, *fit, checked])
-    head = "contender | rows: peak, GiB | GiB a row | fixed, GiB | most rows in the budget | its peak, GiB"
+    rows = [
+        {
+            "contender": f"`{name}`",
+            "rows: peak, GiB": ", ".join(f"{peak['rows']}: {peak['bytes'] / GIB:.2f}" for peak in facts["peaks"]),
+            "GiB a row": facts["bytes_of_a_row"] / GIB,
+            "fixed, GiB": facts["bytes_fixed"] / GIB,
+            "most rows in the budget": facts["most_rows"],
+            "bytes of most rows": facts.get("bytes_of_most_rows"),
+        }
+        for name, facts in memory["contenders"].items()
+    ]
     return [
         f"## Memory, rows of {length} tokens in {memory['budget'] / GIB:g} GiB",
         "",
@@ -324,7 +328,7 @@ def memory_lines(memory: dict[str, Any], *, length: int) -> list[str]:
         "built; a line through the peaks gives the most rows, and the last column is the peak measured with so many. "
         "Nobody compiles here.",
         "",
-        *table(head, rows),
+        *table(rows),
     ]
 
 
@@ -338,15 +342,7 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
         f"each in a process of its own, after {settings['warmup']} steps of warm-up.",
         "",
     ]
-    rows = [
-        [
-            goal["what"],
-            *(f"{goal[of]:.4g} {goal['unit']}" for of in ("measured", "goal")),
-            "yes" if goal["reached"] else "no",
-        ]
-        for goal in body["goals"]
-    ]
-    lines += table("goal | measured | to be | reached", rows) if rows else []
+    lines += table(body["goals"]) if body["goals"] else []
     for title, measured in body["speed"].items():
         lines += speed_lines(title, measured)
     if "share" in body:

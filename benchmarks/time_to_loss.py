@@ -30,9 +30,9 @@ import torch
 import transformers
 from contenders import DROPOUT, PEERS, Shape, Trainee, find_device
 from held_out import HeldOut, Kind, Material, make_collator, mask_rows, open_material, score
-from kept import Kept, finite, run_recipe, use_cores
+from kept import LONG, Kept, begin, finite, run_recipe
 from matplotlib.figure import Figure
-from report import DATA, REPOSITORY, Report, make_parser, numbers, table
+from report import DATA, REPOSITORY, make_parser, numbers, table
 from torch import Tensor
 from tqdm import tqdm
 
@@ -118,14 +118,9 @@ def train_peer(
     points: int,
     subset: HeldOut,
 ) -> dict[str, Any]:
-    """Train a peer, with first weights of its own, and score it on the held-out rows.
+    """Train a peer, with first weights of its own, and score it on the held-out rows (None where it diverged).
 
-    Args:
-        points: times that it is scored on `subset` on the way, evenly spread over the budget.
-
-    Returns:
-        `loss`, `bits_per_byte` and `accuracy` on all held-out rows (None where it diverged), `seconds` of training
-        without scoring, `first_step_seconds` of them, `steps`, `tokens`, `parameters` and `curve`.
+    On the way it is scored on `subset` so many times, evenly spread over the budget: the `curve`.
     """
     shape = Shape(WIDTH, LAYERS, HEADS, len(material.tokenizer), max(material.train.shape[1], POSITIONS))
     settings = {"lr": learning_rate, "betas": (0.9, 0.999), "weight_decay": 0.0}
@@ -291,71 +286,37 @@ def flat(part: dict[str, Any]) -> dict[str, Any]:
     return {**part["result"], **about, "minutes": minutes, "budget": str(budget), "size": size, "learning_rate": rate}
 
 
-def loss_of(value: float | None) -> str:
-    """A loss for people."""
-    return "diverged" if value is None else f"{value:.4f}"
-
-
-def cells(run: dict[str, Any]) -> list[str]:
-    """What tables of peers and of ours have in common."""
-    millions = [f"{run[name] / 1e6:.2f} M" for name in ("parameters", "tokens")]
-    load = "quiet" if run["quiet"] else f"busy ({run['busy_cores']:.1f} cores)"
-    return [
-        f"{run['minutes']:.2f}",
-        f"{run['steps']:,}",
-        *millions,
-        *map(loss_of, (run["loss"], run["bits_per_byte"])),
-        load,
-    ]
-
-
-def comparison(name: str, facts: dict[str, Any], peer: dict[str, Any]) -> list[str]:
-    """How fast ours reached the loss of a peer."""
-    ours, goal = facts["reached_by"], f"{GOALS[name]:g} x, {'met' if facts['met'] else 'missed'}"
-    theirs = [name, loss_of(peer["loss"]), f"{peer['minutes']:.2f}"]
-    if ours is None:
-        best = facts["our_best_loss"]
-        return [*theirs, "no run" if best is None else f"not reached, best {best:.4f}", "", goal]
-    return [*theirs, f"{ours['minutes']:.2f} (to {ours['loss']:.4f})", f"{facts['ratio']:.1f} x", goal]
-
-
 def to_markdown(body: dict[str, Any]) -> list[str]:
     """The report for people."""
     summary, settings = body["summary"], body["settings"]
-    peers = summary["peers"]
     scored = ", ".join(f"{facts['rows']:,} rows of {TITLES[kind]}" for kind, facts in body["held_out"].items())
-    shared = "minutes | steps | parameters | tokens | loss (nats) | bits per byte | machine"
-    of_peers = [
-        [name, run["precision"], f"{run['learning_rate']:g}", *cells(run), f"{run['first_step_seconds']:.1f} s"]
-        for name, run in peers.items()
+    every = {**summary["ours"], **{name: peer["tried"] for name, peer in summary["peers"].items()}}
+    runs = [
+        {
+            "contender": name,
+            **{fact: run[fact] for fact in ("budget", "learning_rate", "minutes", "steps", "parameters", "tokens")},
+            **{fact: run[fact] for fact in ("loss", "bits_per_byte")},
+            "machine": "quiet" if run["quiet"] else f"busy ({run['busy_cores']:.1f} cores)",
+        }
+        for name, tried in every.items()
+        for run in tried
     ]
-    of_ours = [
-        [name, run["budget"], *cells(run), f"{run.get('compile_seconds', 0) + run.get('warmup_seconds', 0):.1f} s"]
-        + [f"{run['around_seconds']:.1f} s"]
-        for name, runs in summary["ours"].items()
-        for run in runs
-    ]
-    tried = [
-        [name, run["budget"], f"{run['learning_rate']:g}", f"{run['steps']:,}", loss_of(run["loss"])]
-        for name, peer in peers.items()
-        for run in peer["tried"]
-    ]
-    compared = [comparison(name, facts, peers[name]) for name, facts in summary["compared"].items()]
-    head = "peer | its loss | its minutes | our shortest run at or below it, minutes | faster by | goal"
+    compared = []
+    for name, facts in summary["compared"].items():
+        peer, ours = summary["peers"][name], facts["reached_by"]
+        row = {"peer": name, "its loss": peer["loss"], "its minutes": peer["minutes"]}
+        row |= {"our shortest run at or below it, minutes": ours["minutes"], "its end": ours["loss"]} if ours else {}
+        row |= {"faster by": facts["ratio"], "goal": GOALS[name], "met": "yes" if facts["met"] else "no"}
+        compared.append({**row, "our best loss": facts["our_best_loss"]})
     options = [" ".join(f"--{name} {value}" for name, value in RECIPE[kind].items()) for kind in body["held_out"]]
     return [
         f"Held out: {scored}, {settings['length']} tokens each; masked ones under one mask for all (15 %, 80/10/10). "
-        "Minutes are those of training steps; scoring, imports and tokenizing are not in them. Peers: batches of "
-        f"{settings['batch_size']}, {LOOP['optimizer']}, {LOOP['schedule']}.",
+        "Minutes are those of training steps; scoring, imports, tokenizing and compiling are not in them. Peers: "
+        f"batches of {settings['batch_size']}, {LOOP['optimizer']}, {LOOP['schedule']}; rates were chosen on the "
+        "held-out rows, which favours them.",
         "",
-        *table(f"peer | precision | learning rate | {shared} | first step", of_peers),
-        *table(f"ours | budget | {shared} | compiling | around training", of_ours),
-        '"Around training" is all else that the command took: imports, the corpus, saving.',
-        "",
-        *table(head, compared),
-        "Every run of the peers; their rates were chosen on the held-out rows, which favours them:",
-        "",
-        *table("peer | budget | learning rate | steps | loss", tried),
+        *table(compared),
+        *table(runs),
         f"Options of our recipe: {'; '.join(options)}.",
         "",
         f"![loss against minutes]({body['picture']})",
@@ -406,9 +367,7 @@ def parse() -> argparse.Namespace:
         ("vocab_size", 8192, "tokens in the vocabulary"),
         ("points", 10, "times that peers are scored on the way"),
         ("point_rows", 256, "held-out rows of these scores"),
-        ("threads", int, "stay on so many cores, the least busy ones (all)"),
-        ("again", [str], "contenders to run though their parts are there"),
-        ("report_only", False, "run nothing"),
+        *LONG,
         ("work_dir", str(REPOSITORY / "runs" / "time_to_loss"), "folder of tokenizers"),
     )
     add = parser.add_argument
@@ -426,12 +385,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Parse, train what is not there yet, report."""
     options = parse()
-    use_cores(options.threads)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    Path(options.work_dir).mkdir(parents=True, exist_ok=True)
-    threads = torch.get_num_threads()
-    report = Report(__file__, options, "torch", "transformers", device=find_device().type, threads=threads)
+    report = begin(__file__, options)
     bench = Bench(options)
     for name in [] if options.report_only else options.contenders:
         bench.run(name)

@@ -3,27 +3,11 @@
     python benchmarks/tokenizer_speed.py --data ../shared/data/novels                              # ten minutes
     python benchmarks/tokenizer_speed.py --data my_texts/ --vocab_size 8000 --rounds 1 --max_files 5
 
-Training, from text files to a vocabulary of --vocab_size; all but the last with the same pattern, no normalizer, the
-same special tokens and minimum frequency:
-
-- `lacuna`: corpus.open_text and tokenization.train_bpe: reads the files, cuts them into pieces, learns;
-- `lacuna_recipe`: the same with tokenization.sample_documents between, as recipes/train_tokenizer.py does it: finds
-  copies, bounds memory and holds text out for the report;
-- `tokenizers_files`: Tokenizer.train(files), its own reader, which takes a line for a text;
-- `tokenizers_iterator`: Tokenizer.train_from_iterator over the texts of the files;
-- `sentencepiece`: SentencePieceTrainer, model_type bpe, byte_fallback, no normalization, all cores, over the lines of
-  the first --sentencepiece_bytes of the text; its MB/s are of that share. It cuts text at spaces alone, not with an
-  expression that tells letters from digits and punctuation, which is less work.
-
-Encoding, from text files to all ids in an array or on disk, with a tokenizer that was trained before the clock starts:
-
-- `lacuna`: corpus.prepare_store with one worker a core, which is how a person encodes a corpus here; it also splits
-  sentences, finds copies, writes the ids to the disk and takes SHA-256 of what it wrote;
-- `tokenizers_loop`: Tokenizer.encode of one line after the other, TOKENIZERS_PARALLELISM=false;
-- `tokenizers_loop_files`: the same with a whole file as a text;
-- `tokenizers_batch`: Tokenizer.encode_batch_fast over 1,000 lines a call, all cores;
-- `sentencepiece`: SentencePieceProcessor.encode over lists of 1,000 lines, num_threads of all cores, with its own
-  vocabulary.
+Training goes from text files to a vocabulary of --vocab_size, with one pattern, no normalizer, the same special tokens
+and minimum frequency for all but `sentencepiece` (bpe, byte_fallback, no normalization), which learns from the first
+--sentencepiece_bytes and cuts text at spaces alone, which is less work. Encoding goes from text files to all ids in an
+array, with a tokenizer that was trained before the clock starts; `lacuna` writes a store, as a person encodes a corpus
+here: it also splits sentences, finds copies and takes SHA-256 of what it wrote. `KINDS` says what each contender does.
 
 Each contender runs in a process of its own, A B C A B C ..., imports not timed. Busy cores are the CPU time of the
 process and its children over the wall-clock time. Ratios are taken within rounds.
@@ -31,7 +15,6 @@ process and its children over the wall-clock time. Ratios are taken within round
 
 import io
 import os
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -41,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import sentencepiece
-from clock import apart, compare, take_turns, timed, times
+from clock import apart, summarize, take_turns, timed
 from report import Report, find_texts, make_parser, table
 from tokenizers import Tokenizer, trainers
 
@@ -187,7 +170,7 @@ def contend(kind: str, name: str, work: Work) -> dict[str, Any]:
     found = timed(KINDS[kind][name], work)
     made = found.pop("result")
     count = made if kind == "encoding" else made.get_vocab_size() if hasattr(made, "get_vocab_size") else len(made)
-    return {**found, "bytes": size, "bytes_per_second": size / found["seconds"], "tokens": count}
+    return {**found, "bytes": size, "megabytes_per_second": size / 1e6 / found["seconds"], "tokens": count}
 
 
 def run_contender(kind: str, name: str, work: Work, work_dir: str | None) -> dict[str, Any]:
@@ -225,45 +208,6 @@ def measure(work: Work, *, rounds: int, work_dir: str | None) -> dict[str, dict[
     return found
 
 
-def summarize(contenders: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
-    """For each contender: medians, and by how much we are faster."""
-    summary = {}
-    for name, rounds in contenders.items():
-        names = ("seconds", "bytes_per_second", "busy_cores", "tokens")
-        facts = {fact: statistics.median(each[fact] for each in rounds) for fact in names}
-        facts["peak_memory"] = max(each["peak_memory"] for each in rounds)
-        if name != OURS:
-            facts |= compare(*([each["bytes_per_second"] for each in who] for who in (contenders[OURS], rounds)))
-        summary[name] = facts
-    return summary
-
-
-def to_markdown(body: dict[str, Any]) -> list[str]:
-    """The report for people."""
-    settings, cores = body["settings"], body["machine"]["cores"]
-    share = body["rounds"]["training"]["sentencepiece"][0]["bytes"]
-    lines = [
-        f"{settings['files']} text files, {settings['bytes'] / 1e6:.1f} MB, vocabulary {settings['vocab_size']:,}, "
-        f"pattern `{PATTERN}`, no normalizer; {settings['rounds']} rounds, in turn. sentencepiece learns from the "
-        f"first {share / 1e6:.1f} MB and encodes all. benchmarks/tokenizer_speed.py says what each contender does.",
-        "",
-    ]
-    for kind, contenders in body["summary"].items():
-        head = f"{kind} | seconds | MB/s (median) | Lacuna is faster by (min..max over rounds) | busy cores"
-        head += " | peak memory, MB | tokens"
-        rows = [
-            [f"`{name}`", f"{facts['seconds']:.1f}", f"{facts['bytes_per_second'] / 1e6:.2f}", times(facts)]
-            + [
-                f"{facts['busy_cores']:.2f} of {cores}",
-                f"{facts['peak_memory'] / 1e6:,.0f}",
-                f"{facts['tokens']:,.0f}",
-            ]
-            for name, facts in contenders.items()
-        ]
-        lines += table(head, rows)
-    return lines
-
-
 def main() -> None:
     """Parse, measure, report."""
     parser = make_parser(
@@ -284,8 +228,18 @@ def main() -> None:
     report.body["settings"] |= {"files": len(files), "bytes": size}
     work = {**vars(options), "files": files, "bytes": size}
     found = measure(work, rounds=options.rounds, work_dir=options.work_dir)
-    report.body |= {"summary": {kind: summarize(each) for kind, each in found.items()}, "rounds": found}
-    report.write("Training a tokenizer and encoding", to_markdown(report.body))
+    summary = {kind: summarize(each, ours=OURS, speed="megabytes_per_second") for kind, each in found.items()}
+    report.body |= {"summary": summary, "rounds": found}
+    share = found["training"]["sentencepiece"][0]["bytes"]
+    lines = [
+        f"{len(files)} text files, {size / 1e6:.1f} MB, vocabulary {options.vocab_size:,}, pattern `{PATTERN}`, no "
+        f"normalizer; medians of {options.rounds} rounds, in turn. sentencepiece learns from the first "
+        f"{share / 1e6:.1f} MB and encodes all. benchmarks/tokenizer_speed.py says what each contender does.",
+        "",
+    ]
+    for kind, contenders in summary.items():
+        lines += table({kind: f"`{name}`", **facts} for name, facts in contenders.items())
+    report.write("Training a tokenizer and encoding", lines)
 
 
 if __name__ == "__main__":

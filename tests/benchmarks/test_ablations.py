@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ablations import BASE, BASES, NOT_IN, VARIANTS, Options, differ
+from ablations import BASE, BASES, NOT_IN, VARIANTS, differ, split
 from processes import run
 
 from lacuna.modeling import LacunaConfig
@@ -17,12 +17,12 @@ from lacuna.training import TrainingArguments
 def test_every_variant_changes_something_that_exists(study: str) -> None:
     base, seen = BASES[study], {}
     for name in VARIANTS.keys() - NOT_IN[study]:
-        options = Options.of(study, name)
-        config = LacunaConfig.from_family(base.family, "tiny", **options.config)
-        plan = TrainingArguments(max_steps=10, **options.training)
-        goal = ObjectiveArguments(objective=study, **options.objective)
+        options = split(study, name)
+        config = LacunaConfig.from_family(base.family, "tiny", **options["config"])
+        plan = TrainingArguments(max_steps=10, **options["training"])
+        goal = ObjectiveArguments(objective=study, **options["objective"])
         goal.check_used()
-        built = json.dumps([config.to_dict(), vars(plan), vars(goal), options.across], default=str)
+        built = json.dumps([config.to_dict(), vars(plan), vars(goal), options["across"]], default=str)
         assert built not in seen, f"{name} is the same as {seen.get(built)}"
         seen[built] = name
 
@@ -40,12 +40,12 @@ def test_it_trains_times_and_reports(tmp_path: Path, two_texts: Path) -> None:
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("*-ablations.json")
     base, variant = json.loads(path.read_text())["rows"]
-    assert base["variant"] == BASE and base["equal_steps"]["difference"] == 0.0
+    assert base["variant"] == BASE and base["equal_steps"]["differences"] == [0.0]
     assert (
         variant["timed"]["result"]["ratio"] > 0 and variant["steps_in_time"] >= 1 and variant["equal_time"]["loss"] > 0
     )
     assert variant["equal_steps"]["loss"] == pytest.approx(
-        base["equal_steps"]["loss"] + variant["equal_steps"]["difference"]
+        base["equal_steps"]["loss"] + variant["equal_steps"]["differences"][0]
     )
     made = {file.name: file.read_text() for file in (tmp_path / "parts").iterdir()}
     again = run("benchmarks/ablations.py", *words)
@@ -61,5 +61,5 @@ def part(seed: int, loss: float) -> dict[str, Any]:
 def test_differences_are_taken_seed_by_seed() -> None:
     other = differ([part(1, 4.1), part(2, 3.0)], [part(0, 4.0), part(1, 4.2)])
     assert other is not None
-    assert other["difference"] == pytest.approx(-0.1)  # of seed 1; the base has no seed 2
+    assert other["differences"] == pytest.approx([-0.1])  # of seed 1; the base has no seed 2
     assert other["loss"] == pytest.approx(3.55) and differ([], [part(0, 4.0)]) is None

@@ -92,9 +92,10 @@ def test_what_pretraining_adds_is_taken_seed_by_seed() -> None:
     ]
     settings = {"steps": None, "minutes": 8, "seeds": [0, 1], "limit_minutes": 15}
     text = "\n".join(finetune.to_markdown({"settings": settings, "pretraining": {"encoder": []}, "rows": rows}))
-    assert "| SST-2 | accuracy | 0.500 |  | 0.650 | 0.850 | +0.200 (+0.100..+0.300) |" in text
-    assert "| sst2 | Lacuna, pretrained | 0, 1 | 2.00 M | 0.002 | 1.5 | 10 | 0.50 M | 2.0 |" in text
-    assert "| sst2 | native, first weights |  |  |  |  |  |  | ended after 15 |" in text
+    assert "| SST-2 | no model | accuracy 0.5 |" in text
+    ours = "accuracy 0.85 | accuracy +0.2 (+0.1..+0.3) | 2.0 | 0, 1 | 2,000,000 | 0.002 | 1.5 | 10 | 500,000 |"
+    assert f"| SST-2 | Lacuna, pretrained | {ours}" in text
+    assert "| SST-2 | native, first weights |  |  | ended after 15 |" in text
 
 
 @pytest.mark.slow
