@@ -4,24 +4,27 @@ import json
 from pathlib import Path
 
 import pytest
-from parts import Budget, finite, read_parts, run_part
+from kept import Kept, finite
+from time_to_loss import Budget
 
 
 def test_a_part_is_made_once_for_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parts.LOOKED_SECONDS", 0.01)
+    monkeypatch.setattr("kept.LOOKED_SECONDS", 0.01)
     made: list[int] = []
 
     def work() -> dict[str, int]:
         made.append(1)
         return {"loss": len(made)}
 
-    first = run_part(folder=tmp_path, name="a", settings={"x": 1, "y": 2}, work=work)
-    assert run_part(folder=tmp_path, name="a", settings={"y": 2, "x": 1}, work=work) == first
+    kept = Kept(tmp_path)
+    first = kept.get("a", {"x": 1, "y": 2}, work)
+    assert kept.get("a", {"y": 2, "x": 1}, work) == first
     assert len(made) == 1
-    assert run_part(folder=tmp_path, name="a", settings={"x": 2, "y": 2}, work=work)["result"] == {"loss": 2}
-    assert run_part(folder=tmp_path, name="a", settings={"x": 1, "y": 2}, work=work, again=True)["result"]["loss"] == 3
-    parts = list(read_parts(tmp_path))
+    assert kept.get("a", {"x": 2, "y": 2}, work)["result"] == {"loss": 2}
+    assert Kept(tmp_path, again=["b"]).get("a", {"x": 1, "y": 2}, work, of="b")["result"]["loss"] == 3
+    parts = kept.find({"y": 2})
     assert sorted(part["result"]["loss"] for part in parts) == [2, 3]
+    assert [part["result"]["loss"] for part in kept.find({"x": 1})] == [3]
     assert all(part["commit"] and isinstance(part["quiet"], bool) for part in parts)
     assert json.loads(next(tmp_path.glob("a-*.json")).read_text()) in parts
 
