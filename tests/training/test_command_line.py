@@ -154,9 +154,9 @@ def test_help_shows_what_people_need_and_help_all_the_rest(kinds, capsys, monkey
 
 
 def test_help_has_one_spelling_the_kind_of_value_and_the_default(capsys, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("COLUMNS", "900")
     text = shown((*ROOMS[:3], FineTuningArguments), "--help_all", capsys)
-    assert not re.search(r"--\w+-|--no_\w+ +\w|\{|\[", "\n".join(re.findall("^  --.{22}", text, flags=re.MULTILINE)))
+    assert not re.search(r"--\w+-|--no_\w+ +\w|\{| \[", "\n".join(re.findall("^  --.{22}", text, flags=re.MULTILINE)))
     for line in (
         r"--output_dir DIR +Folder .* Default: runs/finetuned\.",
         r"--data PATH\.\.\. +Text to read: .*",
