@@ -54,15 +54,13 @@ class Tracker(str):
 
 if TYPE_CHECKING:  # after construction it is there
     DerivedRate = float
-    OptimizerName = str
     ScheduleName = str
     AverageName = str
 else:
     DerivedRate = float | None
-    OptimizerName, ScheduleName = Literal[tuple(OPTIMIZERS)], Literal[tuple(SCHEDULES)]
+    ScheduleName = Literal[tuple(SCHEDULES)]
     AverageName = Literal[("none", *AVERAGES)]
 
-_OPTIMIZERS = ", ".join(f"{name} ({each.note})" if each.note else name for name, each in OPTIMIZERS.items())
 _USUAL_RATE = OPTIMIZERS["adamw"].learning_rate
 _RATES = "".join(
     f"{each.learning_rate:g} ({name}), " for name, each in OPTIMIZERS.items() if each.learning_rate != _USUAL_RATE
@@ -131,7 +129,7 @@ class TrainingArguments(Arguments):
         metavar="N",
     )
     eval_batch_size: int = _saving(64, "Examples per evaluation batch of one process.", advanced=True)
-    optimizer: OptimizerName = _optimizer("muon", f"{_OPTIMIZERS}.")
+    optimizer: str = _optimizer("muon", "What updates the weights.", choices=OPTIMIZERS)
     learning_rate: DerivedRate = _optimizer(
         None, f"Peak learning rate. Default: {_RATES}else {_USUAL_RATE:g}.", metavar="X"
     )
@@ -283,7 +281,7 @@ class FineTuningArguments(TrainingArguments):
     max_epochs: float | None = _essential(None, "Stop after this many epochs. Default: 3 if no other limit is set.")
     output_dir: str = _essential("runs/finetuned", "Folder for model, predictions, metrics and curves.")
     batch_size: Numbers = _optimizer(Numbers(32), "Examples per optimizer step, over all processes.")
-    optimizer: OptimizerName = _optimizer("adamw", f"{_OPTIMIZERS}.")
+    optimizer: str = _optimizer("adamw", "What updates the weights.", choices=OPTIMIZERS)
     learning_rate: DerivedRate = _essential(
         None,
         "Peak learning rate. Default: automatic, scaled to the RMS of the weights; at most 0.003 with --lora_rank.",

@@ -238,7 +238,7 @@ class Optimizer:
     """How an optimizer is made, and in what else it differs from the others."""
 
     make: Callable[[nn.Module, "TrainingArguments"], list[torch.optim.Optimizer]]
-    note: str = ""
+    summary: str = "no summary"
     """What the help says of it."""
     learning_rate: float = 1e-3
     """Peak rate of a new tiny model (docs/speed.md)."""
@@ -253,9 +253,9 @@ class Optimizer:
 
 
 OPTIMIZERS = {
-    "adamw": Optimizer(adamw),
-    "muon": Optimizer(muon, "matrices; AdamW for the rest", learning_rate=6e-3),
-    "stable_adamw": Optimizer(stable_adamw, "an extra", works_on_shards=False),
-    "lion": Optimizer(lion, "an extra", learning_rate=3e-4, fine_tuning_scale=0.3),
-    "ademamix": Optimizer(ademamix, "an extra"),
+    "adamw": Optimizer(adamw, "AdamW"),
+    "muon": Optimizer(muon, "Muon for matrices, AdamW for the rest", learning_rate=6e-3),
+    "stable_adamw": Optimizer(stable_adamw, "needs lacuna[optimizers]", works_on_shards=False),
+    "lion": Optimizer(lion, "needs lacuna[optimizers]", learning_rate=3e-4, fine_tuning_scale=0.3),
+    "ademamix": Optimizer(ademamix, "needs lacuna[optimizers]"),
 }
