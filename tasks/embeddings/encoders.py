@@ -19,8 +19,8 @@ from transformers import PrinterCallback, TrainerCallback
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.loading import first_line, missing_folder
 from lacuna.common.private import shown_command, without_places
-from lacuna.tasks.base.metrics import optional_module
 from lacuna.tasks.base.arguments import used
+from lacuna.tasks.base.metrics import optional_module
 from lacuna.tasks.embeddings.reader import EmbeddingArguments
 from lacuna.tasks.embeddings.task import LOSSES, SCORED, Embeddings
 from lacuna.tasks.report.tables import markdown_table
