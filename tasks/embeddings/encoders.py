@@ -148,7 +148,7 @@ def _training_arguments(
     every = int(eval_steps) if eval_steps >= 1 else max(1, round(eval_steps * steps))
     on_cpu = not torch.accelerator.is_available()
     return {
-        **options,
+        **{"warmup_steps": 0.06, "seed": 0, **options},
         "per_device_train_batch_size": batch_size // num_processes,
         "max_steps": steps,
         "lr_scheduler_type": "linear",
