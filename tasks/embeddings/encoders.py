@@ -263,9 +263,8 @@ def save_encoder(
     """
     folder = Path(data.output_dir)
     hidden = folder / f".model.{os.getpid()}"
-    rows = [
-        [name, *(results.get(f"{part}_{name}") for part in ("eval", "start", "baseline"))] for name in task.scores()
-    ]
+    parts = ("eval", "start", "baseline")
+    rows = [[name, *(f"{results[f'{part}_{name}']:.4f}" for part in parts)] for name in task.scores()]
     libraries = (f"{name} {version(name)}" for name in ("torch", "transformers", "sentence-transformers"))
     card = _CARD.format(
         title=folder.name,
