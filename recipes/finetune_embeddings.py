@@ -29,8 +29,8 @@ from lacuna.tasks.report.report import write_results
 from lacuna.training import FineTuningArguments, ModelArguments, claim_output_dir, is_main_process, processes, refusal
 from lacuna.training.environment import bf16_is_fast, use_all_cores
 from lacuna.training.fine_tuning import expected_time, learning, outcome
-from lacuna.training.run_log import RunLog
-from lacuna.training.schedules import with_rate
+from lacuna.training.optimizers.schedules import with_rate
+from lacuna.training.reports.log import RunLog
 
 
 def main() -> None:
