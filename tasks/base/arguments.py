@@ -12,7 +12,6 @@ data_option = partial(option, group="data")
 model_option = partial(option, group="model")
 optimizer_option = partial(option, group="optimizer")
 rest_option = partial(option, group="evaluation and hardware")
-
 ROWS = ".jsonl, .csv, .tsv, .parquet, a folder saved by `datasets` or a Hub dataset (OWNER/NAME:CONFIG:SPLIT)"
 
 

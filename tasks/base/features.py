@@ -4,19 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import regex
 import torch
 from torch import Tensor
 
 # Batches come in lengths of 16, 32, 48, ...: each new length costs a processor a compilation of its kernels. On a Xeon
 # with AMX, bf16, six batches of 32 x 40..256 tokens: 4,350 tokens a second at first sight of a length, 5,800 later.
 LENGTH_STEP = 16
-
 IGNORED = -100
-
 """The label of a token that does not count."""
-
 _TOKENIZE_AT_ONCE = 1000
-
 MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 
 
@@ -100,3 +97,15 @@ def records(**columns: Tensor | Sequence[Any]) -> list[dict[str, Any]]:
     """One dictionary for each place of columns of the same length."""
     lists = [column.tolist() if isinstance(column, Tensor) else column for column in columns.values()]
     return [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
+
+
+# To \w of `re` a vowel sign of Hindi or a point of Hebrew is no part of a word, and neither is the diaeresis of a "u"
+# that stands in the text as two characters: it takes such words apart.
+_LETTERS = r"\p{L}\p{N}_"  # what is \w to `re`
+_MARKS = r"\p{M}\u200c\u200d"  # on and between letters: vowel signs, viramas, accents, the two joiners
+_BLANKS = r"\s\x1c-\x1f"  # what is \s to `re`, and what `str.split` parts a text at
+_WORD = rf"[{_LETTERS}][{_LETTERS}{_MARKS}]*+"
+WORDS = regex.compile(_WORD)
+"""Words alone; "_" is a letter, as for `re`."""
+TOKENS = regex.compile(rf"{_WORD}://[^{_BLANKS}]+|[@#]?{_WORD}(?:[-'’]{_WORD})*|[^{_LETTERS}{_BLANKS}][{_MARKS}]*")
+"""Words and signs of a text, as collections of tagged sentences part them; addresses, @names and #topics whole."""

@@ -10,7 +10,6 @@ from lacuna.common import loading
 from lacuna.common.errors import InputError
 
 _READ_THE_LAST_PLACE = {"xlnet"}
-
 """Models whose classifiers read the last place of a row, be it padding or not."""
 
 

@@ -12,12 +12,10 @@ from lacuna.common.work import Work
 from lacuna.tasks.base.columns import Layout
 from lacuna.tasks.base.features import by_length
 from lacuna.tasks.base.models import resolve_max_length
-from lacuna.tasks.base.rows import Row, as_rows, doubtful_names, some_of
-from lacuna.tasks.base.splits import scarce_labels
+from lacuna.tasks.base.rows import Row, as_rows, doubtful_names, scarce_labels, some_of
 from lacuna.tasks.report.tables import Matrix, Points, Table
 
 Inputs = dict[str, Any]
-
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
 
 

@@ -103,9 +103,7 @@ CLASSIFICATION = Layout(
 )
 
 SINGLE, MULTI, NUMBER = "single_label_classification", "multi_label_classification", "regression"
-
 SEPARATORS = ("|", ";", ",")  # that people join labels with
-
 _OPTION = "--label_column"
 
 _NO_VALUE = {
@@ -113,7 +111,6 @@ _NO_VALUE = {
 }
 
 _NEARLY = 0.8  # share of numbers from which on a column holds nothing else but for mistakes
-
 _JOINED = 0.5  # share of texts with a separator in them from which on they look like several labels
 
 

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, tokenize
-from lacuna.tasks.base.rows import Row, some_of
-from lacuna.tasks.base.splits import stratified_split
+from lacuna.tasks.base.rows import Row, some_of, stratified_split
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.classification.heads import Head, Number, SeveralLabels, SingleLabel
 from lacuna.tasks.classification.reader import (
@@ -23,7 +22,6 @@ from lacuna.tasks.classification.reader import (
 from lacuna.tasks.report.tables import Matrix, Points, Table
 
 HEADS: dict[str, Callable[..., Head]] = {SINGLE: SingleLabel, MULTI: SeveralLabels, NUMBER: Number}
-
 _SPOKEN = {SINGLE: "one label a row", MULTI: "several labels a row", NUMBER: "a number a row"}
 
 

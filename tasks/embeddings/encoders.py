@@ -27,8 +27,6 @@ from lacuna.tasks.report.tables import markdown_table
 
 _MODULE = "sentence_transformers.sentence_transformer"
 
-_QUIET: dict[str, Any] = {"save_strategy": "no", "report_to": [], "logging_steps": 10, "disable_tqdm": True}
-
 
 def load_encoder(*, model: str, max_length: int | None = None, trust_remote_code: bool = False, seed: int = 0) -> Any:
     """A `SentenceTransformer` of a checkpoint, in float32.
@@ -95,29 +93,13 @@ class KeepBest(TrainerCallback):
             self.task.evaluate_encoder(model)
 
 
-def make_trainer(
-    task: Embeddings,
-    encoder: Any,
-    *,
-    output_dir: str,
-    batch_size: int,
-    max_steps: int | None = None,
-    max_epochs: float = 3.0,
-    eval_steps: float = 0.2,
-    learning_rate: float = 3e-4,
-    warmup_steps: float = 0.06,
-    seed: int = 0,
-    bf16: bool = False,
-    num_processes: int = 1,
-) -> Any:
+def make_trainer(task: Embeddings, encoder: Any, *, output_dir: str, **options: Any) -> Any:
     """The trainer of sentence-transformers, with a loss for the rows; `task` evaluates on the way and at the end.
 
     Args:
         encoder: a `SentenceTransformer`, trained in place.
         output_dir: where the trainer keeps what it wants to keep for itself.
-        batch_size: rows in one step, over all processes.
-        warmup_steps, eval_steps: steps, or below 1 shares of the run; `eval_steps` 0: only at the end.
-        num_processes: how many train together.
+        options: see `_training_arguments`.
 
     Raises:
         InputError: the batch cannot be divided, or sentence-transformers is not installed.
@@ -126,36 +108,14 @@ def make_trainer(
     losses, evaluation = (
         optional_module(f"{_MODULE}.{name}", extra="embeddings") for name in ("losses", "evaluation")
     )
-    if batch_size % num_processes:
-        raise InputError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")
-    steps = max_steps or math.ceil(max_epochs * math.ceil(len(task.train_rows) / batch_size))
-    on_cpu = not torch.accelerator.is_available()
-    arguments = library.SentenceTransformerTrainingArguments(
-        output_dir=output_dir,
-        per_device_train_batch_size=batch_size // num_processes,
-        max_steps=steps,
-        learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-        lr_scheduler_type="linear",
-        seed=seed,
-        bf16=bf16,
-        use_cpu=on_cpu,
-        ddp_backend="gloo" if on_cpu and num_processes > 1 else None,
-        # A text that comes twice in a batch would be a wrong text for itself.
-        batch_sampler="batch_sampler" if task.kind == SCORED else "no_duplicates",
-        eval_strategy="steps",
-        eval_steps=(int(eval_steps) if eval_steps >= 1 else max(1, round(eval_steps * steps)))
-        if eval_steps
-        else steps,
-        **_QUIET,
-    )
-
     judged = {"__call__": lambda self, *args, **parts: dict(task.evaluate_encoder(encoder))}
     # Their card, which takes a while and shows bars of its own, is not written.
     without_card = {"add_model_card_callback": lambda self, defaults: None}
     trainer = type("Trainer", (library.SentenceTransformerTrainer,), without_card)(
         model=encoder,
-        args=arguments,
+        args=library.SentenceTransformerTrainingArguments(
+            output_dir=output_dir, **_training_arguments(task, **options)
+        ),
         train_dataset=task.dataset(),
         evaluator=type("Evaluator", (evaluation.SentenceEvaluator,), judged)(),
         loss=getattr(losses, LOSSES[task.kind])(encoder),
@@ -164,12 +124,53 @@ def make_trainer(
     return trainer
 
 
+def _training_arguments(
+    task: Embeddings,
+    *,
+    batch_size: int,
+    max_steps: int | None = None,
+    max_epochs: float = 3.0,
+    eval_steps: float = 0.2,
+    num_processes: int = 1,
+    **options: Any,
+) -> dict[str, Any]:
+    """What sentence-transformers calls our options.
+
+    Args:
+        batch_size: rows in one step, over all processes.
+        eval_steps: steps between evaluations, below 1 a share of the run; 0: only at the end.
+        num_processes: how many train together.
+        options: of the same name there: `learning_rate`, `warmup_steps`, `seed`, `bf16`.
+    """
+    if batch_size % num_processes:
+        raise InputError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")
+    steps = max_steps or math.ceil(max_epochs * math.ceil(len(task.train_rows) / batch_size))
+    every = int(eval_steps) if eval_steps >= 1 else max(1, round(eval_steps * steps))
+    on_cpu = not torch.accelerator.is_available()
+    return {
+        **options,
+        "per_device_train_batch_size": batch_size // num_processes,
+        "max_steps": steps,
+        "lr_scheduler_type": "linear",
+        "use_cpu": on_cpu,
+        "ddp_backend": "gloo" if on_cpu and num_processes > 1 else None,
+        # A text that comes twice in a batch would be a wrong text for itself.
+        "batch_sampler": "batch_sampler" if task.kind == SCORED else "no_duplicates",
+        "eval_strategy": "steps",
+        "eval_steps": every if eval_steps else steps,
+        "save_strategy": "no",
+        "report_to": [],
+        "logging_steps": 10,
+        "disable_tqdm": True,
+    }
+
+
 def train_encoder(task: Embeddings, encoder: Any, *, log: Any, **options: Any) -> dict[str, float]:
     """Train an encoder, in place, and keep its best weights.
 
     Args:
         log: a `RunLog`.
-        options: see `make_trainer`.
+        options: see `_training_arguments`.
 
     Returns:
         What results.json says: scores before (`start_`) and after (`eval_`), of a method without a model

@@ -91,13 +91,9 @@ EMBEDDINGS = Layout(
 )
 
 SCORED, PAIRS, TRIPLES, NLI = "scored", "pairs", "triples", "nli"
-
 KINDS = (SCORED, PAIRS, TRIPLES, NLI)
-
 _RELATIONS = ("entailment", "neutral", "contradiction")
-
 _NUMBERS = ("0", "1", "2")
-
 _UNKNOWN = {"-1", "-", ""}
 
 

@@ -16,11 +16,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.features import records, tokenize
+from lacuna.tasks.base.features import WORDS, records, tokenize
 from lacuna.tasks.base.metrics import measure
-from lacuna.tasks.base.splits import split_groups
+from lacuna.tasks.base.rows import split_groups
 from lacuna.tasks.base.task import Inputs, Task
-from lacuna.tasks.base.words import WORDS
 from lacuna.tasks.embeddings.reader import (
     EMBEDDINGS,
     KINDS,
@@ -35,11 +34,8 @@ from lacuna.tasks.embeddings.reader import (
 from lacuna.tasks.report.tables import Matrix, Points, Table
 
 CUTOFFS = (1, 5, 10)
-
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}
-
 _QUERIES_AT_ONCE = 256
-
 _TEXTS_AT_ONCE = 256
 
 _SPOKEN = {
@@ -49,7 +45,6 @@ _SPOKEN = {
 }
 
 Vectors = Callable[[Sequence[str]], Any]
-
 """Texts to vectors of length 1, [texts, size]: a tensor, or a sparse matrix of scipy."""
 
 

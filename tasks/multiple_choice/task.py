@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, tokenize
-from lacuna.tasks.base.splits import split_groups
+from lacuna.tasks.base.rows import split_groups
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.multiple_choice.reader import (
     MULTIPLE_CHOICE,

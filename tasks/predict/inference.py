@@ -15,8 +15,7 @@ from lacuna.tasks.base.rows import ENDINGS
 from lacuna.tasks.classification.predictor import ClassificationPredictor
 from lacuna.tasks.embeddings.predictor import EmbeddingPredictor
 from lacuna.tasks.multiple_choice.predictor import ChoicePredictor
-from lacuna.tasks.predict.predictor import PredictionArguments, Predictor
-from lacuna.tasks.predict.texts import FillMaskPredictor, GenerationPredictor
+from lacuna.tasks.predict.predictor import FillMaskPredictor, GenerationPredictor, PredictionArguments, Predictor
 from lacuna.tasks.question_answering.predictor import QuestionPredictor
 from lacuna.tasks.sequence_to_sequence.predictor import WritingPredictor
 from lacuna.tasks.token_classification.predictor import TagPredictor

@@ -42,7 +42,6 @@ class QuestionAnsweringArguments(TaskArguments):
 
 
 _TOKENIZE_AT_ONCE = 500
-
 _SHORTEST_QUESTION = 8
 
 
@@ -73,11 +72,8 @@ class Question:
 
 
 _FORMAT = "questions are read from columns of these names; rename yours, or convert the file"
-
 _INSIDE = {"data": "article", "paragraphs": "paragraph", "qas": "question"}
-
 """What the lists of SQuAD's JSON hold."""
-
 _ROW_OF_JSON = re.compile(r"(.+\.json(?:\.gz|\.zst)?):(\d+)", flags=re.DOTALL | re.IGNORECASE)
 
 

@@ -17,16 +17,16 @@ from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records
-from lacuna.tasks.base.metrics import measure
-from lacuna.tasks.base.splits import FEW, split_groups
-from lacuna.tasks.base.squad import (
+from lacuna.tasks.base.metrics import (
     answers_with_words,
     best_over_answers,
     exact_match,
+    measure,
     squad_v2_f1,
     token_f1,
     tuned_threshold,
 )
+from lacuna.tasks.base.rows import FEW, split_groups
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.question_answering.reader import (
     Question,
@@ -36,13 +36,10 @@ from lacuna.tasks.question_answering.reader import (
     misaligned,
     read_questions,
 )
-from lacuna.tasks.question_answering.spans import best_spans, log_sum, trimmed
 from lacuna.tasks.report.tables import Matrix, Points, Table
 
 _LONGEST_BASELINE = 10  # words
-
 _BASELINE_QUESTIONS = 2000
-
 _MOST_KINDS = 10  # of questions, by their first word
 
 
@@ -365,3 +362,51 @@ def _mean_f1(questions: Sequence[Question], predictions: Iterable[str]) -> float
         best_over_answers(token_f1, text, item.answers) for item, text in zip(questions, predictions, strict=True)
     ]
     return math.fsum(scores) / len(scores)
+
+
+def best_spans(
+    *, start: Tensor, end: Tensor, allowed: Tensor, null: Tensor, max_answer_length: int, num_best: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The best spans of every window, exactly: all spans up to the longest are scored, not only pairs of good ends.
+
+    The score of a span is the sum of the logits of its ends, minus that sum at the first token of the window: by how
+    much, in nats, the model believes more in this span than in "not in this window". With "no answer" at a score of 0,
+    a softmax over all spans of all windows of a question says how probable an answer is.
+
+    Args:
+        start: start logits [batch, length].
+        end: end logits [batch, length].
+        allowed: bool [batch, length], tokens at which a span may start and end.
+        null: int64 [batch], the position that stands for "not in this window".
+        max_answer_length: most tokens of a span.
+        num_best: how many spans to return.
+
+    Returns:
+        Scores, first tokens and last tokens, each [batch, at most num_best], best first; a score is -inf where a
+        window has fewer spans. And the rest [batch]: the logarithm of the sum of the exponentials of the scores of all
+        spans that are not returned; -inf where there are none.
+    """
+    length = start.shape[1]
+    width = min(max_answer_length, length)
+    nothing = start.gather(1, null[:, None]) + end.gather(1, null[:, None])
+    start, end = start.masked_fill(~allowed, -math.inf), end.masked_fill(~allowed, -math.inf)
+    ends = F.pad(end, (0, width - 1), value=-math.inf).unfold(1, width, 1)  # [batch, length, width]
+    scores = (start[:, :, None] + ends).flatten(1)
+    best, places = scores.topk(min(num_best, scores.shape[1]), dim=1)
+    rest = torch.logsumexp(scores.scatter(1, places, -math.inf), dim=1) - nothing[:, 0]
+    first = places // width
+    return best - nothing, first, first + places % width, rest
+
+
+def log_sum(values: Iterable[float]) -> float:
+    """The logarithm of the sum of exponentials; `values` are finite or -inf, and one of them is finite."""
+    terms = list(values)
+    highest = max(terms)
+    return highest + math.log(math.fsum(math.exp(term - highest) for term in terms))
+
+
+def trimmed(context: str, start: int, end: int) -> tuple[int, int]:
+    """The characters [start, end) without blanks at either end."""
+    text = context[start:end]
+    start += len(text) - len(text.lstrip())
+    return start, start + len(text.strip())

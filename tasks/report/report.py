@@ -11,17 +11,12 @@ from typing import Any
 from lacuna.common.errors import StorageError
 from lacuna.tasks.base.rows import write_rows
 from lacuna.tasks.base.task import Task
-from lacuna.tasks.report.pictures import draw
-from lacuna.tasks.report.tables import Matrix, Points, Table, markdown_table, number
+from lacuna.tasks.report.tables import Matrix, Points, Table, draw, markdown_table, number
 
 MOST_MISTAKES = 20
-
 _LONGEST_TEXT = 300
-
 _BESIDE = {"start": "before training", "baseline": "without a model"}
-
 """What scores are compared with, by the first part of its name in results.json."""
-
 _PICTURES: dict[type, str] = {Matrix: "confusion.png", Table: "per-type.png", Points: "scatter.png"}
 
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lacuna.tasks.base.rows import Row
-from lacuna.tasks.predict.predictor import Predictor
-from lacuna.tasks.predict.texts import NEW_TOKENS
+from lacuna.tasks.predict.predictor import NEW_TOKENS, Predictor
 from lacuna.tasks.sequence_to_sequence.reader import unfold
 from lacuna.tasks.sequence_to_sequence.writing import Writer, resolve_lengths, writes_with
 

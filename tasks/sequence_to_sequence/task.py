@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lacuna.tasks.base.features import IGNORED, records
 from lacuna.tasks.base.metrics import generation_metrics
-from lacuna.tasks.base.splits import split_groups
+from lacuna.tasks.base.rows import split_groups
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.report.tables import Matrix, Points, Table, groups
 from lacuna.tasks.sequence_to_sequence.reader import (

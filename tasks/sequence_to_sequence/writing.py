@@ -18,7 +18,6 @@ from lacuna.common.loading import longest_input
 from lacuna.tasks.base.features import IGNORED, LENGTH_STEP, model_inputs, pad_inputs, pad_like, tokenize
 
 _TOKENIZE_AT_ONCE = 1000
-
 _SHORTEST = 4  # tokens of a text that special ones leave room for
 
 

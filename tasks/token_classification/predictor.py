@@ -6,9 +6,8 @@ from typing import Any
 import torch
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.features import model_inputs, pad_inputs, pad_like
+from lacuna.tasks.base.features import TOKENS, model_inputs, pad_inputs, pad_like
 from lacuna.tasks.base.rows import Row
-from lacuna.tasks.base.words import TOKENS
 from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tasks.token_classification.reader import TOKEN_CLASSIFICATION, cut_sentences
 from lacuna.tasks.token_classification.tags import OUTSIDE, PLAIN, entities, find_scheme, is_tag, write_tags

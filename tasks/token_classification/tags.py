@@ -15,15 +15,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 PLAIN = "plain"
-
 SCHEMES = ("IOB2", "IOB1", "BIOES")
-
 OUTSIDE = "O"
-
 _LETTERS = "BIESLUMW"
-
 _TYPED = re.compile(rf"([{_LETTERS}])-(.+)", flags=re.DOTALL)
-
 _READ_AS = {"L": "E", "U": "S", "W": "S", "M": "I"}
 
 

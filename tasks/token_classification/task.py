@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import IGNORED, model_inputs, pad_inputs, pad_like, records
 from lacuna.tasks.base.metrics import classification_metrics, measure
-from lacuna.tasks.base.rows import counted, note_alike, some_of
-from lacuna.tasks.base.splits import stratified_split
+from lacuna.tasks.base.rows import counted, note_alike, some_of, stratified_split
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.report.tables import Matrix, Points, Table
 from lacuna.tasks.token_classification.reader import (

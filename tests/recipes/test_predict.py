@@ -17,8 +17,8 @@ from transformers import AutoTokenizer, BertConfig
 
 from lacuna.common.errors import InputError
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
+from lacuna.tasks.base.features import TOKENS
 from lacuna.tasks.base.rows import write_rows as write_answers
-from lacuna.tasks.base.words import TOKENS
 from lacuna.tasks.multiple_choice.reader import MultipleChoiceArguments
 from lacuna.tasks.multiple_choice.task import MultipleChoice
 from lacuna.tasks.predict.inference import open_predictor

@@ -13,8 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.rows import as_rows
-from lacuna.tasks.base.splits import stratified_split
+from lacuna.tasks.base.rows import as_rows, stratified_split
 from lacuna.tasks.classification.reader import CLASSIFICATION, ClassificationArguments
 from lacuna.tasks.classification.task import Classification
 

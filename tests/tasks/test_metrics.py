@@ -12,8 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.metrics import Metric, classification_metrics, generation_metrics, measure
-from lacuna.tasks.base.squad import best_over_answers, exact_match, normalize_answer, squad_v2_f1, token_f1
+from lacuna.tasks.base.metrics import (
+    Metric,
+    best_over_answers,
+    classification_metrics,
+    exact_match,
+    generation_metrics,
+    measure,
+    normalize_answer,
+    squad_v2_f1,
+    token_f1,
+)
 
 
 def slow_classification(predictions: list[int], references: list[int]) -> dict[str, float]:

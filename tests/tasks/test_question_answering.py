@@ -14,8 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.rows import as_rows
-from lacuna.tasks.base.squad import (
+from lacuna.tasks.base.metrics import (
     best_over_answers,
     exact_match,
     normalize_answer,
@@ -24,6 +23,7 @@ from lacuna.tasks.base.squad import (
     token_f1,
     tuned_threshold,
 )
+from lacuna.tasks.base.rows import as_rows
 from lacuna.tasks.question_answering.reader import (
     Question,
     QuestionAnsweringArguments,
@@ -32,8 +32,7 @@ from lacuna.tasks.question_answering.reader import (
     misaligned,
     read_questions,
 )
-from lacuna.tasks.question_answering.spans import trimmed
-from lacuna.tasks.question_answering.task import QuestionAnswering
+from lacuna.tasks.question_answering.task import QuestionAnswering, trimmed
 
 
 def flat(context: str, answer: str, question: str = "what is it?", **fields: Any) -> dict[str, Any]:

@@ -12,9 +12,18 @@ from matplotlib.figure import Figure
 
 from lacuna.common.errors import StorageError
 from lacuna.tasks.base.task import Task
-from lacuna.tasks.report.pictures import MOST_LABELS, _draw_bars, draw
 from lacuna.tasks.report.report import headline, write_results
-from lacuna.tasks.report.tables import Matrix, Points, Table, groups, markdown_table, number
+from lacuna.tasks.report.tables import (
+    MOST_LABELS,
+    Matrix,
+    Points,
+    Table,
+    _draw_bars,
+    draw,
+    groups,
+    markdown_table,
+    number,
+)
 
 
 class Invented(Task):

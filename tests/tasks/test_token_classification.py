@@ -15,8 +15,8 @@ from transformers import BertConfig, BertForTokenClassification, PreTrainedToken
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.rows import as_rows
-from lacuna.tasks.report.pictures import _draw_bars
 from lacuna.tasks.report.report import write_results
+from lacuna.tasks.report.tables import _draw_bars
 from lacuna.tasks.token_classification.reader import (
     TOKEN_CLASSIFICATION,
     TokenClassificationArguments,
