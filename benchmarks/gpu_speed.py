@@ -32,7 +32,7 @@ from report import Report, make_parser, shown, table
 from torch import Tensor, nn
 
 from lacuna.objectives.hints import add_hints
-from lacuna.training.flops import Attention, attentions, flops_per_token, peak_flops
+from lacuna.training.planning.flops import Attention, attentions, flops_per_token, peak_flops
 
 MASK_TOKEN, FIRST_TOKEN = 4, 5
 MASKED = 0.3  # of the tokens, as ModernBERT and Ettin were trained

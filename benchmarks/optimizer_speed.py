@@ -26,9 +26,9 @@ from torch import nn
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
 from lacuna.training import TrainingArguments
-from lacuna.training.averaging import make_average
 from lacuna.training.environment import bf16_is_fast, use_all_cores
-from lacuna.training.optimizers import OPTIMIZERS, BankedMuon
+from lacuna.training.optimizers.averages import make_average
+from lacuna.training.optimizers.optimizers import OPTIMIZERS, BankedMuon
 
 MODELS = {"modernbert": LacunaForMaskedLM, "qwen3": LacunaForCausalLM}
 LENGTH = 128  # tokens in a row

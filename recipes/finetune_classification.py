@@ -9,7 +9,7 @@
 The first runs on a laptop in about a minute: without --train_file the task is to tell which family of modules of the
 standard library a docstring is from. Labelled rows are read from .jsonl, .csv, .tsv and .parquet, from folders that
 `datasets` saved and from the Hub (nyu-mll/glue:sst2). Their columns, and whether a row has one label, several or a
-number, are guessed and said, and can be named. --model takes a folder made by recipes/pretrain.py or any model of the
+number, are inferred and printed, unless given. --model takes a folder made by recipes/pretrain.py or any model of the
 Hub. Beside the model, --output_dir receives results.json, predictions.jsonl (each held-out text, its label, the
 prediction and its probability), report.md with confusion.png, and task.json, which recipes/predict.py reads.
 """

@@ -6,7 +6,7 @@
 
 Rows are read from .jsonl, .csv, .tsv and .parquet, from folders that `datasets` saved and from the Hub: two texts with
 a score of how alike they are, two that belong together (question and answer), three of which the last does not, or
-premise, hypothesis and label. What they are is told by their columns and said. Trainer and losses are those of
+premise, hypothesis and label. What they are is inferred from the columns and printed. Trainer and losses are from
 sentence-transformers (the extra `embeddings`), and so is the folder: `SentenceTransformer(output_dir)` loads it. The
 weights of the best evaluation after training began are kept. Beside the model, --output_dir receives results.json
 (scores beside those before training and those of words without a model), predictions.jsonl, report.md, task.json,
@@ -29,8 +29,8 @@ from lacuna.tasks.report.report import write_results
 from lacuna.training import FineTuningArguments, ModelArguments, claim_output_dir, is_main_process, processes, refusal
 from lacuna.training.environment import bf16_is_fast, use_all_cores
 from lacuna.training.fine_tuning import expected_time, learning, outcome
-from lacuna.training.run_log import RunLog
-from lacuna.training.schedules import with_rate
+from lacuna.training.optimizers.schedules import with_rate
+from lacuna.training.reports.log import RunLog
 
 
 def main() -> None:

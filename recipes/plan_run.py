@@ -14,7 +14,7 @@ import torch
 
 from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
-from lacuna.training.planning import PlanArguments, plan_run
+from lacuna.training.planning.plan import PlanArguments, plan_run
 
 
 def main() -> None:

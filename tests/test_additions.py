@@ -27,7 +27,7 @@ from lacuna.tasks.predict.inference import PREDICTORS
 from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tokenization import adapt_tokenizer, save_tokenizer, train_bpe
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
-from lacuna.training.optimizers import OPTIMIZERS, Optimizer
+from lacuna.training.optimizers.optimizers import OPTIMIZERS, Optimizer
 
 SMALL = ("--max_steps", "2", "--batch_size", "4", "--eval_steps", "0", "--save_steps", "0", "--compile", "off")
 

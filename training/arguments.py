@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from lacuna.common.errors import InputError
 from lacuna.common.options import ESSENTIALS, Arguments, Numbers, check_range, option
 
-from .averaging import AVERAGES
-from .optimizers import OPTIMIZERS
-from .schedules import SCHEDULES
+from .optimizers.averages import AVERAGES
+from .optimizers.optimizers import OPTIMIZERS
+from .optimizers.schedules import SCHEDULES
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """What --report_to takes; each is an extra of the package by the same name."""

@@ -20,13 +20,13 @@ from lacuna.common.files import hold, write_text
 from lacuna.common.private import shown_command
 from lacuna.common.work import TrainingBatches, Work, to_device
 
-from .adapters import prepare
 from .arguments import FineTuningArguments, TrainingArguments
+from .checkpoints.progress import is_due
+from .checkpoints.resuming import claim_output_dir, refusal
 from .environment import is_main_process, processes, resolved_precision, use_all_cores
 from .loop import train
-from .progress import is_due
-from .resuming import claim_output_dir, refusal
-from .schedules import with_rate
+from .optimizers.adapters import prepare
+from .optimizers.schedules import with_rate
 from .stages import Stage, resolve
 from .step import step
 

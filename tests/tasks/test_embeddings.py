@@ -18,7 +18,7 @@ from lacuna.tasks.base.rows import as_rows
 from lacuna.tasks.embeddings.reader import EMBEDDINGS, Columns, EmbeddingArguments, kind_of
 from lacuna.tasks.embeddings.task import Embeddings
 from lacuna.tasks.report.report import write_results
-from lacuna.training.run_log import RunLog
+from lacuna.training.reports.log import RunLog
 
 sentence_transformers = pytest.importorskip(
     "sentence_transformers", reason="sentence-transformers is not installed: pip install -e '.[embeddings]'"
@@ -210,7 +210,7 @@ def test_what_cannot_be_told_apart_is_not_found(tokenizer):
 def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, metric, capsys, monkeypatch):
     from lacuna.tasks.embeddings.encoders import save_encoder, train_encoder
 
-    monkeypatch.setattr("lacuna.training.run_log.draw_curves", lambda **_: None)
+    monkeypatch.setattr("lacuna.training.reports.log.draw_curves", lambda **_: None)
     work = task(tokenizer, rows, eval_rows=rows)
     assert work.metric == metric
     folder = tmp_path / "vectors"
@@ -276,7 +276,7 @@ def test_the_best_weights_are_kept(encoder):
 def test_what_is_expected_is_counted_as_it_happens(tokenizer, encoder, tmp_path, rows, monkeypatch):
     from lacuna.tasks.embeddings.encoders import expected_of, train_encoder
 
-    monkeypatch.setattr("lacuna.training.run_log.draw_curves", lambda **_: None)
+    monkeypatch.setattr("lacuna.training.reports.log.draw_curves", lambda **_: None)
     work, options = task(tokenizer, rows, eval_rows=rows), {"batch_size": 5, "max_epochs": 2.0, "eval_steps": 0.3}
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     steps, evaluations = expected_of(work, encoder, **options)

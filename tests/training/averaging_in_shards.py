@@ -16,8 +16,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from lacuna.training.averaging import Best, make_average
-from lacuna.training.optimizers import BankedMuon
+from lacuna.training.optimizers.averages import Best, make_average
+from lacuna.training.optimizers.optimizers import BankedMuon
 
 
 def made() -> nn.Module:

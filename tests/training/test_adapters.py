@@ -39,10 +39,10 @@ from transformers import (
 from lacuna import modeling
 from lacuna.common.errors import CorruptCheckpointError, InputError
 from lacuna.training import train
-from lacuna.training.adapters import Adapter, add_lora, fingerprint_of_frozen, freeze_backbone, num_weights
-from lacuna.training.checkpoints import load_weights
-from lacuna.training.memory import FakeStep
-from lacuna.training.model_card import adapter_card
+from lacuna.training.checkpoints.saving import load_weights
+from lacuna.training.optimizers.adapters import Adapter, add_lora, fingerprint_of_frozen, freeze_backbone, num_weights
+from lacuna.training.planning.memory import FakeStep
+from lacuna.training.reports.card import adapter_card
 
 peft = pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[peft]'")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from lacuna.common.errors import StorageError
-from lacuna.training.curves import axis_number, draw_curves, series, smoothed, thinned
+from lacuna.training.reports.curves import axis_number, draw_curves, series, smoothed, thinned
 
 
 def line(step: int, **changes: Any) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def test_a_persons_own_settings_of_matplotlib_change_nothing(tmp_path) -> None:
     """usetex would start LaTeX for each label, and takes seconds where there is one."""
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfont.family: Nowhere\nbackend: TkAgg\n")
     code = (
-        "import json, sys; from pathlib import Path; from lacuna.training.curves import draw_curves\n"
+        "import json, sys; from pathlib import Path; from lacuna.training.reports.curves import draw_curves\n"
         "draw_curves(records=json.loads(sys.argv[1]), path=Path(sys.argv[2]))"
     )
     records = json.dumps([line(1), line(2)])

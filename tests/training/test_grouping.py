@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from toys import ToyWork, make_model
 
 from lacuna.training import TrainingArguments, train
-from lacuna.training.memory import StepPlan
 from lacuna.training.order import Grouping, MicroBatchSampler, row_of
+from lacuna.training.planning.memory import StepPlan
 from lacuna.training.stages import plan_stages
 
 

@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 from lacuna.common.private import shown_command, without_places
-from lacuna.training.model_card import auto_class, choices_of, model_card
+from lacuna.training.reports.card import auto_class, choices_of, model_card
 
 
 def card(new_model: Any, **info: Any) -> str:

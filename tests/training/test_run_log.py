@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from lacuna.training import run_log
-from lacuna.training.model_card import model_card
-from lacuna.training.run_log import RunLog, TimeLeft, memory_in_use, short
+from lacuna.training.reports import log as run_log
+from lacuna.training.reports.card import model_card
+from lacuna.training.reports.log import RunLog, TimeLeft, memory_in_use, short
 
 
 def open_log(folder: Path, first_step: int = 0, enabled: bool = True, **options: Any) -> RunLog:

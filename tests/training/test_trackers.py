@@ -11,8 +11,8 @@ from accelerate import PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
 from lacuna.training.arguments import TRACKERS
-from lacuna.training.run_log import RunLog
-from lacuna.training.trackers import Trackers, presentable
+from lacuna.training.reports.log import RunLog
+from lacuna.training.reports.trackers import Trackers, presentable
 
 
 class FakeTracker(GeneralTracker):

@@ -12,11 +12,11 @@ from lacuna.common.errors import InputError
 from lacuna.common.options import Arguments, check_range, option
 from lacuna.common.work import Work
 
-from .arguments import TrainingArguments
-from .environment import bf16_is_fast
+from ..arguments import TrainingArguments
+from ..environment import bf16_is_fast
+from ..stages import Stage, epochs_per_step, resolve
 from .flops import GPUS, find_gpu, peak_flops
 from .memory import Memory, StepPlan
-from .stages import Stage, epochs_per_step, resolve
 
 _PROCESS = 0.5e9
 """Bytes that Python with its libraries, or a CUDA context, takes before there is a model."""

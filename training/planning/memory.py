@@ -30,9 +30,9 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from lacuna.common.errors import InputError
 from lacuna.common.work import TrainingBatches, Work
 
-from .arguments import TrainingArguments
-from .optimizers import OPTIMIZERS
-from .step import step
+from ..arguments import TrainingArguments
+from ..optimizers.optimizers import OPTIMIZERS
+from ..step import step
 
 _KEPT = 1 / 3
 """Freed memory that glibc's allocator does not give back, as a share of what is made and freed in each step: 0.27 to

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import CorruptCheckpointError
 
-from .sharding import full_tensors, like
+from ..distributed.fsdp import full_tensors, like
 
 if TYPE_CHECKING:  # which imports the registry below
-    from .arguments import TrainingArguments
+    from ..arguments import TrainingArguments
 
 _UPDATES = "num_updates"
 """Where `Average.state` counts, beside the names of weights."""

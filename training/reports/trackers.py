@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from lacuna.common.private import without_places, without_secrets
 
-from .arguments import TRACKERS
+from ..arguments import TRACKERS
 
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 

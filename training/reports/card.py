@@ -11,8 +11,8 @@ from huggingface_hub import ModelCardData
 
 from lacuna.common.private import without_places
 
-from .adapters import Adapter, num_weights
-from .arguments import TrainingArguments
+from ..arguments import TrainingArguments
+from ..optimizers.adapters import Adapter, num_weights
 
 _CARD = """\
 ---

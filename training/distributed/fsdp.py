@@ -25,8 +25,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from lacuna.common.errors import InputError
 
+from ..optimizers.optimizers import OPTIMIZERS
 from . import zero
-from .optimizers import OPTIMIZERS
 
 _ASKED, _WHOLE_BETWEEN = "ACCELERATE_USE_FSDP", "FSDP_RESHARD_AFTER_FORWARD"
 _ELSEWHERE = {

@@ -12,12 +12,12 @@ from torch import nn
 from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
 from lacuna.common.files import hold
 
-from . import sharding
-from .adapters import Adapter
-from .arguments import TrainingArguments
-from .averaging import Average
-from .checkpoints import load_state, load_weights, newest_checkpoint, read_progress
+from ..arguments import TrainingArguments
+from ..distributed import fsdp
+from ..optimizers.adapters import Adapter
+from ..optimizers.averages import Average
 from .progress import Progress
+from .saving import load_state, load_weights, newest_checkpoint, read_progress
 
 IDENTITY = ("seed", "batch_size", "batch_size_at", "optimizer", "average")
 """Options without which the run is another one: resuming with another value is refused, unless --allow_change."""
@@ -180,12 +180,12 @@ def resume(
     renewed = {change["option"] for change in changed} & {"optimizer", "average"}
     try:
         if adapter is None:
-            sharding.load_model_state(model, load_weights(checkpoint))
+            fsdp.load_model_state(model, load_weights(checkpoint))
         else:
             learned = load_state(checkpoint, "learned")
-            sharding.load_model_state(model, learned, names=adapter.learned(model.state_dict()).keys())
+            fsdp.load_model_state(model, learned, names=adapter.learned(model.state_dict()).keys())
         state = {} if "optimizer" in renewed else load_state(checkpoint, "optimizer")
-        sharding.load_optimizer_state(model, optimizers, state)
+        fsdp.load_optimizer_state(model, optimizers, state)
     except (KeyError, ValueError) as error:
         raise CorruptCheckpointError(f"checkpoint {checkpoint} is not of this model: {error.args[0]}") from error
     if average is not None and "average" not in renewed:

@@ -20,7 +20,7 @@ from lacuna.common.errors import InputError
 from .parameters import SMALLEST_MATRIX, output_layer, rate_scales, split_parameters
 
 if TYPE_CHECKING:  # which imports the registry below
-    from .arguments import TrainingArguments
+    from ..arguments import TrainingArguments
 
 _BANK_NUMBERS = 2**26
 """Numbers that one bank of `BankedMuon` holds at most: 128 MiB in bfloat16, of which about four exist at a time."""

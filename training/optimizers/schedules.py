@@ -16,7 +16,7 @@ from .optimizers import OPTIMIZERS
 from .parameters import SMALLEST_MATRIX, split_parameters
 
 if TYPE_CHECKING:  # which imports the registry below
-    from .arguments import TrainingArguments
+    from ..arguments import TrainingArguments
 
 _STEP = 0.001
 """Share of a run taken for a step where no number of steps says what it is, so that no step is made at rate zero."""

@@ -18,9 +18,9 @@ from tqdm import tqdm
 from lacuna.common.errors import StorageError
 from lacuna.common.files import write_text
 
-from .arguments import TrainingArguments
+from ..arguments import TrainingArguments
+from ..environment import Processes
 from .curves import draw_curves
-from .environment import Processes
 from .trackers import Trackers
 
 _LIBRARIES = ["torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors"]

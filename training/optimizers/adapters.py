@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 
-from .arguments import TrainingArguments
-from .checkpoints import storage_errors
+from ..arguments import TrainingArguments
+from ..checkpoints.saving import storage_errors
 from .parameters import backbone_of, head_weights, is_pooler, output_layer
 
 _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
