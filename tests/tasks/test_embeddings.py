@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
@@ -65,6 +67,13 @@ def checkpoint(tokenizer, tmp_path_factory) -> Path:
     LacunaForMaskedLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def other_trainers() -> Iterator[None]:
+    """Their trainer sets what accelerate keeps for the whole process, also for the tests after these."""
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture

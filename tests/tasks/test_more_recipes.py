@@ -138,10 +138,10 @@ def test_embeddings_say_what_they_have_reached(checkpoint, tmp_path, run_recipe)
     assert dry.returncode == 0, dry.stderr
     weights, steps, evaluations, together, note = dry.stdout.splitlines()[-5:]
     assert re.fullmatch(r"[\d,]+ of [\d,]+ weights learn, at a rate of \S+ at its peak", weights)
-    assert steps.startswith("12 steps of 4 examples: about 0:0") and re.match(
+    assert steps.startswith("12 steps of 4 examples: about 00:0") and re.match(
         r"\d+ evaluations of \d+ ex", evaluations
     )
-    assert together.startswith("together about 0:0") and together.endswith("; nothing was trained or written")
+    assert together.startswith("together about 00:0") and together.endswith("; nothing was trained or written")
     assert note == f"note: without --dry_run this would be refused: {taken}"
 
 
