@@ -239,7 +239,7 @@ def operations(model: nn.Module, contender: Contender, shape: Shape, *, lengths:
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | Conv1D):
             weights += module.weight.numel() * (share if module is head or name.startswith("transform.") else 1.0)
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * shape.layers
     reaches = [config.sliding_window if kind == "sliding_attention" else shape.length for kind in kinds]
     pairs = sum(_pairs(shape.kind, reach, size) for reach in reaches for size in lengths)
