@@ -398,7 +398,8 @@ def list_contenders() -> None:
         compiled = {"blocks": ", blocks compiled", "whole": ", torch.compile"}.get(contender.compiles, "")
         built = getattr(contender.build, "func", contender.build).__doc__ or ""
         options = getattr(contender.build, "keywords", None) or ""
-        print(f"{name}: {' '.join(built.split())} {options} {'bf16 where fast' if contender.bf16 else 'float32'}{compiled}")
+        precision = "bf16 where fast" if contender.bf16 else "float32"
+        print(f"{name}: {' '.join(built.split())} {options} {precision}{compiled}")
 
 
 def main() -> None:
