@@ -60,10 +60,10 @@ def check_folder(model: str) -> None:
         raise InputError(f"--model {model} is not a model that can be read: the folder has no config.json")
     whole = folder.resolve().parent
     if (whole / "config.json").is_file():
-        say = f"the model that has them merged in is {folder.parent if folder.parent.name else whole}: name that"
+        say = f"the model with the adapter merged in is {folder.parent if folder.parent.name else whole}: name that"
     else:
-        say = "merge them into the model that they were trained on (merge_and_unload of peft), and name that"
-    raise InputError(f"--model {model} holds low-rank additions (adapter_config.json) and no model: {say}")
+        say = "merge it into its base model (merge_and_unload of peft), and name that"
+    raise InputError(f"--model {model} holds an adapter (adapter_config.json) and no model: {say}")
 
 
 def load_configuration(model: str, *, trust_remote_code: bool = False) -> Any:

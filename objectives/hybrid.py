@@ -169,7 +169,7 @@ class HybridLanguageModelling(PackedPrediction):
         )
         if not getattr(model.config, "hybrid", False):
             raise InputError(
-                "--objective hybrid cannot go on with --model: that decoder reads forwards only. Begin a new model "
+                "--objective hybrid cannot continue --model: that decoder is causal only. Begin a new model "
                 "without --model, or use --objective clm"
             )
         super().check_model(model)

@@ -58,7 +58,7 @@ class MaskedLanguageModelling(PackedPrediction):
     def check_model(self, model: nn.Module) -> None:
         """Refuse a hybrid decoder, which says a hidden token one position before it."""
         if getattr(model.config, "hybrid", False):
-            raise InputError("--objective mlm cannot go on with --model: that is a hybrid; use --objective hybrid")
+            raise InputError("--objective mlm cannot continue --model: it is a hybrid; use --objective hybrid")
         super().check_model(model)
 
     def with_hints(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:

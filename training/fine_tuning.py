@@ -155,7 +155,7 @@ def _over_seeds(work: Work, results: dict[str, float], seeds: list[int]) -> list
         "## Over seeds",
         "",
         f"Trained {len(seeds)} times, with seeds {seeds[0]} to {seeds[-1]}. The model here is that of seed "
-        f"{results['best_seed']}, {which}; what is said outside of this section is of it alone.",
+        f"{results['best_seed']}, {which}; everything outside this section describes that one.",
         "",
     ]
     if names:

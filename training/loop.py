@@ -291,7 +291,7 @@ def _stop_if_asked(run: Run) -> None:
     if not run.stopping:
         return
     name = signal.Signals(run.signals.received).name if run.signals.received else "a signal to another process"
-    what = "--resume goes on from there"
+    what = "resume with --resume"
     if run.progress.step and run.copied_step != run.progress.step:
         run.save()
     try:
@@ -299,7 +299,7 @@ def _stop_if_asked(run: Run) -> None:
     except StorageError as error:
         run.log.say(f"warning: {error}")
     if run.accelerator.is_main_process and run.progress.step and run.saved_step != run.progress.step:
-        what = "it could not be saved: --resume goes on from the checkpoint before"
+        what = "it could not be saved: --resume continues from the previous checkpoint"
     run.accelerator.wait_for_everyone()
     raise StoppedError(f"stopped by {name} after step {run.progress.step:,}; {what} ({run.plan.output_dir})")
 

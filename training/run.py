@@ -177,7 +177,7 @@ class Run:
         except StorageError as error:
             if self.saver.failures >= PATIENCE:
                 raise
-            self.log.say(f"warning: {error}; training goes on, older checkpoints are intact")
+            self.log.say(f"warning: {error}; training continues, older checkpoints are intact")
             return
         if written is not None:
             self.saved_step = written
@@ -226,7 +226,7 @@ def open_run(
         for stage in (skipped(stages, plan.max_steps) if plan.max_steps and not plan.max_minutes else [])
     ]
     if arguments.learning_rate is None:
-        notices.append(f"learning rate {plan.learning_rate:g}, in proportion to the weights (--learning_rate)")
+        notices.append(f"learning rate {plan.learning_rate:g}, automatic, scaled to the RMS of the weights (--learning_rate)")
     if plan.resume:
         progress, changed, resumed = resume(
             plan, model=bare, optimizers=optimizers, average=average, adapter=adapter, fresh=progress

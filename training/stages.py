@@ -163,7 +163,7 @@ def fit_micro_batches(
         InputError: weights or states are sharded; or on all processes, though one row fits on all but one.
     """
     if fsdp.is_sharded(model) or zero.asked_for():
-        raise InputError("--micro_batch_size auto knows nothing of sharded weights and states; give it a number")
+        raise InputError("--micro_batch_size auto is not supported with FSDP or DeepSpeed; give it a number")
     if len(known) == len(stages):
         return [replace(stage, micro_batch_size=size) for stage, size in zip(stages, known, strict=True)]
     sizes: list[int] = []

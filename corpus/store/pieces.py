@@ -42,7 +42,7 @@ from .encoding import SentenceEncoder, batched_sentences, token_dtype
 PLAN = "plan.json"
 TOKENIZER = "tokenizer.json"
 SUFFIX = ".piece"
-KEPT = ". Make room or choose another --output_dir. What is ready is kept: the same command goes on from there."
+KEPT = ". Make room or choose another --output_dir. What is ready is kept: the same command resumes from there."
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class TaskArguments(Arguments):
         check_range(self, "eval_fraction", above=0, below=1)
         check_max_length(self.max_length)
         if self.train_file is None and not self.is_built_in:
-            raise InputError("there is nothing to learn from: name a file with --train_file")
+            raise InputError("there is no training data: name a file with --train_file")
         if self.train_file is None and self.eval_file is not None:
             raise InputError(f"--eval_file {self.eval_file} needs a --train_file")
 

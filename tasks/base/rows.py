@@ -271,7 +271,7 @@ def scarce_labels(*, train: Mapping[str, int], held_out: Mapping[str, int], what
     few = sorted((name for name in learnt if held_out.get(name, 0) < FEW), key=lambda name: held_out.get(name, 0))
     if not few or not any(held_out.values()):
         return None
-    parts = [f"{name} {held_out.get(name, 0)} ({train[name]:,} to learn from)" for name in few]
+    parts = [f"{name} {held_out.get(name, 0)} ({train[name]:,} in training)" for name in few]
     return (
         f"fewer than {FEW} {what} are held out of {len(few)} of {len(learnt)} labels, whose own scores say little: "
         f"{some_of(parts)}"

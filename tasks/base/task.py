@@ -225,11 +225,11 @@ class Task(Work):
 
     def balanced(self) -> tuple[str, int]:
         """What `balance` counts, and of how many shares are taken."""
-        return "examples to learn from", self.num_examples
+        return "training examples", self.num_examples
 
     def describe(self, examples: int = 0) -> list[str]:
         """`notes`, how many rows there are, and the first training examples as the model will see them."""
-        lines = [*self.notes, f"{self.num_examples:,} examples to learn from, {self.num_eval_examples:,} held out"]
+        lines = [*self.notes, f"{self.num_examples:,} examples to train on, {self.num_eval_examples:,} held out"]
         if balance := self.balance():
             counted, total = self.balanced()
             parts = [f"{name} {count:,} ({count / max(total, 1):.1%})" for name, count in balance.items()]
@@ -267,7 +267,7 @@ class Task(Work):
                 parts.append(f"{what} from column{plural} " + ", ".join(f"'{name}'" for name in columns))
         options = [f"--{option}" for option in named]
         guessed = any(texts[name] and not given.get(name) for name in texts)
-        how = f" (guessed; {', '.join(options[:-1])} and {options[-1]} override it)" if guessed else ""
+        how = f" (inferred; {', '.join(options[:-1])} and {options[-1]} override it)" if guessed else ""
         self.notes.append(instead or ", ".join(parts) + how)
         label = found.get("label")
         if line := doubtful_names(

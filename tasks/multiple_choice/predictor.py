@@ -27,7 +27,7 @@ class ChoicePredictor(Predictor):
         self._places = Columns(*layout.find([row], **(named if trained else {})))
         if not trained:
             there = [name for name in (self._places.context, self._places.question, *self._places.choices) if name]
-            self.notes.append(f"question and choices from columns {', '.join(there)} (guessed)")
+            self.notes.append(f"question and choices from columns {', '.join(there)} (inferred)")
 
     def read(self, row: Row) -> Problem:
         return read_problem(row, self._places)

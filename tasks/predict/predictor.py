@@ -128,7 +128,7 @@ class Predictor:
         self.text_column, self.pair_column, *_ = *layout.find([row], **known), None
         if "text" not in known and sum(isinstance(value, str) for value in row.fields.values()) > 1:
             second = "" if self.pair_column is None else f", second text from '{self.pair_column}'"
-            self.notes.append(f"text from column '{self.text_column}'{second} (guessed; --text_column overrides it)")
+            self.notes.append(f"text from column '{self.text_column}'{second} (inferred; --text_column overrides it)")
 
     def read(self, row: Row) -> Any:
         """What the model is asked of a row; InputError where the row has no such column, or nothing in it."""

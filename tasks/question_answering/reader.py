@@ -16,7 +16,7 @@ from lacuna.tasks.base.rows import Row
 
 @dataclass
 class QuestionAnsweringArguments(TaskArguments):
-    """Which questions to learn from, and how to cut their contexts."""
+    """Which training questions, and how to cut their contexts."""
 
     is_built_in = True
     train_file: str | None = essential_option(

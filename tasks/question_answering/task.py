@@ -88,7 +88,7 @@ class QuestionAnswering(Task):
             [window.question for window in self._train_windows], what="training questions with their contexts"
         )
         self.notes.append(
-            f"{len(train)} questions in {len(self._train_windows)} windows to learn from, "
+            f"{len(train)} questions in {len(self._train_windows)} training windows, "
             f"{len(held_out)} in {len(self._eval_windows)} to evaluate on "
             f"(--max_length {self.max_length}, --stride {self.stride})"
         )

@@ -374,7 +374,7 @@ class TokenClassification(Task):
 
     def balanced(self) -> tuple[str, int]:
         """Tokens, as the data has them."""
-        return "tokens to learn from", sum(len(item.words) for item in self._train_sentences)
+        return "training tokens", sum(len(item.words) for item in self._train_sentences)
 
     def show(self, example: Inputs) -> list[str]:
         """One example: its tokens, each that counts with its tag."""

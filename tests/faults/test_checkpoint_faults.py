@@ -206,7 +206,7 @@ def test_a_disk_that_is_full_keeps_the_older_checkpoint_and_the_run(toy: Toy, sa
     done = in_namespace(toy, mount, *toy.words(save_steps=2))
     assert done.returncode == 5, done.stderr
     assert "MB are needed in" in done.stderr or "No space left" in done.stderr
-    assert "training goes on, older checkpoints are intact" in done.stderr and "Traceback" not in done.stderr
+    assert "training continues, older checkpoints are intact" in done.stderr and "Traceback" not in done.stderr
     assert "step-00000002/training_state/complete" in done.stderr
 
 
@@ -234,7 +234,7 @@ def test_checkpoints_that_may_only_be_read_end_the_run_at_the_third(toy: Toy) ->
     )
     assert done.returncode == 5, done.stderr
     assert "Read-only file system" in done.stderr and "Traceback" not in done.stderr
-    assert done.stderr.count("training goes on, older checkpoints are intact") == 2
+    assert done.stderr.count("training continues, older checkpoints are intact") == 2
     assert toy.checkpoints() == ["step-00000003"]
 
 
@@ -246,7 +246,7 @@ def test_a_file_that_may_not_grow_further_is_a_failed_save(toy: Toy, saved: Path
     assert 20_000 < sizes[0] < 130_000 < sizes[1]
     done = toy.run(f"file_limit@{limit}", save_steps=2)
     assert done.returncode == 5, done.stderr
-    assert "Traceback" not in done.stderr and done.stderr.count("training goes on, older checkpoints are intact") == 2
+    assert "Traceback" not in done.stderr and done.stderr.count("training continues, older checkpoints are intact") == 2
     assert not list(toy.output_dir.rglob("*.tmp"))
     final = Toy(toy.folder / "final")
     done = final.run(f"file_limit@{limit}", save_steps=0)

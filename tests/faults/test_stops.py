@@ -38,7 +38,7 @@ def test_killed_again_and_again(toy: Toy, undisturbed: dict[str, Any]) -> None:
 def test_asked_to_stop_it_saves_and_says_so(toy: Toy, undisturbed: dict[str, Any], fault: str) -> None:
     done = toy.run(fault)
     assert done.returncode == 143, done.stderr
-    assert "--resume goes on from there" in done.stderr and "Traceback" not in done.stderr
+    assert "resume with --resume" in done.stderr and "Traceback" not in done.stderr
     steps = {"term@5": 5, "int@7": 7, "term_in_evaluation@0": 6, "term_in_save@0": 3}
     last = steps[fault] if fault != "term_in_save@0" else int(toy.checkpoints()[-1][-8:])
     assert toy.checkpoints()[-1] == f"step-{last:08d}" and f"after step {last}" in done.stderr

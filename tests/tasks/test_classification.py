@@ -56,7 +56,7 @@ def task(tokenizer, rows=ROWS, eval_rows=(), seed=0, **options) -> Classificatio
         ({"phrase": "some words", "mood": "+"}, ("phrase", None, "mood")),
     ],
 )
-def test_columns_are_guessed(columns, expected):
+def test_columns_are_inferred(columns, expected):
     assert CLASSIFICATION.find(as_rows([columns], part="training")) == expected
 
 
@@ -65,8 +65,8 @@ def test_given_columns_win(tokenizer):
     work = task(tokenizer, rows, text_column="body", label_column="mood")
     assert (work.text_column, work.text_pair_column, work.label_column) == ("body", None, "mood")
     assert work.label_names == ["p", "q"]
-    assert "guessed" not in work.notes[0]
-    assert "guessed" in task(tokenizer).notes[0]
+    assert "inferred" not in work.notes[0]
+    assert "inferred" in task(tokenizer).notes[0]
 
 
 def test_columns_that_cannot_be_told_apart():
@@ -271,7 +271,7 @@ def test_hold_out_of_several_labels_keeps_the_rare_ones_apart(tokenizer):
     assert len(held_out) == 20 and sum(len(labels) == 2 for labels in held_out) == 2
     assert work.balance() == {"often": 80, "rare": 8}
     said = "\n".join(work.describe())
-    assert "examples to learn from, each with any number of labels: often 80 (100.0%), rare 8 (10.0%)" in said
+    assert "training examples, each with any number of labels: often 80 (100.0%), rare 8 (10.0%)" in said
     assert "fewer than 5 rows are held out of 1 of 2 labels, whose own scores say little: rare 2 (8 to learn" in said
 
 
@@ -338,9 +338,9 @@ def test_balanced_weights_make_every_label_weigh_the_same(tokenizer, small_model
 def test_what_is_shown_before_training(tokenizer):
     work = task(tokenizer, eval_rows=ROWS[:3])
     said = "\n".join(work.describe(2))
-    assert "text from column 'text', label from column 'label' (guessed" in said
+    assert "text from column 'text', label from column 'label' (inferred" in said
     assert "column 'label' holds one label a row, single_label_classification (told by its values" in said
-    assert "label balance of the examples to learn from: dog 8 (50.0%), fox 8 (50.0%)" in said
+    assert "label balance of the training examples: dog 8 (50.0%), fox 8 (50.0%)" in said
     assert "example 1:\n    label: fox\n        [CLS]quick number 0[SEP]" in said and "example 3" not in said
     assert "warning: 3 of 3 held-out rows are also in the training rows (are they the same file?)" in said
     plain = task(tokenizer).describe()
@@ -376,10 +376,10 @@ def test_labels_that_differ_in_case_are_named(tokenizer):
 def test_labels_that_are_hardly_held_out_are_named(tokenizer):
     rows = [{"text": f"x {i}", "label": "odd" if i == 7 else "ab"[i % 2]} for i in range(99)]
     (note,) = [note for note in task(tokenizer, rows).notes if note.startswith("fewer than 5 rows are held out")]
-    assert "of 1 of 3 labels" in note and note.endswith("say little: odd 0 (1 to learn from)")
+    assert "of 1 of 3 labels" in note and note.endswith("say little: odd 0 (1 in training)")
     held_out = [{"text": f"y {i}", "label": "a"} for i in range(9)]
     (note,) = [note for note in task(tokenizer, rows, eval_rows=held_out).notes if note.startswith("fewer than 5")]
-    assert note.endswith("say little: b 0 (48 to learn from), odd 0 (1 to learn from)")
+    assert note.endswith("say little: b 0 (48 in training), odd 0 (1 in training)")
     assert not any("fewer than 5" in note for note in task(tokenizer, rows[:7] + rows[8:]).notes)
 
 

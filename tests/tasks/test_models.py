@@ -242,7 +242,7 @@ def test_a_folder_without_a_model_is_told(tmp_path, monkeypatch):
     ):
         load_base(model="runs/mine/adapter")
     (adapter / "adapter_config.json").write_text("{}")
-    with pytest.raises(InputError, match=r"runs/mine/adapter holds low-rank additions .* and no model: merge them"):
+    with pytest.raises(InputError, match=r"runs/mine/adapter holds an adapter .* and no model: merge it"):
         load_base(model="runs/mine/adapter")
     (adapter.parent / "config.json").write_text("{}")
     with pytest.raises(InputError, match="merged in is runs/mine: name that") as caught:

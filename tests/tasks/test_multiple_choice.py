@@ -98,15 +98,15 @@ def task(tokenizer, rows=ROWS, eval_rows=(), **options) -> MultipleChoice:
         ),
     ],
 )
-def test_columns_are_guessed(fields, expected):
+def test_columns_are_inferred(fields, expected):
     assert MULTIPLE_CHOICE.find(as_rows([fields], part="training")) == expected
 
 
 def test_columns_that_are_named_win(tokenizer):
     rows = [{"question": "no", "story": f"yes {i}", "x": "a", "y": "b", "label": 1, "gold": 0} for i in range(4)]
     work = task(tokenizer, rows, context_column="story", choices_columns=["x", "y"], label_column="gold")
-    assert work.columns == Columns("story", None, ("x", "y"), "gold") and "guessed" not in work.notes[0]
-    assert "guessed" in task(tokenizer).notes[0]
+    assert work.columns == Columns("story", None, ("x", "y"), "gold") and "inferred" not in work.notes[0]
+    assert "inferred" in task(tokenizer).notes[0]
     assert numbered_columns(["choice10", "choice9", "choice1", "option1"]) == ("choice1", "choice9", "choice10")
     assert numbered_columns(["choice1", "label"]) == ()
 
@@ -265,7 +265,7 @@ def test_what_people_are_told(tokenizer):
     assert "are cut to --max_length 16" in said
     assert json.dumps(work.settings()) and work.settings()["choices_columns"] == ["choices"]
     assert work.balance() == {"choice 0": 4, "choice 1": 5}
-    assert "label balance of the examples to learn from: choice 0 4 (44.4%), choice 1 5 (55.6%)" in said
+    assert "label balance of the training examples: choice 0 4 (44.4%), choice 1 5 (55.6%)" in said
     assert sum(line.startswith("example ") for line in work.describe(5)) == 5
     left = copy.deepcopy(tokenizer)
     left.padding_side = "left"

@@ -563,7 +563,7 @@ def test_a_text_that_normalizes_to_nothing_costs_nothing():
 def test_what_is_shown_of_a_window(tokenizer):
     said = "\n".join(task(tokenizer, [flat("the fox is brown", "brown")], eval_rows=mixed_rows()).describe(1))
     assert "example 1:\n    answer: brown\n        [CLS]what is it?[SEP]the fox is brown[SEP]" in said
-    assert "label balance of the examples to learn from: window with the answer 1 (100.0%), window without 0" in said
+    assert "label balance of the training examples: window with the answer 1 (100.0%), window without 0" in said
     assert "warning: no training question is without an answer" in said
     assert "none of the training questions with their contexts is longer than --max_length 64" in said
     long = task(tokenizer, [*long_rows(3), flat("the fox is brown", "brown")]).describe(5)

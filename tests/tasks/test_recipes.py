@@ -52,7 +52,7 @@ def test_classification_on_two_processes_gives_the_same_numbers(checkpoint, tmp_
         options += ["--batch_size", 8, "--eval_batch_size", 2, "--mixed_precision", "no"]
         done = run("recipes/finetune_classification.py", "--model", checkpoint, *options, num_processes=number)
         assert done.returncode == 0, done.stderr
-        assert "label from column 'label' (guessed" in done.stdout
+        assert "label from column 'label' (inferred" in done.stdout
         results = json.loads((output / "results.json").read_text())
         names = ("eval_loss", "eval_accuracy", "eval_f1_macro", "baseline_accuracy")
         found[number] = [results[name] for name in names]

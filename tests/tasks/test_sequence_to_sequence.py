@@ -128,7 +128,7 @@ def task(tokenizers, model: Any, rows=ROWS, eval_rows=(), **options: Any) -> Seq
         ({"translation": {"en": "x", "fr": "y"}}, ("en", "fr")),
     ],
 )
-def test_columns_are_guessed(fields, expected):
+def test_columns_are_inferred(fields, expected):
     assert SEQUENCE_TO_SEQUENCE.find(unfold(as_rows([fields], part="training"))) == expected
 
 
@@ -139,7 +139,7 @@ def test_columns_that_are_named_win(writer_tokenizers):
     assert SEQUENCE_TO_SEQUENCE.find(as_rows([{"a": "x", "b": "y"}], part="training"), source="b") == ("b", "a")
     model = make_model("qwen3")
     named = task(writer_tokenizers, model, source_column="target", target_column="source")
-    assert "guessed" not in named.notes[0] and "guessed" in task(writer_tokenizers, model).notes[0]
+    assert "inferred" not in named.notes[0] and "inferred" in task(writer_tokenizers, model).notes[0]
 
 
 # What a model reads and learns
@@ -314,8 +314,8 @@ def test_which_models_write():
 
 def test_files_of_lines_have_no_columns_to_guess(writer_tokenizers):
     named = task(writer_tokenizers, make_model("qwen3"), ROWS, train_file="mt.en", train_target_file="mt.de").notes
-    assert "source from mt.en, target from mt.de, line by line" in named and not any("guessed" in n for n in named)
-    assert any("(guessed; --source_column" in n for n in task(writer_tokenizers, make_model("qwen3"), ROWS).notes)
+    assert "source from mt.en, target from mt.de, line by line" in named and not any("inferred" in n for n in named)
+    assert any("(inferred; --source_column" in n for n in task(writer_tokenizers, make_model("qwen3"), ROWS).notes)
 
 
 def test_a_table_without_names_is_doubted(writer_tokenizers):

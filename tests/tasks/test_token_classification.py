@@ -94,14 +94,14 @@ def task(tokenizer, train=ROWS, eval_rows=(), **options) -> TokenClassification:
         ({"was": ["O", "O", "B"], "Wort": ["a", "b", "c"], "id": 4}, ("Wort", "was")),
     ],
 )
-def test_columns_are_guessed(fields, expected):
+def test_columns_are_inferred(fields, expected):
     assert TOKEN_CLASSIFICATION.find(as_rows([fields], part="training")) == expected
 
 
 def test_columns_that_are_named_win_and_lists_may_be_text(tokenizer):
     given = [{"tokens": ["x"], "a": "one two", "b": '["B-x", "O"]', "tags": ["O"]}] * 4
     work = task(tokenizer, given, eval_rows=given, tokens_column="a", tags_column="b")
-    assert "guessed" not in work.notes[0] and "guessed" in task(tokenizer, eval_rows=ROWS).notes[0]
+    assert "inferred" not in work.notes[0] and "inferred" in task(tokenizer, eval_rows=ROWS).notes[0]
     assert work.label_names == ["O", "B-x", "I-x"]
 
 
@@ -386,7 +386,7 @@ def test_what_people_are_told(tokenizer):
     assert json.dumps(work.settings())
     # Tokens are counted, each once, so that shares make a whole.
     assert work.balance() == {"O": 15, "B-place": 2, "I-place": 1, "B-water": 2, "I-water": 1}
-    assert "label balance of the tokens to learn from: O 15 (71.4%), B-place 2 (9.5%), I-place 1 (4.8%)" in said
+    assert "label balance of the training tokens: O 15 (71.4%), B-place 2 (9.5%), I-place 1 (4.8%)" in said
     assert "fewer than 5 entities are held out of 2 of 2 labels, whose own scores say little: water 1 (2 to" in said
     assert "none of the training sentences is longer than --max_length 256" in task(tokenizer, eval_rows=ROWS).notes
     plain = task(tokenizer, rows("the/DET dog/NOUN", "a/DET fox/NOUN"), eval_rows=rows("fox/NOUN " * 6))

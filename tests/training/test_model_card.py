@@ -35,7 +35,7 @@ def test_a_fine_tuned_model_says_data_baseline_command_and_versions(new_model, t
     assert "| accuracy | 0.8750 | 0.5000 |" in text and "| loss | 0.5000 |  |" in text
     assert "| train_file | `train.csv` |" in text and "eval_file" not in text and "/home" not in text
     assert r"| label_names | `a\|b, c` |" in text and "| max_length | `128` |" in text
-    assert "| examples | 1,234 to learn from, 56 held out |" in text
+    assert "| examples | 1,234 to train on, 56 held out |" in text
     assert "\npython recipes/finetune_classification.py --seeds 3\n" in text
     assert f"torch {version('torch')}" in text and f"transformers {version('transformers')}" in text
 

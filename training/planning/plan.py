@@ -25,7 +25,7 @@ _WORDS = {
     "logits": "output layer and loss",
     "working": "what backward, or the optimizer, holds besides",
     "allocator": "freed, and not given back: an estimate",
-    "checkpoint_copy": "written while training goes on, by the first process",
+    "checkpoint_copy": "written while training continues, by the first process",
 }
 
 Lines = list[tuple[str, str]]

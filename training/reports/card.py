@@ -198,7 +198,7 @@ def _data(run_info: dict[str, Any]) -> str:
     """What it was fine-tuned on, as far as the options say; what was left to the model is not among it."""
     rows = {name: _shown(value) for name, value in run_info["task"].items() if value not in (None, [], "auto")}
     if "examples" in run_info:
-        rows["examples"] = f"{run_info['examples']:,} to learn from, {run_info['held_out']:,} held out"
+        rows["examples"] = f"{run_info['examples']:,} to train on, {run_info['held_out']:,} held out"
     return "## Data\n\n" + _table(("data", ""), rows.items())
 
 
