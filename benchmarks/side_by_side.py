@@ -396,10 +396,9 @@ def list_contenders() -> None:
     """What each builds and how it trains."""
     for name, contender in SIDE_BY_SIDE.items():
         compiled = {"blocks": ", blocks compiled", "whole": ", torch.compile"}.get(contender.compiles, "")
-        built = getattr(contender.build, "func", contender.build).__doc__ or ""
-        options = getattr(contender.build, "keywords", None) or ""
-        precision = "bf16 where fast" if contender.bf16 else "float32"
-        print(f"{name}: {' '.join(built.split())} {options} {precision}{compiled}")
+        options = getattr(contender.build, "keywords", "")
+        built = " ".join((getattr(contender.build, "func", contender.build).__doc__ or "").split())
+        print(f"{name}: {built} {options} {'bf16 where fast' if contender.bf16 else 'float32'}{compiled}")
 
 
 def main() -> None:
@@ -428,6 +427,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from lacuna.common.command_line import exit_cleanly
+    from lacuna.training import exit_cleanly
 
     exit_cleanly(main)

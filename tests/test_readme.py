@@ -15,9 +15,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 COMMANDS = [
     line.split("#")[0].strip()
-    for block in re.findall(r"^```\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
-    if re.match(r"(accelerate launch|torchrun|python) ", line) and "recipes/" in line
+    if not language and re.match(r"(accelerate launch|torchrun|python) ", line) and "recipes/" in line
 ]
 LAUNCHERS = {"accelerate": "accelerate.commands.launch", "torchrun": "torch.distributed.run"}
 
