@@ -9,41 +9,27 @@ the background takes processors and disk from the steps beside it. Both are give
 """
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reports import REPOSITORY, RESULTS, describe_machine, positive, write_report
+from clock import take_turns
+from kept import run_recipe
+from report import Report, make_parser, table
 
 
-def run_once(
-    *, folder: Path, size: str, steps: int, save_steps: int, batch_size: int, optimizer: str
-) -> dict[str, Any]:
+def run_once(options: argparse.Namespace, *, save_steps: int) -> dict[str, Any]:
     """One run of the recipe in a process of its own; its results.json, with the bytes of its newest checkpoint."""
-    options = {
-        "size": size,
-        "max_steps": steps,
-        "save_steps": save_steps,
-        "batch_size": batch_size,
-        "optimizer": optimizer,
-        "eval_steps": 0,
-        "max_eval_examples": 16,
-        "keep_checkpoints": 1,
-        "output_dir": folder,
-    }
-    command = [sys.executable, str(REPOSITORY / "recipes" / "pretrain.py")]
-    command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the run ended with {done.returncode}: {done.stderr[-2000:]}")
-    results: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    checkpoints = sorted((folder / "checkpoints").glob("step-*"))
-    files = checkpoints[-1].rglob("*") if checkpoints else []
-    return {**results, "checkpoint_bytes": sum(path.stat().st_size for path in files if path.is_file())}
+    words = {name: getattr(options, name) for name in ("size", "batch_size", "optimizer")}
+    words |= {"max_steps": options.steps, "save_steps": save_steps, "eval_steps": 0, "max_eval_examples": 16}
+    with tempfile.TemporaryDirectory(prefix="checkpoint_cost-") as folder:
+        results = run_recipe("pretrain", {**words, "keep_checkpoints": 1, "output_dir": f"{folder}/run"})
+        assert results is not None
+        newest = sorted(Path(folder, "run", "checkpoints").glob("step-*"))[-1:]
+        files = [path for checkpoint in newest for path in checkpoint.rglob("*") if path.is_file()]
+        return {**results, "checkpoint_bytes": sum(path.stat().st_size for path in files)}
 
 
 def summarize(with_saves: list[dict[str, Any]], without: list[dict[str, Any]], *, saves: int) -> dict[str, float]:
@@ -60,59 +46,44 @@ def summarize(with_saves: list[dict[str, Any]], without: list[dict[str, Any]], *
     }
 
 
-def to_markdown(report: dict[str, Any]) -> list[str]:
-    """The report for people."""
-    summary = report["summary"]
-    rows = "\n".join(
-        f"| {number} | {plain['train_seconds']:.1f} s | {saved['train_seconds']:.1f} s "
-        f"| {saved['checkpoint_seconds']:.2f} s |"
-        for number, (plain, saved) in enumerate(zip(report["without"], report["with_saves"], strict=True), 1)
-    )
-    return [
-        f"# Cost of checkpoints, {report['date']}",
+def main() -> None:
+    """Measure and write the report."""
+    options = make_parser(
+        __doc__,
+        ("size", "small", "of the model: tiny, mini, small, base"),
+        ("optimizer", "adamw", "of the runs"),
+        ("steps", 40, "of a run"),
+        ("save_steps", 10, "between two checkpoints"),
+        ("batch_size", 32, "rows of 128 tokens in a step"),
+        ("rounds", 2, "times that each takes its turn"),
+    ).parse_args()
+    report = Report(__file__, options, "torch")
+    runs = {
+        name: partial(run_once, options, save_steps=steps)
+        for name, steps in (("without", 0), ("with_saves", options.save_steps))
+    }
+    found = take_turns(runs, rounds=options.rounds)
+    summary = summarize(**found, saves=options.steps // options.save_steps)
+    report.body |= {**found, "summary": summary}
+    rows = [
+        {
+            "round": number,
+            "steps without checkpoints, s": plain["train_seconds"],
+            "steps with them, s": saved["train_seconds"],
+            "waited for them, s": saved["checkpoint_seconds"],
+        }
+        for number, (plain, saved) in enumerate(zip(found["without"], found["with_saves"], strict=True), 1)
+    ]
+    lines = [
+        f"Size {options.size}, {options.optimizer}, {options.steps} steps of {options.batch_size} rows, a "
+        f"checkpoint of {summary['checkpoint_bytes'] / 1e6:,.0f} MB every {options.save_steps} steps.",
         "",
-        f"Size {report['size']}, {report['optimizer']}, {report['steps']} steps of {report['batch_size']} rows, a "
-        f"checkpoint of {summary['checkpoint_bytes'] / 1e6:,.0f} MB every {report['save_steps']} steps.",
-        "",
-        "| round | steps without checkpoints | steps with them | waited for them |",
-        "|---|---|---|---|",
-        rows,
-        "",
+        *table(rows),
         f"Every {summary['seconds_between_saves']:.1f} s one is written; training waits "
         f"{summary['waited_for_each']:.2f} s for it, {summary['waited_share']:.1%} of the time. "
         f"Steps took {summary['slower_steps_share']:+.1%} beside it.",
     ]
-
-
-def main() -> None:
-    """Measure and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="small", help="of the model: tiny, mini, small, base")
-    parser.add_argument("--optimizer", default="adamw")
-    parser.add_argument("--steps", type=positive, default=40)
-    parser.add_argument("--save_steps", type=positive, default=10)
-    parser.add_argument("--batch_size", type=positive, default=32, help="rows of 128 tokens in a step")
-    parser.add_argument("--rounds", type=positive, default=2)
-    parser.add_argument("--output_dir", default=str(RESULTS), help="folder for the report")
-    arguments = parser.parse_args()
-    setting = {name: getattr(arguments, name) for name in ("size", "optimizer", "steps", "batch_size")}
-    machine = describe_machine("torch")
-    measured: dict[int, list[dict[str, Any]]] = {0: [], arguments.save_steps: []}
-    for number in range(arguments.rounds):
-        for save_steps, runs in measured.items():
-            print(f"round {number + 1} of {arguments.rounds}, save_steps {save_steps}", file=sys.stderr)
-            with tempfile.TemporaryDirectory(prefix="checkpoint_cost-") as folder:
-                runs.append(run_once(folder=Path(folder, "run"), save_steps=save_steps, **setting))
-    without, with_saves = measured[0], measured[arguments.save_steps]
-    body = {
-        **setting,
-        "save_steps": arguments.save_steps,
-        "machine": machine,
-        "without": without,
-        "with_saves": with_saves,
-        "summary": summarize(with_saves, without, saves=arguments.steps // arguments.save_steps),
-    }
-    write_report(name="checkpoint_cost", output_dir=arguments.output_dir, body=body, to_markdown=to_markdown)
+    report.write("Cost of checkpoints", lines)
 
 
 if __name__ == "__main__":

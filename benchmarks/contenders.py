@@ -1,39 +1,50 @@
-"""Who trains in benchmarks/side_by_side.py, and the process in which one of them does.
+"""Who trains in the benchmarks: the builders of all models, the tables of who meets whom, and how one of them trains.
 
-Ours run as our training loop runs them, the others as their users get them. Started as a program this file is a
-worker: it builds the one contender that it is asked for.
+Ours run as our training loop runs them, the others as their users get them. Letters in shapes: B rows, T tokens, C
+width, V vocabulary.
 """
 
-import math
-import resource
-import statistics
-import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from clock import peak_memory
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, set_seed
+
+from lacuna import modeling
+from lacuna.modeling import attention_lacuna
+from lacuna.training.environment import bf16_is_fast, keep_memory, use_all_cores
+from lacuna.training.planning.compiling import compile_model, compiler_of
 
 IGNORED = -100
-STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+DROPOUT: dict[str, float | None] = {"side_by_side": None, "time_to_loss": None, "finetune": None, "gpu_speed": 0.0}
+"""Of every model in the table of a benchmark; None: each has what it comes with."""
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """The shape that all models have."""
+class Shape:
+    """The size that all models of a table have."""
 
     hidden_size: int
     layers: int
     heads: int
     vocab_size: int
     positions: int
+    inner: int = 0
+    """Width of gated feed-forward layers; 0: each family's own."""
 
-    def as_fields(self) -> dict[str, int]:
-        """The names that configurations of most models have for it."""
+    def fields(self) -> dict[str, Any]:
+        """The names that configurations of all models have for it."""
         return {
             "vocab_size": self.vocab_size,
             "hidden_size": self.hidden_size,
@@ -43,307 +54,336 @@ class Sizes:
         }
 
 
-def build_ours(sizes: Sizes) -> "nn.Module":
-    """LacunaForMaskedLM of family modernbert."""
-    from lacuna import modeling
+def with_dropout(config: Any, dropout: float | None) -> Any:
+    """A configuration with this much dropout wherever its family has one, layers that are dropped whole aside."""
+    if dropout is not None:
+        for name, value in vars(config).items():
+            if "drop" in name and "layerdrop" not in name and isinstance(value, float):
+                setattr(config, name, dropout)
+    return config
 
-    return modeling.LacunaForMaskedLM(modeling.LacunaConfig.from_family("modernbert", "tiny", **sizes.as_fields()))
+
+def lacuna(shape: Shape, dropout: float | None, *, family: str = "modernbert", size: str = "tiny") -> Any:
+    """LacunaForMaskedLM or LacunaForCausalLM, of family modernbert unless another one is named."""
+    inner = {"intermediate_size": shape.inner} if shape.inner else {}
+    config = modeling.LacunaConfig.from_family(family, size, **shape.fields(), **inner, use_cache=False)
+    head = modeling.LacunaForCausalLM if config.shape == "decoder" else modeling.LacunaForMaskedLM
+    return head(with_dropout(config, dropout))
 
 
-def build_modernbert(sizes: Sizes) -> "nn.Module":
-    """The native model with the weights of `build_ours`, which makes logits at the masked positions only."""
-    from lacuna import modeling
-
-    native = modeling.to_native(build_ours(sizes), family="modernbert")
-    native.sparse_prediction = True
+def modernbert(shape: Shape, dropout: float | None) -> Any:
+    """ModernBertForMaskedLM with the weights of `lacuna`, which makes logits at the masked positions only."""
+    native = modeling.to_native(lacuna(shape, dropout), family="modernbert")
+    native.config.sparse_prediction = native.sparse_prediction = True
     return native
 
 
-def build_bert(sizes: Sizes, **options: Any) -> "nn.Module":
-    """BertForMaskedLM as it comes."""
-    from transformers import BertConfig, BertForMaskedLM
-
-    config = BertConfig(**sizes.as_fields(), intermediate_size=4 * sizes.hidden_size, **options)
-    return BertForMaskedLM(config)
+def bert(shape: Shape, dropout: float | None, *, head: Any = BertForMaskedLM, **fields: Any) -> Any:
+    """BertForMaskedLM with inner layers of four widths; or of as many weights as gated ones of `shape.inner` have."""
+    inner = 3 * shape.inner // 2 if shape.inner else 4 * shape.hidden_size
+    return head(with_dropout(BertConfig(**shape.fields(), intermediate_size=inner, **fields), dropout))
 
 
-def build_our_bert(sizes: Sizes) -> "nn.Module":
-    """LacunaForMaskedLM with the shape and weights of `build_bert`, without its dropout."""
-    from lacuna import modeling
-
-    return modeling.from_native(build_bert(sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+def lacuna_bert(shape: Shape, dropout: float | None) -> Any:
+    """LacunaForMaskedLM with the shape and weights of `bert`, without its dropout unless a table has one for all."""
+    return modeling.from_native(bert(shape, dropout or 0.0))
 
 
-def build_our_decoder(sizes: Sizes) -> "nn.Module":
-    """LacunaForCausalLM of family qwen3."""
-    from lacuna import modeling
+def gpt2(shape: Shape, dropout: float | None) -> Any:
+    """GPT2LMHeadModel, without the cache of keys and values, which training does not read."""
+    last = shape.vocab_size - 1
+    config = GPT2Config(**shape.fields(), bos_token_id=last, eos_token_id=last, use_cache=False)
+    return GPT2LMHeadModel(with_dropout(config, dropout))
 
-    config = modeling.LacunaConfig.from_family("qwen3", "tiny", **sizes.as_fields(), use_cache=False)
-    return modeling.LacunaForCausalLM(config)
+
+class PlainGPT(nn.Module):
+    """GPT-2 as one writes it who wants speed and nothing else: token ids in, mean cross-entropy of the next ones out.
+
+    In the manner of nanoGPT (https://github.com/karpathy/nanoGPT): fused projections, torch's causal attention, one
+    embedding table for input and output, no biases, no dropout.
+    """
+
+    def __init__(self, shape: Shape, dropout: float | None = None) -> None:
+        super().__init__()
+        width = shape.hidden_size
+        self.tokens, self.positions = nn.Embedding(shape.vocab_size, width), nn.Embedding(shape.positions, width)
+        self.blocks = nn.Sequential(*(PlainBlock(width, shape.heads) for _ in range(shape.layers)))
+        self.norm, self.head = nn.LayerNorm(width, bias=False), nn.Linear(width, shape.vocab_size, bias=False)
+        self.head.weight = self.tokens.weight
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        """Ids and labels [B, T], of which the label at t + 1 is what t predicts -> the loss."""
+        states = self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1], device=input_ids.device))
+        logits = self.head(self.norm(self.blocks(states)[:, :-1]))
+        return functional.cross_entropy(logits.flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
-def build_gpt2(sizes: Sizes) -> "nn.Module":
-    """GPT2LMHeadModel as it comes, but for the cache of keys and values, which training does not read."""
-    from transformers import GPT2Config, GPT2LMHeadModel
+class PlainAttention(nn.Module):
+    """Causal self-attention with one projection for queries, keys and values: [B, T, C] -> [B, T, C]."""
 
-    last = sizes.vocab_size - 1
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=sizes.vocab_size,
-            n_embd=sizes.hidden_size,
-            n_layer=sizes.layers,
-            n_head=sizes.heads,
-            n_positions=sizes.positions,
-            bos_token_id=last,
-            eos_token_id=last,
-            use_cache=False,
-        )
-    )
+    is_causal = True
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = heads, width // heads
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        parts = self.qkv(states).unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(*parts.unbind(), is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class PlainBlock(nn.Module):
+    """Attention and feed-forward, each after a norm and added to the stream: [B, T, C] -> [B, T, C]."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm, self.feed_norm = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.attention = PlainAttention(width, heads)
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        states = states + self.attention(self.attention_norm(states))
+        return states + self.down(functional.gelu(self.up(self.feed_norm(states)), approximate="tanh"))
 
 
 @dataclass(frozen=True)
 class Contender:
     """A model and how it trains."""
 
-    build: Callable[[Sizes], "nn.Module"]
-    reference: str
-    """The one of ours whose speed is divided by this one's."""
-    weights: str
-    """Those with the same word here start with equal weights, and must have equal losses."""
+    build: Callable[..., nn.Module]
     compiles: str = ""
-    """`"blocks"`: training.compiling.compile_model; `"whole"`: torch.compile(model); empty: not compiled."""
-    is_ours: bool = False
-    takes_bf16: bool = True
+    """blocks: as our loop does; whole: torch.compile(model); graphs: blocks replayed as CUDA graphs; or nothing."""
+    bf16: bool = True
     """Whether it trains under bf16 autocast where bf16 is fast; otherwise in float32."""
+    weights: str = ""
+    """Those of one table with the same word here start with equal weights, and must have equal losses."""
     is_decoder: bool = False
+    rows: str = "whole"
+    """packed: documents apart, their bounds known; unbounded: apart, by positions alone; whole: read as one text."""
+    within: Callable[[], Any] = contextlib.nullcontext
+    """Opened around each step."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is a model of Lacuna."""
+        return getattr(self.build, "func", self.build) in (lacuna, lacuna_bert)
 
 
-CONTENDERS: dict[str, Contender] = {
-    "lacuna": Contender(build_ours, "lacuna", "modernbert", "blocks", is_ours=True),
-    "lacuna_eager": Contender(build_ours, "lacuna", "modernbert", is_ours=True),
-    "lacuna_bert": Contender(build_our_bert, "lacuna", "bert", "blocks", is_ours=True),
-    "bert": Contender(build_bert, "lacuna", "bert", takes_bf16=False),
-    "bert_bf16_compiled": Contender(build_bert, "lacuna", "bert", "whole"),
-    "modernbert": Contender(build_modernbert, "lacuna", "modernbert"),
-    "lacuna_clm": Contender(build_our_decoder, "lacuna_clm", "qwen3", "blocks", is_ours=True, is_decoder=True),
-    "gpt2": Contender(build_gpt2, "lacuna_clm", "gpt2", takes_bf16=False, is_decoder=True),
-    "gpt2_bf16_compiled": Contender(build_gpt2, "lacuna_clm", "gpt2", "whole", is_decoder=True),
+@contextlib.contextmanager
+def by_masks() -> Iterator[None]:
+    """Packed rows as on a CPU: with masks of [B, 1, T, T]."""
+    with mock.patch.object(attention_lacuna, "PACKED_DEVICES", set()):
+        yield
+
+
+def by_cudnn() -> Any:
+    """torch's attention by cuDNN's kernel alone."""
+    return sdpa_kernel(SDPBackend.CUDNN_ATTENTION)
+
+
+_OUR_DECODER = partial(lacuna, family="qwen3")
+SIDE_BY_SIDE = {
+    "lacuna": Contender(lacuna, "blocks", weights="modernbert"),
+    "lacuna_eager": Contender(lacuna, weights="modernbert"),
+    "lacuna_bert": Contender(lacuna_bert, "blocks", weights="bert"),
+    "bert": Contender(bert, bf16=False, weights="bert"),
+    "bert_bf16_compiled": Contender(bert, "whole", weights="bert"),
+    "modernbert": Contender(modernbert, weights="modernbert"),
+    "lacuna_clm": Contender(_OUR_DECODER, "blocks", weights="qwen3", is_decoder=True),
+    "gpt2": Contender(gpt2, bf16=False, weights="gpt2", is_decoder=True),
+    "gpt2_bf16_compiled": Contender(gpt2, "whole", weights="gpt2", is_decoder=True),
+}
+PEERS = {name: SIDE_BY_SIDE[name] for name in ("bert", "modernbert", "gpt2")}
+"""Who is trained by the examples of transformers in time_to_loss.py."""
+
+_PACKED = Contender(partial(lacuna, size="base"), "blocks", rows="packed")
+_ENCODERS = {
+    "lacuna": _PACKED,
+    "modernbert": Contender(modernbert),
+    "bert": Contender(bert),
+    "lacuna, not compiled": replace(_PACKED, compiles=""),
+    "lacuna, masks": replace(_PACKED, compiles="", rows="unbounded", within=by_masks),
+    "lacuna, flex": replace(_PACKED, rows="unbounded"),
+}
+_DECODER = replace(_PACKED, build=partial(lacuna, family="gpt2", size="base"), is_decoder=True)
+GPU = {
+    "encoder-150m": _ENCODERS,
+    "decoder-124m": {
+        "lacuna": _DECODER,
+        "plain": Contender(PlainGPT, "whole", is_decoder=True),
+        "gpt2": Contender(gpt2, "whole", is_decoder=True),
+        "lacuna, not compiled": replace(_DECODER, compiles=""),
+        "lacuna, one text": replace(_DECODER, rows="whole"),
+        "lacuna, one text, cuDNN": replace(_DECODER, rows="whole", within=by_cudnn),
+        "lacuna, flex": replace(_DECODER, rows="unbounded"),
+    },
+    "encoder-32m": {
+        "lacuna": _PACKED,
+        "lacuna, CUDA graphs": replace(_PACKED, compiles="graphs"),
+        **{name: _ENCODERS[name] for name in ("modernbert", "bert", "lacuna, not compiled", "lacuna, flex")},
+    },
+    "memory": {"lacuna": replace(_PACKED, compiles="", rows="whole"), "bert": Contender(bert, bf16=False)},
 }
 
 
-def load_batches(path: str, *, is_decoder: bool) -> list[dict[str, "Tensor"]]:
-    """What the parent wrote, as arguments of a model: a decoder learns every token, an encoder those that are masked.
-
-    Args:
-        path: .npz with `input_ids`, `masked_ids` and `labels` [number, B, T].
-    """
-    import numpy as np
-    import torch
-
-    with np.load(path) as arrays:
-        names = ("input_ids", "input_ids") if is_decoder else ("masked_ids", "labels")
-        ids, labels = (torch.from_numpy(arrays[name].astype(np.int64)) for name in names)
-    return [
-        {"input_ids": row_ids, "attention_mask": torch.ones_like(row_ids), "labels": row_labels}
-        for row_ids, row_labels in zip(ids, labels, strict=True)
-    ]
+def find_device() -> torch.device:
+    """Where models are trained and scored: on a GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Trainee:
     """A contender with its optimizer and precision, in this process."""
 
-    def __init__(self, *, name: str, sizes: Sizes, is_compiled: bool, threads: int | None) -> None:
-        import torch
-        from transformers import set_seed
-
-        from lacuna.training.compiling import compile_model, compiler_of
-        from lacuna.training.environment import bf16_is_fast, use_all_cores
-
-        if threads:
-            torch.set_num_threads(threads)
-        else:
-            use_all_cores()
-        self.name, self.contender = name, CONTENDERS[name]
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        set_seed(0)
-        self.model: nn.Module = self.contender.build(sizes).to(self.device).train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
-        self.precision = "bf16" if self.contender.takes_bf16 and bf16_is_fast() else "float32"
-        self.compiles = self.contender.compiles if is_compiled and compiler_of(self.device) else ""
+    def __init__(
+        self,
+        contender: Contender,
+        shape: Shape,
+        *,
+        dropout: float | None = None,
+        compiles: bool = True,
+        seed: int = 0,
+        own_weights: bool = False,
+        **of_optimizer: Any,
+    ) -> None:
+        """`own_weights`: as its class draws them, where `build` took those of ours."""
+        set_seed(seed)
+        self.contender, self.device = contender, find_device()
+        model: Any = contender.build(shape, dropout)
+        if own_weights:
+            set_seed(seed)
+            model = type(model)(model.config)
+        self.model = model.to(self.device).train()
+        settings = {"lr": 1e-4, "fused": True, **of_optimizer}
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), **settings)
+        self.bf16 = contender.bf16 and bf16_is_fast()
+        self.compiles = contender.compiles if compiles and compiler_of(self.device) else ""
         self.forward: Callable[..., Any] = self.model
         if self.compiles == "blocks":
             compile_model(self.model)
         elif self.compiles == "whole":
             self.forward = torch.compile(self.model)
-        self.options = {"skip_logits": True} if self.contender.is_ours else {}
+        elif self.compiles == "graphs":
+            for layer in self.model.model.encoder.layers:
+                layer.compile(dynamic=False, mode="reduce-overhead")
+            self.model.score_targets = torch.compile(self.model.score_targets, dynamic=True)
+        self.options = {"skip_logits": True} if contender.is_ours else {}
         self.batches: list[dict[str, Tensor]] = []
-        self.idle_since = time.process_time()
 
     def describe(self) -> dict[str, Any]:
         """What it is, for the report."""
-        import torch
-
+        config = getattr(self.model, "config", None)
         return {
             "model": type(self.model).__name__,
-            "precision": self.precision,
+            "precision": "bf16" if self.bf16 else "float32",
             "compile": self.compiles or "no",
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
-            "attention": self.model.config._attn_implementation,
+            "attention": getattr(config, "_attn_implementation", "sdpa"),
             "threads": torch.get_num_threads(),
             "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
         }
 
-    def use(self, batches: list[dict[str, "Tensor"]]) -> None:
+    def use(self, batches: list[dict[str, Tensor]]) -> None:
         """Train on these from now on."""
         self.batches = [{name: value.to(self.device) for name, value in batch.items()} for batch in batches]
 
     def first_loss(self) -> float:
         """Of the first batch before any step, in float32, without dropout and not compiled."""
-        import torch
-
         self.model.eval()
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             loss = float(self.model(**self.batches[0], **self.options).loss)
         self.model.train()
         return loss
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """bf16 where it trains in that."""
-        import torch
-
-        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
-
-    def step(self, number: int) -> "Tensor":
-        """One optimizer step on batch `number`, counted round; the loss, not waited for."""
-        with self.autocast():
-            loss = self.forward(**self.batches[number % len(self.batches)], **self.options).loss
-        loss.backward()
+    def step(self, batch: dict[str, Tensor], *, max_norm: float | None = None) -> Tensor:
+        """Forward, backward and AdamW on a batch that is on the device; the loss, not waited for."""
+        if self.compiles == "graphs":
+            torch.compiler.cudagraph_mark_step_begin()
+        with self.contender.within():
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+                output = self.forward(**batch, **self.options)
+            loss: Tensor = output if isinstance(output, Tensor) else output.loss
+            loss.backward()
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        detached: Tensor = loss.detach()
-        return detached
+        return loss.detach()
 
     def wait(self) -> None:
         """Until the device has done all it was given."""
-        import torch
-
         if self.device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self.device)
 
     def run(self, steps: int) -> dict[str, Any]:
-        """Some steps: when they began and ended on the machine's clock, and what this process used while it waited.
+        """Some steps, the batches in turn: when they began and ended on the machine's clock, and the last loss.
 
         Raises:
             RuntimeError: the loss is not a number.
         """
-        import torch
-
-        waited = time.process_time() - self.idle_since
-        graphs = _compiled_graphs()
+        chosen = [self.batches[number % len(self.batches)] for number in range(steps)]
         self.wait()
         began = time.monotonic()
-        seconds = []
-        for number in range(steps):
-            start = time.perf_counter()
-            loss = self.step(number)
-            self.wait()
-            seconds.append(time.perf_counter() - start)
+        for batch in chosen:
+            loss = self.step(batch)
+        self.wait()
         ended = time.monotonic()
         if not torch.isfinite(loss):
-            raise RuntimeError(f"the loss of {self.name} is {float(loss)}: its speed says nothing")
-        self.idle_since = time.process_time()
+            raise RuntimeError(f"the loss is {float(loss)}: its speed says nothing")
+        tokens = sum(batch["input_ids"].numel() for batch in chosen)
         return {
-            "began": began,
-            "ended": ended,
-            "seconds": ended - began,
-            "step_seconds": seconds,
-            "tokens": sum(self.batches[number % len(self.batches)]["input_ids"].numel() for number in range(steps)),
+            **{"began": began, "ended": ended, "seconds": ended - began, "steps": steps, "tokens": tokens},
+            "tokens_per_second": tokens / (ended - began),
             "loss": float(loss),
-            "cpu_seconds_waiting": waited,
-            "graphs_compiled": _compiled_graphs() - graphs,
         }
 
-    def peak_memory(self, *, rows: int, length: int, vocab_size: int) -> dict[str, int]:
+    def peak_memory(self, *, rows: int, length: int, vocab_size: int) -> int:
         """Bytes that two steps take beyond what the built model holds, in a process that has not stepped yet.
 
         The optimizer makes its states in the first step, so that the second one holds all there is.
         """
-        import torch
-
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(5, vocab_size, (rows, length), generator=generator)
         chosen = torch.rand(rows, length, generator=generator) < 0.15
         labels = ids.masked_fill(~chosen, IGNORED)
         self.use([{"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}])
-        before = _peak_bytes(self.device, reset=True)
-        for number in range(2):
-            self.step(number)
+        before = device_peak(self.device, reset=True)
+        for _ in range(2):
+            self.step(self.batches[0])
         self.wait()
-        return {"rows": rows, "bytes": _peak_bytes(self.device, reset=False) - before}
+        return device_peak(self.device) - before
 
 
-def _compiled_graphs() -> int:
-    """How many graphs the compiler has seen so far in this process."""
-    from torch._dynamo.utils import counters
-
-    return int(counters["stats"]["unique_graphs"])
-
-
-def _peak_bytes(device: "torch.device", *, reset: bool) -> int:
-    """The most memory that was held; with `reset`, from now on, and what is held now is the answer.
-
-    `ru_maxrss` of a process that was started by a larger one begins with the size of that one, so Linux is asked for
-    the mark of this process alone.
-    """
-    import torch
-
-    if device.type == "cuda":
-        if reset:
-            torch.cuda.reset_peak_memory_stats(device)
-        return int(torch.cuda.max_memory_allocated(device))
-    if STATUS.exists() and "VmHWM:" in STATUS.read_text():
-        if reset and RESET.exists():
-            RESET.write_text("5")
-        return int(STATUS.read_text().partition("VmHWM:")[2].split()[0]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def device_peak(device: torch.device, *, reset: bool = False) -> int:
+    """The most bytes of a GPU that were held, or on a CPU by this process; with `reset`, from now on."""
+    if device.type != "cuda":
+        return peak_memory(reset=reset)
+    if reset:
+        torch.cuda.reset_peak_memory_stats(device)
+    return int(torch.cuda.max_memory_allocated(device))
 
 
-def warm_up_seconds(warm_up: dict[str, Any], runs: list[dict[str, Any]]) -> float:
-    """What the steps of the warm-up took beyond as many later ones: compiling, and getting warm."""
-    usual = statistics.median(seconds for run in runs for seconds in run["step_seconds"])
-    return max(0.0, math.fsum(warm_up["step_seconds"]) - usual * len(warm_up["step_seconds"]))
+_HERE: list[Trainee] = []
 
 
-def main() -> None:
-    """Serve one contender to the parent."""
-    from turns import serve
-
-    trainee: Trainee | None = None
-
-    def handle(request: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        nonlocal trainee
-        if request == "build":
-            from lacuna.training.environment import keep_memory
-
-            path = arguments.pop("batches")
-            if CONTENDERS[arguments["name"]].is_ours:
-                keep_memory()  # before anything big is there
-            trainee = Trainee(sizes=Sizes(**arguments.pop("sizes")), **arguments)
-            facts = trainee.describe()
-            if path is not None:
-                trainee.use(load_batches(path, is_decoder=trainee.contender.is_decoder))
-                facts["first_loss"] = trainee.first_loss()
-            trainee.idle_since = time.process_time()
-            return facts
-        assert trainee is not None, "build comes first"
-        if request == "share":
-            from products import measure_share
-
-            return measure_share(trainee, **arguments)
-        return {"run": trainee.run, "peak_memory": trainee.peak_memory}[request](**arguments)  # type: ignore[operator]
-
-    serve(handle)
+def build_here(name: str, *, threads: int | None, batches: list[dict[str, Tensor]], **options: Any) -> dict[str, Any]:
+    """In the process of a contender of side_by_side.py: build it, and say what it is."""
+    contender = SIDE_BY_SIDE[name]
+    if contender.is_ours:
+        keep_memory()  # before anything big is there
+    use_all_cores() if threads is None else torch.set_num_threads(threads)
+    _HERE[:] = [Trainee(contender, **options)]
+    facts = _HERE[0].describe()
+    if batches:
+        _HERE[0].use(batches)
+        facts["first_loss"] = _HERE[0].first_loss()
+    return facts
 
 
-if __name__ == "__main__":
-    main()
+def ask_here(what: str | Callable[..., Any], **options: Any) -> Any:
+    """In the same process: a method of the trainee by its name, or a function of it."""
+    return getattr(_HERE[0], what)(**options) if isinstance(what, str) else what(_HERE[0], **options)

@@ -8,56 +8,50 @@ empty cache:
 
 - `lacuna`: corpus.prepare_store as recipes/prepare_corpus.py calls it: reading, fingerprint, sentences, tokens,
   duplicates, SHA-256 of every file; one worker a core;
-- `datasets_1`: examples/pytorch/language-modeling/run_clm.py of transformers as it comes: load_dataset("text") with
-  its line ends kept, map(tokenize), map(group_texts) into rows of --length with labels; one process, in which the
-  tokenizer takes all cores;
-- `datasets_2`: the same with preprocessing_num_workers 2.
+- `datasets_1`, `datasets_2`: examples/pytorch/language-modeling/run_clm.py of transformers as it comes, with its line
+  ends kept: map(tokenize), map(group_texts) into rows of --length with labels; preprocessing_num_workers 1 and 2.
 
 Imports are not timed, nor is loading the tokenizer. Speed is the median over rounds; ratios are taken within rounds,
 so that a slower minute of the machine slows all three.
 """
 
-import argparse
-import json
 import os
-import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import psutil
-from reports import REPOSITORY, RESULTS, describe_machine, positive, write_report
-from tqdm import tqdm
+from clock import apart, summarize, take_turns
+from report import Report, find_texts, make_parser, table
+
+from lacuna import corpus, tokenization
 
 OURS = "lacuna"
-CONTENDERS = (OURS, "datasets_1", "datasets_2")
+CONTENDERS = {OURS: 0, "datasets_1": 1, "datasets_2": 2}
+"""Processes of `datasets`."""
 SAMPLED_EVERY = 0.05  # seconds, for the memory of all processes together
 
 
-def prepare_with_lacuna(*, files: list[str], tokenizer: str, folder: Path, length: int) -> dict[str, Any]:
-    """A token store of `files`; `length` is chosen when the store is read, not here."""
-    from lacuna.corpus import TextArguments, open_text, prepare_store
-    from lacuna.tokenization import load_tokenizer, tokenizer_fingerprint
-
-    loaded = load_tokenizer(tokenizer)
+def prepare_with_lacuna(files: list[str], tokenizer: str, folder: str) -> dict[str, Any]:
+    """A token store of `files`."""
+    loaded = tokenization.load_tokenizer(tokenizer)
     start = time.perf_counter()
-    store = prepare_store(
-        text=open_text(TextArguments(data=files)),
+    store = corpus.prepare_store(
+        text=corpus.open_text(corpus.TextArguments(data=files)),
         tokenizer=loaded,
-        tokenizer_fingerprint=tokenizer_fingerprint(loaded),
-        output_dir=folder / "store",
+        tokenizer_fingerprint=tokenization.tokenizer_fingerprint(loaded),
+        output_dir=Path(folder, "store"),
     )
     assert store is not None
     return {"seconds": time.perf_counter() - start, "tokens": store.num_tokens}
 
 
 def prepare_with_datasets(
-    *, files: list[str], tokenizer: str, folder: Path, length: int, processes: int
+    files: list[str], tokenizer: str, folder: str, length: int, processes: int
 ) -> dict[str, Any]:
     """Rows of `length` tokens of `files`, with the functions of transformers' run_clm.py."""
     from datasets import disable_progress_bars, load_dataset
@@ -83,7 +77,7 @@ def prepare_with_datasets(
 
     num_proc = None if processes == 1 else processes
     start = time.perf_counter()
-    lines = load_dataset("text", data_files={"train": files}, keep_linebreaks=True, cache_dir=str(folder))["train"]
+    lines = load_dataset("text", data_files={"train": files}, keep_linebreaks=True, cache_dir=folder)["train"]
     tokenized = lines.map(tokenize_function, batched=True, num_proc=num_proc, remove_columns=["text"])
     grouped = tokenized.map(group_texts, batched=True, num_proc=num_proc)
     seconds = time.perf_counter() - start
@@ -91,182 +85,84 @@ def prepare_with_datasets(
     return {"seconds": seconds, "tokens": len(grouped) * length, "bytes_of_rows": last}
 
 
-def run_contender(name: str, options: argparse.Namespace, files: list[str]) -> dict[str, Any]:
-    """One contender in a process of its own: seconds, tokens, bytes on the disk, peak memory of all its processes.
-
-    Raises:
-        RuntimeError: it failed.
-    """
-    with tempfile.TemporaryDirectory(prefix="corpus_speed-", dir=options.work_dir) as folder:
-        work = {"files": files, "tokenizer": options.tokenizer, "folder": folder, "length": options.length}
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
-            "LACUNA_CACHE": f"{folder}/lacuna",
-            "HF_DATASETS_CACHE": folder,
-            "HF_DATASETS_OFFLINE": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
-        command = [sys.executable, str(Path(__file__).resolve()), "--contender", name]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
-        peak = [0]
-        watcher = threading.Thread(target=watch_memory, args=(process.pid, peak), daemon=True)
-        watcher.start()
-        output, errors = process.communicate(json.dumps(work))
-        watcher.join()
-        if process.returncode:
-            raise RuntimeError(f"{name} failed, so nothing was measured:\n{errors[-2000:]}")
-        measured = json.loads(output.splitlines()[-1])
+def run_contender(
+    name: str, *, files: list[str], size: int, tokenizer: str, length: int, work_dir: str | None
+) -> dict[str, Any]:
+    """One contender in a process of its own: seconds, tokens, bytes on the disk, peak memory of all its processes."""
+    with tempfile.TemporaryDirectory(prefix="corpus_speed-", dir=work_dir) as folder:
+        caches = {"LACUNA_CACHE": f"{folder}/lacuna", "HF_DATASETS_CACHE": folder}
+        with apart(**caches, HF_DATASETS_OFFLINE="1", HF_HUB_OFFLINE="1") as call:
+            peak, ended = [0], threading.Event()
+            watcher = threading.Thread(target=watch_memory, args=(call(os.getpid), peak, ended))
+            watcher.start()
+            try:
+                if name == OURS:
+                    measured = call(prepare_with_lacuna, files, tokenizer, folder)
+                else:
+                    measured = call(prepare_with_datasets, files, tokenizer, folder, length, CONTENDERS[name])
+            finally:
+                ended.set()
+                watcher.join()
         kept = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-        return {**measured, "bytes": kept, "peak_memory": peak[0]}
+        speeds = {"megabytes_per_second": size / 1e6 / measured["seconds"]}
+        speeds["tokens_per_second"] = measured["tokens"] / measured["seconds"]
+        return {"bytes_of_rows": kept, **measured, **speeds, "bytes": kept, "peak_memory": peak[0]}
 
 
-def watch_memory(pid: int, peak: list[int]) -> None:
-    """Put the largest sum of proportional memory of a process and its children into peak[0], until it ends."""
-    try:
-        process = psutil.Process(pid)
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-            total = 0
-            for each in [process, *process.children(recursive=True)]:
-                try:
-                    total += getattr(each.memory_full_info(), "pss", 0) or each.memory_info().rss
-                except psutil.Error:
-                    continue
-            peak[0] = max(peak[0], total)
-            time.sleep(SAMPLED_EVERY)
-    except psutil.Error:
-        pass
-
-
-def measure(options: argparse.Namespace, files: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """What each contender took in each round: A B C A B C ..."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
-    with tqdm(total=options.rounds * len(CONTENDERS), leave=False) as bar:
-        for number in range(options.rounds):
-            for name in CONTENDERS:
-                bar.set_description(f"{name}, round {number + 1}")
-                found[name].append(run_contender(name, options, files))
-                bar.update()
-            # Line by line, as datasets reads, a blank line is a token of its own: a few tokens more.
-            counts = {name: rounds[0]["tokens"] for name, rounds in found.items()}
-            if max(counts.values()) > 1.1 * min(counts.values()):
-                raise RuntimeError(f"the same text must give about as many tokens, and it gave {counts}")
-    return found
-
-
-def summarize(found: dict[str, list[dict[str, Any]]], size: int) -> dict[str, float]:
-    """Medians of each contender, and by how much we are faster and smaller: median, smallest and largest."""
-    summary: dict[str, float] = {}
-    for name, rounds in found.items():
-        seconds = statistics.median(round["seconds"] for round in rounds)
-        summary |= {
-            f"seconds_{name}": seconds,
-            f"tokens_per_second_{name}": statistics.median(round["tokens"] / round["seconds"] for round in rounds),
-            f"bytes_per_second_{name}": size / seconds,
-            f"bytes_{name}": statistics.median(round["bytes"] for round in rounds),
-            f"peak_memory_{name}": max(round["peak_memory"] for round in rounds),
-        }
-        if name == OURS:
-            continue
-        # Of the seconds for the same text, which has other numbers of tokens line by line and in full rows only.
-        ratios = [theirs["seconds"] / ours["seconds"] for ours, theirs in zip(found[OURS], rounds, strict=True)]
-        summary |= {
-            f"ratio_to_{name}": statistics.median(ratios),
-            f"ratio_to_{name}_min": min(ratios),
-            f"ratio_to_{name}_max": max(ratios),
-            f"disk_ratio_to_{name}": found[OURS][0]["bytes"] / rounds[0]["bytes"],
-            f"disk_ratio_to_rows_of_{name}": found[OURS][0]["bytes"] / rounds[0]["bytes_of_rows"],
-        }
-    return summary
-
-
-def to_markdown(report: dict[str, Any]) -> list[str]:
-    """The report for people."""
-    settings, summary = report["settings"], report["summary"]
-    lines = [
-        f"# Preparing a corpus, {report['date']}",
-        "",
-        f"{settings['files']} text files, {settings['bytes'] / 1e6:.1f} MB, vocabulary {settings['vocab_size']:,}, "
-        f"rows of {settings['length']}; {settings['rounds']} rounds, in turn, each with an empty cache.",
-        "",
-        "| | seconds | MB/s | tokens/s (median) | Lacuna is faster by (min..max over rounds) | on disk, MB | Lacuna "
-        "takes of that | peak memory, MB |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name in CONTENDERS:
-        ratio = disk = ""
-        if name != OURS:
-            low, middle, high = (summary[f"ratio_to_{name}{end}"] for end in ("_min", "", "_max"))
-            ratio = f"{middle:.2f} x ({low:.2f}..{high:.2f})"
-            disk = f"{summary[f'disk_ratio_to_{name}']:.1%}"
-        lines.append(
-            f"| `{name}` | {summary[f'seconds_{name}']:.1f} | {summary[f'bytes_per_second_{name}'] / 1e6:.2f} "
-            f"| {summary[f'tokens_per_second_{name}']:,.0f} | {ratio} | {summary[f'bytes_{name}'] / 1e6:.1f} | {disk} "
-            f"| {summary[f'peak_memory_{name}'] / 1e6:,.0f} |"
-        )
-    rows = summary["disk_ratio_to_rows_of_datasets_1"]
-    lines += [
-        "",
-        f"On disk is all that is left when it is done; of the rows of `datasets_1` alone (without the text and the "
-        f"tokens of lines that its cache keeps) Lacuna takes {rows:.1%}.",
-    ]
-    return lines
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder of .txt files")
-    parser.add_argument("--tokenizer", required=True, help="folder made by recipes/train_tokenizer.py")
-    parser.add_argument("--rounds", type=positive, default=5, help="times that each takes its turn (5)")
-    parser.add_argument("--length", type=positive, default=512, help="tokens in a row of datasets (512)")
-    parser.add_argument("--max_files", type=positive, help="only the first so many files")
-    parser.add_argument("--work_dir", help="where caches and stores are made and removed (the temporary folder)")
-    parser.add_argument("--output_dir", default=str(RESULTS), help="folder of the report")
-    return parser.parse_args(arguments)
-
-
-def contend(name: str) -> None:
-    """The work of one contender, described on standard input; the result goes to standard output as one line."""
-    work = json.loads(sys.stdin.read())
-    work["folder"] = Path(work["folder"])
-    if name == OURS:
-        result = prepare_with_lacuna(**work)
-    else:
-        result = prepare_with_datasets(**work, processes=int(name.removeprefix("datasets_")))
-    print(json.dumps(result))
+def watch_memory(pid: int, peak: list[int], ended: threading.Event) -> None:
+    """Put the largest sum of proportional memory of a process and its children into peak[0], until `ended`."""
+    process = psutil.Process(pid)
+    while not ended.wait(SAMPLED_EVERY):
+        total = 0
+        for each in [process, *process.children(recursive=True)]:
+            try:
+                total += getattr(each.memory_full_info(), "pss", 0) or each.memory_info().rss
+            except psutil.Error:
+                continue
+        peak[0] = max(peak[0], total)
 
 
 def main() -> None:
     """Parse, measure, report."""
-    if sys.argv[1:2] == ["--contender"]:
-        contend(sys.argv[2])
-        return
-    options = parse()
-    files = [str(path) for path in sorted(Path(options.data).rglob("*.txt"))][: options.max_files]
-    if not files:
-        raise SystemExit(f"there is no .txt file in {options.data}")
+    options = make_parser(
+        __doc__,
+        ("data", ..., "folder of .txt files"),
+        ("tokenizer", ..., "folder made by recipes/train_tokenizer.py"),
+        ("rounds", 5, "times that each takes its turn"),
+        ("length", 512, "tokens in a row of datasets"),
+        ("max_files", int, "only the first so many files"),
+        ("work_dir", str, "where caches and stores are made and removed (the temporary folder)"),
+    ).parse_args()
+    files = find_texts(options.data, options.max_files)
     size = sum(len(Path(file).read_bytes()) for file in files)  # and the files are in memory for all contenders
-    from lacuna.tokenization import load_tokenizer
-
-    vocab_size = len(load_tokenizer(options.tokenizer))
-    machine = describe_machine("tokenizers", "transformers", "datasets", "sentencex", "numpy")
-    found = measure(options, files)
-    body = {
-        "settings": {
-            "files": len(files),
-            "bytes": size,
-            "vocab_size": vocab_size,
-            "length": options.length,
-            "rounds": options.rounds,
-        },
-        "machine": machine,
-        "summary": summarize(found, size),
-        "rounds": found,
-    }
-    write_report(name="corpus_speed", output_dir=options.output_dir, body=body, to_markdown=to_markdown)
+    report = Report(__file__, options, "tokenizers", "transformers", "datasets", "sentencex", "numpy")
+    vocab_size = len(tokenization.load_tokenizer(options.tokenizer))
+    report.body["settings"] |= {"files": len(files), "bytes": size, "vocab_size": vocab_size}
+    work = {name: getattr(options, name) for name in ("tokenizer", "length", "work_dir")}
+    found = take_turns(
+        {name: partial(run_contender, name, files=files, size=size, **work) for name in CONTENDERS},
+        rounds=options.rounds,
+    )
+    # Line by line, as datasets reads, a blank line is a token of its own: a few tokens more.
+    counts = {name: rounds[0]["tokens"] for name, rounds in found.items()}
+    if max(counts.values()) > 1.1 * min(counts.values()):
+        raise RuntimeError(f"the same text must give about as many tokens, and it gave {counts}")
+    # The speed is that of the text: in full rows only, there are other numbers of tokens.
+    summary = summarize(found, ours=OURS, speed="megabytes_per_second")
+    report.body |= {"summary": summary, "rounds": found}
+    ours, rows = summary[OURS]["bytes"], summary["datasets_1"]["bytes_of_rows"]
+    lines = [
+        f"{len(files)} text files, {size / 1e6:.1f} MB, vocabulary {vocab_size:,}, rows of {options.length}; medians "
+        f"of {options.rounds} rounds, in turn, each with an empty cache.",
+        "",
+        *table(
+            {"contender": f"`{name}`", **facts, "share of it that Lacuna takes": ours / facts["bytes"]}
+            for name, facts in summary.items()
+        ),
+        "Bytes are all that is left on the disk when it is done; of the rows of `datasets_1` alone (without the text "
+        f"and the tokens of lines that its cache keeps) Lacuna takes {ours / rows:.1%}.",
+    ]
+    report.write("Preparing a corpus", lines)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Training examples per second of every objective, masking and packing included: tokens of rows made by one process.
 
     python benchmarks/example_speed.py --seconds 0.2 --rounds 2                        # a laptop, ten seconds
-    python benchmarks/example_speed.py                                                 # what `make bench` runs
+    python benchmarks/example_speed.py                                                 # a minute and a half
     python benchmarks/example_speed.py --corpus runs/corpus --tokenizer runs/tokenizer # on a prepared text of yours
 
 What is timed is `example(row, index)` of rows drawn in a random order, as a worker of the data loader calls it; the
@@ -10,16 +10,16 @@ of 800 tokens on average, sentences of 25, words of 1.3. Setting an objective up
 timed apart. Speed is the median over rounds, in which the objectives take turns.
 """
 
-import argparse
 import statistics
-import sys
 import time
-from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from reports import RESULTS, describe_machine, write_report
+from clock import take_turns, timed
+from report import Report, make_parser, table
 
 from lacuna import corpus, tokenization
 from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
@@ -44,28 +44,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass
-class Text:
-    """What objectives are made from."""
-
-    store: Any
-    tokens: SpecialTokens
-    byte_lengths: np.ndarray
-    token_edges: np.ndarray
-    name: str
-
-
-@dataclass
-class RandomStore:
-    """A token store in memory."""
-
-    tokens: np.ndarray
-    sentence_offsets: np.ndarray
-    document_offsets: np.ndarray
-
-
-def random_text(num_tokens: int) -> Text:
-    """Tokens drawn with falling frequency, in sentences and documents of lengths as they occur."""
+def random_text(num_tokens: int) -> tuple[str, dict[str, Any]]:
+    """Tokens drawn with falling frequency, in sentences and documents as long as they occur, for `OBJECTIVES`."""
     generator = np.random.default_rng(0)
     sentences = np.maximum(1, generator.lognormal(3.0, 0.7, size=num_tokens // 25)).astype(np.int64)
     documents = np.maximum(1, generator.lognormal(3.0, 1.0, size=len(sentences) // 16)).astype(np.int64)
@@ -76,145 +56,92 @@ def random_text(num_tokens: int) -> Text:
     ordinary = np.flatnonzero(~is_special)
     ranks = np.minimum(generator.pareto(1.0, size=int(sentences.sum())), 1e6).astype(np.int64) % len(ordinary)
     edges = np.stack([np.where(ids % 4, SPACE, LETTER), np.full(VOCAB, LETTER)], axis=1)
-    return Text(
-        store=RandomStore(
+    sentinels = ids[VOCAB - SENTINELS :]
+    masks = {"is_special": is_special, "ordinary": ordinary, "sentinels": sentinels}
+    return f"{int(sentences.sum()):,} random tokens, {len(bounds):,} documents", {
+        "store": SimpleNamespace(
             tokens=ordinary[ranks].astype(np.uint16),
             sentence_offsets=np.concatenate([[0], np.cumsum(sentences)]),
             document_offsets=np.concatenate([[0], bounds]),
         ),
-        tokens=SpecialTokens(
-            pad=0,
-            start=2,
-            end=3,
-            mask=4,
-            is_special=is_special,
-            ordinary=ordinary,
-            sentinels=ids[VOCAB - SENTINELS :],
-        ),
-        byte_lengths=np.where(is_special, 0, 4),
-        token_edges=np.where(is_special[:, None], 0, edges).astype(np.uint8),
-        name=f"{int(sentences.sum()):,} random tokens, {len(bounds):,} documents",
-    )
+        "tokens": SpecialTokens(pad=0, start=2, end=3, mask=4, **masks),
+        "byte_lengths": np.where(is_special, 0, 4),
+        "token_edges": np.where(is_special[:, None], 0, edges).astype(np.uint8),
+    }
 
 
-def prepared_text(path: str, tokenizer_path: str) -> Text:
+def prepared_text(path: str, tokenizer_path: str) -> tuple[str, dict[str, Any]]:
     """A store on disk, with the tokenizer that it was made with."""
     store, tokenizer = corpus.open_store(path), tokenization.load_tokenizer(tokenizer_path)
-    return Text(
-        store=store,
-        tokens=SpecialTokens.of(tokenizer),
-        byte_lengths=tokenization.token_byte_lengths(tokenizer),
-        token_edges=tokenization.token_edges(tokenizer),
-        name=store.summary(),
-    )
+    return store.summary(), {
+        "store": store,
+        "tokens": SpecialTokens.of(tokenizer),
+        "byte_lengths": tokenization.token_byte_lengths(tokenizer),
+        "token_edges": tokenization.token_edges(tokenizer),
+    }
 
 
-def make_objectives(text: Text, *, length: int) -> dict[str, tuple[TokenPrediction, float]]:
-    """Each objective that the tokenizer allows, and the seconds that it took to set it up."""
-    made = {}
-    for name, options in CASES.items():
-        if options.get("denoising") == "span_corruption" and not len(text.tokens.sentinels):
-            continue
-        start = time.perf_counter()
-        work = OBJECTIVES[options["objective"]](
-            store=text.store,
-            tokens=text.tokens,
-            byte_lengths=text.byte_lengths,
-            token_edges=text.token_edges,
-            seed=0,
-            sequence_length=length,
-            arguments=ObjectiveArguments(**options),
-        )
-        made[name] = work, time.perf_counter() - start
-    return made
+class Turns:
+    """An objective, and the number of its next sample."""
 
+    def __init__(self, work: TokenPrediction) -> None:
+        self.work, self.index = work, 0
 
-def tokens_of(example: dict[str, Any]) -> int:
-    """Tokens of an example that the model reads; of both sides if it has two."""
-    return len(example["input_ids"]) + len(example.get("decoder_input_ids", ()))
-
-
-def measure(work: TokenPrediction, *, seconds: float, first: int) -> tuple[float, int]:
-    """Tokens per second over about so many seconds, and the next sample number."""
-    rows = np.random.default_rng(first).integers(work.num_examples, size=4096).tolist()
-    tokens, index, start = 0, first, time.perf_counter()
-    while (passed := time.perf_counter() - start) < seconds:
-        tokens += tokens_of(work.example(rows[index % len(rows)], index, 0.5))
-        index += 1
-    return tokens / passed, index
-
-
-def to_markdown(report: dict[str, Any]) -> list[str]:
-    """The report for people."""
-    settings = report["settings"]
-    lines = [
-        f"# Speed of making examples, {report['date']}",
-        "",
-        f"Rows of {settings['length']} tokens, one process on one core, {settings['rounds']} rounds of "
-        f"{settings['seconds']:g} s for each objective in turn. Text: {report['text']}. Goal: {GOAL:,} tokens/s.",
-        "",
-        "| objective | tokens/s (median) | smallest..largest | times the goal | rows | set up in |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, facts in report["objectives"].items():
-        low, middle, high = (facts[f"tokens_per_second{end}"] for end in ("_min", "", "_max"))
-        lines.append(
-            f"| {name} | {middle:,.0f} | {low:,.0f}..{high:,.0f} | {middle / GOAL:.1f} | {facts['rows']:,} | "
-            f"{facts['setup_seconds']:.2f} s |"
-        )
-    return lines
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options; every one has a default."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="times that each objective takes its turn (5)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="seconds of a turn (1)")
-    parser.add_argument("--length", type=int, default=512, help="tokens in a row (512)")
-    parser.add_argument("--tokens", type=int, default=10_000_000, help="tokens of the random text (10,000,000)")
-    parser.add_argument("--corpus", help="a folder of recipes/prepare_corpus.py, instead of a random text")
-    parser.add_argument("--tokenizer", help="the tokenizer that it was made with")
-    parser.add_argument("--output_dir", default=str(RESULTS), help="folder of the report")
-    options = parser.parse_args(arguments)
-    if bool(options.corpus) != bool(options.tokenizer):
-        parser.error("--corpus and --tokenizer go together")
-    if options.rounds < 1 or options.seconds <= 0 or options.length < 8 or options.tokens < 10_000:
-        parser.error("--rounds must be at least 1, --seconds above 0, --length at least 8, --tokens at least 10000")
-    return options
+    def take(self, seconds: float) -> float:
+        """Tokens per second over about so many seconds; of both sides if an example has two."""
+        rows = np.random.default_rng(self.index).integers(self.work.num_examples, size=4096).tolist()
+        tokens, start = 0, time.perf_counter()
+        while (passed := time.perf_counter() - start) < seconds:
+            example = self.work.example(rows[self.index % len(rows)], self.index, 0.5)
+            tokens += len(example["input_ids"]) + len(example.get("decoder_input_ids", ()))
+            self.index += 1
+        return tokens / passed
 
 
 def main() -> None:
-    """Parse, build, measure, report."""
-    options = parse()
+    """Parse, measure, report."""
+    parser = make_parser(
+        __doc__,
+        ("rounds", 5, "times that each objective takes its turn"),
+        ("seconds", 1.0, "seconds of a turn"),
+        ("length", 512, "tokens in a row, at least 8"),
+        ("tokens", 10_000_000, "tokens of the random text, at least 10,000"),
+        ("corpus", str, "a folder of recipes/prepare_corpus.py, instead of a random text"),
+        ("tokenizer", str, "the tokenizer that it was made with"),
+    )
+    options = parser.parse_args()
+    if bool(options.corpus) != bool(options.tokenizer):
+        parser.error("--corpus and --tokenizer go together")
+    if options.seconds <= 0 or options.length < 8 or options.tokens < 10_000:
+        parser.error("--seconds must be above 0, --length at least 8, --tokens at least 10000")
     torch.set_num_threads(1)
-    machine = describe_machine("numpy")
-    text = prepared_text(options.corpus, options.tokenizer) if options.corpus else random_text(options.tokens)
-    made = make_objectives(text, length=options.length)
-    speeds: dict[str, list[float]] = {name: [] for name in made}
-    index = dict.fromkeys(made, 0)
-    for number in range(options.rounds + 1):  # round 0 warms up
-        for name, (work, _) in made.items():
-            speed, index[name] = measure(work, seconds=options.seconds, first=index[name])
-            if number:
-                speeds[name].append(speed)
-                print(f"round {number}: {name}: {speed:,.0f} tokens/s", file=sys.stderr, flush=True)
-    body = {
-        "settings": {name: value for name, value in vars(options).items() if name != "output_dir"},
-        "machine": machine,
-        "text": text.name,
-        "objectives": {
-            name: {
-                "tokens_per_second": statistics.median(speeds[name]),
-                "tokens_per_second_min": min(speeds[name]),
-                "tokens_per_second_max": max(speeds[name]),
-                "rows": work.num_examples,
-                "setup_seconds": seconds,
-            }
-            for name, (work, seconds) in made.items()
-        },
-        "tokens_per_second_by_round": speeds,
+    report = Report(__file__, options, "numpy", "torch")
+    name, parts = prepared_text(options.corpus, options.tokenizer) if options.corpus else random_text(options.tokens)
+    made = {}
+    for case, changes in CASES.items():
+        if changes.get("denoising") != "span_corruption" or len(parts["tokens"].sentinels):
+            settings = {"seed": 0, "sequence_length": options.length, "arguments": ObjectiveArguments(**changes)}
+            made[case] = timed(partial(OBJECTIVES[changes["objective"]], **parts, **settings))
+    turns = {case: partial(Turns(facts["result"]).take, options.seconds) for case, facts in made.items()}
+    speeds = take_turns(turns, rounds=options.rounds, warm_up=1)
+    objectives = {
+        case: {
+            "tokens_per_second": statistics.median(speeds[case]),
+            "by_round": speeds[case],
+            "times_the_goal": statistics.median(speeds[case]) / GOAL,
+            "rows": facts["result"].num_examples,
+            "setup_seconds": facts["seconds"],
+        }
+        for case, facts in made.items()
     }
-    write_report(name="example_speed", output_dir=options.output_dir, body=body, to_markdown=to_markdown)
+    report.body |= {"text": name, "objectives": objectives}
+    lines = [
+        f"Rows of {options.length} tokens, one process on one core, {options.rounds} rounds of {options.seconds:g} s "
+        f"for each objective in turn. Text: {name}. Goal: {GOAL:,} tokens/s.",
+        "",
+        *table({"objective": case, **facts} for case, facts in objectives.items()),
+    ]
+    report.write("Speed of making examples", lines)
 
 
 if __name__ == "__main__":

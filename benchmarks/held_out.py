@@ -10,18 +10,17 @@ The score is the mean loss of the predicted tokens in nats, and bits per byte: t
 of text that they stand for. All models are scored in float32.
 """
 
-import hashlib
 import math
-import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from reports import REPOSITORY
+from contenders import IGNORED
+from kept import short_hash
 from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
@@ -30,24 +29,13 @@ from transformers import DataCollatorForLanguageModeling
 from lacuna import tokenization
 
 Kind = Literal["masked", "causal"]
-IGNORED = -100
 MASK_PROBABILITY = 0.15
 MASK_SEED = 20_190_524
-LINES_AT_ONCE = 10_000
 ROWS_AT_ONCE = 32
 
 
-def default_data() -> Path:
-    """The folder of WikiText-2 among the real data that tests use too (LACUNA_DATA, or beside the repository)."""
-    return Path(os.environ.get("LACUNA_DATA", REPOSITORY.parent / "shared" / "data")) / "wikitext-2"
-
-
 def find_split(folder: Path, name: str) -> Path:
-    """The one file of raw text in a folder whose name holds `name` ("train", "valid").
-
-    Raises:
-        SystemExit: there is none, or there are several.
-    """
+    """The one file of raw text in a folder whose name holds `name` ("train", "valid")."""
     files = folder.iterdir() if folder.is_dir() else []
     found = sorted(path for path in files if name in path.name and path.suffix in (".txt", ".raw", ".tokens"))
     if len(found) != 1:
@@ -58,27 +46,21 @@ def find_split(folder: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows that every model is scored on.
-
-    Attributes:
-        inputs: int64 [rows, length], what the model reads.
-        labels: int64 [rows, length], the token to be predicted at each position (of a decoder: from those before
-            it), `IGNORED` where there is none.
-        byte_lengths: int64 [vocab_size], bytes of text that each token stands for.
-        start: id of the token that begins a line, in rows that hold one.
-    """
+    """Rows that every model is scored on: `inputs` and the tokens to be predicted, int64 [rows, length]."""
 
     kind: Kind
     inputs: Tensor
     labels: Tensor
     byte_lengths: Tensor
+    """Bytes of text that each token stands for, [vocab_size]."""
     start: int
+    """The token that begins a line, in rows that hold one."""
 
     def subset(self, count: int) -> "HeldOut":
         """At most `count` of the rows, spread evenly."""
         total = len(self.inputs)
         chosen = torch.linspace(0, total - 1, min(count, total)).round().long().unique()
-        return HeldOut(self.kind, self.inputs[chosen], self.labels[chosen], self.byte_lengths, self.start)
+        return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen])
 
     def positions(self) -> Tensor:
         """Positions that begin at 0 with each line, for models that keep what they read inside of it: as `inputs`."""
@@ -89,15 +71,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Material:
-    """What a benchmark trains on and scores with.
-
-    Attributes:
-        train_file: raw text; held-out text is in another file.
-        tokenizer, tokenizer_dir: trained on `train_file`, with the special tokens of an encoder around a text.
-        train: int64 [rows, length].
-        special: bool [vocab_size], ids that are no text.
-        fingerprint: of all rows, masks and the tokenizer.
-    """
+    """What a benchmark trains on and scores with: `train` rows, and the tokenizer that was trained on their text."""
 
     kind: Kind
     train_file: Path
@@ -106,11 +80,12 @@ class Material:
     train: Tensor
     held_out: HeldOut
     special: Tensor
+    """Ids that are no text, bool [vocab_size]."""
     fingerprint: str
 
 
 def open_material(*, kind: Kind, data: Path, work_dir: Path, length: int, vocab_size: int) -> Material:
-    """Read both files, train the tokenizer on one of them, cut rows; what takes time is kept in `work_dir`."""
+    """Read both files, train the tokenizer on one of them, cut rows."""
     train_file, held_out_file = find_split(data, "train"), find_split(data, "valid")
     train_text, held_out_text = (path.read_text(encoding="utf-8") for path in (train_file, held_out_file))
     folder = work_dir / "tokenizers" / short_hash(train_text, vocab_size)
@@ -118,11 +93,8 @@ def open_material(*, kind: Kind, data: Path, work_dir: Path, length: int, vocab_
     plain = tokenization.load_tokenizer(str(folder))
     tokenizer = tokenization.adapt_tokenizer(tokenizer=plain, shape="encoder", segments=False, max_length=10**9)
     made_with = tokenization.tokenizer_fingerprint(plain)
-    train, rows = (
-        _kept_rows(text, tokenizer, kind=kind, length=length, kept=work_dir / "rows" / f"{kind}-{key}.npy")
-        for text in (train_text, held_out_text)
-        for key in [short_hash(text, made_with, length)]
-    )
+    encode = encode_lines if kind == "masked" else encode_whole
+    train, rows = (group_texts(encode(text, tokenizer), length) for text in (train_text, held_out_text))
     special = torch.zeros(len(tokenizer), dtype=torch.bool)
     special[list(tokenizer.all_special_ids)] = True
     if kind == "masked":
@@ -137,33 +109,9 @@ def open_material(*, kind: Kind, data: Path, work_dir: Path, length: int, vocab_
     return Material(kind, train_file, tokenizer, folder, train, held_out, special, digest)
 
 
-def short_hash(*parts: Any) -> str:
-    """Sixteen hexadecimal digits that stand for texts, bytes and numbers."""
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode()
-        digest.update(f"{len(data)} ".encode() + data)
-    return digest.hexdigest()[:16]
-
-
-def _kept_rows(text: str, tokenizer: Any, *, kind: Kind, length: int, kept: Path) -> Tensor:
-    if not kept.is_file():
-        rows = group_texts(
-            encode_lines(text, tokenizer) if kind == "masked" else encode_whole(text, tokenizer), length
-        )
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        temporary = kept.with_name(f".{os.getpid()}-{kept.name}")
-        np.save(temporary, rows)
-        temporary.replace(kept)
-    return torch.from_numpy(np.load(kept).astype(np.int64))
-
-
 def encode_lines(text: str, tokenizer: Any) -> list[list[int]]:
     """Ids of each line with its special tokens, as run_mlm.py reads a text file: line ends are not part of a line."""
-    lines = text.removesuffix("\n").split("\n")
-    starts = tqdm(range(0, len(lines), LINES_AT_ONCE), desc="tokenizing", unit="batch", leave=False, delay=2)
-    batches = (tokenizer(lines[start : start + LINES_AT_ONCE], verbose=False)["input_ids"] for start in starts)
-    return list(chain.from_iterable(batches))
+    return tokenizer(text.removesuffix("\n").split("\n"), verbose=False)["input_ids"]
 
 
 def encode_whole(text: str, tokenizer: Any) -> list[list[int]]:
@@ -171,16 +119,13 @@ def encode_whole(text: str, tokenizer: Any) -> list[list[int]]:
     return [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
 
 
-def group_texts(texts: Iterable[list[int]], length: int) -> np.ndarray:
-    """All texts joined and cut into rows, int64 [rows, length]; a last row that is not full is left out.
-
-    The function of this name in transformers' run_mlm.py and run_clm.py, over all text at once.
-    """
+def group_texts(texts: Iterable[list[int]], length: int) -> Tensor:
+    """All texts joined and cut into full rows, [rows, length], as the function of this name of run_mlm.py."""
     joined = np.fromiter(chain.from_iterable(texts), dtype=np.int64)
     rows = len(joined) // length
     if not rows:
         raise SystemExit(f"the text has {len(joined)} tokens, and a row {length}: give more text or a shorter row")
-    return joined[: rows * length].reshape(rows, length)
+    return torch.from_numpy(joined[: rows * length].reshape(rows, length))
 
 
 def make_collator(tokenizer: Any, generator: torch.Generator) -> Any:
@@ -195,18 +140,12 @@ def mask_rows(rows: Tensor, *, collator: Any, special: Tensor) -> tuple[Tensor, 
     return collator.torch_mask_tokens(rows.clone(), special_tokens_mask=special[rows])
 
 
-def find_device() -> torch.device:
-    """Where models are trained and scored: on a GPU if there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 @torch.no_grad()
-def score(model: Any, held_out: HeldOut, *, inside_lines: bool = False, description: str = "") -> dict[str, float]:
+def score(model: Any, held_out: HeldOut, *, inside_lines: bool = False) -> dict[str, float]:
     """Loss in nats, bits per byte and share of exact predictions of a model on held-out rows.
 
     Args:
         inside_lines: give the model positions that begin anew with each line; see `HeldOut.positions`.
-        description: for the progress bar.
     """
     was_training, device = model.training, next(model.parameters()).device
     model.eval()
@@ -214,7 +153,7 @@ def score(model: Any, held_out: HeldOut, *, inside_lines: bool = False, descript
     positions = held_out.positions() if inside_lines else None
     nats = size = targets = hits = 0.0
     starts = range(0, len(held_out.inputs), ROWS_AT_ONCE)
-    for start in tqdm(starts, desc=description or "scoring", unit="batch", leave=False, delay=2):
+    for start in tqdm(starts, desc="scoring", unit="batch", leave=False, delay=2):
         rows = slice(start, start + ROWS_AT_ONCE)
         if positions is not None:
             options["position_ids"] = positions[rows].to(device)
@@ -229,9 +168,5 @@ def score(model: Any, held_out: HeldOut, *, inside_lines: bool = False, descript
         size += float(held_out.byte_lengths[labels.cpu()].sum())
         targets += len(labels)
     model.train(was_training)
-    return {
-        "loss": nats / targets,
-        "bits_per_byte": nats / math.log(2) / size,
-        "accuracy": hits / targets,
-        "targets": targets,
-    }
+    bits = nats / math.log(2)
+    return {"loss": nats / targets, "bits_per_byte": bits / size, "accuracy": hits / targets, "targets": targets}

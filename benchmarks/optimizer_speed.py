@@ -10,26 +10,25 @@ as 4,000 tokens costs half of the time at a batch of 4,000 tokens, and a tenth a
 Times are medians over rounds, in which all take turns: other programs then disturb all alike.
 """
 
-import argparse
 import contextlib
 import statistics
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
-from reports import RESULTS, describe_machine, positive, write_report
+from clock import take_turns, timed
+from contenders import IGNORED
+from report import Report, make_parser, table
 from torch import nn
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
 from lacuna.training import TrainingArguments
-from lacuna.training.averaging import make_average
 from lacuna.training.environment import bf16_is_fast, use_all_cores
-from lacuna.training.optimizers import OPTIMIZERS, BankedMuon
+from lacuna.training.optimizers.averages import make_average
+from lacuna.training.optimizers.optimizers import OPTIMIZERS, BankedMuon
 
 MODELS = {"modernbert": LacunaForMaskedLM, "qwen3": LacunaForCausalLM}
 LENGTH = 128  # tokens in a row
@@ -48,16 +47,13 @@ def make_steps(model: nn.Module) -> dict[str, Callable[[], None]]:
     assert isinstance(banked, BankedMuon)
     made[TORCH] = [rest, torch.optim.Muon(banked.param_groups[0]["params"], lr=1e-6, adjust_lr_fn="match_rms_adamw")]
 
-    def stepper(optimizers: list[torch.optim.Optimizer]) -> Callable[[], None]:
-        def step() -> None:
-            for optimizer in optimizers:
-                optimizer.step()
-
-        return step
+    def step(optimizers: list[torch.optim.Optimizer]) -> None:
+        for optimizer in optimizers:
+            optimizer.step()
 
     average = make_average(cast(Any, SimpleNamespace(average="ema", ema_decay=0.999)), model)
     assert average is not None
-    steps = {name: stepper(optimizers) for name, optimizers in made.items()}
+    steps = {name: partial(step, optimizers) for name, optimizers in made.items()}
     return {**steps, AVERAGE: partial(average.update, model, done=0.5)}
 
 
@@ -66,7 +62,7 @@ def make_passes(model: nn.Module, *, tokens: int, vocab_size: int) -> Callable[[
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(10, vocab_size, (max(1, tokens // LENGTH), LENGTH), generator=generator)
     is_target = torch.rand(ids.shape, generator=generator) < (0.3 if isinstance(model, LacunaForMaskedLM) else 1.0)
-    labels = ids.masked_fill(~is_target, -100)
+    labels = ids.masked_fill(~is_target, IGNORED)
     kept = [weight.grad for weight in model.parameters()]
 
     def passes() -> None:
@@ -89,14 +85,11 @@ def measure(family: str, size: str, *, rounds: int, tokens: int) -> dict[str, An
     for weight in model.parameters():
         weight.grad = torch.randn_like(weight) * 1e-3
     work = {PASSES: make_passes(model, tokens=tokens, vocab_size=config.vocab_size), **make_steps(model)}
-    found: dict[str, list[float]] = {name: [] for name in work}
-    for number in range(rounds + 1):  # round 0 warms up
-        for name, run in work.items():
-            start = time.perf_counter()
-            run()
-            if number:
-                found[name].append(1000 * (time.perf_counter() - start))
-        print(f"{family} {size}: round {number} of {rounds}", file=sys.stderr, flush=True)
+    turns = {name: partial(timed, step) for name, step in work.items()}
+    found = {
+        name: [1000 * turn["seconds"] for turn in taken]
+        for name, taken in take_turns(turns, rounds=rounds, warm_up=1, title=f"{family} {size}, ").items()
+    }
     return {
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "tokens": max(1, tokens // LENGTH) * LENGTH,
@@ -105,68 +98,61 @@ def measure(family: str, size: str, *, rounds: int, tokens: int) -> dict[str, An
     }
 
 
-def to_markdown(report: dict[str, Any]) -> list[str]:
+def to_markdown(body: dict[str, Any]) -> list[str]:
     """The report for people."""
-    settings = report["settings"]
     lines = [
-        f"# Speed of optimizers, {report['date']}",
-        "",
-        f"One step, median of {settings['rounds']} rounds in turn, {report['precision']} in the passes. "
+        f"One step, median of {body['settings']['rounds']} rounds in turn, {body['precision']} in the passes. "
         '"Tokens" are those whose forward and backward pass takes as long as the step.',
+        "",
     ]
-    if missing := report["not_installed"]:
-        lines += ["", f"Not installed, and not measured: {', '.join(missing)}."]
-    for name, facts in report["models"].items():
-        times = facts["milliseconds"]
-        lines += [
-            "",
-            f"{name}, {facts['parameters'] / 1e6:.1f} M parameters; {PASSES} of {facts['tokens']:,} tokens: "
-            f"{times[PASSES]:,.0f} ms",
-            "",
-            "| optimizer | step | smallest..largest | tokens |",
-            "|---|---|---|---|",
+    if missing := body["not_installed"]:
+        lines += [f"Not installed, and not measured: {', '.join(missing)}.", ""]
+    for name, facts in body["models"].items():
+        middles, rounds = facts["milliseconds"], facts["milliseconds_by_round"]
+        rows = [
+            {
+                "optimizer": optimizer,
+                "step, ms": middle,
+                "smallest..largest": rounds[optimizer],
+                "tokens": facts["tokens"] * middle / middles[PASSES],
+            }
+            for optimizer, middle in middles.items()
+            if optimizer != PASSES
         ]
-        for optimizer, middle in times.items():
-            if optimizer != PASSES:
-                every = facts["milliseconds_by_round"][optimizer]
-                lines.append(
-                    f"| {optimizer} | {middle:,.1f} ms | {min(every):,.1f}..{max(every):,.1f} | "
-                    f"{facts['tokens'] * middle / times[PASSES]:,.0f} |"
-                )
-        lines += ["", f"{TORCH} takes {times[TORCH] / times['muon']:.2f} times as long as muon."]
+        lines += [
+            f"{name}, {facts['parameters'] / 1e6:.1f} M parameters; {PASSES} of {facts['tokens']:,} tokens: "
+            f"{middles[PASSES]:,.0f} ms",
+            "",
+            *table(rows),
+            f"{TORCH} takes {middles[TORCH] / middles['muon']:.2f} times as long as muon.",
+            "",
+        ]
     return lines
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options; every one has a default."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", default=list(MODELS), choices=list(MODELS), help="families")
-    parser.add_argument("--sizes", nargs="+", default=["tiny", "small"], help="sizes of the models (tiny small)")
-    parser.add_argument("--rounds", type=positive, default=9, help="times that each takes its turn (9)")
-    parser.add_argument("--tokens", type=positive, default=2048, help="tokens of the passes (2,048)")
-    parser.add_argument("--output_dir", default=str(RESULTS), help="folder of the report")
-    return parser.parse_args(arguments)
 
 
 def main() -> None:
     """Parse, measure, report."""
-    options = parse()
+    options = make_parser(
+        __doc__,
+        ("families", tuple(MODELS), "families"),
+        ("sizes", ["tiny", "small"], "sizes of the models"),
+        ("rounds", 9, "times that each takes its turn"),
+        ("tokens", 2048, "tokens of the passes"),
+    ).parse_args()
     use_all_cores()
-    machine = describe_machine("torch", threads=torch.get_num_threads())
+    report = Report(__file__, options, "torch", threads=torch.get_num_threads())
     models = {
         f"{family} {size}": measure(family, size, rounds=options.rounds, tokens=options.tokens)
         for size in options.sizes
         for family in options.families
     }
     measured = next(iter(models.values()))["milliseconds"]
-    body = {
-        "settings": {name: value for name, value in vars(options).items() if name != "output_dir"},
-        "machine": machine,
+    report.body |= {
         "precision": "bfloat16" if bf16_is_fast() else "float32",
         "not_installed": [name for name in OPTIMIZERS if name not in measured],
         "models": models,
     }
-    write_report(name="optimizer_speed", output_dir=options.output_dir, body=body, to_markdown=to_markdown)
+    report.write("Speed of optimizers", to_markdown(report.body))
 
 
 if __name__ == "__main__":

@@ -11,23 +11,18 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from contenders import Trainee
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-
-if TYPE_CHECKING:
-    from contenders import Trainee
 
 LOOP_SECONDS = 0.02
 Operand = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 Product = tuple[str, tuple[Operand, ...]]
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "mm": torch.mm,
-    "addmm": torch.addmm,
-    "bmm": torch.bmm,
-    "baddbmm": torch.baddbmm,
+    name: getattr(torch, name) for name in ("mm", "addmm", "bmm", "baddbmm")
 }
 
 
@@ -52,33 +47,23 @@ def operations(product: Product) -> int:
     return 2 * math.prod(left) * right[-1]
 
 
-def record(trainee: "Trainee") -> Counter[Product]:
-    """The products of one step on the first batch, not compiled: a compiler calls the same ones (see `profiled`)."""
-    with torch.compiler.set_stance("force_eager"), Recorder() as recorder:
-        trainee.step(0)
-    return recorder.found
-
-
-def profiled(trainee: "Trainee") -> int:
+def profiled(trainee: Trainee) -> int:
     """Operations in the products of one step as it is measured, compiled if it is, by torch's profiler."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_flops=True) as profile:
-        trainee.step(0)
+        trainee.step(trainee.batches[0])
     return sum(int(event.flops) for event in profile.key_averages() if event.key.removeprefix("aten::") in FUNCTIONS)
 
 
 class Loop:
     """One product with operands of its own, to be computed again and again."""
 
-    def __init__(self, product: Product, device: torch.device) -> None:
-        name, operands = product
-        self._function = FUNCTIONS[name]
+    def __init__(self, product: Product, trainee: Trainee) -> None:
+        self._function, self._wait, self._times = FUNCTIONS[product[0]], trainee.wait, 1
         self._operands = [
-            torch.empty_strided(shape, stride, dtype=dtype, device=device).normal_()
-            for shape, stride, dtype in operands
+            torch.empty_strided(shape, stride, dtype=dtype, device=trainee.device).normal_()
+            for shape, stride, dtype in product[1]
         ]
         self._result = self._function(*self._operands)
-        self._device = device
-        self._times = 1
         self._times = max(3, math.ceil(LOOP_SECONDS / self.seconds()))
 
     def seconds(self) -> float:
@@ -86,12 +71,11 @@ class Loop:
         start = time.perf_counter()
         for _ in range(self._times):
             self._function(*self._operands, out=self._result)
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
+        self._wait()
         return (time.perf_counter() - start) / self._times
 
 
-def measure_share(trainee: "Trainee", *, rounds: int, steps: int) -> dict[str, Any]:
+def measure_share(trainee: Trainee, *, rounds: int, steps: int) -> dict[str, Any]:
     """Steps on the first batch and its products alone, in turn.
 
     Returns:
@@ -99,49 +83,41 @@ def measure_share(trainee: "Trainee", *, rounds: int, steps: int) -> dict[str, A
         seconds alone, seconds of a step and their quotient.
     """
     trainee.batches = trainee.batches[:1]
-    found = record(trainee)
-    counted_by_profiler = profiled(trainee)
+    # A compiler calls the same products, which `profiled` shows.
+    with torch.compiler.set_stance("force_eager"), Recorder() as recorder:
+        trainee.step(trainee.batches[0])
+    found, counted_by_profiler = recorder.found, profiled(trainee)
     trainee.run(steps)
     with torch.no_grad():
-        loops = {product: Loop(product, trainee.device) for product in found}
-    of_steps, of_products, by_product = [], [], {product: [] for product in found}  # type: ignore[var-annotated]
+        loops = {product: Loop(product, trainee) for product in found}
+    of_steps, of_products = [], []
+    by_product: dict[Product, list[float]] = {product: [] for product in found}
     for _ in range(rounds):
-        of_steps.append(statistics.median(trainee.run(steps)["step_seconds"]))
+        of_steps.append(trainee.run(steps)["seconds"] / steps)
         with torch.no_grad():
-            taken = {product: loop.seconds() for product, loop in loops.items()}
-        of_products.append(math.fsum(found[product] * seconds for product, seconds in taken.items()))
-        for product, seconds in taken.items():
-            by_product[product].append(seconds)
+            for product, loop in loops.items():
+                by_product[product].append(loop.seconds())
+        of_products.append(math.fsum(found[product] * taken[-1] for product, taken in by_product.items()))
     shares = [alone / whole for alone, whole in zip(of_products, of_steps, strict=True)]
-    total = sum(operations(product) * count for product, count in found.items())
-    alone = statistics.median(of_products)
-    rows = [_describe(product, found[product], statistics.median(by_product[product])) for product in found]
+    rows = [
+        {
+            "product": product[0],
+            "shapes": [list(shape) for shape, _, _ in product[1]],
+            "strides": [list(stride) for _, stride, _ in product[1]],
+            "dtype": str(product[1][-1][2]).removeprefix("torch."),
+            "count": count,
+            "operations": count * operations(product),
+            "seconds": count * statistics.median(by_product[product]),
+        }
+        for product, count in found.items()
+    ]
     return {
-        "operations": total,
+        "operations": sum(row["operations"] for row in rows),
         "operations_profiled": counted_by_profiler,
         "products": sum(found.values()),
-        "seconds_alone": alone,
+        "seconds_alone": statistics.median(of_products),
         "seconds_step": statistics.median(of_steps),
-        "operations_per_second": total / alone,
         "share": statistics.median(shares),
-        "share_min": min(shares),
-        "share_max": max(shares),
-        "seconds_alone_by_round": of_products,
-        "seconds_step_by_round": of_steps,
+        "shares": shares,
         "by_product": sorted(rows, key=lambda row: -row["seconds"]),
-    }
-
-
-def _describe(product: Product, count: int, seconds: float) -> dict[str, Any]:
-    """A product for the report; `seconds` of all its calls in a step."""
-    name, operands = product
-    return {
-        "product": name,
-        "shapes": [list(shape) for shape, _, _ in operands],
-        "strides": [list(stride) for _, stride, _ in operands],
-        "dtype": str(operands[-1][2]).removeprefix("torch."),
-        "count": count,
-        "operations": count * operations(product),
-        "seconds": count * seconds,
-        "operations_per_second": operations(product) / seconds,
     }

@@ -17,15 +17,15 @@ import argparse
 import json
 import math
 import statistics
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reports import REPOSITORY, RESULTS, describe_machine, positive, write_report
-from tqdm import tqdm
+from clock import compare, take_turns, times
+from kept import run_recipe
+from report import Report, make_parser, table
 
 PEAK = 989.4e12
 """Operations a second of one H100 or H200 in bf16 (NVIDIA data sheets, 2024)."""
@@ -98,72 +98,27 @@ def reckon(mfu: float) -> list[dict[str, Any]]:
 
 def train(count: int, options: argparse.Namespace) -> float:
     """Tokens per second of the recipe on so many processes, with as many rows for each."""
+    words = {"objective": "mlm", "size": options.size, "max_steps": options.steps, "compile": "off"}
+    words |= {"batch_size": count * options.batch_size, "eval_fraction": 0, "eval_steps": 0, "save_steps": 0}
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(count)]
-        command += ["recipes/pretrain.py", "--objective", "mlm", "--output_dir", folder, "--size", options.size]
-        command += ["--max_steps", str(options.steps), "--batch_size", str(count * options.batch_size)]
-        command += ["--eval_fraction", "0", "--eval_steps", "0", "--save_steps", "0", "--compile", "off"]
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-        lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        run_recipe("pretrain", {**words, "output_dir": f"{folder}/run"}, processes=count)
+        lines = Path(folder, "run", "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     speeds = [record["tokens_per_second"] for record in map(json.loads, lines) if "tokens_per_second" in record]
     return statistics.median(speeds[1:] or speeds)  # the first steps warm up
 
 
-def measure(options: argparse.Namespace, counts: list[int]) -> dict[int, list[float]]:
-    """Tokens per second by number of processes, in turn."""
-    speeds: dict[int, list[float]] = {count: [] for count in counts}
-    with tqdm(total=options.rounds * len(counts), unit="run") as bar:
-        for _ in range(options.rounds):
-            for count in counts:
-                bar.set_description(f"{count} process" + ("es" if count > 1 else ""))
-                speeds[count].append(train(count, options))
-                bar.update()
-    return speeds
-
-
-def to_markdown(report: dict[str, Any]) -> list[str]:
-    """The report for people."""
-    settings, lines = report["settings"], [f"# Scaling, {report['date']}", ""]
-    if measured := report["tokens_per_second"]:
-        lines += [
-            f"Size {settings['size']}, {settings['batch_size']} rows of 128 tokens for each process in a step.",
-            "",
-            "| processes | tokens/s (median) | efficiency beside one process with all cores (min..max over rounds) |",
-            "|---|---|---|",
-        ]
-        one = measured["1"]
-        for count, speeds in measured.items():
-            ratios = [theirs / ours for theirs, ours in zip(speeds, one, strict=True)]
-            share = f"{statistics.median(ratios):.0%} ({min(ratios):.0%}..{max(ratios):.0%})"
-            lines.append(f"| {count} | {statistics.median(speeds):,.0f} | {share} |")
-        lines.append("")
-    lines += [
-        f"Reckoned, with one GPU at {settings['mfu']:.0%} of {PEAK / 1e12:.0f} TFLOP/s and gradients in float32:",
-        "",
-        "| where | model | tokens a GPU and step | computing | exchange | efficiency |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in report["reckoned"]:
-        lines.append(
-            f"| {row['place']} | {row['model']} | {row['tokens_a_gpu_and_step']:,} | {row['computing_ms']} ms | "
-            f"{row['exchange_ms']} ms | {row['efficiency']:.0%} |"
-        )
-    return lines
-
-
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options; every one has a default."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(
+        __doc__,
+        ("steps", 30, "optimizer steps of a run"),
+        ("batch_size", 32, "rows of each process in a step"),
+        ("processes", 2, "how many share the cores"),
+        ("mfu", 0.4, "share of its peak that one GPU reaches"),
+    )
     parser.add_argument("--rounds", type=int, default=3, help="runs of each number of processes (3); 0 for none")
-    parser.add_argument("--steps", type=positive, default=30, help="optimizer steps of a run (30)")
-    parser.add_argument("--batch_size", type=positive, default=32, help="rows of each process in a step (32)")
-    parser.add_argument("--processes", type=positive, default=2, help="how many share the cores (2)")
     sizes = ("tiny", "mini", "small", "base", "large")
     parser.add_argument("--size", default="tiny", choices=sizes, help="of the model (tiny)")
-    parser.add_argument("--mfu", type=float, default=0.4, help="share of its peak that one GPU reaches (0.4)")
-    parser.add_argument("--output_dir", default=str(RESULTS), help="folder of the report")
     options = parser.parse_args(arguments)
     if not 0 < options.mfu <= 1:
         parser.error(f"--mfu {options.mfu} is a share of the peak: above 0 and at most 1")
@@ -175,15 +130,27 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Parse, measure, reckon, report."""
     options = parse()
-    machine = describe_machine("torch", "accelerate", "transformers")
-    speeds = measure(options, [1, options.processes])
-    body = {
-        "settings": {name: value for name, value in vars(options).items() if name != "output_dir"},
-        "machine": machine,
-        "tokens_per_second": {str(count): values for count, values in speeds.items() if values},
-        "reckoned": reckon(options.mfu),
-    }
-    write_report(name="scaling", output_dir=options.output_dir, body=body, to_markdown=to_markdown)
+    report = Report(__file__, options, "torch", "accelerate", "transformers")
+    runs = {str(count): partial(train, count, options) for count in (1, options.processes)}
+    measured = take_turns(runs, rounds=options.rounds) if options.rounds else {}
+    report.body |= {"tokens_per_second": measured, "reckoned": reckon(options.mfu)}
+    rows = [
+        {
+            "processes": count,
+            "tokens/s (median)": statistics.median(speeds),
+            "efficiency beside one process with all cores": times(compare(speeds, measured["1"])),
+        }
+        for count, speeds in measured.items()
+    ]
+    lines = [
+        f"Size {options.size}, {options.batch_size} rows of 128 tokens for each process in a step.",
+        "",
+        *(table(rows) if rows else ["Not measured.", ""]),
+        f"Reckoned, with one GPU at {options.mfu:.0%} of {PEAK / 1e12:.0f} TFLOP/s and gradients in float32:",
+        "",
+        *table(report.body["reckoned"]),
+    ]
+    report.write("Scaling", lines)
 
 
 if __name__ == "__main__":

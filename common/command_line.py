@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, get_origin
 
@@ -17,14 +18,14 @@ from transformers.utils import logging as transformers_logging
 
 from .errors import InputError, StoppedError
 from .files import release
-from .options import Arguments
+from .options import ESSENTIALS, Arguments, Numbers
+
+_METAVARS = {int: "N", float: "X", Numbers: "X[,X]"}
+_BY_NAME = {"_dir": "DIR", "_file": "FILE", "_column": "NAME", "_columns": "NAME"}
 
 
 class _Parser(HfArgumentParser):
-    """`HfArgumentParser` with titled groups, one spelling each in the help, and errors of one line."""
-
-    groups: dict[str, list[argparse.Action]]
-    """Actions under the title that they are shown under."""
+    """`HfArgumentParser` with titled groups, one spelling of each option in the help, and errors of one line."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (--help lists the options)")
@@ -38,22 +39,17 @@ class _Parser(HfArgumentParser):
     def format_help(self, *, everything: bool = False) -> str:
         """The description and every option under its title, or those that are not advanced."""
         fields = {each.name: each for kind in self.dataclass_types for each in dataclasses.fields(kind)}
-        titles = {
-            name: each.metadata.get("group") or getattr(kind, "title", "options")
-            for kind in self.dataclass_types
-            for name, each in kind.__dataclass_fields__.items()
-        }
-        groups: dict[str, list[argparse.Action]] = {}
+        groups: dict[str, list[argparse.Action]] = {ESSENTIALS: []}
         hidden = 0
         for action in self._actions:
-            field = fields.get(action.dest)
-            if field is not None and field.metadata.get("advanced") and not everything:
-                hidden += 1
+            facts = fields[action.dest].metadata if action.dest in fields else {"group": "help"}
+            if f"--no_{action.dest}" in action.option_strings:
                 continue
-            shown = copy.copy(action)
-            shown.option_strings = [word for word in action.option_strings if "-" not in word[2:]][:1]
-            if shown.option_strings and shown.option_strings != [f"--no_{action.dest}"]:
-                groups.setdefault(titles.get(action.dest, "help"), []).append(shown)
+            if facts.get("advanced") and not everything:
+                hidden += 1
+            else:
+                groups.setdefault(facts.get("group", "options"), []).append(_shown(action))
+        groups["help"] = groups.pop("help")  # last
         formatter = self._get_formatter()
         formatter.add_usage(f"{self.prog} [options]", [], [], prefix="usage: ")
         formatter.add_text(self.description)
@@ -62,8 +58,34 @@ class _Parser(HfArgumentParser):
             formatter.add_arguments(actions)
             formatter.end_section()
         if hidden:
-            formatter.add_text(f"{hidden} more options, which few runs need: --help_all")
+            formatter.add_text(f"--help_all shows {hidden} more options, which few runs need.")
         return formatter.format_help()
+
+
+def _shown(action: argparse.Action) -> argparse.Action:
+    """An option as the help shows it: one spelling, what its value is, and its default."""
+    shown = copy.copy(action)
+    shown.option_strings = [word for word in action.option_strings if word[:2] == "--" and "-" not in word[2:]][:1]
+    if action.nargs == "?":  # a switch
+        shown.nargs = 0
+    elif action.nargs != 0:
+        ends = [metavar for end, metavar in _BY_NAME.items() if action.dest.endswith(end)]
+        by_type = "NAME" if action.choices else _METAVARS.get(action.type, (ends or ["TEXT"])[0])  # type: ignore[call-overload]
+        shown.metavar = action.metavar or by_type
+        if action.nargs == "+":
+            shown.nargs, shown.metavar = None, f"{shown.metavar}..."
+    text = action.help or ""
+    if isinstance(action.choices, dict):
+        text += f" {'; '.join(f'{name}: {kind.summary}' for name, kind in action.choices.items())}."
+    elif action.choices and not all(str(choice) in text for choice in action.choices):
+        text += f" One of {', '.join(map(str, action.choices))}."
+    if action.default is True:
+        text += f" On unless --no_{action.dest} is given."
+    elif "efault" not in text and action.default is not False and action.default not in (None, "", [], "==SUPPRESS=="):
+        default = f"{action.default:g}" if isinstance(action.default, float) else action.default
+        text += f" Default: {default}."
+    shown.help = text.replace("%", "%%")
+    return shown
 
 
 class _HelpAll(argparse.Action):
@@ -77,11 +99,13 @@ def _parser(kinds: Sequence[type], description: str | None) -> _Parser:
         list(kinds),
         description=description,
         allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter if description else argparse.HelpFormatter,
+        add_help=False,
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=28),
     )
-    parser.add_argument("--config", metavar="FILE", help="A YAML file of options; the command line overrides it.")
+    parser.add_argument("--help", "-h", action="help", help="Show the main options and exit.")
+    parser.add_argument("--config", metavar="FILE", help="YAML file of options; the command line overrides it.")
     if any(field.metadata.get("advanced") for kind in kinds for field in dataclasses.fields(kind)):
-        parser.add_argument("--help_all", action=_HelpAll, nargs=0, help="Show every option and exit.")
+        parser.add_argument("--help_all", action=_HelpAll, nargs=0, help="Show all options and exit.")
     return parser
 
 

@@ -19,16 +19,33 @@ class Arguments:
         return own.union(*(kind.known_options() for kind in cls.__subclasses__()))
 
 
-def option(default: Any, text: str, *, group: str = "", advanced: bool = False) -> Any:
+ESSENTIALS = "what most runs set"
+"""The title of the options that `--help` shows first."""
+
+
+def option(
+    default: Any,
+    text: str,
+    *,
+    group: str = "options",
+    advanced: bool = False,
+    metavar: str | None = None,
+    choices: Iterable[str] | None = None,
+) -> Any:
     """A dataclass field for an option.
 
     Args:
         default: its value when it is not given; a list is copied for each instance.
-        text: its line of help.
-        group: the title that it stands under in the help; by default that of its dataclass.
+        text: its help. Give the default where it is computed ("Default: ..."); any other is added by `--help`.
+        group: the title that it stands under in the help.
         advanced: shown by `--help_all` only.
+        metavar: what the help shows for its value, where type and name do not tell.
+        choices: the values it can take, where its type is not a `Literal`: names, or a registry of classes by name,
+            each with a `summary` for the help.
     """
     metadata = {"help": text, "group": group, "advanced": advanced}
+    metadata |= {"metavar": metavar} if metavar else {}
+    metadata |= {"choices": choices} if choices is not None else {}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)

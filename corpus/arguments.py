@@ -1,9 +1,13 @@
 """What a person can say about text on the command line."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from lacuna.common.options import Arguments, option
+from lacuna.common.options import ESSENTIALS, Arguments, option
+
+_data = partial(option, group="data")
+_work = partial(option, group="work and shards")
 
 
 @dataclass
@@ -12,48 +16,61 @@ class TextArguments(Arguments):
 
     data: list[str] = option(
         [],
-        "Files, folders or globs of text (.txt, .jsonl, .csv, .tsv, .parquet, each also .gz or .zst), "
-        "folders saved by `datasets`, or datasets of the Hub (OWNER/NAME), each with a weight or none "
-        "(a.txt:0.7 b/:0.3). Nothing means the built-in corpus, the documentation inside the Python interpreter.",
+        "Text to read: files, folders or globs (.txt, .jsonl, .csv, .tsv, .parquet, also .gz or .zst), folders saved "
+        "by `datasets`, Hub datasets (OWNER/NAME); weights as in a.txt:0.7 b/:0.3. Default: the built-in corpus, the "
+        "documentation inside the Python interpreter.",
+        group=ESSENTIALS,
+        metavar="PATH",
     )
-    text_column: str = option("text", "Column that holds the text, in files that have columns (.jsonl, .csv ...).")
-    document_boundary: Literal["file", "line", "blank_line"] = option(
-        "file", "What ends a document in .txt files: the file, each line, or a blank line."
+    tokenizer: str | None = option(
+        None,
+        "Tokenizer made by recipes/train_tokenizer.py.",
+        group=ESSENTIALS,
+        metavar="DIR",
     )
-    unwrap: bool = option(False, "Join lines that were broken to a width; paragraphs, verse, headings and lists stay.")
-    on_bad_record: Literal["stop", "skip"] = option(
-        "stop",
-        "What a broken record does: stop with an error, or be counted and passed over, "
-        "as long as no more than one in a thousand is broken.",
+    text_column: str = _data("text", "Column that holds the text, in files with columns.")
+    document_boundary: Literal["file", "line", "blank_line"] = _data(
+        "file", "What separates documents in .txt files: file, line or blank_line."
     )
-    language: str = option("en", "Language of the text (ISO code), for where its sentences end.")
-    dataset_config: str | None = option(None, "Configuration of a dataset of the Hub, where it has several.")
-    dataset_split: str | None = option(
-        None, "Split of a dataset of the Hub or a saved one. Default: the only one, or train."
+    unwrap: bool = _data(
+        False, "Rejoin hard-wrapped lines; paragraphs, verse, headings and lists are kept.", advanced=True
     )
-    tokenizer: str | None = option(None, "Folder of a tokenizer, made by recipes/train_tokenizer.py.")
+    on_bad_record: Literal["stop", "skip"] = _data(
+        "stop", "On a broken record, stop or skip; skip tolerates one broken record in a thousand.", advanced=True
+    )
+    language: str = _data(
+        "en", "Language of the text (ISO code), by which sentences are split.", metavar="CODE", advanced=True
+    )
+    dataset_config: str | None = _data(
+        None, "Configuration of a Hub dataset that has several.", metavar="NAME", advanced=True
+    )
+    dataset_split: str | None = _data(
+        None, "Split of a Hub dataset or a saved one. Default: the only one, or train.", metavar="NAME", advanced=True
+    )
 
 
 @dataclass
 class CorpusArguments(TextArguments):
     """What a model is pretrained on."""
 
-    corpus: str | None = option(None, "Folder of a token store, made by recipes/prepare_corpus.py, instead of --data.")
+    corpus: str | None = _data(
+        None, "Token store made by recipes/prepare_corpus.py, instead of --data.", metavar="DIR"
+    )
 
 
 @dataclass
 class StoreArguments(TextArguments):
     """Options of `recipes/prepare_corpus.py`."""
 
-    output_dir: str = option("runs/corpus", "Folder that receives the token store.")
-    num_workers: int | None = option(
-        None, "Processes that tokenize; 0 for none beside the first. Default: one a core, up to 8."
+    output_dir: str = option("runs/corpus", "Where the token store is written.", group=ESSENTIALS)
+    num_workers: int | None = _work(
+        None, "Processes that tokenize; 0 uses only the main one. Default: one per core, at most 8."
     )
-    max_shard_bytes: int = option(4 << 30, "The files of one shard of the store are not larger than this.")
-    num_shards: int = option(1, "Prepare the text in this many parts, each by a command of its own, at once or not.")
-    shard: int | None = option(None, "Which part this command prepares, from 0; the last one joins them.")
-    near_duplicates: float = option(
+    max_shard_bytes: int = _work(4 << 30, "Largest size of one shard of the store, in bytes.")
+    num_shards: int = _work(1, "Split the work into this many parts, each prepared by its own command.")
+    shard: int | None = _work(None, "Which part this command prepares, from 0; the last one merges them.")
+    near_duplicates: float = _data(
         0.0,
-        "Leave out documents that resemble an earlier one at least this much (Jaccard similarity of word "
-        "5-grams, such as 0.8); 0 keeps them. Equal documents are always left out.",
+        "Drop documents at least this similar to an earlier one (Jaccard similarity of word "
+        "5-grams, e.g. 0.8); 0 keeps them. Exact duplicates are always dropped.",
     )

@@ -1,44 +1,51 @@
 """The options of an evaluation."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from lacuna.common.options import Arguments, check_range, option
+from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
+
+_bits = partial(option, group="bits_per_byte")
 
 
 @dataclass
 class EvaluationArguments(Arguments):
     """Which model to examine, on what, and how."""
 
-    model: str | None = option(None, "A folder or Hub id of a pretrained encoder or decoder.")
+    model: str | None = option(
+        None, "Pretrained encoder or decoder: a folder or Hub id.", group=ESSENTIALS, metavar="MODEL"
+    )
     suite: Literal["bits_per_byte", "minimal_pairs"] = option(
         "bits_per_byte",
-        "bits_per_byte (how well the model predicts text) or minimal_pairs (does it prefer the grammatical sentence).",
+        "bits_per_byte (how well the model predicts text) or minimal_pairs (whether it prefers the grammatical "
+        "sentence).",
+        group=ESSENTIALS,
     )
     data: list[str] = option(
         [],
-        "Files, folders or globs: text for bits_per_byte (default: the built-in corpus), rows with "
-        "sentence_good and sentence_bad for minimal_pairs, one file a paradigm as in BLiMP.",
+        "Files, folders or globs: text for bits_per_byte, or rows with sentence_good and sentence_bad for "
+        "minimal_pairs, one file per paradigm as in BLiMP. Default: the built-in corpus.",
+        group=ESSENTIALS,
+        metavar="PATH",
     )
-    text_column: str = option("text", "Column that holds the text, in files that have columns.")
-    max_examples: int | None = option(None, "At most this many documents, or pairs of each paradigm. Default: all.")
-    window: int | None = option(
+    text_column: str = option("text", "Column that holds the text, in files with columns.")
+    max_examples: int | None = option(None, "Most documents, or pairs per paradigm, to evaluate. Default: all.")
+    window: int | None = _bits(
         None,
-        "bits_per_byte: tokens the model reads at once. Default: 256, or what the model takes if that is less. "
-        "Beyond the length it was trained on a model seldom reads well.",
+        "Tokens that the model reads at once; beyond the training length models seldom work well. Default: 256, or "
+        "the model's limit if that is less.",
     )
-    stride: int | None = option(
-        None, "bits_per_byte, decoders: tokens from one window to the next within a document. Default: half a window."
+    stride: int | None = _bits(
+        None, "Decoders: tokens from one window to the next within a document. Default: half a window."
     )
-    join_documents: bool = option(
-        False, "bits_per_byte, decoders: let windows run over the ends of documents, as if all were one."
-    )
-    batch_size: int | None = option(None, "Rows the model reads at once. Default: about 8,000 tokens.")
+    join_documents: bool = _bits(False, "Decoders: let windows cross document boundaries.")
+    batch_size: int | None = option(None, "Rows per forward pass. Default: about 8,000 tokens.")
     output_file: str | None = option(
-        None, "Where to write the results as JSON. Default: evaluation_SUITE.json in the folder of --model, or here."
+        None, "JSON file for the results. Default: evaluation_SUITE.json in the folder of --model, or here."
     )
     trust_remote_code: bool = option(
-        False, "Run the code that a checkpoint of --model carries. Checkpoints of Lacuna do not need it here."
+        False, "Run the code in the checkpoint of --model; checkpoints made by Lacuna do not need it."
     )
 
     def __post_init__(self) -> None:

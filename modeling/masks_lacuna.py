@@ -113,10 +113,8 @@ def build_attention_masks(
         documents = find_documents(position_ids, attention_mask, look=kernel is None)
     if documents is not None and is_fixed:  # While tracing, they may be none: generation, with this cache.
         if not torch.compiler.is_compiling():
-            raise ValueError(
-                "the rows hold several documents (position_ids restart) and past_key_values has a fixed length: leave "
-                "the cache out, or give one that grows"
-            )
+            why = "the rows hold several documents (position_ids restart) and past_key_values has a fixed length"
+            raise ValueError(f"{why}: leave the cache out, or give one that grows")
     elif documents is not None:
         documents = documents.expand(batch_size, -1)
         masks, packing = _build_packed_masks(config, stack, hidden_states, documents, is_causal)

@@ -72,7 +72,7 @@ def best_spans(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The best spans of each row: every span is scored by the sum of the logits of its ends.
 
-    `best_spans` of tasks/spans.py is the same, which cannot travel.
+    `best_spans` of tasks/question_answering/task.py is the same, which cannot travel.
 
     Args:
         start, end, allowed: logits [B, T], and bool [B, T], tokens at which a span may begin and end.

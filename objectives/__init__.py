@@ -1,13 +1,14 @@
 """(token store, seed, index) -> one training example; and how examples become a batch.
 
-To add an objective, write a file with a class like those here and put it into `OBJECTIVES` and the option's choices.
+To add an objective, write a file with a class like those here and add the class to the registry below: name, help,
+options and the legend of `--show_examples` come with it.
 """
 
 from typing import Any
 
 import numpy as np
 
-from .arguments import ObjectiveArguments
+from .arguments import OBJECTIVES, ObjectiveArguments
 from .base import TokenPrediction
 from .clm import CausalLanguageModelling
 from .data import IGNORED, SpecialTokens, random_stream, split_documents
@@ -18,7 +19,7 @@ from .mlm_nsp import MaskedLanguageModellingWithPairs
 from .mlm_sop import MaskedLanguageModellingWithOrder
 from .show import show_examples
 
-OBJECTIVES: dict[str, type[TokenPrediction]] = {
+OBJECTIVES |= {
     objective.name: objective
     for objective in (
         MaskedLanguageModelling,

@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import Arguments, Numbers, check_range, option
+from lacuna.common.options import ESSENTIALS, Arguments, Numbers, check_range, option
 
 MEAN_SPAN = 3
 """Mean tokens in a span of denoising, in BART and T5."""
@@ -17,17 +18,11 @@ EVAL_CORRUPTION = 0.15
 LONGEST = 1 << 20
 """Tokens in a row: more than any model reads."""
 
-MASKED = ("mlm", "mlm_nsp", "mlm_sop", "hybrid")
-USED_BY = {
-    "mask_probability": (*MASKED, "denoising"),
-    "masking": MASKED,
-    "mask_replace_prob": MASKED,
-    "random_replace_prob": MASKED,
-    "short_sequence_probability": ("mlm_nsp", "mlm_sop"),
-    "hybrid_causal_share": ("hybrid",),
-    "denoising": ("denoising",),
-}
-"""Options that only some objectives have a use for."""
+OBJECTIVES: dict[str, Any] = {}
+"""The class of each objective by its name; `objectives/__init__.py` fills it."""
+
+_data = partial(option, group="data")
+_objective = partial(option, group="objective")
 
 
 def sentinels_needed(*, length: int, probability: float) -> int:
@@ -39,45 +34,46 @@ def sentinels_needed(*, length: int, probability: float) -> int:
 class ObjectiveArguments(Arguments):
     """What the model is asked to fill in. docs/objectives.md shows an example of each."""
 
-    objective: Literal["mlm", "mlm_nsp", "mlm_sop", "clm", "hybrid", "denoising"] = option(
-        "mlm_nsp",
-        "mlm (masked tokens), mlm_nsp (and next sentence, as BERT), mlm_sop (and order of two segments, as ALBERT), "
-        "clm (next token, for decoders), hybrid (masked and next tokens in one decoder, as GPT-BERT), denoising (text "
-        "from damaged text, for encoder-decoders).",
+    objective: str = option("mlm_nsp", "What the model learns.", group=ESSENTIALS, choices=OBJECTIVES)
+    sequence_length: Numbers = _objective(
+        Numbers(128), "Tokens per row, special tokens included; one value per stage, as in 128,512."
     )
-    sequence_length: Numbers = option(
-        Numbers(128), "Tokens in one row, special tokens included. Several, as 128,512: one after the other."
+    sequence_length_at: Numbers = _objective(
+        Numbers(0), "Fraction of the run at which each --sequence_length starts, as in 0,0.9.", advanced=True
     )
-    sequence_length_at: Numbers = option(
-        Numbers(0), "At which share of the run each --sequence_length begins, as 0,0.9."
-    )
-    mask_probability: Numbers | None = option(
+    mask_probability: Numbers | None = _objective(
         None,
-        "Share of tokens to predict where tokens are hidden; two, as 0.30,0.15: linearly from one to the other over "
-        "the run. Default: 0.3; span_corruption 0.15. Held-out text is always masked at 0.15.",
+        "Fraction of tokens to mask; 0.30,0.15 changes linearly over the run. Default: 0.3, or 0.15 for "
+        "span_corruption. Held-out text is always masked at 0.15.",
     )
-    masking: Literal["token", "whole_word", "span"] = option(
-        "token", "What is hidden together: nothing, all tokens of a word, or spans of words (SpanBERT)."
+    masking: Literal["token", "whole_word", "span"] = _objective(
+        "token", "Mask single tokens (token), whole words (whole_word) or spans of words (span)."
     )
-    mask_replace_prob: float = option(0.8, "Share of the chosen tokens that [MASK] replaces.")
-    random_replace_prob: float = option(0.1, "Share of them that a random token replaces; the others stay.")
-    packing: Literal["concatenate", "best_fit", "none"] = option(
+    mask_replace_prob: float = _objective(0.8, "Fraction of masked tokens replaced by [MASK].", advanced=True)
+    random_replace_prob: float = _objective(
+        0.1, "Fraction of masked tokens replaced by a random token; the rest stay as they are.", advanced=True
+    )
+    packing: Literal["concatenate", "best_fit", "none"] = _objective(
         "concatenate",
-        "How documents fill rows: end to end, cut at row ends; as whole as possible, where they fit best; or each in "
-        "rows of its own, with padding. Attention never crosses from one document to another. Pairs (mlm_nsp, "
-        "mlm_sop) have a row each, whatever is asked.",
+        "How documents fill rows: concatenate (cut at row ends), best_fit (as whole as possible) or none (padded). "
+        "Attention never crosses documents. Sentence pairs always have a row each.",
     )
-    short_sequence_probability: float = option(
-        0.0, "Share of the pairs of mlm_nsp and mlm_sop that are made shorter, of a random length (BERT: 0.1)."
+    short_sequence_probability: float = _objective(
+        0.0, "Fraction of sentence pairs cut to a random shorter length (BERT: 0.1).", advanced=True
     )
-    hybrid_causal_share: float = option(0.5, "Share of the rows of hybrid that are causal; the others are masked.")
-    denoising: Literal["infilling", "span_corruption"] = option(
-        "infilling", "BART's text infilling (one [MASK] for a span; write all) or T5's span corruption (write spans)."
+    hybrid_causal_share: float = _objective(
+        0.5, "Fraction of rows of --objective hybrid that are causal; the rest are masked.", advanced=True
     )
-    z_loss: float = option(0.0, "Weight of the z-loss, which keeps logits small; PaLM: 0.0001.")
-    eval_fraction: float = option(0.05, "Share of the text, in whole documents, held out for evaluation; 0: none.")
-    max_eval_examples: int = option(512, "At most this many held-out examples are evaluated.")
-    show_examples: int = option(0, "Print this many training examples, made readable, and stop.")
+    denoising: Literal["infilling", "span_corruption"] = _objective(
+        "infilling",
+        "Variant of --objective denoising: infilling (BART: one [MASK] per span, write everything) or span_corruption "
+        "(T5: write the spans).",
+        advanced=True,
+    )
+    z_loss: float = _objective(0.0, "Weight of the z-loss, which keeps logits small (PaLM: 0.0001).", advanced=True)
+    eval_fraction: float = _data(0.05, "Fraction of documents to hold out for evaluation.")
+    max_eval_examples: int = _data(512, "Most held-out examples to evaluate.", advanced=True)
+    show_examples: int = _objective(0, "Print this many training examples and exit.")
 
     def __post_init__(self) -> None:
         self.sequence_length, self.sequence_length_at = Numbers(self.sequence_length), Numbers(self.sequence_length_at)
@@ -133,12 +129,13 @@ class ObjectiveArguments(Arguments):
         Raises:
             InputError: names the first of them.
         """
-        for name, objectives in USED_BY.items():
+        for name in dict.fromkeys(name for objective in OBJECTIVES.values() for name in objective.options):
             default = type(self).__dataclass_fields__[name].default
-            if self.objective not in objectives and getattr(self, name) != default:
+            if name not in OBJECTIVES[self.objective].options and getattr(self, name) != default:
+                users = ", ".join(other for other, objective in OBJECTIVES.items() if name in objective.options)
                 raise InputError(
-                    f"--{name} {getattr(self, name)} means nothing to --objective {self.objective}, only to "
-                    f"{', '.join(objectives)}; leave it out"
+                    f"--{name} {getattr(self, name)} means nothing to --objective {self.objective}, only to {users}; "
+                    "leave it out"
                 )
 
     @property

@@ -28,6 +28,12 @@ class TokenPrediction(Work):
 
     name: str
     """What `--objective` calls it."""
+    summary: str
+    """What the help of `--objective` says of it."""
+    options: tuple[str, ...] = ()
+    """The options that it has a use for, of those that some objectives have none for."""
+    legend: tuple[str, ...]
+    """What the signs of `--show_examples` mean."""
     head: str
     """The Auto class of the model it trains."""
     shape: str

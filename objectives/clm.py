@@ -13,6 +13,8 @@ from .hints import add_hints, for_model
 from .models import loss_alone
 from .packing import Row
 
+LEGEND = "causal rows: every token is predicted from those before it, except ‹cat›, with which a piece begins"
+
 _LOGIT_BYTES = 2**28
 """Logits held at once while evaluating: 256 MiB."""
 
@@ -75,6 +77,8 @@ class CausalLanguageModelling(PackedPrediction):
     """Every token of every document is predicted once an epoch, from those before it in its row of the document."""
 
     name = "clm"
+    summary = "next tokens, for decoders"
+    legend = (LEGEND,)
     head = "AutoModelForCausalLM"
     shape = "decoder"
     predicts_document_ends = True

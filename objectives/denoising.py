@@ -100,6 +100,9 @@ class Denoising(PackedPrediction):
     """
 
     name = "denoising"
+    summary = "damaged text restored, for encoder-decoders, as BART and T5"
+    options = ("mask_probability", "denoising")
+    legend = ("reads: the encoder, damaged   writes: the decoder, in full, or what each sentinel stands for",)
     head = "AutoModelForSeq2SeqLM"
     shape = "encoder-decoder"
     spare = 1  # for the [end] of a piece that is cut

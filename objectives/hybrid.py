@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 
+from . import clm, masking
 from .base import PackedPrediction, describe_masking
 from .clm import next_token_labels, next_tokens, score_next_tokens
 from .data import IGNORED, random_stream
@@ -41,6 +42,13 @@ class HybridLanguageModelling(PackedPrediction):
     """
 
     name = "hybrid"
+    summary = "masked and next tokens in one decoder, as GPT-BERT"
+    options = (*masking.OPTIONS, "hybrid_causal_share")
+    legend = (
+        "masked rows are read from both sides, and a masked token is predicted at the position before it",
+        masking.LEGEND,
+        clm.LEGEND,
+    )
     head = "AutoModelForCausalLM"
     shape = "decoder"
     predicts_document_ends = True

@@ -10,6 +10,11 @@ from torch.nn import functional
 
 from .data import IGNORED, SpecialTokens, rounded
 
+OPTIONS = ("mask_probability", "masking", "mask_replace_prob", "random_replace_prob")
+"""The options of objectives that mask."""
+
+LEGEND = "⟦cat→[MASK]⟧ masked   ⟦cat≠tree⟧ replaced by a random token   ⟦cat=⟧ left as it is, but predicted"
+
 EVAL_MASK_PROBABILITY = 0.15
 """Held-out text is masked at BERT's rate whatever the training rate, so that losses can be compared."""
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 
+from . import masking
 from .base import PackedPrediction, describe_masking
 from .data import random_stream
 from .hints import add_hints, for_model
@@ -22,6 +23,9 @@ class MaskedLanguageModelling(PackedPrediction):
     """Documents packed into rows; a share of the tokens is hidden and predicted from both sides."""
 
     name = "mlm"
+    summary = "masked tokens"
+    options = masking.OPTIONS
+    legend = (masking.LEGEND,)
     head = "AutoModelForMaskedLM"
     shape = "encoder"
 

@@ -37,6 +37,7 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
     """
 
     name = "mlm_nsp"
+    summary = "masked tokens and next sentence, as BERT"
     pair_name = "nsp"
     answers = ("IsNext", "Random")
 

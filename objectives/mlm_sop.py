@@ -22,6 +22,7 @@ class MaskedLanguageModellingWithOrder(PairPrediction):
     """
 
     name = "mlm_sop"
+    summary = "masked tokens and sentence order, as ALBERT"
     pair_name = "sop"
     answers = ("InOrder", "Swapped")
 

@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 
+from . import masking
 from .base import TokenPrediction, describe_masking
 from .chunks import Chunks
 from .data import IGNORED, random_stream
@@ -42,6 +43,8 @@ class PairPrediction(TokenPrediction):
 
     head = "AutoModelForPreTraining"
     shape = "encoder"
+    options = (*masking.OPTIONS, "short_sequence_probability")
+    legend = (masking.LEGEND, "A and B see each other, and the label says what B is to A   ↵ line break")
     pair_name: str
     """What the metrics of the pairs begin with."""
     answers: tuple[str, str]

@@ -17,15 +17,8 @@ WIDTH = 118
 
 _NARROWEST = 40
 
-LEGENDS = {
-    "masks": "⟦cat→[MASK]⟧ hidden   ⟦cat≠tree⟧ replaced at random   ⟦cat=⟧ to be found though it stands there",
-    "hybrid": "masked rows are read from both sides, and what is hidden is to be said at the position before it",
-    "next": "causal rows: every token is to be found from those before it, but for ‹cat›, with which a piece begins",
-    "edges": "├─── another document: neither sees the other",
-    "rests": "… the document goes on in another row   ↵ line break",
-    "pairs": "A and B see each other, and the label says what B is to A   ↵ line break",
-    "denoising": "reads: the encoder, damaged   writes: the decoder, in full, or what each sentinel stands for",
-}
+EDGES = "├─── another document: neither sees the other"
+RESTS = "… the document continues in another row   ↵ line break"
 
 
 def show_examples(
@@ -58,16 +51,10 @@ class _Page:
 
     def legend(self) -> list[str]:
         """What the signs mean, of those that this objective uses."""
-        kinds = {
-            "mlm": ["masks", "edges", "rests"],
-            "mlm_nsp": ["masks", "pairs"],
-            "mlm_sop": ["masks", "pairs"],
-            "clm": ["next", "edges", "rests"],
-            "hybrid": ["hybrid", "masks", "next", "edges", "rests"],
-            "denoising": ["denoising", "edges", "rests"],
-        }
-        hidden = ["edges"] if self.objective.arguments.packing == "none" else []
-        return [LEGENDS[kind] for kind in kinds[self.objective.name] if kind not in hidden]
+        lines = list(self.objective.legend)
+        if isinstance(self.objective, PackedPrediction):
+            lines += [RESTS] if self.objective.arguments.packing == "none" else [EDGES, RESTS]
+        return lines
 
     def example(self, number: int, row: int, progress: float) -> str:
         """One example under a line that says what it is."""
@@ -105,7 +92,7 @@ class _Page:
     def _packed(self, example: dict[str, Any], bounds: np.ndarray) -> tuple[list[str], list[str]]:
         ids, labels = example["input_ids"], example["labels"]
         size = int(bounds[-1])
-        is_next = bool(example.get("is_causal", self.objective.name == "clm"))
+        is_next = bool(example.get("is_causal", self.objective.shape == "decoder"))
         lines = []
         for place, (left, right) in enumerate(pairwise(bounds.tolist())):
             if place:
@@ -117,7 +104,7 @@ class _Page:
         facts = [f"{size} tokens of {_counted(len(bounds) - 1, 'document')}"]
         if len(ids) > size:
             facts[0] += f", {len(ids) - size} of padding"
-        if self.objective.name == "hybrid":
+        if "is_causal" in example:
             facts.insert(0, "causal" if is_next else "masked")
         return [*facts, self._count(labels, ids[:size])], lines
 

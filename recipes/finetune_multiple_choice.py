@@ -12,22 +12,14 @@ the model, --output_dir receives results.json, predictions.jsonl (each held-out 
 choice, the probability of each), report.md and task.json, which recipes/predict.py reads.
 """
 
-from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
-from lacuna.tasks import (
-    MultipleChoice,
-    MultipleChoiceArguments,
-    load_base,
-    load_model,
-    resolve_max_length,
-    used,
-    write_results,
-)
+from lacuna.tasks.base.fine_tuning import fine_tune_task
+from lacuna.tasks.multiple_choice.reader import MultipleChoiceArguments
+from lacuna.tasks.multiple_choice.task import MultipleChoice
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
@@ -36,38 +28,8 @@ def main() -> None:
     start, data, arguments = parse_arguments(
         (ModelArguments, MultipleChoiceArguments, FineTuningArguments), description=__doc__
     )
-    config, tokenizer = load_base(model=start.model, trust_remote_code=start.trust_remote_code)
-    work = MultipleChoice(
-        train_rows=read_labelled(data.train_file, tagged=False),
-        eval_rows=read_labelled(data.eval_file, tagged=False) if data.eval_file else [],
-        tokenizer=tokenizer,
-        context_column=data.context_column,
-        question_column=data.question_column,
-        choices_columns=data.choices_columns,
-        label_column=data.label_column,
-        max_length=resolve_max_length(asked=data.max_length, default=256, config=config, tokenizer=tokenizer),
-        seed=arguments.seed,
-        eval_fraction=data.eval_fraction,
-    )
-
-    def make_model(seed: int) -> Any:
-        return load_model(
-            auto_class="AutoModelForMultipleChoice",
-            model=start.model,
-            tokenizer=tokenizer,
-            trust_remote_code=start.trust_remote_code,
-            seed=seed,
-        )
-
-    fine_tune(
-        work=work,
-        make_model=make_model,
-        tokenizer=tokenizer,
-        arguments=arguments,
-        run_info={"objective": "fine-tuning for multiple choice", "model": start.model, "task": used(data)},
-        identity={"task": asdict(data), "examples": work.num_examples},
-        finish=partial(write_results, work),
-        describe=work.describe,
+    fine_tune_task(
+        MultipleChoice, start, data, arguments, fine_tune=fine_tune, read=partial(read_labelled, tagged=False)
     )
 
 

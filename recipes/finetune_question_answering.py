@@ -15,23 +15,15 @@ recipes/pretrain.py or any encoder of the Hub. Beside the model, --output_dir re
 task.json, which recipes/predict.py reads.
 """
 
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import builtin_questions, read_labelled
 from lacuna.modeling.pipeline_lacuna import add_question_pipeline
-from lacuna.tasks import (
-    QuestionAnswering,
-    QuestionAnsweringArguments,
-    load_base,
-    load_model,
-    resolve_max_length,
-    used,
-    write_results,
-)
+from lacuna.tasks.base.fine_tuning import fine_tune_task
+from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
+from lacuna.tasks.question_answering.task import QuestionAnswering
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
@@ -40,40 +32,15 @@ def main() -> None:
     start, data, arguments = parse_arguments(
         (ModelArguments, QuestionAnsweringArguments, FineTuningArguments), description=__doc__
     )
-    config, tokenizer = load_base(model=start.model, trust_remote_code=start.trust_remote_code)
-    work = QuestionAnswering(
-        train_rows=read_labelled(data.train_file, tagged=False) if data.train_file else builtin_questions(),
-        eval_rows=read_labelled(data.eval_file, tagged=False) if data.eval_file else [],
-        tokenizer=tokenizer,
-        max_length=resolve_max_length(asked=data.max_length, default=384, config=config, tokenizer=tokenizer),
-        stride=data.stride,
-        max_answer_length=data.max_answer_length,
-        seed=arguments.seed,
-        eval_fraction=data.eval_fraction,
-    )
-
-    def make_model(seed: int) -> Any:
-        return load_model(
-            auto_class="AutoModelForQuestionAnswering",
-            model=start.model,
-            tokenizer=tokenizer,
-            trust_remote_code=start.trust_remote_code,
-            seed=seed,
-        )
-
-    def finish(results: dict[str, float], folder: Path) -> None:
-        write_results(work, results, folder)
-        add_question_pipeline(folder)  # a native model does not bring it along
-
-    fine_tune(
-        work=work,
-        make_model=make_model,
-        tokenizer=tokenizer,
-        arguments=arguments,
-        run_info={"objective": "fine-tuning for question answering", "model": start.model, "task": used(data)},
-        identity={"task": asdict(data), "examples": work.num_examples},
-        finish=finish,
-        describe=work.describe,
+    fine_tune_task(
+        QuestionAnswering,
+        start,
+        data,
+        arguments,
+        fine_tune=fine_tune,
+        read=partial(read_labelled, tagged=False),
+        builtin=builtin_questions,
+        add=add_question_pipeline,  # a native model does not bring it along
     )
 
 

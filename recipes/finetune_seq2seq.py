@@ -13,30 +13,19 @@ Beside the model, --output_dir receives results.json, predictions.jsonl (each he
 what should have been), report.md and task.json, which recipes/predict.py reads. Needs the extra `tasks`.
 """
 
-from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled, read_parallel
-from lacuna.tasks import (
-    SequenceToSequence,
-    SequenceToSequenceArguments,
-    load_base,
-    load_model,
-    resolve_lengths,
-    used,
-    write_results,
-    writes_with,
-)
+from lacuna.tasks.base.fine_tuning import fine_tune_task
+from lacuna.tasks.sequence_to_sequence.reader import SequenceToSequenceArguments
+from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
-def read(file: str | None, target_file: str | None) -> list[Any]:
+def read(file: str, target_file: str | None) -> list[Any]:
     """The pairs of a file, or of two."""
-    if file is None:
-        return []
     return read_labelled(file, tagged=False) if target_file is None else read_parallel(file, target_file)
 
 
@@ -45,46 +34,7 @@ def main() -> None:
     start, data, arguments = parse_arguments(
         (ModelArguments, SequenceToSequenceArguments, FineTuningArguments), description=__doc__
     )
-    config, tokenizer = load_base(model=start.model, trust_remote_code=start.trust_remote_code, writes=True)
-    auto_class = writes_with(config, model=start.model)
-    source_length, target_length = resolve_lengths(
-        source=data.max_length, target=data.max_target_length, config=config, tokenizer=tokenizer
-    )
-    work = SequenceToSequence(
-        train_rows=read(data.train_file, data.train_target_file),
-        eval_rows=read(data.eval_file, data.eval_target_file),
-        tokenizer=tokenizer,
-        config=config,
-        source_column=data.source_column,
-        target_column=data.target_column,
-        files=None if data.train_target_file is None else (str(data.train_file), data.train_target_file),
-        source_prefix=data.source_prefix,
-        max_length=source_length,
-        max_target_length=target_length,
-        num_beams=data.num_beams,
-        seed=arguments.seed,
-        eval_fraction=data.eval_fraction,
-    )
-
-    def make_model(seed: int) -> Any:
-        return load_model(
-            auto_class=auto_class,
-            model=start.model,
-            tokenizer=tokenizer,
-            trust_remote_code=start.trust_remote_code,
-            seed=seed,
-        )
-
-    fine_tune(
-        work=work,
-        make_model=make_model,
-        tokenizer=tokenizer,
-        arguments=arguments,
-        run_info={"objective": "fine-tuning from one text to another", "model": start.model, "task": used(data)},
-        identity={"task": asdict(data), "examples": work.num_examples},
-        finish=partial(write_results, work),
-        describe=work.describe,
-    )
+    fine_tune_task(SequenceToSequence, start, data, arguments, fine_tune=fine_tune, read=read)
 
 
 if __name__ == "__main__":

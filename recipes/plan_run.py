@@ -14,17 +14,17 @@ import torch
 
 from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
-from lacuna.training.planning import PlanArguments, plan_run
+from lacuna.training.planning.plan import PlanArguments, plan_run
 
 
 def main() -> None:
     """Parse, build, plan."""
-    wanted, model_arguments, data, goal, arguments = parse_arguments(
+    wanted, data, goal, model_arguments, arguments = parse_arguments(
         (
             PlanArguments,
-            training.NewModelArguments,
             corpus.CorpusArguments,
             objectives.ObjectiveArguments,
+            training.NewModelArguments,
             training.TrainingArguments,
         ),
         description=__doc__,

@@ -27,10 +27,9 @@ from lacuna.corpus.read.labelled import TAGGED_KINDS
 from lacuna.corpus.read.sources import RECORD_KINDS
 from lacuna.corpus.read.streams import decode, open_stream, read_lines, shown
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
-from lacuna.tasks import PredictionArguments
-from lacuna.tasks.inference import check_output, open_predictor
-from lacuna.tasks.predictor import check_rows, predict
-from lacuna.tasks.rows import write_rows
+from lacuna.tasks.base.rows import write_rows
+from lacuna.tasks.predict.inference import check_output, open_predictor
+from lacuna.tasks.predict.predictor import PredictionArguments, check_rows, predict
 from lacuna.training import use_all_cores
 
 BAR_AFTER = 5  # seconds

@@ -18,11 +18,11 @@ from lacuna.common.command_line import exit_cleanly, parse_arguments
 
 def main() -> None:
     """Parse, build, train."""
-    model_arguments, data, goal, arguments = parse_arguments(
+    data, goal, model_arguments, arguments = parse_arguments(
         (
-            training.NewModelArguments,
             corpus.CorpusArguments,
             objectives.ObjectiveArguments,
+            training.NewModelArguments,
             training.TrainingArguments,
         ),
         description=__doc__,

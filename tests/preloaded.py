@@ -18,5 +18,5 @@ LIBRARIES = (
 
 for library in LIBRARIES:
     import_module(library)
-for path in (path for room in ROOMS for path in (REPOSITORY / room).glob("[a-z]*.py")):
-    import_module(f"lacuna.{path.parent.name}.{path.stem}")
+for path in (path for room in ROOMS for path in (REPOSITORY / room).rglob("[a-z]*.py")):
+    import_module(".".join(["lacuna", *path.relative_to(REPOSITORY).with_suffix("").parts]))

@@ -1,45 +1,52 @@
 """What a person can say about a tokenizer on the command line."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from lacuna.common.options import Arguments, option
+from lacuna.common.options import ESSENTIALS, Arguments, option
+
+_tokenizer = partial(option, group="tokenizer")
 
 
 @dataclass
 class TokenizerArguments(Arguments):
-    """Options of `recipes/train_tokenizer.py`, beside those that say which text."""
+    """Options of `recipes/train_tokenizer.py`, besides those that say which text."""
 
-    output_dir: str = option("runs/tokenizer", "Folder that receives the tokenizer and its report.")
+    output_dir: str = option("runs/tokenizer", "Where the tokenizer and its report are written.", group=ESSENTIALS)
     vocab_size: int = option(
-        8192, "Number of tokens to reach: 5 special ones, the 256 bytes, and what is learned above them."
+        8192,
+        "Vocabulary size: 5 special tokens, the 256 bytes, and learned merges.",
+        group=ESSENTIALS,
     )
-    min_frequency: int = option(2, "A pair of tokens seen fewer times than this is never merged into a new one.")
-    normalizer: Literal["none", "nfc", "nfkc", "lowercase", "strip_accents", "lowercase_strip_accents"] = option(
+    min_frequency: int = _tokenizer(2, "Merge only pairs of tokens that occur at least this often.")
+    normalizer: Literal["none", "nfc", "nfkc", "lowercase", "strip_accents", "lowercase_strip_accents"] = _tokenizer(
         "none",
-        "What is done to every text first. Only none gives back each text as it was; nfc makes equal what "
-        "looks equal, nfkc also full-width letters and ligatures.",
+        "Text normalization: none, nfc, nfkc (also full-width letters and ligatures), lowercase, strip_accents or "
+        "lowercase_strip_accents. Only none is lossless.",
     )
-    pattern: Literal["modern", "gpt2", "code"] = option(
+    pattern: Literal["modern", "gpt2", "code"] = _tokenizer(
         "modern",
-        "How text is cut into words: modern keeps marks with their letters and digits in groups of three, "
-        "code also keeps indentation whole, gpt2 is that of GPT-2.",
+        "Pre-tokenization: modern (digits in groups of three, combining marks stay with their letters), code (also "
+        "keeps indentation whole) or gpt2.",
     )
-    extra_special_tokens: list[str] = option([], "Further special tokens, such as <user> <assistant>.")
-    num_sentinels: int = option(0, "Special tokens <extra_id_0>, <extra_id_1> ... for gaps; span corruption uses 100.")
-    pad_to_multiple_of: int = option(
+    extra_special_tokens: list[str] = _tokenizer(
+        [], "Additional special tokens, such as <user> <assistant>.", metavar="TOKEN"
+    )
+    num_sentinels: int = _tokenizer(0, "Sentinel tokens <extra_id_0>, ... to add; span corruption needs 100.")
+    pad_to_multiple_of: int = _tokenizer(
         64,
-        "The vocabulary's size becomes a multiple of this, which GPUs like: --vocab_size is rounded up "
-        "and learned. Where the text ends before, reserved tokens [unused0] ... fill up. 1 for none of it.",
+        "Round --vocab_size up to a multiple of this, which GPUs prefer; if the text yields too few merges, [unused0] "
+        "... fill the rest. 1 turns it off.",
     )
-    max_bytes: int = option(
+    max_bytes: int = _tokenizer(
         1_000_000_000,
-        "Learn from a random sample of about this much text, where there is more. Text with very many "
-        "different words is sampled further, so that memory stays under 4 GiB.",
+        "Train on a random sample of about this many bytes if there is more text; less for text with very many "
+        "different words, to stay under 4 GiB of memory.",
     )
-    seed: int = option(0, "Chooses the sample, and what is held out for the report.")
-    extend: str | None = option(
+    seed: int = _tokenizer(0, "Seed of the sample and of the text held out for the report.")
+    extend: str | None = _tokenizer(
         None,
-        "Folder of a tokenizer to add tokens to, up to --vocab_size with the old ones; old ids stay as "
-        "they are, and so do normalizer and pattern.",
+        "Tokenizer to extend to --vocab_size instead of training a new one; it keeps its ids, normalizer and pattern.",
+        metavar="DIR",
     )

@@ -33,22 +33,15 @@ def train_bpe(
     pad_to_multiple_of: int = 1,
     show_progress: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Learn a byte-level BPE vocabulary.
+    """Learn a byte-level BPE; the template is that of an encoder (`adapt_tokenizer` makes the other ones).
 
     Args:
         documents: the text to learn from, read once; copies count as often as they come.
         vocab_size: tokens to reach, special tokens and the 256 bytes included.
-        min_frequency: pairs of tokens seen fewer times than this are not merged.
-        normalizer: what is done to text first, one of NORMALIZERS; anything but "none" loses something of it.
-        pattern: how text is cut into words, one of PATTERNS.
-        extra_special_tokens: further special tokens, with the ids after the five of every tokenizer.
-        num_sentinels: special tokens <extra_id_0>, <extra_id_1> ... after them, as T5 names the gaps of a text.
-        pad_to_multiple_of: the vocabulary's size becomes a multiple of this: `vocab_size` is rounded up and learned;
-            where the text ends before, special tokens [unused0], [unused1] ... fill up to the next multiple.
+        normalizer, pattern: what is done to text first and how it is cut into words, of NORMALIZERS and PATTERNS.
+        extra_special_tokens, num_sentinels: further special tokens, then <extra_id_0> ... as T5 names gaps.
+        pad_to_multiple_of: the vocabulary's size becomes a multiple of this, filled up with [unused0] ...
         show_progress: bars on standard error, where that is a terminal.
-
-    Returns:
-        A tokenizer with the template of an encoder (`adapt_tokenizer` makes the other ones).
 
     Raises:
         InputError: an option has a value that cannot be, there is no text, or not one pair occurs often enough.
@@ -65,7 +58,6 @@ def train_bpe(
         pad_to_multiple_of=pad_to_multiple_of,
     )
     goal = padded_size(vocab_size, pad_to_multiple_of)
-    smallest = len(special) + len(ALPHABET)
     backend = untrained_backend(normalizer=normalizer, pattern=pattern)
     learn_merges(
         backend=backend,
@@ -80,7 +72,7 @@ def train_bpe(
     # "the [MASK] sat" would show a lone space token that the model never sees in training.
     backend.add_special_tokens([AddedToken("[MASK]", lstrip=True, special=True, normalized=False)])
     reached = backend.get_vocab_size()
-    if reached == smallest and vocab_size > smallest:
+    if reached == len(special) + len(ALPHABET) < vocab_size:
         raise InputError(
             f"there is nothing to learn: no two neighbours occur {min_frequency} times (--min_frequency) in the text "
             "of --data. Bring more text; a tokenizer wants a million words or so."

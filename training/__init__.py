@@ -1,11 +1,11 @@
 """The one loop: options, optimizers, schedules, precision, checkpoints, progress."""
 
 from .arguments import FineTuningArguments, ModelArguments, NewModelArguments, TrainingArguments
+from .checkpoints.resuming import claim_output_dir, refusal
 from .environment import is_main_process, processes, use_all_cores
 from .fine_tuning import fine_tune
 from .loop import train
 from .models import starting_model
-from .resuming import claim_output_dir, refusal
 
 __all__ = [
     "FineTuningArguments",

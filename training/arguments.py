@@ -4,14 +4,15 @@ import argparse
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import Arguments, Numbers, check_range, option
+from lacuna.common.options import ESSENTIALS, Arguments, Numbers, check_range, option
 
-from .averaging import AVERAGES
-from .optimizers import OPTIMIZERS
-from .schedules import SCHEDULES
+from .optimizers.averages import AVERAGES
+from .optimizers.optimizers import OPTIMIZERS
+from .optimizers.schedules import SCHEDULES
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """What --report_to takes; each is an extra of the package by the same name."""
@@ -53,25 +54,34 @@ class Tracker(str):
 
 if TYPE_CHECKING:  # after construction it is there
     DerivedRate = float
-    OptimizerName = str
     ScheduleName = str
     AverageName = str
 else:
     DerivedRate = float | None
-    OptimizerName, ScheduleName = Literal[tuple(OPTIMIZERS)], Literal[tuple(SCHEDULES)]
+    ScheduleName = Literal[tuple(SCHEDULES)]
     AverageName = Literal[("none", *AVERAGES)]
 
-_OPTIMIZERS = "; ".join(", ".join(filter(None, [name, each.note])) for name, each in OPTIMIZERS.items())
-_RATES = ", ".join(f"{each.learning_rate:g} for {name}" for name, each in OPTIMIZERS.items())
+_USUAL_RATE = OPTIMIZERS["adamw"].learning_rate
+_RATES = "".join(
+    f"{each.learning_rate:g} ({name}), " for name, each in OPTIMIZERS.items() if each.learning_rate != _USUAL_RATE
+)
+
+
+_essential = partial(option, group=ESSENTIALS)
+_model = partial(option, group="model")
+_length = partial(option, group="length of the run")
+_optimizer = partial(option, group="optimizer")
+_saving = partial(option, group="evaluation and saving")
+_hardware = partial(option, group="hardware and reproducibility")
 
 
 @dataclass
 class ModelArguments(Arguments):
     """Which model to start from."""
 
-    model: str | None = option(None, "A folder or Hub id of the model to start from.")
-    trust_remote_code: bool = option(
-        False, "Run the code that a checkpoint of --model carries. Checkpoints of Lacuna do not need it here."
+    model: str | None = _essential(None, "Pretrained model to start from: a folder or Hub id.", metavar="MODEL")
+    trust_remote_code: bool = _model(
+        False, "Run the code in the checkpoint of --model; checkpoints made by Lacuna do not need it.", advanced=True
     )
 
 
@@ -79,105 +89,116 @@ class ModelArguments(Arguments):
 class NewModelArguments(ModelArguments):
     """Which model to start from, or to make."""
 
-    model: str | None = option(
-        None, "A folder or Hub id to start from; without it a new model is made from --family and --size."
+    model: str | None = _model(None, "Continue pretraining this model: a folder or Hub id.", metavar="MODEL")
+    init_from_native: bool = _model(
+        False, "Convert --model, a transformers model, to Lacuna's own architecture first.", advanced=True
     )
-    init_from_native: bool = option(
-        False, "Bring the weights of --model, a model of transformers, into Lacuna's own, and go on with that."
-    )
-    family: str | None = option(
+    family: str | None = _model(
         None,
-        "Architecture of a new model: bert, modernbert (encoders), gpt2, llama, qwen3 (decoders), bart or vaswani "
-        "(encoder-decoders). Default: lacuna (modernbert with norms on queries and keys), qwen3 or bart, as the "
-        "objective needs.",
+        "Architecture of a new model: bert, modernbert, gpt2, llama, qwen3, bart or vaswani. Default: lacuna "
+        "(modernbert with query and key norms), qwen3 or bart, depending on --objective.",
+        metavar="NAME",
     )
-    size: str = option("tiny", "Size of a new model: tiny, mini, small, base or large.")
-    vocab_size: int = option(8192, "Vocabulary of the tokenizer that is trained when no --tokenizer is given.")
+    size: str = _essential(
+        "tiny", "New model's size: tiny, mini, small, base or large. Default: tiny.", metavar="NAME"
+    )
+    vocab_size: int = _model(8192, "Vocabulary size of a newly trained tokenizer.")
 
 
 @dataclass
 class TrainingArguments(Arguments):
     """How long, how fast and in what portions to train."""
 
-    output_dir: str = option("runs/model", "Folder for the model, checkpoints, metrics and curves.")
-    resume: bool = option(False, "Continue from the newest checkpoint in --output_dir.")
-    max_steps: int | None = option(None, "Stop after this many optimizer steps.")
-    max_minutes: float | None = option(
-        None, "Stop after this many minutes of training steps, with the schedule complete; evaluations come on top."
+    max_minutes: float | None = _essential(
+        None, "Stop after this many minutes of training, learning-rate decay included; evaluation is extra."
     )
-    max_tokens: int | None = option(None, "Stop after this many tokens, padding not counted.")
-    max_epochs: float | None = option(None, "Stop after this many passes over the data. Default without a limit: 3.")
-    batch_size: Numbers = option(
-        Numbers(64), "Examples in one optimizer step, over all processes; several, as 64,128, for stages of the run."
+    output_dir: str = _essential("runs/model", "Folder for model, checkpoints, metrics and curves.")
+    resume: bool = _length(False, "Resume from the newest checkpoint in --output_dir.")
+    max_steps: int | None = _length(None, "Stop after this many optimizer steps.")
+    max_tokens: int | None = _length(None, "Stop after this many tokens, padding not counted.", advanced=True)
+    max_epochs: float | None = _length(None, "Stop after this many epochs. Default: 3 if no other limit is set.")
+    batch_size: Numbers = _optimizer(
+        Numbers(64), "Examples per optimizer step, over all processes; one value per stage, as in 64,128."
     )
-    batch_size_at: Numbers = option(
-        Numbers(0), "From which share of the run each --batch_size holds, as 0,0.5 for two of them."
+    batch_size_at: Numbers = _optimizer(
+        Numbers(0), "Fraction of the run at which each --batch_size starts, as in 0,0.5.", advanced=True
     )
-    micro_batch_size: MicroBatchSize | None = option(
-        None, "Examples that one process sends through the model at once, or auto: as many as fit. Default: its share."
+    micro_batch_size: MicroBatchSize | None = _hardware(
+        None,
+        "Examples per forward pass of one process, or auto for as many as fit in memory. Default: all of its share.",
+        metavar="N",
     )
-    eval_batch_size: int = option(64, "Examples in one evaluation batch of one process.")
-    optimizer: OptimizerName = option("muon", f"{_OPTIMIZERS}.")
-    learning_rate: DerivedRate = option(None, f"Peak learning rate. Default: {_RATES}.")
-    schedule: ScheduleName = option(
-        "wsd", "Learning rate over time: wsd (warm-up, stable, decay by 1 - sqrt), linear, cosine or constant."
+    eval_batch_size: int = _saving(64, "Examples per evaluation batch of one process.", advanced=True)
+    optimizer: str = _optimizer("muon", "What updates the weights.", choices=OPTIMIZERS)
+    learning_rate: DerivedRate = _optimizer(
+        None, f"Peak learning rate. Default: {_RATES}else {_USUAL_RATE:g}.", metavar="X"
     )
-    warmup_steps: float = option(0.05, "Steps of warm-up; below 1 a share of the run.")
-    decay_share: float = option(0.4, "Share of the run at its end in which wsd lowers the learning rate to zero.")
-    layerwise_decay: float = option(
-        1.0, "Each layer learns at this share of the rate of the layer above it, the embeddings slowest; 1 is off."
+    schedule: ScheduleName = _optimizer(
+        "wsd", "Learning-rate schedule: wsd (warmup, stable, decay), linear, cosine or constant."
     )
-    weight_decay: float = option(0.01, "Weight decay of matrices; norms, biases and embeddings have none.")
-    adam_beta2: float = option(0.98, "Second-moment decay of AdamW.")
-    max_grad_norm: float = option(1.0, "Gradients are scaled down to this norm; 0 leaves them as they are.")
-    logging_steps: int = option(10, "Steps between lines of metrics.jsonl.")
-    eval_steps: float = option(0.2, "Steps between evaluations; below 1 a share of the run; 0 only at the end.")
-    save_steps: float = option(
-        0.2, "Steps between checkpoints; below 1 a share of the run; 0 never. The last step has one too."
+    warmup_steps: float = _optimizer(0.05, "Warmup steps; below 1, a fraction of the run.")
+    decay_share: float = _optimizer(
+        0.4, "Fraction of the run at its end in which wsd decays the learning rate to zero.", advanced=True
     )
-    save_minutes: float = option(0, "Minutes between checkpoints, besides those of --save_steps; 0 never.")
-    keep_checkpoints: int = option(
-        2, "How many of the newest checkpoints to keep; of those with an evaluation at their step the best stays too."
+    layerwise_decay: float = _optimizer(
+        1.0, "Learning rate of each layer relative to the layer above it; 1 turns it off.", advanced=True
     )
-    early_stopping_patience: int = option(
-        0, "Stop after this many evaluations in a row without a better metric; 0 goes on to the end."
+    weight_decay: float = _optimizer(0.01, "Weight decay, except of norms, biases and embeddings.")
+    adam_beta2: float = _optimizer(0.98, "Second-moment decay of AdamW.", advanced=True)
+    max_grad_norm: float = _optimizer(1.0, "Clip gradients to this norm; 0 turns clipping off.", advanced=True)
+    logging_steps: int = _saving(10, "Steps between lines of metrics.jsonl.")
+    eval_steps: float = _saving(
+        0.2, "Steps between evaluations; below 1, a fraction of the run; 0 evaluates only at the end."
     )
-    average: AverageName = option(
+    save_steps: float = _saving(
+        0.2, "Steps between checkpoints; below 1, a fraction of the run; 0 turns them off. The last step gets one too."
+    )
+    save_minutes: float = _saving(0, "Also write a checkpoint every so many minutes; 0 turns this off.", advanced=True)
+    keep_checkpoints: int = _saving(2, "Newest checkpoints to keep, besides the best one.")
+    early_stopping_patience: int = _length(
+        0, "Stop after this many evaluations in a row without improvement; 0 never stops early."
+    )
+    average: AverageName = _optimizer(
         "none",
-        "Which weights are saved as the model: the last, a moving average (ema), the mean over the end of the run "
-        "(tail), or those of the best evaluation.",
+        "Weights to save: none (the last), ema (moving average), tail (mean over the end of the run) or best (best "
+        "evaluation).",
     )
-    ema_decay: float = option(0.999, "Decay of --average ema in one step.")
-    tail_share: float = option(0.2, "Share of the run at its end over which --average tail takes its mean.")
-    freeze_backbone: bool = option(False, "Train the head alone, with its pooler if it has one.")
-    lora_rank: int = option(
-        0, "Train low-rank additions of this rank to the linear layers of the backbone, and the head; 0 trains all."
+    ema_decay: float = _optimizer(0.999, "Decay per step of --average ema.", advanced=True)
+    tail_share: float = _optimizer(
+        0.2, "Fraction of the run at its end that --average tail averages over.", advanced=True
     )
-    lora_alpha: float | None = option(
-        None, "Additions of --lora_rank are multiplied by this over the rank. Default: twice the rank."
+    freeze_backbone: bool = _model(False, "Train only the head, and the pooler if there is one.", advanced=True)
+    lora_rank: int = _model(
+        0, "Train LoRA adapters of this rank, and the head, instead of all weights; 0 turns LoRA off."
     )
-    group_by_length: bool = option(
-        False, "Put examples of like length into one step, where their lengths are known: less padding."
+    lora_alpha: float | None = _model(None, "LoRA alpha. Default: twice --lora_rank.", advanced=True)
+    group_by_length: bool = _hardware(
+        False, "Batch examples of similar length together, to save padding.", advanced=True
     )
-    skip_steps: str = option("", "Steps to leave out on a rerun, with their samples, as 120-125,300.")
-    max_bad_steps: int = option(5, "Stop after this many steps in a row whose loss or gradient is not finite.")
-    allow_change: list[str] = option([], "Names of what may differ from the run that --resume continues.")
-    hang_timeout: float = option(
-        1800, "Seconds without a step after which a process shows where it stands and ends; 0 never."
+    skip_steps: str = _length(
+        "", "Steps to skip on a rerun, with their samples, as in 120-125,300.", metavar="STEPS", advanced=True
     )
-    deterministic: bool = option(False, "Only computations that give the same bits each time; slower on GPUs.")
-    report_to: list[Tracker] = option([], "Trackers beside metrics.jsonl: tensorboard, wandb, trackio.")
-    mixed_precision: Literal["auto", "no", "bf16"] = option(
-        "auto", "bf16, no, or auto: bf16 on GPUs and on processors with AMX or AVX512-BF16."
+    max_bad_steps: int = _length(
+        5, "Stop after this many steps in a row with a loss or gradient that is not finite.", advanced=True
     )
-    compile: Literal["auto", "on", "off"] = option(
-        "auto",
-        "Compile the blocks of the model: on, off, or auto: on GPUs, and on a CPU where the run is long enough.",
+    allow_change: list[str] = _length(
+        [], "Options that may differ from those of the run that --resume continues.", metavar="NAME", advanced=True
     )
-    num_workers: int | None = option(
-        None, "Processes that prepare batches beside each training process. Default: 2 beside a GPU, 0 on a CPU."
+    hang_timeout: float = _hardware(
+        1800, "Seconds without a step until a process prints its stack and exits; 0 waits forever.", advanced=True
     )
-    seed: int = option(0, "Decides sample order, masks, pairs, dropout and new weights.")
+    deterministic: bool = _hardware(False, "Use only deterministic kernels, which are slower on GPUs.", advanced=True)
+    report_to: list[Tracker] = _saving(
+        [], "Experiment trackers to log to: tensorboard, wandb, trackio.", metavar="NAME"
+    )
+    mixed_precision: Literal["auto", "no", "bf16"] = _hardware(
+        "auto", "bf16, no, or auto: bf16 on GPUs and on CPUs with AMX or AVX512-BF16."
+    )
+    compile: Literal["auto", "on", "off"] = _hardware(
+        "auto", "Compile the model: on, off, or auto: on GPUs, and on a CPU if the run is long enough."
+    )
+    num_workers: int | None = _hardware(None, "Data-loading processes per process. Default: 2 on a GPU, 0 on a CPU.")
+    seed: int = _hardware(0, "Seed of sample order, masks, dropout and new weights.")
 
     def __post_init__(self) -> None:
         self.batch_size, self.batch_size_at = Numbers(self.batch_size), Numbers(self.batch_size_at)
@@ -254,41 +275,45 @@ def _check_stages(name: str, values: Numbers, starts: Numbers) -> None:
 class FineTuningArguments(TrainingArguments):
     """Training options with the defaults that fine-tuning wants."""
 
-    output_dir: str = option("runs/finetuned", "Folder for the model, predictions, metrics and curves.")
-    batch_size: Numbers = option(Numbers(32), "Examples in one optimizer step, over all processes.")
-    optimizer: OptimizerName = option("adamw", f"{_OPTIMIZERS}.")
-    learning_rate: DerivedRate = option(
-        None, "Peak learning rate. Default: in proportion to the weights; 0.003 or less with --lora_rank."
+    max_minutes: float | None = _length(
+        None, "Stop after this many minutes of training, learning-rate decay included; evaluation is extra."
     )
-    schedule: ScheduleName = option(
-        "linear", "Learning rate over time: wsd (warm-up, stable, decay by 1 - sqrt), linear, cosine or constant."
+    max_epochs: float | None = _essential(None, "Stop after this many epochs. Default: 3 if no other limit is set.")
+    output_dir: str = _essential("runs/finetuned", "Folder for model, predictions, metrics and curves.")
+    batch_size: Numbers = _optimizer(Numbers(32), "Examples per optimizer step, over all processes.")
+    optimizer: str = _optimizer("adamw", "What updates the weights.", choices=OPTIMIZERS)
+    learning_rate: DerivedRate = _essential(
+        None,
+        "Peak learning rate. Default: automatic, scaled to the RMS of the weights; at most 0.003 with --lora_rank.",
+        metavar="X",
     )
-    warmup_steps: float = option(0.06, "Steps of warm-up; below 1 a share of the run.")
-    save_steps: float = option(0, "Steps between checkpoints; below 1 a share of the run; 0 never.")
-    average: AverageName = option(
+    schedule: ScheduleName = _optimizer(
+        "linear", "Learning-rate schedule: wsd (warmup, stable, decay), linear, cosine or constant."
+    )
+    warmup_steps: float = _optimizer(0.06, "Warmup steps; below 1, a fraction of the run.")
+    save_steps: float = _saving(0, "Steps between checkpoints; below 1, a fraction of the run; 0 turns them off.")
+    average: AverageName = _optimizer(
         "best",
-        "Which weights are saved as the model: those of the best evaluation (best), the last (none), a moving average "
-        "(ema), or the mean over the end of the run (tail).",
+        "Weights to save: best (best evaluation), none (the last), ema (moving average) or tail (mean over the end of "
+        "the run).",
     )
-    group_by_length: bool = option(
-        True, "Put examples of like length into one step, where their lengths are known: less padding."
+    group_by_length: bool = _hardware(
+        True, "Batch examples of similar length together, to save padding.", advanced=True
     )
-    seeds: int = option(
-        1, "Train this many times, with --seed and the numbers after it; results.json has means and deviations."
+    seeds: int = _length(
+        1, "Train this many times, with --seed, --seed + 1, ...; results.json has means and deviations."
     )
-    dry_run: bool = option(
-        False, "Show what would be learned and how long that would take; nothing is trained or written."
-    )
+    dry_run: bool = _length(False, "Show the data, the model and the expected time, then exit without training.")
 
     def __post_init__(self) -> None:
         asked = self.learning_rate
         super().__post_init__()
-        self.learning_rate = asked  # or None, until the model is there (rates.py)
+        self.learning_rate = asked  # or None, until the model is there (schedules.py)
         if self.seeds < 1:
             raise InputError(f"--seeds must be at least 1, got {self.seeds}")
         if self.seeds > 1 and self.resume:
             raise InputError(
-                f"--resume goes on with one run, and --seeds {self.seeds} are several: start them anew in another "
+                f"--resume continues one run, and --seeds {self.seeds} are several: start them anew in another "
                 "--output_dir"
             )
         if self.seed + self.seeds > 2**32:

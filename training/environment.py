@@ -126,3 +126,8 @@ def bf16_is_fast() -> bool:
     masked = os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT").upper() not in ("DEFAULT", "ALL", "AVX512_CORE_AMX")
     masked = masked and "BF16" not in os.environ["ONEDNN_MAX_CPU_ISA"].upper()
     return not masked and any(check is not None and check() for check in supported)
+
+
+def resolved_precision(asked: str) -> str:
+    """bf16 or no, of `--mixed_precision`."""
+    return ("bf16" if bf16_is_fast() else "no") if asked == "auto" else asked

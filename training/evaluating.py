@@ -14,9 +14,9 @@ from tqdm import tqdm
 
 from lacuna.common.work import Work, to_device
 
-from . import sharding
-from .averaging import Best
-from .progress import ended_early
+from .checkpoints.progress import ended_early
+from .distributed import fsdp
+from .optimizers.averages import Best
 from .run import Run
 
 _SILENT_SECONDS = 5.0
@@ -98,7 +98,7 @@ def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
     """Metrics of the present weights or of the average; None where the run is to stop first."""
     # Of the last one no line would tell for a while that the run is not over; a terminal has a bar.
     say_at = time.monotonic() + _SILENT_SECONDS if run.done >= 1.0 and not run.log.on_terminal else math.inf
-    with run.averaged(of_average), sharding.whole(run.bare):
+    with run.averaged(of_average), fsdp.whole(run.bare):
         go_on = partial(_go_on, run, [say_at])
         metrics = evaluate(run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=go_on)
     run.stopping = run.stopping or metrics is None

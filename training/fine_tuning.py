@@ -14,19 +14,19 @@ from typing import Any
 
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from lacuna.common.files import hold, write_text
 from lacuna.common.private import shown_command
 from lacuna.common.work import TrainingBatches, Work, to_device
 
-from .adapters import prepare
 from .arguments import FineTuningArguments, TrainingArguments
-from .environment import bf16_is_fast, is_main_process, processes, use_all_cores
-from .live_line import duration
+from .checkpoints.progress import is_due
+from .checkpoints.resuming import claim_output_dir, refusal
+from .environment import is_main_process, processes, resolved_precision, use_all_cores
 from .loop import train
-from .progress import is_due
-from .resuming import claim_output_dir, refusal
-from .schedules import with_rate
+from .optimizers.adapters import prepare
+from .optimizers.schedules import with_rate
 from .stages import Stage, resolve
 from .step import step
 
@@ -267,12 +267,12 @@ def expected_time(
         (f"{evaluations[0]:,} evaluations of {held_out:,} examples", *evaluations, "each"),
     ]
     lines = [
-        f"{what}{runs}: about {duration(number * each * seeds)} at {each:.2f} s {unit}"
+        f"{what}{runs}: about {tqdm.format_interval(number * each * seeds)} at {each:.2f} s {unit}"
         for what, number, each, unit in parts
         if number
     ]
     total = sum(number * each * seeds for _, number, each, _ in parts)
-    return [*lines, f"together about {duration(total)}; nothing was trained or written"]
+    return [*lines, f"together about {tqdm.format_interval(total)}; nothing was trained or written"]
 
 
 def _num_evaluations(eval_steps: float, steps: int) -> int:
@@ -287,8 +287,7 @@ def _seconds(model: nn.Module, stage: Stage, count: int, plan: TrainingArguments
     """Seconds of forward and backward of a micro-batch of middle length, and of an evaluation batch."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = device or torch.device("cpu")
-    precision = plan.mixed_precision
-    in_bf16 = bf16_is_fast() if precision == "auto" else precision == "bf16"
+    in_bf16 = resolved_precision(plan.mixed_precision) == "bf16"
     work, model = stage.work, model.to(device)
     autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=in_bf16)
     batch = TrainingBatches(work, device)(_middle_examples(stage, count, plan.seed))

@@ -19,15 +19,15 @@ from lacuna.common.errors import NumericsError, StoppedError, StorageError
 from lacuna.common.files import release
 from lacuna.common.work import TrainingBatches, Work
 
-from . import sharding
 from .arguments import TrainingArguments
-from .checkpoints import save_final
+from .checkpoints.progress import Window, ended_early, enter_stage, is_due, skipped_steps, stops_early
+from .checkpoints.saving import save_final
+from .distributed import fsdp
 from .evaluating import evaluate_and_log, evaluate_kept
-from .model_card import adapter_card
+from .optimizers.schedules import learning_rate
 from .order import TrainingExamples, dropout_seed
-from .progress import Window, ended_early, enter_stage, is_due, skipped_steps, stops_early
+from .reports.card import adapter_card
 from .run import Run, close_run, open_run
-from .schedules import learning_rate
 from .signals import Watchdog
 from .stages import Stage
 from .step import step
@@ -143,7 +143,7 @@ def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: Window) -
     num_micro_batches = stage.batch_size // (accelerator.num_processes * stage.micro_batch_size)
     batches = [next(loader) for _ in range(num_micro_batches)]
     parts, tokens = _gradients(run, stage, batches)
-    grad_norm = sharding.update(run.bare, run.optimizers, max_norm=plan.max_grad_norm)
+    grad_norm = fsdp.update(run.bare, run.optimizers, max_norm=plan.max_grad_norm)
     _watch(run, stage, float(accelerator.reduce(parts["loss"], "sum")), grad_norm)
     if accelerator.is_main_process:
         run.throughput.see(stage.work, batches[0], rows=stage.batch_size)
@@ -175,7 +175,7 @@ def _gradients(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tupl
     def micro_step(number: int) -> Iterator[None]:
         rank = accelerator.process_index
         torch.manual_seed(dropout_seed(seed=run.plan.seed, step=run.progress.step, micro_step=number, rank=rank))
-        with sharding.no_sync(model) if number < len(batches) - 1 else contextlib.nullcontext():
+        with fsdp.no_sync(model) if number < len(batches) - 1 else contextlib.nullcontext():
             yield
 
     return step(
@@ -184,7 +184,7 @@ def _gradients(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tupl
         batches,
         device=accelerator.device,
         # DDP averages gradients over processes.
-        backward=lambda loss: sharding.backward(accelerator, model, loss * accelerator.num_processes),
+        backward=lambda loss: fsdp.backward(accelerator, model, loss * accelerator.num_processes),
         micro_step=micro_step,
         over_processes=over_processes,
     )
@@ -322,7 +322,7 @@ def _finish(run: Run) -> dict[str, float]:
         "train_tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
     }
     with run.averaged():
-        weights = sharding.full_model_state(run.bare)
+        weights = fsdp.full_model_state(run.bare)
     if run.accelerator.is_main_process:
         run.await_checkpoint()
         save_final(

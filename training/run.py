@@ -1,6 +1,7 @@
 """A run: its parts, how it is opened or taken up again, and how it ends."""
 
 import contextlib
+import copy
 import gc
 import json
 import os
@@ -16,26 +17,26 @@ from accelerate import Accelerator
 from torch import nn
 
 from lacuna.common.errors import InputError, StorageError
-from lacuna.common.files import hold, write_text
+from lacuna.common.files import write_text
 from lacuna.common.work import Work
 
-from . import sharding, zero
-from .adapters import Adapter, fingerprint_of_frozen, prepare
 from .arguments import TrainingArguments
-from .averaging import Average, make_average
-from .checkpoints import PATIENCE, Saver, Snapshot
-from .compiling import compile_model, should_compile, warm_up
-from .environment import bf16_is_fast, keep_memory, processes, use_all_cores
-from .flops import Throughput
-from .model_card import choices_of, model_card
-from .optimizers import OPTIMIZERS
-from .progress import Progress, check_skipped, ended_early, share_done, skipped_steps
-from .resuming import identity_of, resume, schedule_of
-from .run_log import RunLog, describe_run
-from .schedules import with_rate
+from .checkpoints.progress import Progress, check_skipped, ended_early, share_done, skipped_steps
+from .checkpoints.resuming import identity_of, resume, schedule_of
+from .checkpoints.saving import PATIENCE, Saver, Snapshot
+from .distributed import fsdp, zero
+from .environment import keep_memory, processes, resolved_precision, use_all_cores
+from .optimizers.adapters import Adapter, fingerprint_of_frozen, prepare
+from .optimizers.averages import Average, make_average
+from .optimizers.optimizers import OPTIMIZERS
+from .optimizers.schedules import with_rate
+from .planning.compiling import compile_model, should_compile, warm_up
+from .planning.flops import Throughput
+from .reports.card import choices_of, model_card
+from .reports.log import RunLog, describe_run
+from .reports.trackers import Trackers
 from .signals import StopSignals, Watchdog
 from .stages import Stage, fit_micro_batches, resolve, skipped
-from .trackers import Trackers
 
 
 @dataclass
@@ -128,7 +129,7 @@ class Run:
         if self.plan.compile != "on":
             return
         self.log.say("compiling the model; on a CPU this takes half a minute")
-        backward = partial(sharding.backward, self.accelerator, self.model)
+        backward = partial(fsdp.backward, self.accelerator, self.model)
         ahead = self.stages[self.progress.stage :]
         self.compile_seconds = warm_up(self.model, ahead, device=self.accelerator.device, backward=backward)
         self.log.say(f"compiled in {self.compile_seconds:.0f} s")
@@ -184,13 +185,13 @@ class Run:
 
     def _snapshot(self) -> Snapshot:
         """The run as it stands, in memory of its own. All processes must call it; only rank 0 gets the tensors."""
-        weights, adapter = sharding.full_model_state(self.bare), self.adapter
+        weights, adapter = fsdp.full_model_state(self.bare), self.adapter
         return Snapshot(
             weights=weights if adapter is None else adapter.merged(weights),
             learned={} if adapter is None else adapter.learned(weights),
-            optimizer=sharding.full_optimizer_state(self.bare, self.optimizers),
+            optimizer=fsdp.full_optimizer_state(self.bare, self.optimizers),
             average=self.average.state() if self.average is not None else {},
-            progress=Progress(**json.loads(json.dumps(vars(self.progress)))),
+            progress=copy.deepcopy(self.progress),
             card=self.card({}),
         )
 
@@ -258,9 +259,6 @@ def open_run(
 
 
 def _join(arguments: TrainingArguments) -> Accelerator:
-    precision = arguments.mixed_precision
-    if precision == "auto":
-        precision = "bf16" if bf16_is_fast() else "no"
     use_all_cores()
     keep_memory()
     if arguments.deterministic:
@@ -269,22 +267,19 @@ def _join(arguments: TrainingArguments) -> Accelerator:
         torch.backends.cudnn.benchmark = False
     # Without `cpu`, accelerate 1.15 makes each process of `torchrun` a run of its own on a machine without a GPU.
     on_cpu = not torch.accelerator.is_available() and processes().count > 1
-    is_divided = sharding.asked_for() or zero.asked_for()
-    with sharding.hidden_from_accelerate() if is_divided else contextlib.nullcontext():
-        accelerator = Accelerator(mixed_precision=precision, cpu=on_cpu)
-    if accelerator.is_main_process:
-        hold(Path(arguments.output_dir))
-    return accelerator
+    is_divided = fsdp.asked_for() or zero.asked_for()
+    with fsdp.hidden_from_accelerate() if is_divided else contextlib.nullcontext():
+        return Accelerator(mixed_precision=resolved_precision(arguments.mixed_precision), cpu=on_cpu)
 
 
 def _learners(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> tuple[nn.Module, list[Any]]:
     """What forward passes go through, on its device, and the optimizers; with DeepSpeed, one that stands for them."""
-    by_fsdp, by_deepspeed = sharding.asked_for(), zero.asked_for()
+    by_fsdp, by_deepspeed = fsdp.asked_for(), zero.asked_for()
     config = zero.check(optimizer=plan.optimizer, max_grad_norm=plan.max_grad_norm) if by_deepspeed else {}
     if by_fsdp:
-        sharding.check_optimizer(plan.optimizer)
+        fsdp.check_optimizer(plan.optimizer)
         dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
-        sharding.shard(model, device=accelerator.device, dtype=dtype)
+        fsdp.shard(model, device=accelerator.device, dtype=dtype)
     # Autocast, and DDP where nothing else exchanges gradients.
     model = accelerator.prepare_model(model, evaluation_mode=by_fsdp or by_deepspeed)
     bare = accelerator.unwrap_model(model)
@@ -299,7 +294,7 @@ def _compiled(
     plan: TrainingArguments, model: nn.Module, stages: list[Stage], *, device: torch.device
 ) -> TrainingArguments:
     """The same options with `--compile` decided, and the model told to be compiled where they say so."""
-    is_divided = sharding.is_sharded(model) or zero.asked_for()
+    is_divided = fsdp.is_sharded(model) or zero.asked_for()
     on = should_compile(plan, model=model, stages=stages, device=device, is_divided=is_divided)
     on = on and compile_model(model) > 0
     return replace(plan, compile="on" if on else "off")

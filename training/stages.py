@@ -13,11 +13,11 @@ from torch import nn
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
 
-from . import sharding, zero
 from .arguments import TrainingArguments
+from .distributed import fsdp, zero
 from .environment import processes
-from .memory import StepPlan, choose_micro_batch
 from .order import Grouping, MicroBatchSampler
+from .planning.memory import StepPlan, choose_micro_batch
 
 _SAMPLED_ROWS = 512
 MOST_EPOCHS = 100
@@ -162,7 +162,7 @@ def fit_micro_batches(
     Raises:
         InputError: weights or states are sharded; or on all processes, though one row fits on all but one.
     """
-    if sharding.is_sharded(model) or zero.asked_for():
+    if fsdp.is_sharded(model) or zero.asked_for():
         raise InputError("--micro_batch_size auto knows nothing of sharded weights and states; give it a number")
     if len(known) == len(stages):
         return [replace(stage, micro_batch_size=size) for stage, size in zip(stages, known, strict=True)]

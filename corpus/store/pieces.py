@@ -172,6 +172,7 @@ def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_wo
             make_piece(text=text, path=path, folder=folder)
         return
     places: dict[Future[None], str] = {}  # of what is being made
+    others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_workers, context, initializer=_begin_worker, initargs=(os.getcwd(),)) as pool:
         try:
@@ -188,7 +189,8 @@ def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_wo
                 "out. What is ready is kept: run the same command again, with fewer --num_workers if memory is short."
             ) from error
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # what has begun is finished: a second of work
+            for worker in set(multiprocessing.active_children()) - others:  # nobody waits for what they have begun
+                worker.kill()
             raise
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ablation_report import summarize
+from ablations import BASE, BASES, NOT_IN, VARIANTS, differ, split
 from processes import run
-from variants import BASES, NOTHING, VARIANTS
 
 from lacuna.modeling import LacunaConfig
 from lacuna.objectives import ObjectiveArguments
@@ -17,14 +16,13 @@ from lacuna.training import TrainingArguments
 @pytest.mark.parametrize("study", list(BASES))
 def test_every_variant_changes_something_that_exists(study: str) -> None:
     base, seen = BASES[study], {}
-    for name, variant in VARIANTS.items():
-        if study not in variant.of:
-            continue
-        config = LacunaConfig.from_family(base.family, base.size, **{**base.config, **variant.config})
-        plan = TrainingArguments(max_steps=10, **{**base.training, **variant.training})
-        goal = ObjectiveArguments(objective=study, **{**base.objective, **variant.objective})
+    for name in VARIANTS.keys() - NOT_IN[study]:
+        options = split(study, name)
+        config = LacunaConfig.from_family(base.family, "tiny", **options["config"])
+        plan = TrainingArguments(max_steps=10, **options["training"])
+        goal = ObjectiveArguments(objective=study, **options["objective"])
         goal.check_used()
-        built = json.dumps([config.to_dict(), vars(plan), vars(goal), variant.across], default=str)
+        built = json.dumps([config.to_dict(), vars(plan), vars(goal), options["across"]], default=str)
         assert built not in seen, f"{name} is the same as {seen.get(built)}"
         seen[built] = name
 
@@ -40,12 +38,14 @@ def test_it_trains_times_and_reports(tmp_path: Path, two_texts: Path) -> None:
     assert len(list((tmp_path / "parts").iterdir())) == 1
     done = run("benchmarks/ablations.py", *words)
     assert done.returncode == 0, done.stderr
-    (path,) = tmp_path.glob("ablations-*.json")
+    (path,) = tmp_path.glob("*-ablations.json")
     base, variant = json.loads(path.read_text())["rows"]
-    assert base["variant"] == NOTHING and base["equal_steps"]["difference"] == 0.0
-    assert variant["ratio"] > 0 and variant["steps_in_time"] >= 1 and variant["equal_time"]["loss"] > 0
+    assert base["variant"] == BASE and base["equal_steps"]["differences"] == [0.0]
+    assert (
+        variant["timed"]["result"]["ratio"] > 0 and variant["steps_in_time"] >= 1 and variant["equal_time"]["loss"] > 0
+    )
     assert variant["equal_steps"]["loss"] == pytest.approx(
-        base["equal_steps"]["loss"] + variant["equal_steps"]["difference"]
+        base["equal_steps"]["loss"] + variant["equal_steps"]["differences"][0]
     )
     made = {file.name: file.read_text() for file in (tmp_path / "parts").iterdir()}
     again = run("benchmarks/ablations.py", *words)
@@ -55,16 +55,11 @@ def test_it_trains_times_and_reports(tmp_path: Path, two_texts: Path) -> None:
 
 
 def part(seed: int, loss: float) -> dict[str, Any]:
-    result = {"loss": loss, "bits_per_byte": 1.0, "parameters": 1, "tokens": 1}
-    return {"settings": {"seed": seed}, "result": result, "commit": "c"}
+    return {"settings": {"seed": seed}, "result": {"loss": loss}}
 
 
 def test_differences_are_taken_seed_by_seed() -> None:
-    row = {"study": "mlm", "equal_time": []}
-    rows = [
-        {**row, "variant": NOTHING, "equal_steps": [part(0, 4.0), part(1, 4.2)]},
-        {**row, "variant": "other", "equal_steps": [part(1, 4.1), part(2, 3.0)]},
-    ]
-    _, other = summarize(rows)
-    assert other["equal_steps"]["difference"] == pytest.approx(-0.1)  # of seed 1; the base has no seed 2
-    assert other["equal_steps"]["loss"] == pytest.approx(3.55) and other["equal_time"] is None
+    other = differ([part(1, 4.1), part(2, 3.0)], [part(0, 4.0), part(1, 4.2)])
+    assert other is not None
+    assert other["differences"] == pytest.approx([-0.1])  # of seed 1; the base has no seed 2
+    assert other["loss"] == pytest.approx(3.55) and differ([], [part(0, 4.0)]) is None

@@ -30,12 +30,12 @@ def test_it_measures_and_reports(tmp_path: Path) -> None:
     assert report["settings"] | {"files": 2, "length": 32, "rounds": 1} == report["settings"]
     summary = report["summary"]
     for name, rounds in report["rounds"].items():
-        assert summary[f"seconds_{name}"] == statistics.median(each["seconds"] for each in rounds) > 0
+        assert summary[name]["seconds"] == statistics.median(each["seconds"] for each in rounds) > 0
         assert rounds[0]["bytes"] > 2 * rounds[0]["tokens"] and rounds[0]["peak_memory"] > 10_000_000
         assert f"| `{name}` | " in done.stdout
     for name in ("datasets_1", "datasets_2"):
-        assert summary[f"ratio_to_{name}"] == summary[f"seconds_{name}"] / summary["seconds_lacuna"]
-        assert summary[f"disk_ratio_to_{name}"] < 0.25
+        assert summary[name]["ratio"] == pytest.approx(summary[name]["seconds"] / summary["lacuna"]["seconds"])
+        assert summary["lacuna"]["bytes"] / summary[name]["bytes"] < 0.25
     assert path.with_suffix(".md").read_text() in done.stdout
     assert sorted(os.listdir(tmp_path)) == ["results", "text", "tokenizer"]  # no cache is left
 

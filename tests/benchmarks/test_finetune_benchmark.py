@@ -1,14 +1,12 @@
 """The benchmark of fine-tuning: its data, its tables by hand, and all of it for two steps on stand-ins."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import finetune
-import finetune_tasks
+import kept
 import pytest
-from finetune_report import summarize, to_markdown
 from processes import run
 
 from lacuna.corpus import builtin_questions
@@ -35,7 +33,7 @@ def stand_ins(tmp_path: Path, two_texts: Path) -> Path:
 
 
 def test_articles_are_held_out_whole(stand_ins: Path, tmp_path: Path) -> None:
-    files = finetune_tasks.squad(stand_ins, tmp_path)
+    files = finetune.squad(stand_ins, tmp_path)
     train, held_out = (
         [article["title"] for article in json.loads(files[name].read_text())["data"]]
         for name in ("train_file", "eval_file")
@@ -44,8 +42,8 @@ def test_articles_are_held_out_whole(stand_ins: Path, tmp_path: Path) -> None:
 
 
 def test_few_sentences_are_the_first_ones(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finetune_tasks, "FEW", 5)
-    files = finetune_tasks.few(stand_ins, tmp_path)
+    monkeypatch.setattr(finetune, "FEW", 5)
+    files = finetune.few(stand_ins, tmp_path)
     every = (stand_ins / "sst2" / "train.tsv").read_text().splitlines()
     assert files["train_file"].read_text().splitlines() == every[:6]
     assert files["eval_file"] == stand_ins / "sst2" / "dev.tsv"
@@ -63,11 +61,11 @@ def test_a_run_that_is_long_is_ended_and_one_that_fails_is_shown(tmp_path: Path,
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "slow.py").write_text("import time\ntime.sleep(60)")
     (tmp_path / "recipes" / "wrong.py").write_text("import sys\nsys.exit('error: ' + ' '.join(sys.argv[1:]))")
-    monkeypatch.setattr(finetune, "REPOSITORY", tmp_path)
-    places = {"log": tmp_path / "log.txt", "cache": tmp_path}
-    assert finetune.run_recipe("slow", {}, **places, minutes=0.01) is None
+    monkeypatch.setattr(kept, "REPOSITORY", tmp_path)
+    place = {"output_dir": tmp_path / "run"}
+    assert kept.run_recipe("slow", place, minutes=0.01) is None
     with pytest.raises(RuntimeError, match="error: --steps 2"):
-        finetune.run_recipe("wrong", {"steps": 2}, **places, minutes=None)
+        kept.run_recipe("wrong", {"steps": 2, **place})
 
 
 def part(kind: str, seed: int, value: float, guess: float = 0.5) -> dict[str, Any]:
@@ -82,21 +80,22 @@ def part(kind: str, seed: int, value: float, guess: float = 0.5) -> dict[str, An
 
 
 def test_what_pretraining_adds_is_taken_seed_by_seed() -> None:
-    row = {"task": "sst2", "what": "SST-2", "baseline_is": "a guess", "recipe": "classification", "shape": "encoder"}
     parts = {
-        "pretrained": [part("pretrained", 0, 0.8), part("pretrained", 1, 0.9)],
-        "new": [part("new", 0, 0.7), part("new", 1, 0.6)],
         "native": [{**part("native", 0, 0.0), "result": {"too_long": True}}],
+        "new": [part("new", 0, 0.7), part("new", 1, 0.6)],
+        "pretrained": [part("pretrained", 0, 0.8), part("pretrained", 1, 0.9)],
     }
-    rows = summarize([{**row, "metrics": ["accuracy"], "parts": parts}])
-    assert rows[0]["scores"]["accuracy"]["added"] == pytest.approx(0.2)
-    assert rows[0]["too_long"] == ["native"]
+    scores = finetune.scores_of(parts, "accuracy")
+    assert scores["differences"] == pytest.approx([0.1, 0.3])
+    rows = [
+        {"task": "sst2", "what": "SST-2", "baseline_is": "a guess", "scores": {"accuracy": scores}, "parts": parts}
+    ]
     settings = {"steps": None, "minutes": 8, "seeds": [0, 1], "limit_minutes": 15}
-    report = {"date": "2026-01-01", "settings": settings, "pretraining": {"encoder": None}, "rows": rows}
-    text = "\n".join(to_markdown(report))
-    assert "| SST-2 | accuracy | 0.500 |  | 0.650 | 0.850 | +0.200 (+0.100..+0.300) |" in text
-    assert "| sst2 | Lacuna, pretrained | 0, 1 | 2.00 M | 0.002 | 1.5 | 10 | 0.50 M | 2.0 |" in text
-    assert "| sst2 | native, first weights | | | | | | | ended after 15 |" in text
+    text = "\n".join(finetune.to_markdown({"settings": settings, "pretraining": {"encoder": []}, "rows": rows}))
+    assert "| SST-2 | no model | accuracy 0.5 |" in text
+    ours = "accuracy 0.85 | accuracy +0.2 (+0.1..+0.3) | 2.0 | 0, 1 | 2,000,000 | 0.002 | 1.5 | 10 | 500,000 |"
+    assert f"| SST-2 | Lacuna, pretrained | {ours}" in text
+    assert "| SST-2 | native, first weights |  |  | ended after 15 |" in text
 
 
 @pytest.mark.slow
@@ -106,17 +105,16 @@ def test_it_pretrains_fine_tunes_and_reports(stand_ins: Path, tmp_path: Path) ->
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     done = run("benchmarks/finetune.py", *words, "--only", "sst2", timeout=280)
     assert done.returncode == 0, done.stderr
-    (path,) = tmp_path.glob("finetune-*.json")
+    (path,) = tmp_path.glob("*-finetune.json")
     report = json.loads(path.read_text())
     (row,) = report["rows"]
     found = row["scores"]["accuracy"]
     assert all(0 <= found[kind] <= 1 for kind in ("baseline", "native", "new", "pretrained"))
-    assert report["pretraining"]["encoder"]["result"]["steps"] == 2
-    sizes = {kind: runs[0]["parameters"] for kind, runs in row["runs"].items()}
+    assert report["pretraining"]["encoder"][-1]["result"]["steps"] == 2
+    sizes = {kind: parts[0]["result"]["parameters"] for kind, parts in row["parts"].items()}
     assert sizes["new"] == sizes["pretrained"] and 0.5 < sizes["native"] / sizes["new"] < 2
     made = {file.name: file.read_text() for file in (tmp_path / "parts").iterdir()}
     assert len(made) == 4
     again = run("benchmarks/finetune.py", *words, "--only", "sst2", timeout=100)
     assert again.returncode == 0, again.stderr
     assert {file.name: file.read_text() for file in (tmp_path / "parts").iterdir()} == made
-    assert sys.modules["finetune"].KINDS.keys() == row["runs"].keys()

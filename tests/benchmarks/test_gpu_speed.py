@@ -62,41 +62,38 @@ def test_without_a_gpu_it_says_so() -> None:
 
 
 def test_rows_are_full_and_documents_are_those_of_the_positions() -> None:
-    from gpu_contenders import Contender, Shape, as_given, build_lacuna, make_batch
+    from contenders import GPU, Shape
+    from gpu_speed import make_batch
 
-    shape = Shape("decoder", 2, 16, 2, 96, 64, rows=5)
-    batch, lengths = make_batch(shape, rows=5, seed=1)
+    shape, decoders = Shape(16, 2, 2, 96, 64), GPU["decoder-124m"]
+    batch, lengths = make_batch(shape, decoders["lacuna"], rows=5, seed=1)
     assert sum(lengths) == 5 * 64 and len(lengths) > 5
     assert int((batch["position_ids"] == 0).sum()) == len(lengths)
-    given = as_given(batch, Contender("lacuna", build_lacuna, "packed"), kind="decoder")
-    bounds = given["document_bounds"].tolist()
+    bounds = batch["document_bounds"].tolist()
     assert [end - start for start, end in pairwise(bounds)][: len(lengths)] == lengths
-    assert len(given["target_positions"]) == 5 * 64 - len(lengths)
-    assert set(as_given(batch, Contender("gpt2", build_lacuna), kind="decoder")) == {"input_ids", "labels"}
+    assert len(batch["target_positions"]) == 5 * 64 - len(lengths)
+    theirs, _ = make_batch(shape, decoders["gpt2"], rows=5, seed=1)
+    assert set(theirs) == {"input_ids", "labels"} and torch.equal(theirs["input_ids"], batch["input_ids"])
 
 
 def test_operations_by_hand() -> None:
     """Two documents of 3 and 5 tokens; 6 operations a weight, 12 times the width for a pair."""
-    from gpu_contenders import Contender, Shape, build_gpt2, build_lacuna, build_plain, operations
+    from contenders import GPU, Shape
+    from gpu_speed import operations
 
-    shape = Shape("decoder", 2, 16, 2, 96, 8, rows=1)
+    shape, decoders = Shape(16, 2, 2, 96, 8), GPU["decoder-124m"]
     weights = 2 * (3 * 16 * 16 + 16 * 16 + 2 * 4 * 16 * 16) + 96 * 16
-    for build, form, pairs in (
-        (build_plain, "rows", 36),
-        (build_gpt2, "rows", 36),
-        (build_lacuna, "rows", 36),
-        (build_lacuna, "packed", 6 + 15),
-    ):
-        counted = operations(build(shape), Contender("lacuna", build, form), shape, lengths=[3, 5])
-        expected = 6 * weights * 8 + 2 * 12 * 16 * pairs
-        assert counted == pytest.approx(expected, rel=0.05), build
+    for name, pairs in (("plain", 36), ("gpt2", 36), ("lacuna, one text", 36), ("lacuna", 6 + 15)):
+        model = decoders[name].build(shape, 0.0)
+        counted = operations(model, decoders[name], shape, lengths=[3, 5])
+        assert counted == pytest.approx(6 * weights * 8 + 2 * 12 * 16 * pairs, rel=0.05), name
 
 
 def test_the_plain_model_learns_from_what_is_before() -> None:
-    from plain_gpt import PlainGPT, PlainShape
+    from contenders import PlainGPT, Shape
 
     torch.manual_seed(0)
-    model = PlainGPT(PlainShape(vocab_size=40, length=8, layers=1, heads=2, width=16))
+    model = PlainGPT(Shape(16, 1, 2, 40, 8))
     ids = torch.randint(5, 40, (2, 8))
     assert model(ids, ids).item() == pytest.approx(3.69, abs=0.1)  # log 40
     model(ids, ids).backward()
@@ -106,3 +103,13 @@ def test_the_plain_model_learns_from_what_is_before() -> None:
     labels = torch.full_like(ids, -100)
     labels[:, 1:4] = ids[:, 1:4]
     torch.testing.assert_close(model(ids, labels), model(later, labels))
+
+
+def test_one_number_sets_the_dropout_of_a_whole_table() -> None:
+    from contenders import GPU, SIDE_BY_SIDE, Shape
+
+    for contender in [*SIDE_BY_SIDE.values(), *GPU["encoder-150m"].values()]:
+        config = contender.build(Shape(16, 2, 2, 96, 64), 0.25).config
+        rates = [value for name, value in vars(config).items() if "drop" in name and isinstance(value, float)]
+        # BERT has none between its inner layers, and heads of classifiers keep theirs.
+        assert rates.count(0.25) >= 2 and set(rates) <= {0.25, 0.0}

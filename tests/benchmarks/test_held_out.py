@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from held_out import IGNORED, HeldOut, Kind, encode_lines, find_split, group_texts, mask_rows, open_material, score
-from parts import Budget
-from peers import PEERS, batches, train_peer
+from contenders import IGNORED, PEERS
+from held_out import HeldOut, Kind, encode_lines, find_split, group_texts, mask_rows, open_material, score
+from time_to_loss import Budget, batches, kind_of, train_peer
 
 from lacuna import modeling
 
@@ -118,12 +118,12 @@ def test_masks_are_drawn_anew(material) -> None:  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("name", list(PEERS))
 def test_peers_learn_the_same_twice(name: str, material, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    if PEERS[name].kind != material.kind:
+    if kind_of(name) != material.kind:
         return
-    monkeypatch.setattr("peers.LAYERS", 2)
+    monkeypatch.setattr("time_to_loss.LAYERS", 2)
     runs = [
         train_peer(
-            peer=PEERS[name],
+            name,
             material=material,
             budget=Budget(steps=4),
             learning_rate=1e-3,
@@ -131,7 +131,6 @@ def test_peers_learn_the_same_twice(name: str, material, monkeypatch: pytest.Mon
             seed=0,
             points=2,
             subset=material.held_out.subset(4),
-            description=name,
         )
         for _ in range(2)
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from processes import run
 
-from lacuna.training.optimizers import OPTIMIZERS
+from lacuna.training.optimizers.optimizers import OPTIMIZERS
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loss_report import summarize
 from processes import run
+from time_to_loss import summarize
 
 
 @pytest.mark.slow
@@ -38,7 +38,7 @@ def test_it_trains_reports_and_finds_its_parts_again(tmp_path: Path, two_texts: 
 
 def part(minutes: float, loss: float | None, rate: float = 1e-3) -> dict[str, Any]:
     result = {"loss": loss, "bits_per_byte": 1.0, "steps": 10, "seconds": 60 * minutes, "curve": []}
-    facts = {"quiet": True, "busy_cores_before": 0, "busy_cores_during": 0, "commit": "c", "made": "today"}
+    facts = {"quiet": True, "busy_cores": 0, "commit": "c", "made": "today"}
     budget = {"minutes": minutes, "steps": None}
     return {"name": "n", "settings": {"budget": budget, "learning_rate": rate}, "result": result, **facts}
 
@@ -50,9 +50,8 @@ def test_the_shortest_run_that_is_good_enough_counts() -> None:
         "lacuna-mlm": [part(2, 3.9), part(1, 4.01), part(4, 3.5)],
         "lacuna-clm": [part(6, 2.1)],
     }
-    kinds = {"bert": "masked", "gpt2": "causal", "lacuna-mlm": "masked", "lacuna-clm": "causal"}
-    summary = summarize(found=found, kinds=kinds, ours=["lacuna-mlm", "lacuna-clm"])
+    summary = summarize(found)
     assert summary["peers"]["bert"]["loss"] == 4.0 and len(summary["peers"]["bert"]["tried"]) == 4
-    assert summary["compared"]["bert"]["our_minutes"] == 2 and summary["compared"]["bert"]["ratio"] == 10
+    assert summary["compared"]["bert"]["reached_by"]["minutes"] == 2 and summary["compared"]["bert"]["ratio"] == 10
     assert summary["compared"]["bert"]["met"] is False  # 15 times was the goal
     assert summary["compared"]["gpt2"]["reached_by"] is None and summary["compared"]["gpt2"]["our_best_loss"] == 2.1

@@ -42,7 +42,7 @@ def test_it_measures_and_reports(tmp_path: Path) -> None:
             share = kind == "training" and name == "sentencepiece"
             assert rounds[0]["bytes"] == size or (share and 20_000 <= rounds[0]["bytes"] < 20_200)
             assert 0 < facts["busy_cores"] <= 1.1 * (os.cpu_count() or 1)
-            assert f"| `{name}` | {facts['seconds']:.1f} |" in done.stdout
+            assert f"| `{name}` | {facts['seconds']:.4g} |" in done.stdout
     assert path.with_suffix(".md").read_text() in done.stdout
 
 

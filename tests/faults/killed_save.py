@@ -16,9 +16,9 @@ import torch
 from toys import PlainTokenizer, make_model
 
 from lacuna.training import TrainingArguments
-from lacuna.training.checkpoints import Progress, Saver, Snapshot
-from lacuna.training.optimizers import OPTIMIZERS
-from lacuna.training.sharding import full_model_state, full_optimizer_state
+from lacuna.training.checkpoints.saving import Progress, Saver, Snapshot
+from lacuna.training.distributed.fsdp import full_model_state, full_optimizer_state
+from lacuna.training.optimizers.optimizers import OPTIMIZERS
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate"}
 

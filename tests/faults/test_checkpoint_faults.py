@@ -15,7 +15,7 @@ import pytest
 from toy import Toy, count
 
 from lacuna.common.errors import CorruptCheckpointError
-from lacuna.training.checkpoints import newest_checkpoint, verify_checkpoint
+from lacuna.training.checkpoints.saving import newest_checkpoint, verify_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import processes
 import torch
 from safetensors.torch import load_file
 
-from lacuna.training.checkpoints import newest_checkpoint
+from lacuna.training.checkpoints.saving import newest_checkpoint
 
 SCRIPT = "tests/faults/toy_run.py"
 NO_FAULTS = ("saved@", "slow@", "memory@")

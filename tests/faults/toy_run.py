@@ -32,7 +32,7 @@ from toys import PlainTokenizer, ToyWork, make_model
 import lacuna.training.run
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.training import TrainingArguments, train
-from lacuna.training.checkpoints import Saver
+from lacuna.training.checkpoints.saving import Saver
 
 
 @dataclass

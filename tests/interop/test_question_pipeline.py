@@ -16,7 +16,8 @@ import transformers
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfig, BertForQuestionAnswering, Pipeline
 
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline, add_question_pipeline, best_spans
-from lacuna.tasks import QuestionAnswering
+from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
+from lacuna.tasks.question_answering.task import QuestionAnswering
 
 TASK = "question-answering"
 STRANGER = """
@@ -103,7 +104,8 @@ def by_task(folder: Path, questions: list[dict[str, Any]], **options: Any) -> Qu
     """The task, with what it found with the model of the folder."""
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     model = AutoModelForQuestionAnswering.from_pretrained(folder, trust_remote_code=True).eval()
-    work = QuestionAnswering(train_rows=questions, eval_rows=questions, tokenizer=tokenizer, **options)
+    asked = QuestionAnsweringArguments(**options)
+    work = QuestionAnswering(asked, train_rows=questions, eval_rows=questions, tokenizer=tokenizer)
     with torch.no_grad():
         rows = [work.eval_example(row) for row in range(work.num_eval_examples)]
         work.summarize([record for row in rows for record in work.evaluate(model, work.collate([row]))])

@@ -174,6 +174,32 @@ def test_numbers_outside_the_tables_are_refused(arguments: dict, message: str) -
             model.train(mode)(**arguments)
 
 
+class Wrapped(nn.Module):
+    """An embedding inside an adapter: its weight is there, its other attributes are not."""
+
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        self.base_layer = table
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.base_layer.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(ids)
+
+
+def test_embeddings_may_be_wrapped() -> None:
+    config = LacunaConfig(**SMALL, position_type="learned", type_vocab_size=2, max_position_embeddings=9)
+    model, ids = LacunaModel(config).eval(), torch.tensor([[5, 6, 7]])
+    plain, parts = model(ids).last_hidden_state, model.encoder.embeddings
+    for name in ("embed_tokens", "embed_positions", "embed_segments"):
+        setattr(parts, name, Wrapped(getattr(parts, name)))
+    assert torch.equal(model(ids).last_hidden_state, plain)
+    with pytest.raises(ValueError, match="input_ids contains 50"):
+        model(ids + 45)
+
+
 def test_compiles_in_one_graph_and_exports() -> None:
     model = LacunaForMaskedLM(LacunaConfig.from_family("modernbert", **SMALL)).eval()
     compiled = torch.compile(model, fullgraph=True, backend="eager")

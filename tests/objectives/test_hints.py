@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
-from lacuna.common.work import collator
+from lacuna.common.work import TrainingBatches
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
 from lacuna.objectives import IGNORED, OBJECTIVES
 from lacuna.objectives.hints import HINTS, TOKENS_A_SLOT, document_bounds, for_model, target_positions
@@ -67,10 +67,11 @@ def test_other_models_get_none(make) -> None:
 def test_only_a_gpu_is_told(make) -> None:
     work = make("mlm")
     examples = [work.example(row, row) for row in range(2)]
-    assert collator(work, torch.device("cpu")) == work.collate
-    assert set(collator(work, torch.device("cuda"))(examples)) == {*work.collate(examples), *HINTS}
-    pairs = make("mlm_nsp")  # tells nothing
-    assert collator(pairs, torch.device("cuda")) == pairs.collate
+    assert set(TrainingBatches(work, torch.device("cpu"))(examples)) == {*work.collate(examples)}
+    assert set(TrainingBatches(work, torch.device("cuda"))(examples)) == {*work.collate(examples), *HINTS}
+    pairs = make("mlm_nsp")  # has none
+    examples = [pairs.example(row, row) for row in range(2)]
+    assert set(TrainingBatches(pairs, torch.device("cuda"))(examples)) == {*pairs.collate(examples)}
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

@@ -14,4 +14,5 @@ def test_every_objective_has_a_section_and_every_option_a_place() -> None:
     kinds = get_type_hints(ObjectiveArguments)
     for option in fields(ObjectiveArguments):
         assert f"--{option.name}" in PAGE, option.name
+        assert all(f"`{choice}`" in PAGE for choice in option.metadata.get("choices", ()))
         assert all(f"`{choice}`" in PAGE for choice in get_args(kinds[option.name]) if isinstance(choice, str))

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.objectives import IGNORED, OBJECTIVES, SpecialTokens
-from lacuna.objectives.show import LEGENDS, WIDTH, show_examples, wrap
+from lacuna.objectives.show import EDGES, RESTS, WIDTH, show_examples, wrap
 
 TEXT = """The cat sat on the mat and looked at the moon. It was a cold night,
 and nobody came. The dog slept in the barn. A wind rose from the north, and the old house sang all night long."""
@@ -86,8 +86,9 @@ def test_a_page_says_what_it_shows(make, tokenizer, name, options) -> None:
     page = show_examples(work, tokenizer, 3)
     assert page.startswith(f"{name}\n") and page.count("── example ") == 3
     assert all(len(line) <= WIDTH for line in page.splitlines())
-    legends = {"mlm": "masks", "mlm_nsp": "pairs", "mlm_sop": "pairs", "clm": "next", "hybrid": "next"}
-    assert LEGENDS[legends.get(name, "denoising")] in page
+    assert all(line in page for line in work.legend)
+    assert (EDGES in page) == (not name.startswith("mlm_") and options.get("packing") != "none")
+    assert (RESTS in page) == (not name.startswith("mlm_"))
     assert "\x1b" not in page
     if name.startswith("mlm_"):
         assert all(re.search(f" · ({'|'.join(work.answers)}) · ", head) for head in re.findall("── example.*", page))

@@ -10,7 +10,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
-from lacuna.training import sharding, zero
+from lacuna.training.distributed import fsdp, zero
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "recipes" / "accelerate"
@@ -73,7 +73,7 @@ def test_the_file_for_sharding_asks_for_sharding(monkeypatch) -> None:
             monkeypatch.delenv(variable, raising=False)
         for variable in [variable for variable in environment if variable.startswith(("ACCELERATE_USE", "FSDP_"))]:
             monkeypatch.setenv(variable, environment[variable])
-        assert sharding.asked_for() == (name == "fsdp2")
+        assert fsdp.asked_for() == (name == "fsdp2")
 
 
 def test_the_file_for_deepspeed_asks_for_what_is_done_here(monkeypatch) -> None:
@@ -85,7 +85,7 @@ def test_the_file_for_deepspeed_asks_for_what_is_done_here(monkeypatch) -> None:
         monkeypatch.setenv(variable, environment[variable])
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
-    assert zero.asked_for() and not sharding.asked_for()
+    assert zero.asked_for() and not fsdp.asked_for()
     assert zero.check(optimizer="adamw", max_grad_norm=1.0)["zero_optimization"] == {"stage": 2}
 
 
@@ -93,7 +93,7 @@ def test_what_torchrun_is_given_by_hand_asks_for_sharding_too(monkeypatch) -> No
     by_hand = next(command for command in commands("fsdp2") if command[0].startswith("ACCELERATE"))
     for word in by_hand[: by_hand.index("torchrun")]:
         monkeypatch.setenv(*word.split("="))
-    assert sharding.asked_for()
+    assert fsdp.asked_for()
 
 
 @pytest.mark.parametrize("setting", ["fsdp_offload_params", "fsdp_activation_checkpointing", "fsdp_version"])
@@ -105,4 +105,4 @@ def test_a_setting_that_is_not_carried_out_is_refused(monkeypatch, tmp_path, set
     for variable in [variable for variable in environment if variable.startswith(("ACCELERATE_USE", "FSDP_"))]:
         monkeypatch.setenv(variable, environment[variable])
     with pytest.raises(ValueError, match=setting):
-        sharding.asked_for()
+        fsdp.asked_for()

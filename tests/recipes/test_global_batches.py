@@ -14,7 +14,7 @@ import pytest
 from lacuna.corpus import TextArguments, open_text, prepare_store
 from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens
 from lacuna.tokenization import token_byte_lengths, token_edges, tokenizer_fingerprint, train_bpe
-from lacuna.training.checkpoints import Progress
+from lacuna.training.checkpoints.saving import Progress
 from lacuna.training.loop import _loader
 from lacuna.training.stages import Stage
 

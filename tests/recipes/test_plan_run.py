@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_said_and_so_is_what_does(workplace: Path) -> None:
     ("words", "message"),
     [
         (["--device", "H900"], "--device H900 is not known"),
-        (["--mfu", "1.5"], "--mfu is a share of the peak"),
+        (["--mfu", "1.5"], "--mfu must be above 0 and at most 1"),
         (["--memory_gb", "0"], "--memory_gb must be greater than 0"),
         (["--num_devices", "3", "--device", "A100"], "--batch_size 64 cannot be shared evenly by 3 processes"),
         (["--famly", "bert"], "did you mean '--family'"),

@@ -17,15 +17,18 @@ from transformers import AutoTokenizer, BertConfig
 
 from lacuna.common.errors import InputError
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
-from lacuna.tasks import PredictionArguments
-from lacuna.tasks.inference import open_predictor
-from lacuna.tasks.multiple_choice import MultipleChoice
-from lacuna.tasks.predictor import check_rows, predict
-from lacuna.tasks.question_answering import QuestionAnswering
-from lacuna.tasks.rows import write_rows as write_answers
-from lacuna.tasks.sequence_to_sequence import SequenceToSequence
-from lacuna.tasks.token_classification import TokenClassification
-from lacuna.tasks.words import TOKENS
+from lacuna.tasks.base.features import TOKENS
+from lacuna.tasks.base.rows import write_rows as write_answers
+from lacuna.tasks.multiple_choice.reader import MultipleChoiceArguments
+from lacuna.tasks.multiple_choice.task import MultipleChoice
+from lacuna.tasks.predict.inference import open_predictor
+from lacuna.tasks.predict.predictor import PredictionArguments, check_rows, predict
+from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
+from lacuna.tasks.question_answering.task import QuestionAnswering
+from lacuna.tasks.sequence_to_sequence.reader import SequenceToSequenceArguments
+from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
+from lacuna.tasks.token_classification.reader import TokenClassificationArguments
+from lacuna.tasks.token_classification.task import TokenClassification
 from lacuna.tokenization import save_tokenizer
 
 
@@ -149,7 +152,9 @@ def test_questions_of_flat_rows_and_of_squad(folder_of, run_recipe, tmp_path) ->
     ]
     lengths = {name: settings[name] for name in ("max_length", "stride", "max_answer_length")}
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    work = QuestionAnswering(train_rows=rows, eval_rows=rows, tokenizer=tokenizer, **lengths)
+    work = QuestionAnswering(
+        QuestionAnsweringArguments(**lengths), train_rows=rows, eval_rows=rows, tokenizer=tokenizer
+    )
     for row, wanted in zip(found, by_task(work, folder, "AutoModelForQuestionAnswering"), strict=True):
         assert (row["prediction"], row["start"]) == (wanted["prediction"], wanted["start"])
         assert row["probability"] == pytest.approx(wanted["probability"], abs=1e-5) and 0 < row["probability"] < 1
@@ -213,12 +218,12 @@ def test_tags_of_tokens(together: bool, folder_of, run_recipe, tmp_path) -> None
     code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", output, "--batch_size", 4)
     assert code == 0, said
     work = TokenClassification(
+        TokenClassificationArguments(
+            train_file="tags.jsonl", label_names=KINDS, label_all_tokens=together, max_length=40
+        ),
         train_rows=tags,
         eval_rows=tags,
         tokenizer=AutoTokenizer.from_pretrained(folder),
-        label_names=KINDS,
-        label_all_tokens=together,
-        max_length=40,
     )
     assert work.num_eval_examples > len(rows), "no sentence is longer than a window"
     expected = by_task(work, folder, "AutoModelForTokenClassification")
@@ -329,12 +334,12 @@ def test_choices(folder_of, run_recipe, tmp_path) -> None:
     code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", output, "--batch_size", 3)
     assert code == 0, said
     work = MultipleChoice(
+        MultipleChoiceArguments(
+            train_file="rows.jsonl", context_column="context", question_column="question", max_length=48
+        ),
         train_rows=rows,
         eval_rows=rows,
         tokenizer=AutoTokenizer.from_pretrained(folder),
-        context_column="context",
-        question_column="question",
-        max_length=48,
     )
     expected = by_task(work, folder, "AutoModelForMultipleChoice")
     for row, answer, wanted in zip(new, read_rows(output), expected, strict=True):
@@ -396,7 +401,8 @@ def test_texts_from_texts(family: str, head: str, folder_of, run_recipe, tmp_pat
     config, tokenizer = transformers.AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     pairs = [{**row, "de": row["en"]} for row in rows]
     columns = {"source_column": "en", "target_column": "de", "max_length": 24, "max_target_length": 12}
-    work = SequenceToSequence(train_rows=pairs, eval_rows=pairs, tokenizer=tokenizer, config=config, **columns)
+    asked = SequenceToSequenceArguments(train_file="pairs.jsonl", **columns)
+    work = SequenceToSequence(asked, train_rows=pairs, eval_rows=pairs, tokenizer=tokenizer, config=config)
     auto_class = "AutoModelForSeq2SeqLM" if family == "bart" else "AutoModelForCausalLM"
     for row, answer, wanted in zip(rows, read_rows(output), by_task(work, folder, auto_class), strict=True):
         assert {name: answer[name] for name in row} == row and answer["prediction"] == wanted["prediction"]
@@ -456,7 +462,9 @@ def test_mistakes_are_one_message_and_leave_nothing(
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "new.jsonl", rows)
     (tmp_path / "there.jsonl").write_text("kept\n")
-    monkeypatch.setattr("lacuna.tasks.predictors.ClassificationPredictor.answer", None)  # nothing is answered before
+    monkeypatch.setattr(
+        "lacuna.tasks.classification.predictor.ClassificationPredictor.answer", None
+    )  # nothing is answered before
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     code, said = run_recipe("predict", "--model", classifier, "--input", "new.jsonl", "--output", "x.jsonl", *words)
     assert code == 2, said

@@ -13,10 +13,9 @@ import torch
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
-from lacuna.tasks import Classification
-from lacuna.tasks.classification import stratified_split
-from lacuna.tasks.columns import CLASSIFICATION
-from lacuna.tasks.rows import as_rows
+from lacuna.tasks.base.rows import as_rows, stratified_split
+from lacuna.tasks.classification.reader import CLASSIFICATION, ClassificationArguments
+from lacuna.tasks.classification.task import Classification
 
 
 @dataclasses.dataclass
@@ -39,8 +38,9 @@ def records(rows: list[dict[str, Any]], path: str = "rows.tsv") -> list[Record]:
     return [Record(fields=row, path=path, line=line) for line, row in enumerate(rows, start=2)]
 
 
-def task(tokenizer, rows=ROWS, **options) -> Classification:
-    return Classification(train_rows=rows, tokenizer=tokenizer, **options)
+def task(tokenizer, rows=ROWS, eval_rows=(), seed=0, **options) -> Classification:
+    asked = ClassificationArguments(**options)
+    return Classification(asked, train_rows=rows, eval_rows=eval_rows, tokenizer=tokenizer, seed=seed)
 
 
 # Columns
@@ -136,7 +136,7 @@ def test_batch_equals_the_tokenizers_own_padding(tokenizer):
     for name, value in expected.items():
         assert torch.equal(batch[name], value), name
     assert batch["labels"].tolist() == [0, 1, 0, 1, 0, 1]
-    assert any("reach --max_length 32" in note for note in work.notes)
+    assert any("are cut to --max_length 32" in note for note in work.notes)
 
 
 def test_padding_side_of_the_tokenizer_is_kept(tokenizer):
@@ -345,7 +345,7 @@ def test_what_is_shown_before_training(tokenizer):
     assert "warning: 3 of 3 held-out rows are also in the training rows (are they the same file?)" in said
     plain = task(tokenizer).describe()
     assert not any("warning" in line for line in plain)
-    assert "none of the training texts reaches --max_length 256" in plain
+    assert "none of the training texts is cut to --max_length 256" in plain
 
 
 def test_a_table_without_names_is_doubted(tokenizer):
@@ -437,7 +437,6 @@ def test_a_row_without_zeros_and_ones_is_named(tokenizer, label):
         (ROWS, {"text_column": "txt"}, r"no column 'txt'; the columns there are \['label', 'text'\].*--text_column"),
         (ROWS, {"label_names": ["fox", "fox", "dog"]}, "names a label twice"),
         (ROWS, {"label_names": ["fox", "cat"]}, r"label 'dog' .* not one of the labels \['fox', 'cat'\]"),
-        (["just text"], {}, "training row 1 is a str"),
         ([{"text": "x", "label": "1.5"}] * 3, {}, "every training row has the number 1.5.*--label_column"),
         ([{"text": "x", "label": i / 2} for i in range(9)], {"label_names": ["a"]}, "which --label_names has no mean"),
         (

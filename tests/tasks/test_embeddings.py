@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +14,11 @@ import torch
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
-from lacuna.tasks.embeddings import Embeddings
-from lacuna.tasks.pairs import Columns, guess_columns, kind_of
-from lacuna.tasks.report import write_results
-from lacuna.tasks.rows import as_rows
-from lacuna.training.run_log import RunLog
+from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.embeddings.reader import EMBEDDINGS, Columns, EmbeddingArguments, kind_of
+from lacuna.tasks.embeddings.task import Embeddings
+from lacuna.tasks.report.report import write_results
+from lacuna.training.reports.log import RunLog
 
 sentence_transformers = pytest.importorskip(
     "sentence_transformers", reason="sentence-transformers is not installed: pip install -e '.[embeddings]'"
@@ -68,13 +69,14 @@ def checkpoint(tokenizer, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def encoder(checkpoint):
-    from lacuna.tasks.encoders import load_encoder
+    from lacuna.tasks.embeddings.encoders import load_encoder
 
     return load_encoder(model=str(checkpoint), max_length=32)
 
 
-def task(tokenizer, rows=PAIRS, **options) -> Embeddings:
-    return Embeddings(train_rows=rows, tokenizer=tokenizer, max_length=32, **options)
+def task(tokenizer, rows=PAIRS, eval_rows=(), **options) -> Embeddings:
+    asked = EmbeddingArguments(train_file="rows.jsonl", max_length=32, **options)
+    return Embeddings(asked, train_rows=rows, eval_rows=eval_rows, tokenizer=tokenizer)
 
 
 # Rows
@@ -99,14 +101,14 @@ def task(tokenizer, rows=PAIRS, **options) -> Embeddings:
 )
 def test_what_rows_are_is_told_by_their_columns(fields, columns, kind):
     rows = as_rows([fields], part="training")
-    assert guess_columns(rows) == columns and kind_of(rows, columns) == kind
+    assert EMBEDDINGS.find(rows) == columns and kind_of(rows, columns) == kind
 
 
 def test_columns_that_are_named_win():
     rows = as_rows([{"anchor": "x", "positive": "y", "a": "z", "b": "w", "c": "v", "s": 1}], part="training")
-    found = guess_columns(rows, first="a", second="b", negative="c", label="s")
+    found = EMBEDDINGS.find(rows, first="a", second="b", negative="c", label="s")
     assert found == Columns("a", "b", "c", "s")
-    assert guess_columns(as_rows([{"a": "x", "b": "y"}], part="training"), first="b").second == "a"
+    assert EMBEDDINGS.find(as_rows([{"a": "x", "b": "y"}], part="training"), first="b")[1] == "a"
 
 
 def test_premises_make_triples_and_what_is_left_out_is_said(tokenizer):
@@ -206,14 +208,14 @@ def test_what_cannot_be_told_apart_is_not_found(tokenizer):
     ids=["scored", "pairs", "triples", "nli"],
 )
 def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, metric, capsys, monkeypatch):
-    from lacuna.tasks.encoders import save_encoder
+    from lacuna.tasks.embeddings.encoders import save_encoder, train_encoder
 
-    monkeypatch.setattr("lacuna.training.run_log.draw_curves", lambda **_: None)
+    monkeypatch.setattr("lacuna.training.reports.log.draw_curves", lambda **_: None)
     work = task(tokenizer, rows, eval_rows=rows)
     assert work.metric == metric
     folder = tmp_path / "vectors"
     log, steps = RunLog(output_dir=folder, enabled=True, first_step=0, done=0.0), {"max_steps": 30, "eval_steps": 10}
-    results = work.train(encoder, log=log, output_dir=folder, batch_size=12, learning_rate=3e-3, **steps)
+    results = train_encoder(work, encoder, log=log, batch_size=12, learning_rate=3e-3, **steps)
     assert results["steps"] == 30 and results[f"eval_{metric}"] > results[f"start_{metric}"]
     assert results[f"eval_{metric}"] == work.scores()[metric] > 0.6
     assert [line["step"] for line in log.records if f"eval_{metric}" in line] == [0, 10, 20, 30]
@@ -221,7 +223,8 @@ def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, m
     said = capsys.readouterr()
     assert "{" not in said.out + said.err and "it/s" not in said.err
     assert re.search(rf"^step +20 .*{metric} -?\d.*train loss .* left\)$", said.err, flags=re.MULTILINE)
-    save_encoder(encoder, results=results, facts={"data": "words"}, output_dir=folder)
+    data = EmbeddingArguments(train_file="rows.jsonl", output_dir=str(folder))
+    save_encoder(work, encoder, results=results, model="m", data=data)
     log.finish(results)
     write_results(work, results, folder)
     assert "before training" in (folder / "report.md").read_text(encoding="utf-8")
@@ -237,55 +240,59 @@ def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, m
     assert json.loads((folder / "task.json").read_text(encoding="utf-8"))["name"] == "embeddings"
 
 
-def test_the_best_weights_are_kept(tokenizer, encoder):
-    from lacuna.tasks.encoders import KeepBest
+def test_the_best_weights_are_kept(encoder):
+    from lacuna.tasks.embeddings.encoders import KeepBest
 
     class Judge:
         metric = "score"
+        evaluated: list[Any] = []
 
-        def __init__(self) -> None:
-            self.told = iter([0.5, 0.9, 0.1, 0.9])
+        def scores(self) -> dict[str, float]:
+            return {"score": self.score}
 
-        def evaluate_encoder(self, judged: Any) -> dict[str, float]:
-            return {"score": next(self.told)}
+        def evaluate_encoder(self, judged: Any) -> None:
+            self.evaluated.append(judged)
 
     said: list[Any] = []
-    log = SimpleNamespace(evaluation=said.append, say=said.append)
-    watch = KeepBest(Judge(), encoder, every=1, enabled=True, log=log)
+    judge = Judge()
+    watch = KeepBest(judge, SimpleNamespace(evaluation=said.append, say=said.append))
     weight = next(encoder.parameters())
-    kept = []
-    for step in (1, 2):
-        with torch.no_grad():
-            weight += 1
-        watch._judge(step)
-        kept.append(weight.detach().clone())
-    with torch.no_grad():
-        weight += 1
-    assert watch.finish(3) == {"score": 0.9}
-    assert torch.equal(weight, kept[1])
+    for last, scores in ((3, [0.5, 0.9, 0.1]), (2, [0.9, 0.9])):
+        watch.best, kept = -math.inf, []
+        for step, judge.score in enumerate(scores, start=1):
+            with torch.no_grad():
+                weight += 1
+            kept.append(weight.detach().clone())
+            state = SimpleNamespace(is_world_process_zero=True, global_step=step, max_steps=last)
+            watch.on_evaluate(None, state, None, model=encoder)
+        watch.on_train_end(None, state, None, model=encoder)
+        assert torch.equal(weight, kept[1]), "the best, and of equal ones the last"
     assert said[0] == {"step": 1, "eval_score": 0.5} and said[2]["step"] == 3
-    assert said[3:] == ["the weights of step 2 are kept: score 0.9000"]
+    assert said[3] == "the weights of step 2 are kept: score 0.9000" and len(said) == 6
+    assert judge.evaluated == [encoder]
 
 
 @pytest.mark.parametrize("rows", [SCORED, TRIPLES], ids=["scored", "triples"])
 def test_what_is_expected_is_counted_as_it_happens(tokenizer, encoder, tmp_path, rows, monkeypatch):
-    monkeypatch.setattr("lacuna.training.run_log.draw_curves", lambda **_: None)
+    from lacuna.tasks.embeddings.encoders import expected_of, train_encoder
+
+    monkeypatch.setattr("lacuna.training.reports.log.draw_curves", lambda **_: None)
     work, options = task(tokenizer, rows, eval_rows=rows), {"batch_size": 5, "max_epochs": 2.0, "eval_steps": 0.3}
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    steps, evaluations = work.expected(encoder, max_steps=None, **options)
+    steps, evaluations = expected_of(work, encoder, **options)
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items()), "nothing is learned"
     assert steps[1] > 0 and evaluations[1] > 0
     log = RunLog(output_dir=tmp_path, enabled=True, first_step=0, done=0.0)
-    results = work.train(encoder, log=log, output_dir=tmp_path, learning_rate=1e-3, **options)
+    results = train_encoder(work, encoder, log=log, learning_rate=1e-3, **options)
     assert steps[0] == results["steps"]
     assert evaluations[0] == len([line for line in log.records if f"eval_{work.metric}" in line])
-    assert work.expected(encoder, batch_size=5, max_steps=3, max_epochs=2.0, eval_steps=0)[1][0] == 2
+    assert expected_of(work, encoder, batch_size=5, max_steps=3, eval_steps=0)[1][0] == 2
 
 
 def test_many_texts_are_encoded_in_parts(tokenizer, encoder, monkeypatch):
     whole = task(tokenizer, SCORED, eval_rows=SCORED)
     scores = whole.evaluate_encoder(encoder)
-    monkeypatch.setattr("lacuna.tasks.embeddings._TEXTS_AT_ONCE", 5)
+    monkeypatch.setattr("lacuna.tasks.embeddings.task._TEXTS_AT_ONCE", 5)
     parts = task(tokenizer, SCORED, eval_rows=SCORED)
     assert parts.evaluate_encoder(encoder) == pytest.approx(scores, abs=1e-5)
     found = [[record["cosine"] for record in work.records] for work in (whole, parts)]

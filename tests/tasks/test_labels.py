@@ -5,23 +5,21 @@ from itertools import permutations
 import pytest
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.labels import (
+from lacuna.tasks.base.rows import Row, as_number, note_alike
+from lacuna.tasks.classification.reader import (
     MULTI,
     NUMBER,
     SINGLE,
-    as_number,
     balanced_weights,
     check_known,
     joined_by,
     label_set,
     multi_hot_width,
     name_labels,
-    note_alike,
     number_of,
     problem_type_of,
     sorted_names,
 )
-from lacuna.tasks.rows import Row
 
 
 def rows(*values) -> list[Row]:

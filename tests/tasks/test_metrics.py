@@ -12,21 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.metrics import (
-    METRICS,
-    classification_metrics,
-    correlation_metrics,
-    entity_metrics,
-    generation_metrics,
-    multi_label_metrics,
-)
-from lacuna.tasks.squad_scores import (
+from lacuna.tasks.base.metrics import (
+    Metric,
     best_over_answers,
+    classification_metrics,
     exact_match,
+    generation_metrics,
+    measure,
     normalize_answer,
-    squad_metrics,
     squad_v2_f1,
-    squad_v2_metrics,
     token_f1,
 )
 
@@ -106,12 +100,12 @@ rows_of_labels = st.lists(
 @given(rows_of_labels)
 def test_multi_label_metrics_equal_slow_ones(pairs):
     predictions, references = [a for a, _ in pairs], [b for _, b in pairs]
-    found = multi_label_metrics(predictions=predictions, references=references)
+    found = measure("multi_label", predictions=predictions, references=references)
     assert found == pytest.approx(slow_multi_label(predictions, references), abs=1e-12)
 
 
 def test_multi_label_metrics_by_hand():
-    found = multi_label_metrics(predictions=[[1, 0, 0], [0, 0, 0]], references=[[1, 1, 0], [0, 0, 0]])
+    found = measure("multi_label", predictions=[[1, 0, 0], [0, 0, 0]], references=[[1, 1, 0], [0, 0, 0]])
     assert found == pytest.approx(
         {"f1_macro": 0.5, "f1_micro": 2 / 3, "f1_samples": (2 / 3 + 1) / 2, "subset_accuracy": 0.5}
     )
@@ -119,15 +113,15 @@ def test_multi_label_metrics_by_hand():
 
 def test_correlations_by_hand():
     # deviations (-1.5, -.5, .5, 1.5) and (-4, -3, -2, 9): sums of products 20, of squares 5 and 110; ranks are equal
-    found = correlation_metrics(predictions=[1.0, 2.0, 3.0, 4.0], references=[1.0, 2.0, 3.0, 14.0])
+    found = measure("correlation", predictions=[1.0, 2.0, 3.0, 4.0], references=[1.0, 2.0, 3.0, 14.0])
     assert found["pearson"] == pytest.approx(20 / np.sqrt(5 * 110))
     assert found["spearman"] == pytest.approx(1.0)
     # ranks 1, 2.5, 2.5 and 3, 1, 2
-    assert correlation_metrics(predictions=[0.0, 5.0, 5.0], references=[9.0, 1.0, 2.0])["spearman"] == pytest.approx(
-        -1.5 / np.sqrt(1.5 * 2)
-    )
-    assert correlation_metrics(predictions=[2.0, 2.0], references=[1.0, 3.0]) == {"pearson": 0.0, "spearman": 0.0}
-    assert correlation_metrics(predictions=[2.0], references=[1.0]) == {"pearson": 0.0, "spearman": 0.0}
+    assert measure("correlation", predictions=[0.0, 5.0, 5.0], references=[9.0, 1.0, 2.0])[
+        "spearman"
+    ] == pytest.approx(-1.5 / np.sqrt(1.5 * 2))
+    assert measure("correlation", predictions=[2.0, 2.0], references=[1.0, 3.0]) == {"pearson": 0.0, "spearman": 0.0}
+    assert measure("correlation", predictions=[2.0], references=[1.0]) == {"pearson": 0.0, "spearman": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -206,54 +200,28 @@ def test_squad_scores_equal_slow_ones(prediction, answers):
 
 
 def test_squad_is_in_percent_and_takes_the_best_answer():
-    found = squad_metrics(
-        predictions={"1": "the Broncos", "2": "1887"}, answers={"1": ["Denver Broncos", "Broncos"], "2": ["in 1888"]}
+    found = measure(
+        "squad", predictions=["the Broncos", "1887"], references=[["Denver Broncos", "Broncos"], ["in 1888"]]
     )
     assert found == {"exact_match": 50.0, "f1": 50.0}
 
 
-def test_squad_counts_a_question_without_prediction_as_wrong():
-    predictions = [{"id": "1", "prediction_text": "x"}, {"id": "other", "prediction_text": "x"}]
-    references = [{"id": name, "answers": {"text": ["x"], "answer_start": [0]}} for name in ("1", "2")]
-    found = METRICS["squad"]().compute(predictions=predictions, references=references)
-    assert found == {"exact_match": 50.0, "f1": 50.0}
-
-
-def slow_v2(predictions: dict, no_answer: dict, answers: dict, threshold: float) -> dict[str, float]:
-    """All scores of version 2.0, from what each question scores when it is answered and when it is not."""
-    names, keys = ("exact", "f1"), list(answers)
-    answered: dict[str, dict[str, float]] = {name: {} for name in names}
-    for key in keys:
-        guess = slow_normal(predictions[key])
-        wanted = [slow_normal(text) for text in answers[key] if slow_normal(text)] or [[]]
-        answered["exact"][key] = float(guess in wanted)
-        answered["f1"][key] = max(
-            float(guess == gold) if not guess or not gold else slow_f1(" ".join(guess), " ".join(gold))
-            for gold in wanted
-        )
+def slow_v2(predictions: list, answers: list, no_answer: list, threshold: float) -> dict[str, float]:
+    """All scores of version 2.0, question by question."""
     found: dict[str, float] = {}
-    for prefix, part in (
-        ("", keys),
-        ("HasAns_", [key for key in keys if answers[key]]),
-        ("NoAns_", [key for key in keys if not answers[key]]),
-    ):
-        if part:
-            for name in names:
-                scores = [
-                    float(not answers[key]) if no_answer[key] > threshold else answered[name][key] for key in part
-                ]
-                found[prefix + name] = 100 * sum(scores) / len(part)
-            found[f"{prefix}total"] = len(part)
-    order = sorted(keys, key=no_answer.__getitem__)
-    for name in names:
-        totals = []
-        for count in range(len(order) + 1):  # the first `count` are answered
-            gained = sum(answered[name][key] for key in order[:count] if answers[key])
-            lost = sum(not answers[key] and bool(predictions[key]) for key in order[:count])
-            totals.append(gained - lost + sum(not answers[key] for key in keys))
-        best = int(np.argmax(np.round(totals, 9)))
-        found[f"best_{name}"] = 100 * totals[best] / len(keys)
-        found[f"best_{name}_thresh"] = no_answer[order[best - 1]] if best else 0.0
+    for prefix, kept in (("", (True, False)), ("has_answer_", (True,)), ("no_answer_", (False,))):
+        marks = []
+        for text, right, value in zip(predictions, answers, no_answer, strict=True):
+            if bool(right) not in kept:
+                continue
+            guess, wanted = slow_normal(text), [slow_normal(answer) for answer in right if slow_normal(answer)] or [[]]
+            f1 = max(
+                float(guess == gold) if not guess or not gold else slow_f1(text, " ".join(gold)) for gold in wanted
+            )
+            marks.append([float(not right)] * 2 if value > threshold else [float(guess in wanted), f1])
+        if marks:
+            for place, name in enumerate(("exact_match", "f1")):
+                found[prefix + name] = 100 * sum(mark[place] for mark in marks) / len(marks)
     return found
 
 
@@ -267,25 +235,22 @@ asked = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(asked, st.sampled_from([0.0, 0.5, 1.0]))
 def test_squad_v2_equals_a_slow_one(questions, threshold):
-    predictions = {str(n): guess for n, (guess, _, _) in enumerate(questions)}
-    answers = {str(n): texts for n, (_, texts, _) in enumerate(questions)}
-    no_answer = {str(n): value for n, (_, _, value) in enumerate(questions)}
-    found = squad_v2_metrics(predictions=predictions, no_answer=no_answer, answers=answers, threshold=threshold)
-    assert found == pytest.approx(slow_v2(predictions, no_answer, answers, threshold), abs=1e-9)
+    predictions, answers, no_answer = map(list, zip(*questions, strict=True))
+    found = measure("squad_v2", predictions=predictions, references=answers, no_answer=no_answer, threshold=threshold)
+    assert found == pytest.approx(slow_v2(predictions, answers, no_answer, threshold), abs=1e-9)
 
 
 def test_squad_v2_by_hand():
-    found = squad_v2_metrics(
-        predictions={"1": "the fox", "2": "dog", "3": "cat", "4": ""},
-        no_answer={"1": -3.0, "2": 2.0, "3": -1.0, "4": 5.0},
-        answers={"1": ["fox", "a red fox"], "2": [], "3": ["cat food"], "4": ["yes"]},
+    found = measure(
+        "squad_v2",
+        predictions=["the fox", "dog", "cat", ""],
+        references=[["fox", "a red fox"], [], ["cat food"], ["yes"]],
+        no_answer=[-3.0, 2.0, -1.0, 5.0],
         threshold=0.0,
     )
-    assert (found["exact"], found["f1"], found["total"]) == (50.0, pytest.approx(100 * (1 + 1 + 2 / 3) / 4), 4)
-    assert (found["HasAns_exact"], found["HasAns_total"]) == (pytest.approx(100 / 3), 3)
-    assert (found["NoAns_exact"], found["NoAns_f1"], found["NoAns_total"]) == (100.0, 100.0, 1)
-    assert (found["best_exact"], found["best_exact_thresh"]) == (50.0, -3.0)
-    assert (found["best_f1"], found["best_f1_thresh"]) == (pytest.approx(100 * (2 + 2 / 3) / 4), -1.0)
+    assert (found["exact_match"], found["f1"]) == (50.0, pytest.approx(100 * (1 + 1 + 2 / 3) / 4))
+    assert found["has_answer_exact_match"] == pytest.approx(100 / 3)
+    assert (found["no_answer_exact_match"], found["no_answer_f1"]) == (100.0, 100.0)
 
 
 def test_the_two_scripts_differ_on_texts_without_words():
@@ -299,8 +264,8 @@ def test_the_two_scripts_differ_on_texts_without_words():
 def test_entities_by_type():
     pytest.importorskip("seqeval")
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-LOC", "B-LOC", "O"]]
-    found = entity_metrics(
-        predictions=[["B-PER", "I-PER", "O", "B-PER"], ["O", "B-LOC", "I-LOC", "O"]], references=gold
+    found = measure(
+        "entity_f1", predictions=[["B-PER", "I-PER", "O", "B-PER"], ["O", "B-LOC", "I-LOC", "O"]], references=gold
     )
     # of PER one of two guesses is right, of LOC none of one; there are one and three
     assert found["by_type"] == {
@@ -309,14 +274,14 @@ def test_entities_by_type():
     }
     assert (found["precision"], found["recall"]) == (pytest.approx(1 / 3), 0.25)
     assert found["f1"] == pytest.approx(2 / 7) and found["accuracy"] == 6 / 8
-    nothing = entity_metrics(predictions=[["O", "O"]], references=[["O", "O"]])
+    nothing = measure("entity_f1", predictions=[["O", "O"]], references=[["O", "O"]])
     assert nothing == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 1.0, "by_type": {}}
 
 
 @pytest.mark.parametrize("tags", [["I-PER", "I-PER", "O"], ["B-PER", "I-PER", "O"], ["B-PER", "E-PER", "O"]])
 def test_entities_in_all_three_ways_of_writing_them(tags):
     pytest.importorskip("seqeval")
-    assert entity_metrics(predictions=[tags], references=[tags])["by_type"]["PER"]["number"] == 1
+    assert measure("entity_f1", predictions=[tags], references=[tags])["by_type"]["PER"]["number"] == 1
 
 
 def test_generated_texts():
@@ -354,9 +319,9 @@ def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch):
     def absent(name):
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr("lacuna.tasks.local_metric.import_module", absent)
+    monkeypatch.setattr("lacuna.tasks.base.metrics.import_module", absent)
     for call in (
-        lambda: entity_metrics(predictions=[["O"]], references=[["O"]]),
+        lambda: measure("entity_f1", predictions=[["O"]], references=[["O"]]),
         lambda: generation_metrics(predictions=["a"], references=[["a"]]),
     ):
         with pytest.raises(InputError, match=r"pip install 'lacuna\[tasks\]'") as caught:
@@ -365,7 +330,7 @@ def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch):
 
 
 def test_metrics_keep_evaluates_own_interface():
-    metric = METRICS["accuracy"]()
+    metric = Metric("accuracy")
     metric.add_batch(predictions=[1, 0], references=[1, 1])
     metric.add(prediction=1, reference=1)
     assert metric.compute() == {"accuracy": pytest.approx(2 / 3)}
@@ -378,10 +343,9 @@ def test_metrics_write_nothing_and_need_no_home(tmp_path: Path):
     home = tmp_path / "home"
     home.write_text("not a folder")
     code = """
-from lacuna.tasks.metrics import classification_metrics
-from lacuna.tasks.squad_scores import squad_metrics
+from lacuna.tasks.base.metrics import classification_metrics, measure
 assert classification_metrics(predictions=[1, 0], references=[1, 1])["accuracy"] == 0.5
-assert squad_metrics(predictions={"1": "x"}, answers={"1": ["x"]})["f1"] == 100.0
+assert measure("squad", predictions=["x"], references=[["x"]])["f1"] == 100.0
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
     environment |= {"HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

@@ -3,6 +3,7 @@
 import copy
 import json
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -26,8 +27,10 @@ from transformers import (
 from lacuna.common.errors import CorruptCheckpointError, InputError
 from lacuna.common.loading import longest_input, missing_folder
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM
-from lacuna.tasks import Classification, check_tokenizer, load_base, load_model, resolve_max_length
-from lacuna.tasks.features import model_inputs, pad_inputs
+from lacuna.tasks.base.features import model_inputs, pad_inputs
+from lacuna.tasks.base.models import check_tokenizer, load_base, load_model, resolve_max_length
+from lacuna.tasks.classification.reader import ClassificationArguments
+from lacuna.tasks.classification.task import Classification
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -101,7 +104,7 @@ def test_a_decoder_that_reads_sees_the_same_beside_a_longer_text(tmp_path, token
         label_names=["a", "b"],
     ).eval()
     rows = [{"text": text, "label": label} for text, label in (("the fox", "a"), ("the lazy dog " * 9, "b"))]
-    work = Classification(train_rows=rows, eval_rows=rows, tokenizer=right, max_length=64)
+    work = Classification(ClassificationArguments(max_length=64), train_rows=rows, eval_rows=rows, tokenizer=right)
     with torch.no_grad():
         alone, both = (
             model(**model_inputs(work.collate([work.example(row, row) for row in part]))).logits
@@ -275,11 +278,14 @@ def test_a_model_without_such_a_head_is_refused(tmp_path, tokenizer):
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(tokenizer):
-    check_tokenizer(tokenizer=tokenizer, embedding_rows=len(tokenizer))
+    def model(rows: int) -> Any:
+        return SimpleNamespace(get_input_embeddings=lambda: torch.nn.Embedding(rows, 1))
+
+    check_tokenizer(tokenizer=tokenizer, model=model(len(tokenizer)))
     with pytest.raises(InputError, match=rf"{len(tokenizer)} ids but the model embeds only 300"):
-        check_tokenizer(tokenizer=tokenizer, embedding_rows=300)
+        check_tokenizer(tokenizer=tokenizer, model=model(300))
     with pytest.raises(InputError, match="no padding token"):
-        check_tokenizer(tokenizer=_Unpadded(), embedding_rows=10)
+        check_tokenizer(tokenizer=_Unpadded(), model=model(10))
 
 
 class _Unpadded:

@@ -13,10 +13,17 @@ from transformers import BertConfig, BertForMultipleChoice
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMultipleChoice
-from lacuna.tasks.choices import Columns, find_reading, guess_columns, read_labels, read_problems
-from lacuna.tasks.columns import numbered_columns
-from lacuna.tasks.multiple_choice import MultipleChoice, split_choices
-from lacuna.tasks.rows import as_rows
+from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.multiple_choice.reader import (
+    MULTIPLE_CHOICE,
+    Columns,
+    MultipleChoiceArguments,
+    find_reading,
+    numbered_columns,
+    read_labels,
+    read_problems,
+)
+from lacuna.tasks.multiple_choice.task import MultipleChoice, split_choices
 
 
 @dataclasses.dataclass
@@ -62,8 +69,9 @@ def chooser():
     return make
 
 
-def task(tokenizer, rows=ROWS, **options) -> MultipleChoice:
-    return MultipleChoice(train_rows=rows, tokenizer=tokenizer, **options)
+def task(tokenizer, rows=ROWS, eval_rows=(), **options) -> MultipleChoice:
+    asked = MultipleChoiceArguments(train_file="rows.jsonl", **options)
+    return MultipleChoice(asked, train_rows=rows, eval_rows=eval_rows, tokenizer=tokenizer)
 
 
 # Columns
@@ -91,7 +99,7 @@ def task(tokenizer, rows=ROWS, **options) -> MultipleChoice:
     ],
 )
 def test_columns_are_guessed(fields, expected):
-    assert guess_columns(as_rows([fields], part="training")) == Columns(*expected)
+    assert MULTIPLE_CHOICE.find(as_rows([fields], part="training")) == expected
 
 
 def test_columns_that_are_named_win(tokenizer):
@@ -117,7 +125,7 @@ def test_what_a_model_sees_of_swag(tokenizer):
 def problems(answers: list[Any], choices: Any = ("2", "3", "x"), **fields: Any) -> list[Any]:
     rows = [{"question": "q", "choices": choices, "label": answer, **fields} for answer in answers]
     rows = as_rows(records(rows), part="training")
-    return read_problems(rows, guess_columns(rows))
+    return read_problems(rows, Columns(*MULTIPLE_CHOICE.find(rows)))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +262,7 @@ def test_what_people_are_told(tokenizer):
     )
     said = "\n".join(work.describe(1))
     assert "labels are read as a number from 0" in said and "5 questions with 2 choices, 4 questions with 3" in said
-    assert "reach --max_length 16" in said
+    assert "are cut to --max_length 16" in said
     assert json.dumps(work.settings()) and work.settings()["choices_columns"] == ["choices"]
     assert work.balance() == {"choice 0": 4, "choice 1": 5}
     assert "label balance of the examples to learn from: choice 0 4 (44.4%), choice 1 5 (55.6%)" in said

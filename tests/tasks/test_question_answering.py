@@ -14,19 +14,25 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
-from lacuna.tasks import QuestionAnswering
-from lacuna.tasks.questions import Question, answer_tokens, cut_windows, misaligned, read_questions
-from lacuna.tasks.rows import as_rows
-from lacuna.tasks.spans import trimmed
-from lacuna.tasks.squad_scores import (
+from lacuna.tasks.base.metrics import (
     best_over_answers,
     exact_match,
     normalize_answer,
+    squad_v2,
     squad_v2_f1,
-    squad_v2_metrics,
     token_f1,
     tuned_threshold,
 )
+from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.question_answering.reader import (
+    Question,
+    QuestionAnsweringArguments,
+    answer_tokens,
+    cut_windows,
+    misaligned,
+    read_questions,
+)
+from lacuna.tasks.question_answering.task import QuestionAnswering, trimmed
 
 
 def flat(context: str, answer: str, question: str = "what is it?", **fields: Any) -> dict[str, Any]:
@@ -48,9 +54,10 @@ def long_rows(count: int = 6, words: int = 60) -> list[dict[str, Any]]:
     return rows
 
 
-def task(tokenizer, rows, **options) -> QuestionAnswering:
-    options = {"max_length": 64, "stride": 16, "eval_rows": rows, **options}
-    return QuestionAnswering(train_rows=rows, tokenizer=tokenizer, **options)
+def task(tokenizer, rows, eval_rows=None, **options) -> QuestionAnswering:
+    asked = QuestionAnsweringArguments(**{"max_length": 64, "stride": 16, **options})
+    eval_rows = rows if eval_rows is None else eval_rows
+    return QuestionAnswering(asked, train_rows=rows, eval_rows=eval_rows, tokenizer=tokenizer)
 
 
 def questions_of(rows: list[dict[str, Any]]) -> list[Question]:
@@ -309,7 +316,8 @@ def spans_of(logits: Any, work: QuestionAnswering, batch: dict[str, Any], row: i
 def test_a_probability_is_a_softmax_over_all_answers_there_are(tokenizer, threshold):
     """Over all places of all windows, each by its best score, and "no answer" at 0."""
     rows = [*long_rows(2, words=30), flat("a fox", "fox", id="short")]
-    work = task(tokenizer, rows, max_answer_length=7, num_best=10**6)  # all spans are kept, none is counted twice
+    work = task(tokenizer, rows, max_answer_length=7)
+    work.num_best = 10**6  # all spans are kept, none is counted twice
     batch = work.collate([work.eval_example(row) for row in range(work.num_eval_examples)])
     generator = torch.Generator().manual_seed(1)
     logits = SimpleNamespace(
@@ -530,34 +538,26 @@ some_texts = st.sampled_from(["x", "y", "x y", "", "the", ".", "the x"])  # some
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(some_texts, st.lists(some_texts, max_size=2), st.integers(-3, 3)), min_size=1, max_size=8))
 def test_the_threshold_is_the_best_of_all(questions):
-    predictions = {str(n): text for n, (text, _, _) in enumerate(questions)}
-    no_answer = {str(n): float(value) for n, (_, _, value) in enumerate(questions)}
-    answers = {str(n): texts for n, (_, texts, _) in enumerate(questions)}
+    predictions, answers, no_answer = map(list, zip(*questions, strict=True))
 
     def score(threshold: float) -> float:
         total = 0.0
-        for key, text in predictions.items():
-            wanted = [answer for answer in answers[key] if normalize_answer(answer)] or [""]
-            given_up = no_answer[key] > threshold
-            total += float(not answers[key]) if given_up else best_over_answers(squad_v2_f1, text, wanted)
+        for text, right, value in zip(predictions, answers, no_answer, strict=True):
+            wanted = [answer for answer in right if normalize_answer(answer)] or [""]
+            total += float(not right) if value > threshold else best_over_answers(squad_v2_f1, text, wanted)
         return 100 * total / len(questions)
 
-    asked = {"predictions": predictions, "no_answer": no_answer, "answers": answers}
-    found = tuned_threshold(**asked)
+    found = tuned_threshold(predictions, answers, no_answer=no_answer)
     assert score(found) == pytest.approx(max(score(value / 2) for value in range(-20, 21)))
-    assert squad_v2_metrics(**asked, threshold=found)["f1"] == pytest.approx(score(found))
-    assert found not in no_answer.values()
+    assert squad_v2(predictions, answers, no_answer=no_answer, threshold=found)["f1"] == pytest.approx(score(found))
+    assert found not in no_answer
 
 
 def test_a_text_that_normalizes_to_nothing_costs_nothing():
     """Where the script for version 2.0 finds less, as it counts any text against a question without an answer."""
-    asked = {
-        "predictions": {"1": "the", "2": "fox", "3": "."},
-        "no_answer": {"1": 0.0, "2": 1.0, "3": 2.0},
-        "answers": {"1": [], "2": ["fox"], "3": []},
-    }
-    found = squad_v2_metrics(**asked, threshold=tuned_threshold(**asked))
-    assert found["f1"] == 100.0 and found["best_f1"] == pytest.approx(200 / 3)
+    asked, no_answer = (["the", "fox", "."], [[], ["fox"], []]), [0.0, 1.0, 2.0]
+    threshold = tuned_threshold(*asked, no_answer=no_answer)
+    assert squad_v2(*asked, no_answer=no_answer, threshold=threshold)["f1"] == 100.0
 
 
 def test_what_is_shown_of_a_window(tokenizer):
@@ -612,14 +612,14 @@ GOOD = flat("the fox is brown", "brown")
 def test_a_bad_row_is_named(tokenizer, bad, message):
     record = SimpleNamespace(fields=bad, path="q.json", line=7)
     with pytest.raises(InputError, match=message) as caught:
-        QuestionAnswering(train_rows=[record], tokenizer=tokenizer)
+        task(tokenizer, [record], eval_rows=[])
     assert caught.value.exit_code == 2
 
 
 def test_one_question_is_not_enough(tokenizer):
     message = "training row 1: this is the only training question, so nothing can be held out.*--eval_file"
     with pytest.raises(InputError, match=message):
-        QuestionAnswering(train_rows=[GOOD], tokenizer=tokenizer)
+        task(tokenizer, [GOOD], eval_rows=[])
 
 
 def misplaced(total: int, wrong: int) -> list[dict[str, Any]]:
@@ -664,13 +664,13 @@ def test_the_training_file_as_evaluation_file_is_told(tokenizer):
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        ([], {}, "no training questions.*--train_file"),
+        ([], {}, "no training rows.*--train_file"),
         ([GOOD, GOOD], {"max_length": 32, "stride": 30}, "--max_length 32 with --stride 30 leaves 0 tokens"),
     ],
 )
 def test_bad_settings(tokenizer, rows, options, message):
     with pytest.raises(InputError, match=message):
-        QuestionAnswering(train_rows=rows, tokenizer=tokenizer, **options)
+        task(tokenizer, rows, eval_rows=[], **options)
 
 
 # Real data
@@ -680,9 +680,7 @@ def test_squad(tokenizer, shared_data, small_model, evaluate):
     articles = json.loads((shared_data / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))["data"]
     train = [{**article, "paragraphs": article["paragraphs"][:2]} for article in articles[:6]]
     held_out = [{**article, "paragraphs": article["paragraphs"][:1]} for article in articles[-8:]]
-    work = QuestionAnswering(
-        train_rows=train, eval_rows=held_out, tokenizer=tokenizer, max_length=256, stride=64, max_answer_length=60
-    )
+    work = task(tokenizer, train, eval_rows=held_out, max_length=256, stride=64, max_answer_length=60)
     questions = work._eval_questions
     assert len(questions) == sum(len(p["qas"]) for article in held_out for p in article["paragraphs"])
     windows = cut_windows(questions=questions, tokenizer=tokenizer, max_length=256, stride=64)

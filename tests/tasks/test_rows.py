@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.rows import as_rows, doubtful_names
+from lacuna.tasks.base.rows import as_rows, doubtful_names
 
 
 @dataclasses.dataclass

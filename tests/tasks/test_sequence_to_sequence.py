@@ -22,11 +22,10 @@ from transformers import (
 from lacuna import modeling
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig
-from lacuna.tasks.columns import SEQUENCE_TO_SEQUENCE
-from lacuna.tasks.pairs import unfold
-from lacuna.tasks.rows import as_rows
-from lacuna.tasks.sequence_to_sequence import SequenceToSequence
-from lacuna.tasks.writing import IGNORED, Writer, resolve_lengths, writes_with
+from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.sequence_to_sequence.reader import SEQUENCE_TO_SEQUENCE, SequenceToSequenceArguments, unfold
+from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
+from lacuna.tasks.sequence_to_sequence.writing import IGNORED, Writer, resolve_lengths, writes_with
 from lacuna.tokenization import adapt_tokenizer
 
 for package in ("sacrebleu", "rouge_score"):
@@ -111,9 +110,10 @@ def make_model(kind: str, *, hidden: int = 32) -> Any:
     return BartForConditionalGeneration(config).eval()
 
 
-def task(tokenizers, model: Any, rows=ROWS, **options: Any) -> SequenceToSequence:
+def task(tokenizers, model: Any, rows=ROWS, eval_rows=(), **options: Any) -> SequenceToSequence:
     tokenizer = tokenizers[bool(model.config.is_encoder_decoder)]
-    return SequenceToSequence(train_rows=rows, tokenizer=tokenizer, config=model.config, **options)
+    asked = SequenceToSequenceArguments(**{"train_file": "rows.jsonl", **options})
+    return SequenceToSequence(asked, train_rows=rows, eval_rows=eval_rows, tokenizer=tokenizer, config=model.config)
 
 
 # Columns
@@ -296,23 +296,24 @@ def test_what_people_are_told(writer_tokenizers):
     assert len(held_out) == 2 and not any(work.show(work.example(i, 0))[0][5:-5] in held_out for i in range(16))
     said = work.describe(5)
     assert "-> " in "\n".join(said) and sum(line.startswith("example ") for line in said) == 5
-    assert "none of the training sources is cut to --max_length 256" in said
+    assert "none of the training sources is cut to --max_length 128" in said
     assert "none of the training targets is cut to --max_target_length 128" in said
     assert json.dumps(work.settings()) and work.settings()["max_target_length"] == 128
 
 
 def test_which_models_write():
-    assert writes_with(LacunaConfig.from_family("bart"), model="m") == "AutoModelForSeq2SeqLM"
-    assert writes_with(T5Config(), model="m") == "AutoModelForSeq2SeqLM"
-    assert writes_with(LacunaConfig.from_family("qwen3"), model="m") == "AutoModelForCausalLM"
-    assert writes_with(GPT2Config(), model="m") == "AutoModelForCausalLM"
+    for config in (LacunaConfig.from_family("bart"), T5Config()):
+        assert writes_with(config) == "AutoModelForSeq2SeqLM"
+    for config in (LacunaConfig.from_family("qwen3"), GPT2Config()):
+        assert writes_with(config) == "AutoModelForCausalLM"
     for config in (LacunaConfig.from_family("modernbert"), BertConfig()):
+        config.name_or_path = "m"
         with pytest.raises(InputError, match="--model m is an encoder"):
-            writes_with(config, model="m")
+            writes_with(config)
 
 
 def test_files_of_lines_have_no_columns_to_guess(writer_tokenizers):
-    named = task(writer_tokenizers, make_model("qwen3"), ROWS, files=("mt.en", "mt.de")).notes
+    named = task(writer_tokenizers, make_model("qwen3"), ROWS, train_file="mt.en", train_target_file="mt.de").notes
     assert "source from mt.en, target from mt.de, line by line" in named and not any("guessed" in n for n in named)
     assert any("(guessed; --source_column" in n for n in task(writer_tokenizers, make_model("qwen3"), ROWS).notes)
 

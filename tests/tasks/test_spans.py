@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacuna.tasks.spans import best_spans, log_sum, trimmed
+from lacuna.tasks.question_answering.task import best_spans, log_sum, trimmed
 
 
 def all_spans(start, end, allowed, null, longest):

@@ -1,6 +1,6 @@
 """Groups are held out whole; and which labels are said to be hardly among the held-out rows."""
 
-from lacuna.tasks.splits import FEW, scarce_labels, split_groups
+from lacuna.tasks.base.rows import FEW, scarce_labels, split_groups
 
 
 def test_groups_are_held_out_whole() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lacuna.tasks.tags import PLAIN, SCHEMES, Entity, entities, find_scheme, irregular, write_tags
+from lacuna.tasks.token_classification.tags import PLAIN, SCHEMES, Entity, entities, find_scheme, irregular, write_tags
 
 # A machine that has much else to do is no fault of the tests.
 often = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

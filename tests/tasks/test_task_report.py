@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,19 @@ import pytest
 from matplotlib.figure import Figure
 
 from lacuna.common.errors import StorageError
-from lacuna.tasks.pictures import MOST_LABELS, _draw_bars, draw
-from lacuna.tasks.report import headline, write_results
-from lacuna.tasks.tables import Matrix, Points, Table, groups, markdown_table, number
-from lacuna.tasks.task import Task
+from lacuna.tasks.base.task import Task
+from lacuna.tasks.report.report import headline, write_results
+from lacuna.tasks.report.tables import (
+    MOST_LABELS,
+    Matrix,
+    Points,
+    Table,
+    _draw_bars,
+    draw,
+    groups,
+    markdown_table,
+    number,
+)
 
 
 class Invented(Task):
@@ -22,10 +32,14 @@ class Invented(Task):
     name, metric = "invented_task", "accuracy"
 
     def __init__(self, predictions: list[dict[str, Any]], tables: dict[str, Any]) -> None:
-        super().__init__(tokenizer=None, max_length=16)
+        options = SimpleNamespace(max_length=16)
+        super().__init__(options, tokenizer=None, train_rows=[{}])
         self.num_eval_examples = len(predictions)
         self._predictions, self._tables = predictions, tables
         self.notes = ["text from <column> 'text'"]
+
+    def prepare(self, train: Any, held_out: Any) -> None:
+        self.set_examples(train=[], held_out=[])
 
     def predictions(self) -> list[dict[str, Any]]:
         return self._predictions

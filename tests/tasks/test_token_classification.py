@@ -14,12 +14,18 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import BertConfig, BertForTokenClassification, PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.columns import TOKEN_CLASSIFICATION
-from lacuna.tasks.pictures import _draw_bars
-from lacuna.tasks.report import write_results
-from lacuna.tasks.rows import as_rows
-from lacuna.tasks.tagged import cut_sentences, read_sentences, window_bounds, words_of_tokens
-from lacuna.tasks.token_classification import TokenClassification, word_choices
+from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.report.report import write_results
+from lacuna.tasks.report.tables import _draw_bars
+from lacuna.tasks.token_classification.reader import (
+    TOKEN_CLASSIFICATION,
+    TokenClassificationArguments,
+    cut_sentences,
+    read_sentences,
+    window_bounds,
+    words_of_tokens,
+)
+from lacuna.tasks.token_classification.task import TokenClassification, word_choices
 
 pytest.importorskip("seqeval", reason="seqeval is not installed: pip install -e '.[tasks]'")
 
@@ -70,8 +76,9 @@ def tagger():
     return make
 
 
-def task(tokenizer, train=ROWS, **options) -> TokenClassification:
-    return TokenClassification(train_rows=train, tokenizer=tokenizer, **options)
+def task(tokenizer, train=ROWS, eval_rows=(), **options) -> TokenClassification:
+    asked = TokenClassificationArguments(train_file="rows.jsonl", **options)
+    return TokenClassification(asked, train_rows=train, eval_rows=eval_rows, tokenizer=tokenizer)
 
 
 # Columns
@@ -428,7 +435,7 @@ def test_a_tag_unknown_to_training_is_named(tokenizer):
         (ROWS, {"tokens_column": "wrods"}, r"no column 'wrods'; the columns there are \['tags', 'tokens'\]"),
         ([{"a": 1, "b": 2}], {}, r"which columns of \['a', 'b'\] hold the tokens.*--tokens_column"),
         (ROWS, {"label_names": ["O", "O"]}, "names a label twice"),
-        (ROWS, {"max_length": 2}, "--max_length 2 leaves no room"),
+        (ROWS, {"max_length": 2}, "--max_length must be at least 8"),
     ],
 )
 def test_bad_rows_as_a_whole(tokenizer, given, options, message):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacuna.tasks.words import TOKENS, WORDS
+from lacuna.tasks.base.features import TOKENS, WORDS
 
 WHOLE = [
     "हिन्दी",  # vowel signs and a virama

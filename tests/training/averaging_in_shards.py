@@ -16,14 +16,21 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from lacuna.training.averaging import Best, make_average
-from lacuna.training.optimizers import BankedMuon
+from lacuna.training.optimizers.averages import Best, make_average
+from lacuna.training.optimizers.optimizers import BankedMuon
 
 
 def made() -> nn.Module:
     """The same small model every time."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(48, 33), nn.Linear(33, 48), nn.Linear(48, 33))
+
+
+def state_of(average: Any) -> dict[str, torch.Tensor]:
+    """What rank 0 would write, on both, as if read from the file."""
+    states = [average.state()]
+    dist.broadcast_object_list(states)
+    return states[0]
 
 
 def trained(model: nn.Module, *, stop_at: int | None = None) -> Any:
@@ -42,7 +49,7 @@ def trained(model: nn.Module, *, stop_at: int | None = None) -> Any:
             optimizer.zero_grad()
         average.update(model, done=(step + 1) / 6)
         if step + 1 == stop_at:
-            state = average.state()
+            state = state_of(average)
             average = make_average(arguments, model)
             assert average is not None
             average.load(state)
@@ -58,8 +65,8 @@ def keeps(whole: nn.Module, sharded: nn.Module) -> bool:
     with torch.no_grad():
         for weight in sharded.parameters():
             weight.add_(1.0)
-    best[2].load(best[1].state())
-    states = [one.state() for one in best]
+    best[2].load(state_of(best[1]))
+    states = [state_of(one) for one in best]
     with best[2].applied(sharded):
         seen = {name: weight.full_tensor() for name, weight in sharded.named_parameters()}
     return all(torch.equal(states[0][name], value) for name, value in seen.items()) and all(
@@ -78,7 +85,7 @@ def main() -> None:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
     averages = trained(whole), trained(sharded), trained(resumed, stop_at=3)
-    states = [average.state() for average in averages]
+    states = [state_of(average) for average in averages]
     error = max(float((states[0][name] - states[1][name]).abs().max()) for name in states[0])
     exact = all(torch.equal(states[1][name], states[2][name]) for name in states[1])
     with averages[1].applied(sharded):

@@ -23,7 +23,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_curves(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The loop draws no pictures, unless a test is marked `curves`: that takes a second a run."""
     if "curves" not in request.keywords:
-        monkeypatch.setattr("lacuna.training.run_log.draw_curves", lambda **_: None)
+        monkeypatch.setattr("lacuna.training.reports.log.draw_curves", lambda **_: None)
 
 
 @pytest.fixture

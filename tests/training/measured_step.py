@@ -11,8 +11,8 @@ from rows_of_tokens import AUTO, RowsOfTokens
 
 from lacuna import modeling
 from lacuna.training import TrainingArguments, use_all_cores
-from lacuna.training.memory import StepPlan
-from lacuna.training.optimizers import OPTIMIZERS
+from lacuna.training.optimizers.optimizers import OPTIMIZERS
+from lacuna.training.planning.memory import StepPlan
 
 family, size, rows, length, precision, optimizer, passes = sys.argv[1:]
 

@@ -1,4 +1,4 @@
-"""A small training loop around `training/sharding.py`, for tests: one process or several, whole, DDP, sharded or ZeRO.
+"""A small loop around `training/distributed/`, for tests: one process or several, whole, DDP, sharded or ZeRO.
 
     python tests/training/sharded_run.py FOLDER JOB...
 
@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForPreTraining
-from lacuna.training import TrainingArguments, sharding, zero
-from lacuna.training.optimizers import OPTIMIZERS
+from lacuna.training import TrainingArguments
+from lacuna.training.distributed import fsdp, zero
+from lacuna.training.optimizers.optimizers import OPTIMIZERS
 
 VOCAB, ROWS, LENGTH = 67, 8, 12  # an odd vocabulary: halves of the embedding have different sizes
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
@@ -103,16 +104,16 @@ def targets_in(batch: dict[str, Tensor], kind: str) -> int:
 def train(job: Job, folder: Path) -> None:
     AcceleratorState._reset_state()
     os.environ["FSDP_RESHARD_AFTER_FORWARD"] = str(not job.keep_whole).lower()
-    with sharding.hidden_from_accelerate():
+    with fsdp.hidden_from_accelerate():
         accelerator = Accelerator(mixed_precision=job.precision, cpu=True)
     rank, count = accelerator.process_index, accelerator.num_processes
     model = new_model(job.kind)
     if job.sharded:
         dtype = torch.bfloat16 if job.precision == "bf16" else None
-        sharding.shard(model, device=accelerator.device, dtype=dtype)
+        fsdp.shard(model, device=accelerator.device, dtype=dtype)
     model = accelerator.prepare_model(model, evaluation_mode=job.sharded or job.zero_stage > 0)
     bare = accelerator.unwrap_model(model)
-    assert sharding.is_sharded(bare) == job.sharded
+    assert fsdp.is_sharded(bare) == job.sharded
     options = TrainingArguments(learning_rate=3e-3, weight_decay=0.1, max_steps=4)
     optimizers: list[Any] = OPTIMIZERS[job.optimizer](bare, options)
     if job.zero_stage:
@@ -127,8 +128,8 @@ def train(job: Job, folder: Path) -> None:
             {name.partition("/")[2]: tensor for name, tensor in state.items() if name.startswith(f"{part}/")}
             for part in ("model", "optimizer")
         ]
-        sharding.load_model_state(bare, parts[0])
-        sharding.load_optimizer_state(bare, optimizers, parts[1])
+        fsdp.load_model_state(bare, parts[0])
+        fsdp.load_optimizer_state(bare, optimizers, parts[1])
     losses, norms = [], []
     for step in range(job.first, job.last):
         batch = rows_of(step, job.kind)
@@ -138,12 +139,12 @@ def train(job: Job, folder: Path) -> None:
             start = (rank * job.micro_batches + number) * share
             part = {name: value[start : start + share] for name, value in batch.items()}
             last = number == job.micro_batches - 1
-            with nullcontext() if last else sharding.no_sync(model):
+            with nullcontext() if last else fsdp.no_sync(model):
                 loss = loss_of(model, job.kind, part, targets)
                 poisoned = job.poison == rank and step == job.last - 1
-                sharding.backward(accelerator, model, loss * (math.inf if poisoned else count))
+                fsdp.backward(accelerator, model, loss * (math.inf if poisoned else count))
             total += loss.detach()
-        norms.append(sharding.update(bare, optimizers, max_norm=job.max_norm))
+        norms.append(fsdp.update(bare, optimizers, max_norm=job.max_norm))
         losses.append(float(accelerator.reduce(total, "sum")))
     finish(job, folder, accelerator, bare, optimizers, {"loss": losses, "norm": norms})
 
@@ -152,7 +153,7 @@ def train(job: Job, folder: Path) -> None:
 def held_out(accelerator: Accelerator, model: nn.Module, kind: str) -> list[float]:
     """The loss of five batches, of which the first process has three and the second two."""
     model.eval()
-    with sharding.whole(model):
+    with fsdp.whole(model):
         mine = [
             (number, float(loss_of(model, kind, batch, targets_in(batch, kind))))
             for number in range(accelerator.process_index, 5, accelerator.num_processes)
@@ -175,8 +176,8 @@ def finish(
     facts: dict[str, Any],
 ) -> None:
     facts["held_out"] = held_out(accelerator, model, job.kind)
-    weights = sharding.full_model_state(model)
-    moments = sharding.full_optimizer_state(model, optimizers)
+    weights = fsdp.full_model_state(model)
+    moments = fsdp.full_optimizer_state(model, optimizers)
     numbers = facts.pop("norm")
     everyone: list[Any] = [numbers]
     if accelerator.num_processes > 1:

@@ -39,10 +39,10 @@ from transformers import (
 from lacuna import modeling
 from lacuna.common.errors import CorruptCheckpointError, InputError
 from lacuna.training import train
-from lacuna.training.adapters import Adapter, add_lora, fingerprint_of_frozen, freeze_backbone, num_weights
-from lacuna.training.checkpoints import load_weights
-from lacuna.training.memory import FakeStep
-from lacuna.training.model_card import adapter_card
+from lacuna.training.checkpoints.saving import load_weights
+from lacuna.training.optimizers.adapters import Adapter, add_lora, fingerprint_of_frozen, freeze_backbone, num_weights
+from lacuna.training.planning.memory import FakeStep
+from lacuna.training.reports.card import adapter_card
 
 peft = pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[peft]'")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -200,7 +200,7 @@ def test_a_model_of_the_hub_is_named_as_it_was_typed() -> None:
     model.name_or_path = "google/bert_uncased"
     adapter = add_lora(model, rank=2, alpha=4, seed=0)
     assert adapter.config.base_model_name_or_path == "google/bert_uncased"
-    assert "library_name: peft\nbase_model: google/bert_uncased\ntags:" in adapter_card(model, adapter)
+    assert "base_model: google/bert_uncased\nlibrary_name: peft\ntags:" in adapter_card(model, adapter)
 
 
 def test_a_draws_from_the_seed_and_b_is_zero() -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from lacuna.common.errors import CorruptCheckpointError
-from lacuna.training.averaging import make_average
+from lacuna.training.optimizers.averages import make_average
 
 Options = Callable[..., Any]
 

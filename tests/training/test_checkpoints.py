@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 
 from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
 from lacuna.common.files import write_text
-from lacuna.training.checkpoints import (
+from lacuna.training.checkpoints.resuming import check_identity
+from lacuna.training.checkpoints.saving import (
     STATE,
     Progress,
     Saver,
@@ -22,9 +23,13 @@ from lacuna.training.checkpoints import (
     read_progress,
     verify_checkpoint,
 )
-from lacuna.training.optimizers import OPTIMIZERS
-from lacuna.training.resuming import check_identity
-from lacuna.training.sharding import full_model_state, full_optimizer_state, load_model_state, load_optimizer_state
+from lacuna.training.distributed.fsdp import (
+    full_model_state,
+    full_optimizer_state,
+    load_model_state,
+    load_optimizer_state,
+)
+from lacuna.training.optimizers.optimizers import OPTIMIZERS
 
 IDENTITY = {"seed": 0, "corpus": "abc"}
 
@@ -217,7 +222,7 @@ def test_a_full_disk_leaves_older_checkpoints_and_nothing_else(trained, save, tm
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(f"lacuna.training.checkpoints.{where}", full)
+    monkeypatch.setattr(f"lacuna.training.checkpoints.saving.{where}", full)
     with pytest.raises(StorageError, match=r"step-00000002.*No space left") as raised:
         save(model, optimizers, step=2)
     assert raised.value.exit_code == 5

@@ -1,7 +1,9 @@
 """Options from YAML and command line, and what a mistake in them gets."""
 
 import dataclasses
+import re
 import runpy
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +12,10 @@ import pytest
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
+from lacuna.common.options import ESSENTIALS
 from lacuna.corpus import CorpusArguments
 from lacuna.objectives import ObjectiveArguments
-from lacuna.tasks import EmbeddingArguments
+from lacuna.tasks.embeddings.reader import EmbeddingArguments
 from lacuna.training import FineTuningArguments, ModelArguments, TrainingArguments
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -126,14 +129,53 @@ def test_yaml_cannot_run_code(yaml_file, tmp_path) -> None:
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("kinds", [ROOMS, (ModelArguments, FineTuningArguments)])
-def test_help_lists_every_option(kinds, capsys) -> None:
+def shown(kinds, word: str, capsys) -> str:
     with pytest.raises(SystemExit) as left:
-        parse_arguments(kinds, ["--help"], "What it does.\n\n    and how")
+        parse_arguments(kinds, [word], "What it does.\n\n    and how")
     assert left.value.code == 0
-    shown = capsys.readouterr().out
-    assert "    and how" in shown and "--config FILE" in shown
-    assert all(f"--{field.name} " in shown for kind in kinds for field in dataclasses.fields(kind))
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kinds", [ROOMS, (ModelArguments, FineTuningArguments)])
+def test_help_shows_what_people_need_and_help_all_the_rest(kinds, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    fields = [field for kind in kinds for field in dataclasses.fields(kind)]
+    few, everything = shown(kinds, "--help", capsys), shown(kinds, "--help_all", capsys)
+    assert few == shown(kinds, "-h", capsys) and "    and how" in few and "--config FILE" in few
+    for field in fields:
+        there = [
+            re.search(rf"^  --{field.name}\b", text, flags=re.MULTILINE) is not None for text in (few, everything)
+        ]
+        assert there == [not field.metadata["advanced"], True], field.name
+    assert len(few.splitlines()) <= 110 and max(map(len, few.splitlines())) <= 100
+    assert f"--help_all shows {sum(field.metadata['advanced'] for field in fields)} more options" in few
+    titles = re.findall(r"^(\S.*):$", everything, flags=re.MULTILINE)
+    assert titles[0] == ESSENTIALS and titles[-1] == "help" and 5 <= len(set(titles)) == len(titles) <= 9
+
+
+def test_help_has_one_spelling_the_kind_of_value_and_the_default(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "900")
+    text = shown((*ROOMS[:3], FineTuningArguments), "--help_all", capsys)
+    assert not re.search(r"--\w+-|--no_\w+ +\w|\{| \[", "\n".join(re.findall("^  --.{22}", text, flags=re.MULTILINE)))
+    for line in (
+        r"--output_dir DIR +Folder .* Default: runs/finetuned\.",
+        r"--data PATH\.\.\. +Text to read: .*",
+        r"--batch_size X\[,X\] .* Default: 32\.",
+        r"--seed N .* Default: 0\.",
+        r"--weight_decay X .* Default: 0\.01\.",
+        r"--resume +Resume .*",
+        r"--group_by_length .* On unless --no_group_by_length is given\.",
+        r"--schedule NAME .*cosine.* Default: linear\.",
+        r"--objective NAME +What the model learns\. mlm: masked tokens; .*; denoising: .* Default: mlm_nsp\.",
+        r"--learning_rate X .* Default: automatic.*",
+    ):
+        assert re.search(f"^  {line}$", text, flags=re.MULTILINE), line
+
+
+def test_accelerate_launch_hands_help_on() -> None:
+    words = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", RECIPES / "pretrain.py", "--help"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0 and "usage: pretrain.py" in done.stdout and "--objective NAME" in done.stdout
 
 
 @dataclass

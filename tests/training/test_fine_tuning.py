@@ -136,7 +136,7 @@ def test_two_processes_reach_what_one_reaches(three, tmp_path) -> None:
 
 
 def test_seeds_and_resume_do_not_go_together(tuning_options) -> None:
-    with pytest.raises(InputError, match="--resume goes on with one run, and --seeds 2 are several"):
+    with pytest.raises(InputError, match="--resume continues one run, and --seeds 2 are several"):
         tuning_options(seeds=2, resume=True)
     with pytest.raises(InputError, match="--seeds must be at least 1"):
         tuning_options(seeds=0)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from toys import ToyWork, make_model
 
 from lacuna.training import TrainingArguments, train
-from lacuna.training.memory import StepPlan
 from lacuna.training.order import Grouping, MicroBatchSampler, row_of
+from lacuna.training.planning.memory import StepPlan
 from lacuna.training.stages import plan_stages
 
 
@@ -148,9 +148,8 @@ def test_works_without_lengths_or_of_several_sources_stay_as_they_are(tuning_opt
 
     assert groupings(ToyWork()) == [None]
     assert groupings(Measured(), group_by_length=False) == [None]
-    mixed = Measured()
-    mixed.mixture = [(12, 0.5), (12, 0.5)]
-    assert groupings(mixed) == [None]
+    mixture = property(lambda self: [(12, 0.5), (12, 0.5)])
+    assert groupings(type("Mixed", (Measured,), {"mixture": mixture})()) == [None]
     one, other = groupings(Measured(), batch_size="4,8", batch_size_at="0,0.5")
     assert one is other and one.batch_size == 4, "an epoch has one order, though the size of a step changes in it"
 

@@ -20,10 +20,10 @@ from torch.utils.checkpoint import checkpoint
 from lacuna import modeling
 from lacuna.common.errors import InputError
 from lacuna.training import TrainingArguments
-from lacuna.training.checkpoints import Progress, Snapshot
-from lacuna.training.memory import Memory, StepPlan, choose_micro_batch
-from lacuna.training.optimizers import OPTIMIZERS
-from lacuna.training.planning import parameters_by_part
+from lacuna.training.checkpoints.saving import Progress, Snapshot
+from lacuna.training.optimizers.optimizers import OPTIMIZERS
+from lacuna.training.planning.memory import Memory, StepPlan, choose_micro_batch
+from lacuna.training.planning.plan import parameters_by_part
 
 ROWS, VOCAB = 4, 1024
 

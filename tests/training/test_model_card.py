@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 from lacuna.common.private import shown_command, without_places
-from lacuna.training.model_card import auto_class, choices_of, model_card
+from lacuna.training.reports.card import auto_class, choices_of, model_card
 
 
 def card(new_model: Any, **info: Any) -> str:
@@ -42,7 +42,9 @@ def test_a_fine_tuned_model_says_data_baseline_command_and_versions(new_model, t
 
 def test_a_base_of_the_hub_is_named_for_the_hub(new_model, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "base_model: google/bert_uncased\ntags:" in card(new_model, model="google/bert_uncased")
+    assert "base_model: google/bert_uncased\nlibrary_name: transformers\ntags:\n- lacuna\n---\n" in card(
+        new_model, model="google/bert_uncased"
+    )
     (tmp_path / "google" / "bert_uncased").mkdir(parents=True)
     assert "base_model" not in card(new_model, model="google/bert_uncased")
 

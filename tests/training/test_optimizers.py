@@ -35,7 +35,7 @@ from lacuna.modeling import (
     LacunaForSequenceClassification,
 )
 from lacuna.training import train
-from lacuna.training.optimizers import OPTIMIZERS, BankedMuon, orthogonalized, split_parameters
+from lacuna.training.optimizers.optimizers import OPTIMIZERS, BankedMuon, orthogonalized, split_parameters
 
 LIBRARY = ["stable_adamw", "lion", "ademamix"]
 FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
@@ -354,8 +354,8 @@ def test_banks_are_as_large_as_memory_allows(monkeypatch) -> None:
         seen.append(tuple(bank.shape))
         return bank
 
-    monkeypatch.setattr("lacuna.training.optimizers.orthogonalized", note)
-    monkeypatch.setattr("lacuna.training.optimizers._BANK_NUMBERS", 2 * 32 * 32)
+    monkeypatch.setattr("lacuna.training.optimizers.optimizers.orthogonalized", note)
+    monkeypatch.setattr("lacuna.training.optimizers.optimizers._BANK_NUMBERS", 2 * 32 * 32)
     BankedMuon(weights, lr=0.1).step()
     assert seen == [(2, 32, 32), (2, 32, 32), (1, 32, 32)]
 

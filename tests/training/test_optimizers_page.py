@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from lacuna.training.averaging import AVERAGES
-from lacuna.training.optimizers import OPTIMIZERS
-from lacuna.training.schedules import SCHEDULES
+from lacuna.training.optimizers.averages import AVERAGES
+from lacuna.training.optimizers.optimizers import OPTIMIZERS
+from lacuna.training.optimizers.schedules import SCHEDULES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "optimizers.md").read_text(encoding="utf-8")
 

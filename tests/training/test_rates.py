@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lacuna.training import FineTuningArguments
-from lacuna.training.schedules import with_rate
+from lacuna.training.optimizers.schedules import with_rate
 
 
 class Wide(nn.Module):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 
 from lacuna.training import TrainingArguments
-from lacuna.training.schedules import SCHEDULES, learning_rate
+from lacuna.training.optimizers.schedules import SCHEDULES, learning_rate
 
 
 def rates(options, steps: int, **overrides) -> list[float]:

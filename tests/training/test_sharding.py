@@ -15,13 +15,14 @@ from torch import Tensor
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaForPreTraining
-from lacuna.training import sharding
-from lacuna.training.optimizers import OPTIMIZERS
+from lacuna.training.distributed import fsdp
+from lacuna.training.optimizers.optimizers import OPTIMIZERS
 
 SCRIPT = "tests/training/sharded_run.py"
 KINDS = ("encoder", "decoder", "seq2seq", "hybrid")
 IS_INSTALLED = find_spec("pytorch_optimizer") is not None
-OTHERS = [name for name in sharding.OPTIMIZERS_ON_SHARDS if name == "muon" or (name != "adamw" and IS_INSTALLED)]
+ON_SHARDS = [name for name, optimizer in OPTIMIZERS.items() if optimizer.works_on_shards]
+OTHERS = [name for name in ON_SHARDS if name == "muon" or (name != "adamw" and IS_INSTALLED)]
 
 
 def run(folder: Path, jobs: list[dict[str, Any]], *, num_processes: int, **env: str) -> None:
@@ -159,10 +160,9 @@ def test_every_optimizer_does_on_shards_what_it_does_on_whole_weights(runs, name
 
 
 def test_an_optimizer_that_is_wrong_on_shards_is_refused() -> None:
-    assert set(sharding.OPTIMIZERS_ON_SHARDS) <= set(OPTIMIZERS)
-    sharding.check_optimizer("muon")
+    fsdp.check_optimizer("muon")
     with pytest.raises(InputError, match="--optimizer stable_adamw does not work on weights that are sharded"):
-        sharding.check_optimizer("stable_adamw")
+        fsdp.check_optimizer("stable_adamw")
 
 
 ASKED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
@@ -176,13 +176,13 @@ REFUSED = {
 
 def test_sharding_is_asked_for_by_the_launcher(monkeypatch) -> None:
     monkeypatch.delenv("ACCELERATE_USE_FSDP", raising=False)
-    assert not sharding.asked_for()
+    assert not fsdp.asked_for()
     for name, value in ASKED.items():
         monkeypatch.setenv(name, value)
-    assert sharding.asked_for()
-    with sharding.hidden_from_accelerate():
-        assert not sharding.asked_for()
-    assert sharding.asked_for()
+    assert fsdp.asked_for()
+    with fsdp.hidden_from_accelerate():
+        assert not fsdp.asked_for()
+    assert fsdp.asked_for()
 
 
 @pytest.mark.parametrize("reason", REFUSED)
@@ -191,14 +191,14 @@ def test_what_is_not_done_here_is_refused(monkeypatch, reason) -> None:
     for name, value in {**ASKED, **values}.items():
         monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=message):
-        sharding.asked_for()
+        fsdp.asked_for()
 
 
 def test_one_process_does_not_pass_for_a_sharded_run() -> None:
     model = torch.nn.Linear(2, 2)
     with pytest.raises(InputError, match="sharding was asked for, and there is one process"):
-        sharding.shard(model, device=torch.device("cpu"))
-    assert not sharding.is_sharded(model)
+        fsdp.shard(model, device=torch.device("cpu"))
+    assert not fsdp.is_sharded(model)
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "hybrid"])

@@ -11,8 +11,8 @@ from accelerate import PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
 from lacuna.training.arguments import TRACKERS
-from lacuna.training.run_log import RunLog
-from lacuna.training.trackers import Trackers, presentable
+from lacuna.training.reports.log import RunLog
+from lacuna.training.reports.trackers import Trackers, presentable
 
 
 class FakeTracker(GeneralTracker):
@@ -83,7 +83,7 @@ def test_one_that_fails_is_named_once_and_the_other_goes_on(fakes, tmp_path, pla
     assert good.calls == ["lacuna", {"seed": 0}, (1, values), (2, values), "finish"]
     (warning,) = warnings
     assert warning.startswith(f"warning: --report_to bad_{place} is left out, it failed to ")
-    assert warning.endswith("training goes on") and "\n" not in warning
+    assert warning.endswith("training continues") and "\n" not in warning
     assert place == "finish" or f"RuntimeError: no route to host at {place}" in warning
 
 
@@ -134,16 +134,16 @@ def test_options_are_sent_without_secrets_and_places(monkeypatch) -> None:
     )
     assert sent == {
         "output_dir": "mine",
-        "data": "a.txt,relative/b.txt,c.txt,d",
+        "data": "~/a.txt,relative/b.txt,~/c.txt,~/d",
         "model": "org/model",
-        "remote": "https://example.org/x",
+        "remote": "x",
         "note": "token *** and *** in ~/notes",
         "batch_size": "64,128",
         "learning_rate": 1e-3,
         "resume": False,
         "limit": "inf",
         "corpus.seed": 3,
-        "corpus.path": "store",
+        "corpus.path": "~/store",
     }
     assert "somebody" not in json.dumps(sent)
 

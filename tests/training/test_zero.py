@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from lacuna.common.errors import InputError
-from lacuna.training import sharding, zero
+from lacuna.training.distributed import fsdp, zero
 
 SCRIPT = "tests/training/sharded_run.py"
 KINDS = ("encoder", "decoder", "seq2seq", "hybrid")
@@ -123,8 +123,8 @@ def test_deepspeed_is_asked_for_by_the_launcher(monkeypatch) -> None:
     monkeypatch.delenv("ACCELERATE_USE_DEEPSPEED", raising=False)
     assert not zero.asked_for()
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    assert zero.asked_for() and not sharding.asked_for()
-    with sharding.hidden_from_accelerate():
+    assert zero.asked_for() and not fsdp.asked_for()
+    with fsdp.hidden_from_accelerate():
         assert not zero.asked_for()
     assert zero.asked_for()
 

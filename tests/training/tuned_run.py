@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from toys import PlainTokenizer, ToyWork, make_model
 
+import lacuna.training.reports.log
 import lacuna.training.run
-import lacuna.training.run_log
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.training import FineTuningArguments, fine_tune
 
@@ -69,7 +69,7 @@ if __name__ == "__main__":
     def main() -> None:
         (arguments,) = parse_arguments((FineTuningArguments,))
         lacuna.training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
-        lacuna.training.run_log.draw_curves = lambda **_: None
+        lacuna.training.reports.log.draw_curves = lambda **_: None
         tune(arguments)
 
     exit_cleanly(main)

@@ -1,1 +1,0 @@
-"""Text in any format -> documents, and labelled rows."""

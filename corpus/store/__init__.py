@@ -1,1 +1,0 @@
-"""Documents -> a token store on disk, which training reads by index."""

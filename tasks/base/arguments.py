@@ -1,0 +1,72 @@
+"""What the options of all tasks have in common."""
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any, ClassVar
+
+from lacuna.common.errors import InputError
+from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
+
+essential_option = partial(option, group=ESSENTIALS)
+data_option = partial(option, group="data")
+model_option = partial(option, group="model")
+optimizer_option = partial(option, group="optimizer")
+rest_option = partial(option, group="evaluation and hardware")
+ROWS = ".jsonl, .csv, .tsv, .parquet, a folder saved by `datasets` or a Hub dataset (OWNER/NAME:CONFIG:SPLIT)"
+
+
+def column_option(text: str) -> Any:
+    return data_option(None, f"{text} Default: inferred and printed.")
+
+
+def eval_fraction_option(rows: str = "rows") -> Any:
+    return data_option(0.1, f"Fraction of the training {rows} to hold out without --eval_file.")
+
+
+def max_length_option(length: int, of: str = "a text") -> Any:
+    return data_option(
+        None, f"Truncate {of} to this many tokens. Default: {length}, or the model's limit if that is less."
+    )
+
+
+def check_max_length(max_length: int | None) -> None:
+    """Refuse a length that special tokens alone fill.
+
+    Raises:
+        InputError: fewer than 8 tokens.
+    """
+    if max_length is not None and max_length < 8:
+        raise InputError(
+            f"--max_length must be at least 8, or nothing is left beside special tokens; got {max_length}"
+        )
+
+
+class TaskArguments(Arguments):
+    """The checks that the options of all tasks share."""
+
+    is_built_in: ClassVar[bool] = False
+    """Whether there are rows to learn from without a file."""
+    train_file: str | None
+    eval_file: str | None
+    max_length: int | None
+    eval_fraction: float
+
+    def __post_init__(self) -> None:
+        check_range(self, "eval_fraction", above=0, below=1)
+        check_max_length(self.max_length)
+        if self.train_file is None and not self.is_built_in:
+            raise InputError("there is nothing to learn from: name a file with --train_file")
+        if self.train_file is None and self.eval_file is not None:
+            raise InputError(f"--eval_file {self.eval_file} needs a --train_file")
+
+
+def used(arguments: Any) -> dict[str, Any]:
+    """Options of the data by name, as a model card says them: without those that decided nothing, such as the share to
+    hold out beside a file of held-out rows, columns beside files with a text a line, or a prefix that is empty."""
+    options = asdict(arguments)
+    without = {name for name, value in options.items() if value == ""}
+    if options.get("eval_file"):
+        without.add("eval_fraction")
+    if options.get("train_target_file") and not (options["eval_file"] and not options["eval_target_file"]):
+        without |= {"source_column", "target_column"}
+    return {name: value for name, value in options.items() if name not in without}

@@ -1,0 +1,116 @@
+"""Which columns of a table a task reads: those that somebody named, else told by name, by type and by content.
+
+Each task describes what it reads in a `Layout`; names are those that public data sets use, best guess first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lacuna.common.errors import InputError
+from lacuna.tasks.base.rows import Row, all_of, columns_of
+
+SAMPLE = 200
+Found = dict[str, Any]
+"""Column of each thing that is read: a name, several names, or None."""
+Free = Callable[[str], list[str]]
+"""Columns that may still be something, by their type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One thing that a task reads."""
+
+    what: str
+    """As messages call it."""
+    option: str
+    """Names its column."""
+    names: str = ""
+    """That public data sets give it, best guess first, with blanks between."""
+    kinds: tuple[type, ...] = (object,)
+    """Types of its values."""
+    optional: bool = False
+    instead: str = ""
+    """It is not needed where this one was found, and not guessed where somebody named this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a task reads of a row."""
+
+    columns: Mapping[str, Column]
+    pairs: Mapping[str, str] = field(default_factory=dict)
+    """Names of the first column, with those that the second has beside it."""
+    by_content: Callable[[Sequence[Row], Found, Free], None] = lambda rows, found, free: None
+    """Finds what no name tells, by what is in the columns."""
+
+    def find(self, rows: Sequence[Row], **given: Any) -> tuple[Any, ...]:
+        """The columns in the order of the layout; those not given are guessed, None is what was not found.
+
+        Raises:
+            InputError: a given column is not there, or something that is needed was not found.
+        """
+        found: Found = {name: given.get(name) for name in self.columns}
+        for name, column in self.columns.items():
+            for one in names_in(found[name]):
+                rows[0].value(one, option=column.option)
+
+        def free(name: str) -> list[str]:
+            taken = {one for value in found.values() for one in names_in(value)}
+            return [one for one in columns_of(rows) if one not in taken and self._fits(name, one, rows)]
+
+        for name, column in self.columns.items():
+            if not found[name] and not given.get(column.instead):
+                fitting = free(name)
+                found[name] = next((one for one in self._names(name, found, fitting) if one in fitting), None)
+        self.by_content(rows, found, free)
+        self._check(rows[0], found)
+        return tuple(found.values())
+
+    def only(self, *names: str, **changes: Any) -> "Layout":
+        """The layout of some of the columns."""
+        return replace(self, columns={name: self.columns[name] for name in names}, **changes)
+
+    def _fits(self, name: str, column: str, rows: Sequence[Row]) -> bool:
+        """Whether most values are of the type; a row whose value is not is named when it is read."""
+        fits = [isinstance(row.fields.get(column), self.columns[name].kinds) for row in rows[:SAMPLE]]
+        return 2 * sum(fits) > len(fits)
+
+    def _names(self, name: str, found: Found, fitting: Sequence[str]) -> list[str]:
+        """What a column may be called, beside those that were found."""
+        first, second, *_ = [*self.columns, ""]
+        names = self.columns[name].names.split()
+        if name == second:
+            return self.pairs[found[first]].split() if found[first] in self.pairs else names
+        if name == first:
+            known = [one for one, others in self.pairs.items() if found.get(second) or {*others.split()} & {*fitting}]
+            return [*known, *names]
+        return names
+
+    def _check(self, row: Row, found: Found) -> None:
+        missing = [
+            column
+            for name, column in self.columns.items()
+            if not (found[name] or column.optional or found.get(column.instead))
+        ]
+        if missing:
+            whats, options = all_of([column.what for column in missing]), all_of([column.option for column in missing])
+            columns, hold, them = ("columns", "hold", "them") if len(missing) > 1 else ("column", "holds", "it")
+            raise InputError(
+                f"{row.where}: which {columns} of {row.shown(row.fields)} {hold} {whats}? Name {them} with {options}"
+            )
+
+
+def names_in(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
+
+
+def only_ones(rows: Sequence[Row], found: Found, free: Free) -> None:
+    """Of the first two what is missing, where just as many columns are left for it."""
+    missing = [name for name in [*found][:2] if found[name] is None]
+    left = free(missing[0]) if missing else []
+    if len(left) == len(missing):
+        found.update(zip(missing, left, strict=True))
+
+
+TEXT = (str,)

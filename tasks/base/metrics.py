@@ -1,0 +1,330 @@
+"""The metrics of all tasks. To add one, write a function and give it a line in `METRICS`."""
+
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+from scipy import stats
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+from lacuna.common.errors import InputError
+from lacuna.tasks.base.features import WORDS
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, without ASCII punctuation, English articles and surplus blanks (Rajpurkar et al. 2016)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, answer: str) -> float:
+    """1.0 when prediction and answer are equal after normalization, else 0.0."""
+    return float(normalize_answer(prediction) == normalize_answer(answer))
+
+
+def token_f1(prediction: str, answer: str) -> float:
+    """F1 of the bags of words of prediction and answer, both normalized; 0.0 when they share no word.
+
+    As in the script for version 1.1, two empty texts share no word.
+    """
+    predicted, wanted = normalize_answer(prediction).split(), normalize_answer(answer).split()
+    shared = sum((Counter(predicted) & Counter(wanted)).values())
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(predicted), shared / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+def squad_v2_f1(prediction: str, answer: str) -> float:
+    """`token_f1` of the script for version 2.0: two texts without words agree, and score 1.0."""
+    if not normalize_answer(prediction) or not normalize_answer(answer):
+        return exact_match(prediction, answer)
+    return token_f1(prediction, answer)
+
+
+def best_over_answers(score: Callable[[str, str], float], prediction: str, answers: Iterable[str]) -> float:
+    """The best score of a prediction over all answers that count as right."""
+    return max(score(prediction, answer) for answer in answers)
+
+
+def answers_with_words(answers: Sequence[str]) -> list[str]:
+    """The answers that version 2.0 counts: an answer without words is none, and "" is right where there is none."""
+    return [text for text in answers if normalize_answer(text)] or [""]
+
+
+def squad(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Exact match and F1 in percent, by the script for SQuAD 1.1; each question has at least one answer."""
+    pairs = list(zip(predictions, references, strict=True))
+    return {
+        name: 100.0 * sum(best_over_answers(score, guess, answers) for guess, answers in pairs) / len(pairs)
+        for name, score in (("exact_match", exact_match), ("f1", token_f1))
+    }
+
+
+def squad_v2(
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    no_answer: Sequence[float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """Exact match and F1 in percent, by the script for SQuAD 2.0, also for questions with and without an answer alone.
+
+    Args:
+        predictions: the best text of each question, also where "no answer" is more likely.
+        references: the answers of each question; none where it cannot be answered.
+        no_answer: a number for each question that rises with the belief in "no answer"; None: all are answered.
+        threshold: a question whose number is above it counts as not answered.
+    """
+    refused = [value > threshold for value in no_answer] if no_answer is not None else [False] * len(predictions)
+    scores = {
+        name: [
+            float(not answers) if is_refused else best_over_answers(score, guess, answers_with_words(answers))
+            for guess, answers, is_refused in zip(predictions, references, refused, strict=True)
+        ]
+        for name, score in (("exact_match", exact_match), ("f1", squad_v2_f1))
+    }
+    parts = {
+        "": list(range(len(references))),
+        "has_answer_": [number for number, answers in enumerate(references) if answers],
+        "no_answer_": [number for number, answers in enumerate(references) if not answers],
+    }
+    return {
+        part + name: 100.0 * sum(values[number] for number in numbers) / len(numbers)
+        for part, numbers in parts.items()
+        if numbers
+        for name, values in scores.items()
+    }
+
+
+def tuned_threshold(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], *, no_answer: Sequence[float]
+) -> float:
+    """The threshold of `squad_v2` that gives the best F1.
+
+    It lies half-way between the numbers of two questions and never between equal ones, so that rounding moves no
+    question over it.
+    """
+    gains: dict[float, float] = {}
+    for guess, answers, value in zip(predictions, references, no_answer, strict=True):
+        gain = best_over_answers(squad_v2_f1, guess, answers_with_words(answers)) - float(not answers)
+        gains[value] = gains.get(value, 0.0) + gain  # over "no answer"
+    values = sorted(gains)
+    if not values:
+        return 0.0
+    best = current = 0.0
+    chosen = -1  # the last value that is answered
+    for place, value in enumerate(values):
+        current += gains[value]
+        if current > best:
+            best, chosen = current, place
+    below = values[chosen] if chosen >= 0 else values[0] - 2.0
+    above = values[chosen + 1] if chosen + 1 < len(values) else below + 2.0
+    middle = (below + above) / 2
+    return middle if math.isfinite(middle) else below + 1.0
+
+
+Labels = Sequence[int]
+Tags = Sequence[Sequence[str]]
+"""The tags of each sentence."""
+References = Sequence[Sequence[str]]
+"""One or more right texts for each predicted one."""
+
+
+def optional_module(name: str, *, extra: str = "tasks") -> Any:
+    """A module of a package that only some tasks need.
+
+    Raises:
+        InputError: it is not installed; the message says how to install it.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"this task needs the package {name.split('.')[0]}, which cannot be imported ({error}): "
+            f"pip install 'lacuna[{extra}]'"
+        ) from error
+
+
+def accuracy(predictions: Labels, references: Labels) -> dict[str, float]:
+    """Share of predictions that equal their reference."""
+    return {"accuracy": float(accuracy_score(references, predictions))}
+
+
+def f1(predictions: Labels, references: Labels) -> dict[str, float]:
+    """F1, averaged over the classes that occur (macro) or over all decisions (micro)."""
+    return {
+        f"f1_{average}": float(f1_score(references, predictions, average=average, zero_division=0))
+        for average in ("macro", "micro")
+    }
+
+
+def matthews_correlation(predictions: Labels, references: Labels) -> dict[str, float]:
+    """Correlation of predicted and true classes (Gorodkin 2004 for more than two); 0 for any constant guess."""
+    constant = len({*predictions, *references}) == 1  # scikit-learn warns about it, and returns 0 too
+    return {"matthews_correlation": 0.0 if constant else float(matthews_corrcoef(references, predictions))}
+
+
+def multi_label(predictions: Sequence[Labels], references: Sequence[Labels]) -> dict[str, float]:
+    """F1 of label sets over labels (macro), decisions (micro) and examples (samples), and the share of exact sets.
+
+    Predictions and references are rows of 0 and 1, one number a label. Macro F1 is the mean over the labels that
+    occur. An example without labels for which none is predicted has an F1 of 1.
+    """
+    guessed, wanted = np.asarray(predictions, dtype=bool), np.asarray(references, dtype=bool)
+    both, either = (guessed & wanted).astype(int), guessed.astype(int) + wanted.astype(int)
+    occurs = either.any(axis=0)
+    by_label = 2 * both.sum(axis=0)[occurs] / either.sum(axis=0)[occurs]
+    by_example = np.where(either.any(axis=1), 2 * both.sum(axis=1) / np.maximum(either.sum(axis=1), 1), 1.0)
+    return {
+        "f1_macro": float(by_label.mean()) if occurs.any() else 0.0,
+        "f1_micro": float(2 * both.sum() / max(int(either.sum()), 1)),
+        "f1_samples": float(by_example.mean()),
+        "subset_accuracy": float((guessed == wanted).all(axis=1).mean()),
+    }
+
+
+def correlation(predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
+    """Pearson's and Spearman's correlation; 0 where one side is constant."""
+    if min(len(set(predictions)), len(set(references))) < 2:
+        return {"pearson": 0.0, "spearman": 0.0}
+    return {
+        "pearson": float(stats.pearsonr(predictions, references).statistic),
+        "spearman": float(stats.spearmanr(predictions, references).statistic),
+    }
+
+
+def entity_f1(predictions: Tags, references: Tags) -> dict[str, Any]:
+    """Precision, recall and F1 of named entities, overall and `by_type` (with `number`), and the accuracy of tags.
+
+    An entity is right when its type and both its ends are. seqeval finds entities as CoNLL's own script does: in IOB1,
+    IOB2 and BIOES alike, and also where an "I-" tag follows none.
+    """
+    seqeval = optional_module("seqeval.metrics")
+    report: dict[str, Any] = {}
+    if any(tag != "O" for tags in [*predictions, *references] for tag in tags):  # seqeval needs one entity
+        report = seqeval.classification_report(references, predictions, output_dict=True, zero_division=0)
+    columns = {"precision": "precision", "recall": "recall", "f1": "f1-score"}
+    table = {
+        name: {ours: float(row[theirs]) for ours, theirs in columns.items()} | {"number": int(row["support"])}
+        for name, row in report.items()
+    }
+    total = table.get("micro avg", dict.fromkeys(columns, 0.0))
+    guesses, gold = ([tag for tags in part for tag in tags] for part in (predictions, references))
+    right = sum(guess == tag for guess, tag in zip(guesses, gold, strict=True))
+    return {
+        **{name: total[name] for name in columns},
+        "accuracy": right / max(len(gold), 1),
+        "by_type": {name: row for name, row in table.items() if not name.endswith(" avg")},
+    }
+
+
+def _streams(references: References) -> list[list[str | None]]:
+    """References as sacrebleu wants them: the first of all texts, the second of all; None where a text has fewer."""
+    most = max(len(texts) for texts in references)
+    return [[texts[n] if n < len(texts) else None for texts in references] for n in range(most)]
+
+
+def bleu(predictions: Sequence[str], references: References) -> dict[str, float]:
+    """BLEU of the corpus from 0 to 100, by sacrebleu with its tokenizer 13a (Post 2018)."""
+    return {"bleu": float(optional_module("sacrebleu").corpus_bleu(predictions, _streams(references)).score)}
+
+
+def chrf(predictions: Sequence[str], references: References) -> dict[str, float]:
+    """chrF, the F-score of character n-grams, from 0 to 100, by sacrebleu (Popović 2015)."""
+    return {"chrf": float(optional_module("sacrebleu").corpus_chrf(predictions, _streams(references)).score)}
+
+
+class _Words:
+    """Words in lower case for rouge_score, whose own tokenizer, equal on ASCII, drops all other letters."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return WORDS.findall(text.lower().replace("_", " "))
+
+
+def rouge(predictions: Sequence[str], references: References) -> dict[str, float]:
+    """ROUGE-1, -2 and -L (Lin 2004) from 0 to 100: means over texts of the best F-measure; words are not stemmed."""
+    kinds = ("rouge1", "rouge2", "rougeL")
+    scorer = optional_module("rouge_score.rouge_scorer").RougeScorer(list(kinds), tokenizer=_Words())
+    found = [scorer.score_multi(texts, guess) for guess, texts in zip(predictions, references, strict=True)]
+    return {kind: 100.0 * sum(scores[kind].fmeasure for scores in found) / len(found) for kind in kinds}
+
+
+_CLASS, _NUMBER, _TEXT = (datasets.Value(kind) for kind in ("int32", "float64", "string"))
+_CLASSES, _TEXTS = datasets.List(_CLASS), datasets.List(_TEXT)
+
+METRICS: dict[str, tuple[Callable[..., dict[str, Any]], Any, Any]] = {
+    "accuracy": (accuracy, _CLASS, _CLASS),
+    "f1": (f1, _CLASS, _CLASS),
+    "matthews_correlation": (matthews_correlation, _CLASS, _CLASS),
+    "multi_label": (multi_label, _CLASSES, _CLASSES),
+    "correlation": (correlation, _NUMBER, _NUMBER),
+    "squad": (squad, _TEXT, _TEXTS),
+    "squad_v2": (squad_v2, _TEXT, _TEXTS),
+    "entity_f1": (entity_f1, _TEXTS, _TEXTS),
+    "bleu": (bleu, _TEXT, _TEXTS),
+    "chrf": (chrf, _TEXT, _TEXTS),
+    "rouge": (rouge, _TEXT, _TEXTS),
+}
+"""What computes a metric, and of what type its predictions and its references are."""
+
+
+class Metric(evaluate.Metric):
+    """One of `METRICS` for `evaluate`, in memory and without the Hub.
+
+    A plain `evaluate.Metric` makes a folder and a locked Arrow file in the user's cache even for one number; two
+    processes then get in each other's way, and so does a home folder that is read-only.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, keep_in_memory=True)
+
+    @property
+    def name(self) -> str:
+        """That in `METRICS`."""
+        return str(self.config_name)
+
+    def _info(self) -> evaluate.MetricInfo:
+        function, predictions, references = METRICS[self.config_name]
+        features = datasets.Features({"predictions": predictions, "references": references})
+        description = function.__doc__ or ""
+        return evaluate.MetricInfo(
+            description=description, citation="", inputs_description=description, features=features
+        )
+
+    def _build_data_dir(self) -> str:
+        return ""  # nothing is kept there
+
+    def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
+        return METRICS[self.config_name][0](predictions, references, **options)
+
+
+def measure(*names: str, predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
+    """The scores of several of `METRICS` together; `options` go to each of them.
+
+    Raises:
+        InputError: a package that one of them needs is not installed.
+    """
+    found: dict[str, Any] = {}
+    for name in names:
+        found |= Metric(name).compute(predictions=list(predictions), references=list(references), **options)
+    return found
+
+
+def classification_metrics(*, predictions: Labels, references: Labels) -> dict[str, float]:
+    """Accuracy, F1 (macro and micro) and Matthews correlation of class numbers."""
+    return measure("accuracy", "f1", "matthews_correlation", predictions=predictions, references=references)
+
+
+def generation_metrics(*, predictions: Sequence[str], references: References) -> dict[str, float]:
+    """BLEU, chrF and ROUGE of texts, from 0 to 100."""
+    return measure("bleu", "chrf", "rouge", predictions=predictions, references=references)

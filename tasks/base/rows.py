@@ -1,0 +1,296 @@
+"""Rows in, rows out: labelled rows that know where they came from, and a file of what became of them.
+
+A task takes any sequence of mappings, or of records with `fields`, `path` and `line` (what `corpus.read_records`
+gives); the latter make its errors name file and line.
+"""
+
+import csv
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lacuna.common.errors import InputError
+from lacuna.common.files import replacing
+
+_NAMED_BY_FIRST_LINE = re.compile(r"\.[ct]sv(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
+_LONGEST_NAME, _LONGEST_NAME_IN_WORDS = 40, 5
+_BREAKS = re.compile(r"[\t\r\n]")
+MOST_NAMED = 30
+"""Labels that a line for people names."""
+ENDINGS = (".jsonl", ".csv", ".tsv")
+"""Of files that `write_rows` writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One labelled row and the place it came from, in words."""
+
+    fields: Mapping[str, Any]
+    where: str
+
+    def value(self, column: str, *, option: str) -> Any:
+        """The value of a column, which the command-line `option` names; InputError where there is no such column."""
+        self.require([column], remedy=f"name one with {option}")
+        return self.fields[column]
+
+    def require(self, columns: Sequence[str], *, remedy: str) -> None:
+        """Raise InputError where columns are missing; it names all of them, and the remedy."""
+        missing = [f"'{name}'" for name in columns if name not in self.fields]
+        if missing:
+            there = self.shown(sorted(self.fields))
+            raise InputError(
+                f"{self.where}: no column {all_of(missing, 'or')}; the columns there are {there}: {remedy}"
+            )
+
+    def shown(self, columns: Iterable[str]) -> str:
+        """Columns, for a message; with a question for .csv and .tsv, of which the first line may hold no names."""
+        names = [_cut(name) for name in columns]
+        return f"{names}{' (does the first line hold names?)' if _NAMED_BY_FIRST_LINE.search(self.where) else ''}"
+
+    def text(self, column: str, *, option: str | None) -> str:
+        """The value of a column that holds text, as `value`; InputError where it is no text, or an empty one.
+
+        Args:
+            option: names the column; None where none does.
+        """
+        remedy = "mend the row" if option is None else f"name the text column with {option}"
+        self.require([column], remedy=remedy if option is None else f"name one with {option}")
+        value = self.fields[column]
+        if not isinstance(value, str):
+            raise InputError(f"{self.where}: column '{column}' holds {value!r}, not text: {remedy}")
+        if not value.strip():
+            raise InputError(f"{self.where}: column '{column}' is empty: remove the row or fill in its text")
+        return value
+
+
+def listed(row: Row, column: str, *, option: str) -> list[Any]:
+    """A value that is a list, or text that holds one: JSON, or with blanks between its parts."""
+    value = row.value(column, option=option)
+    if isinstance(value, list | tuple):
+        return list(value)
+    if not isinstance(value, str):
+        raise InputError(f"{row.where}: column '{column}' holds {value!r}, not a list: name another with {option}")
+    if not value.lstrip().startswith("["):
+        return value.split()
+    try:
+        return list(json.loads(value))
+    except ValueError as error:
+        raise InputError(
+            f"{row.where}: column '{column}' holds {value[:60]!r}, which begins like a list and is not "
+            f'JSON ({error}): write lists as ["a", "b"], or their parts with blanks between'
+        ) from error
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
+    """Give every record its place in words.
+
+    Args:
+        records: mappings, or objects with `fields`, `path` and `line`.
+        part: name of the part of the data ("train", "evaluation"), for records without a file.
+    """
+    rows = []
+    for number, record in enumerate(records, start=1):
+        if isinstance(record, Row):
+            rows.append(record)
+        elif isinstance(record, Mapping):
+            rows.append(Row(fields=record, where=f"{part} row {number}"))
+        else:
+            rows.append(Row(fields=record.fields, where=f"{record.path}:{record.line}"))
+    return rows
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """The columns of the first row, in its order."""
+    return list(rows[0].fields) if rows else []
+
+
+def doubtful_names(rows: Sequence[Row], *, texts: Sequence[str], label: str | None = None) -> str | None:
+    """A warning where the columns of a .csv or .tsv are named by what seems to be its first row, which is lost then.
+
+    Args:
+        texts, label: names of the columns that are read.
+    """
+    if not rows or not _NAMED_BY_FIRST_LINE.search(rows[0].where):
+        return None
+    longest = max(texts, key=lambda name: len(name.split()), default="")
+    words = len(longest.split())
+    if words > 1 and label and any(str(row.fields.get(label)).strip() == label.strip() for row in rows):
+        why = f"the column of labels is called {_cut(label)!r}, as one of its labels is"
+    elif label is None and words > _LONGEST_NAME_IN_WORDS:
+        why = f"a column is called {_cut(longest)!r}, which reads like a text"
+    else:  # a single word seems to be a name
+        return None
+    return f"warning: {why}: does the first line of the file hold names? If not, put some above it"
+
+
+def all_of(parts: Sequence[str], word: str = "and") -> str:
+    """Parts of a sentence: "a", "a and b", "a, b and c"."""
+    return f" {word} ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+
+
+def some_of(parts: Sequence[str]) -> str:
+    """Parts of a line for people, of which the first are enough."""
+    more = f" and {len(parts) - MOST_NAMED} more" if len(parts) > MOST_NAMED else ""
+    return ", ".join(parts[:MOST_NAMED]) + more
+
+
+def json_line(record: Mapping[str, Any]) -> str:
+    """A record as a line of JSON; numbers that JSON has not (infinity) become null."""
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    return json.dumps(finite, ensure_ascii=False) + "\n"
+
+
+def unwritable(row: Mapping[str, Any], *, columns: Sequence[str], ending: str) -> str | None:
+    """Why a row cannot be written to a file whose first row has `columns`, as the end of a message; None: it can.
+
+    Args:
+        ending: of the file, in lower case.
+    """
+    if ending == ".jsonl":
+        return None
+    if strange := [name for name in row if name not in columns]:
+        return (
+            f"has a column '{strange[0]}', which the first row has not: let --output end with .jsonl, where rows may "
+            "differ"
+        )
+    texts = [text for text in (*row, *row.values()) if isinstance(text, str)]  # JSON writes a tab in letters
+    if ending == ".tsv" and (broken := [text for text in texts if _BREAKS.search(text)]):
+        return (
+            f"has a tab or the end of a line in {broken[0][:80]!r}, which .tsv has no way to write: let --output end "
+            "with .jsonl or .csv"
+        )
+    return None
+
+
+def write_rows(*, rows: Iterable[Mapping[str, Any]], path: Path) -> int:
+    """Write a file of one of `ENDINGS`, whole or not at all, and return how many rows it has.
+
+    In .csv and .tsv the first row names the columns; lists and mappings become JSON in a cell, None an empty one.
+
+    Raises:
+        InputError: a row has a column that the first one has not, or a cell of .tsv a tab or the end of a line.
+        StorageError: the file cannot be written.
+    """
+    ending, count = path.suffix.lower(), 0
+    columns: list[str] = []
+    # Half of a surrogate pair, which "\ud800" in somebody's .jsonl is, becomes such an escape again.
+    options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
+    with replacing(path) as temporary, temporary.open("w", **options) as file:
+        table = csv.writer(file, lineterminator="\n")
+        for count, row in enumerate(rows, start=1):
+            if ending == ".jsonl":
+                file.write(json_line(row))
+                continue
+            lines = [[_cell(row.get(name)) for name in columns or row]]
+            if not columns:
+                columns = list(row)
+                lines.insert(0, columns)
+            if reason := unwritable(row, columns=columns, ending=ending):
+                raise InputError(f"row {count} {reason}")
+            if ending == ".csv":
+                table.writerows(lines)
+            else:  # without quotes, as such files are read
+                file.writelines("\t".join(cells) + "\n" for cells in lines)
+    return count
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def as_number(value: Any) -> float | None:
+    """The finite number that a cell holds or spells; None where it holds something else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and "_" not in str(value) else None
+
+
+def note_alike(names: Iterable[str]) -> list[str]:
+    """A warning of labels that are the same but for case and blanks, which people seldom mean; none where all are."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(set(names)):
+        groups.setdefault("".join(name.casefold().split()), []).append(name)
+    alike = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
+    return [f"warning: labels that differ only in case or blanks are learned apart: {some_of(alike)}"] if alike else []
+
+
+def counted(names: Sequence[str], labels: Sequence[int]) -> dict[str, int]:
+    """How often each label comes, under its name, in the order of the names."""
+    counts = Counter(labels)
+    return {name: counts[number] for number, name in enumerate(names)}
+
+
+FEW = 5
+"""With fewer held-out examples of a label, its own scores say little."""
+
+
+def split_groups(*, groups: Sequence[Hashable], fraction: float, seed: int) -> tuple[list[int], list[int]]:
+    """Hold out whole groups, so that nothing is learnt of what is asked; where there is one group, single rows.
+
+    The order of rows is kept. The split depends on `groups`, `fraction` and `seed` only.
+
+    Args:
+        groups: of each row what it shares with the others of its group, such as a context.
+
+    Returns:
+        Row numbers of the training part and of the held-out part, of which neither is empty given two rows.
+    """
+    numbers: Sequence[Hashable] = groups if len(set(groups)) > 1 else range(len(groups))
+    kinds = list(dict.fromkeys(numbers))
+    count = min(max(1, round(fraction * len(kinds))), len(kinds) - 1)
+    chosen = {kinds[place] for place in np.random.default_rng(seed).permutation(len(kinds))[:count].tolist()}
+    held_out = [row for row, group in enumerate(numbers) if group in chosen]
+    return [row for row, group in enumerate(numbers) if group not in chosen], held_out
+
+
+def scarce_labels(*, train: Mapping[str, int], held_out: Mapping[str, int], what: str = "rows") -> str | None:
+    """A line on the labels that are learnt and that few held-out examples have, or none; None where there are none.
+
+    Args:
+        train, held_out: how often each label is there.
+        what: was counted.
+    """
+    learnt = [name for name, count in train.items() if count]
+    few = sorted((name for name in learnt if held_out.get(name, 0) < FEW), key=lambda name: held_out.get(name, 0))
+    if not few or not any(held_out.values()):
+        return None
+    parts = [f"{name} {held_out.get(name, 0)} ({train[name]:,} to learn from)" for name in few]
+    return (
+        f"fewer than {FEW} {what} are held out of {len(few)} of {len(learnt)} labels, whose own scores say little: "
+        f"{some_of(parts)}"
+    )
+
+
+def stratified_split(*, labels: Sequence[int], fraction: float, seed: int) -> tuple[list[int], list[int]]:
+    """Split rows into a training and a held-out part with the same share of every label.
+
+    Every label with two rows or more is in both parts; a label with one row stays in training. The order of rows is
+    kept. The split depends on `labels`, `fraction` and `seed` only; with one label for all rows it is a plain one.
+
+    Returns:
+        Row numbers of the training part and of the held-out part.
+    """
+    generator = np.random.default_rng(seed)
+    held_out: set[int] = set()
+    for label in sorted(set(labels)):
+        members = np.flatnonzero(np.asarray(labels) == label)
+        count = min(max(1, round(fraction * len(members))), len(members) - 1)
+        held_out.update(generator.permutation(members)[:count].tolist())
+    return [number for number in range(len(labels)) if number not in held_out], sorted(held_out)

@@ -1,0 +1,318 @@
+"""What all tasks have in common: how they are made from options, what the loop asks for, and what people are shown."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from torch import Tensor
+
+from lacuna.common.errors import InputError
+from lacuna.common.work import Work
+from lacuna.tasks.base.columns import Layout
+from lacuna.tasks.base.features import by_length
+from lacuna.tasks.base.models import resolve_max_length
+from lacuna.tasks.base.rows import Row, as_rows, doubtful_names, scarce_labels, some_of
+from lacuna.tasks.report.tables import Matrix, Points, Table
+
+Inputs = dict[str, Any]
+"""One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
+
+
+class Task(Work):
+    """Labelled data as a `Work` of the loop; a task says how its batches, its loss and its metrics are made.
+
+    A subclass reads its rows in `prepare`, and has `collate`, `loss`, `evaluate`, `scores`,
+    `baseline`, `predictions`, `tables` and `settings`.
+    """
+
+    name: str
+    """As in `task.json`, by which `recipes/predict.py` knows what a model does."""
+    objective: str
+    """What a model is trained by, in words."""
+    auto_class: str
+    """The Auto class of the head."""
+    metric: str
+    """The one of `scores` that judges a model."""
+    greater_is_better = True
+    default_length = 256
+    """`--max_length` where it is not given and the model takes as many tokens."""
+    writes = False
+    """Whether the model is to go on with texts, so that a decoder wants its padding on the left."""
+    label_names: list[str] | None = None
+    """The labels in the order of the model's outputs, where it has any."""
+    mistakes_heading = "The {count} most confident mistakes"
+    """What the report calls the first of `mistakes`."""
+    probability_note = ""
+    """What the `probability` of `predictions` is that of, a sentence for the report."""
+
+    def __init__(
+        self,
+        options: Any,
+        *,
+        train_rows: Sequence[Any],
+        eval_rows: Sequence[Any] = (),
+        tokenizer: Any,
+        config: Any = None,
+        seed: int = 0,
+    ) -> None:
+        """
+        Args:
+            options: those of the task's data, such as `ClassificationArguments`.
+            train_rows: mappings, or records with `fields`, `path` and `line`.
+            eval_rows: the same, held out; empty: a seeded part of `train_rows` is.
+            tokenizer: a fast tokenizer with a padding token.
+            config: that of the model, which limits the length of inputs.
+            seed: decides the held-out part.
+
+        Raises:
+            InputError: options or rows that cannot be used; the message has the row's file and line.
+        """
+        self.options, self.tokenizer, self.config, self.seed = options, tokenizer, config, seed
+        self.notes: list[str] = []
+        """What was guessed, left out or cut, a line each, for people."""
+        self.records: list[dict[str, Any]] = []
+        """What `evaluate` returned of every held-out example, in the order of the data."""
+        self.max_length = self.longest()
+        """Tokens that an example is cut to, special tokens included."""
+        train, held_out = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
+        if not train:
+            raise InputError("there are no training rows: name a file that has some with --train_file")
+        self.prepare(train, held_out)
+
+    @classmethod
+    def from_arguments(
+        cls,
+        options: Any,
+        *,
+        read: Callable[..., Sequence[Any]],
+        builtin: Callable[[], Sequence[Any]] | None = None,
+        **parts: Any,
+    ) -> Self:
+        """The task with the rows of the files that the options name.
+
+        Args:
+            read: file -> its rows.
+            builtin: the training rows where no file is named.
+            parts: tokenizer, configuration and seed.
+        """
+        train = builtin() if builtin is not None and options.train_file is None else cls.rows(options, "train", read)
+        return cls(options, train_rows=train, eval_rows=cls.rows(options, "eval", read), **parts)
+
+    @classmethod
+    def rows(cls, options: Any, part: str, read: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+        """The rows of `--train_file` or `--eval_file`; none where it is not named."""
+        file = getattr(options, f"{part}_file")
+        return read(file) if file else []
+
+    def longest(self) -> int:
+        """`max_length`: what was asked for, or the default, if the model takes as much."""
+        return resolve_max_length(
+            asked=self.options.max_length, default=self.default_length, config=self.config, tokenizer=self.tokenizer
+        )
+
+    def prepare(self, train: list[Row], held_out: list[Row]) -> None:
+        """Read the rows, say what was found, and call `set_examples`."""
+        raise NotImplementedError
+
+    def head_options(self) -> dict[str, Any]:
+        """What `load_model` is told of the head."""
+        return {} if self.label_names is None else {"label_names": self.label_names}
+
+    def set_examples(self, *, train: Sequence[Inputs], held_out: Sequence[Inputs]) -> None:
+        """Take the examples; those held out are evaluated from the shortest to the longest, with little padding."""
+        self._train, self._eval = train, held_out
+        self._eval_order = by_length(held_out)
+        self.num_examples, self.num_eval_examples = len(train), len(held_out)
+
+    def hold_out(
+        self, items: Sequence[Any], split: tuple[list[int], list[int]], *, what: str = "rows", more: str = ""
+    ) -> tuple[list[Any], list[Any]]:
+        """Part training items, which have a `where`, by their numbers, and say how many are held out.
+
+        Args:
+            split: numbers of those that are kept and of those that are held out.
+            what: they are.
+            more: by what they were chosen.
+
+        Raises:
+            InputError: none is held out, so that nobody could say what a model has learnt.
+        """
+        kept, out = split
+        if not out:
+            why = f"no label has two of the {len(items):,} training {what}"
+            if len(items) == 1:
+                why = f"this is the only training {what.removesuffix('s')}{self.doubt_of_one(items[0])}"
+            raise InputError(
+                f"{items[0].where}: {why}, so nothing can be held out to evaluate on: add {what}, or name a file of "
+                "others with --eval_file"
+            )
+        self.notes.append(f"held out {len(out):,} of {len(items):,} training {what} for evaluation{more}")
+        return [items[number] for number in kept], [items[number] for number in out]
+
+    def doubt_of_one(self, example: Any) -> str:
+        """What may be wrong with a file that has but one example, " (...)" in a message."""
+        return ""
+
+    # What the loop asks for
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each training example, by which the loop puts examples of like length into one micro-batch."""
+        return [len(example["input_ids"]) for example in self._train]
+
+    def example(self, row: int, index: int, progress: float = 0.0) -> Inputs:
+        """Training example `row`; nothing in it is random, so `index` does not matter."""
+        return self._train[row]
+
+    def eval_example(self, row: int) -> Inputs:
+        """Held-out example `row`, counted from the shortest; its "row" is its number in the data."""
+        number = self._eval_order[row]
+        return {**self._eval[number], "row": number}
+
+    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+        """One target an example."""
+        return {"examples": len(batch["input_ids"])}
+
+    def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
+        """The mean loss in nats, and `scores`, over all records, in any order; they stay in `records`.
+
+        A record has the `loss` of its example, or the sum of those of its `tokens`.
+        """
+        self.records = sorted(records, key=lambda record: record["row"])
+        count = sum(record.get("tokens", 1) for record in self.records)
+        return {"loss": math.fsum(record["loss"] for record in self.records) / max(count, 1), **self.scores()}
+
+    def scores(self) -> dict[str, float]:
+        """Metrics of `records`."""
+        raise NotImplementedError
+
+    def baseline(self) -> dict[str, float]:
+        """What is reached without a model, under the names of `scores`; empty where nothing is held out."""
+        raise NotImplementedError
+
+    # For people
+
+    @property
+    def num_judged(self) -> int:
+        """How many things `scores` are about; other than `num_eval_examples` where examples are parts of them."""
+        return self.num_eval_examples
+
+    def predictions(self) -> list[dict[str, Any]]:
+        """`records`, readable: what was given, `gold`, `prediction`, `correct`, and `probability` or `score`."""
+        raise NotImplementedError
+
+    def mistakes(self, predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Those of `predictions` that are wrong, the surest first, by their `probability` or else their `score`."""
+
+        def sureness(prediction: Mapping[str, Any]) -> float:
+            value = prediction.get("probability", prediction.get("score"))
+            return -math.inf if value is None else float(value)
+
+        return sorted((item for item in predictions if not item["correct"]), key=sureness, reverse=True)
+
+    def tables(self) -> dict[str, Matrix | Table | Points]:
+        """What the report shows of `records`, by heading, in text and as a picture (see `tasks.report.tables`)."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        """What must be known to use the model on new rows: columns, lengths, thresholds. JSON, without `name`."""
+        return {"max_length": self.max_length}
+
+    def balance(self) -> Mapping[str, int]:
+        """How many training examples there are of each label; empty where there are no labels."""
+        return {}
+
+    def balanced(self) -> tuple[str, int]:
+        """What `balance` counts, and of how many shares are taken."""
+        return "examples to learn from", self.num_examples
+
+    def describe(self, examples: int = 0) -> list[str]:
+        """`notes`, how many rows there are, and the first training examples as the model will see them."""
+        lines = [*self.notes, f"{self.num_examples:,} examples to learn from, {self.num_eval_examples:,} held out"]
+        if balance := self.balance():
+            counted, total = self.balanced()
+            parts = [f"{name} {count:,} ({count / max(total, 1):.1%})" for name, count in balance.items()]
+            lines.append(f"label balance of the {counted}: {some_of(parts)}")
+        for row in range(min(examples, self.num_examples)):
+            lines += [f"example {row + 1}:", *(f"    {line}" for line in self.show(self._train[row]))]
+        return lines
+
+    def show(self, example: Inputs) -> list[str]:
+        """One example in lines of text: its tokens, special ones included, and its targets."""
+        return [self.tokenizer.decode(example["input_ids"])]
+
+    # Notes
+
+    def find_columns(
+        self, layout: Layout, rows: Sequence[Row], *, instead: str | None = None, **given: Any
+    ) -> dict[str, Any]:
+        """The columns of a layout by the names of their options, such as `text_column`; and notes on them.
+
+        Args:
+            rows: the training rows.
+            instead: a note in place of that on the columns.
+            given: columns that somebody named, by their names in the layout.
+
+        Raises:
+            InputError: a given column is not there, or one that is needed was not found.
+        """
+        found = dict(zip(layout.columns, layout.find(rows, **given), strict=True))
+        named = {column.option.removeprefix("--"): found[name] for name, column in layout.columns.items()}
+        texts = {name: [one] if isinstance(one, str) else list(one or ()) for name, one in found.items()}
+        parts = []
+        for option, columns in zip(named, texts.values(), strict=True):
+            if columns:
+                what, plural = option.rsplit("_", 1)[0].replace("_", " "), "s" * (len(columns) > 1)
+                parts.append(f"{what} from column{plural} " + ", ".join(f"'{name}'" for name in columns))
+        options = [f"--{option}" for option in named]
+        guessed = any(texts[name] and not given.get(name) for name in texts)
+        how = f" (guessed; {', '.join(options[:-1])} and {options[-1]} override it)" if guessed else ""
+        self.notes.append(instead or ", ".join(parts) + how)
+        label = found.get("label")
+        if line := doubtful_names(
+            rows, texts=[one for columns in texts.values() for one in columns if one != label], label=label
+        ):
+            self.notes.append(line)
+        return named
+
+    def note_overlap(self, *, train: Sequence[Any], held_out: Sequence[Any]) -> None:
+        """Warn of held-out rows that are training rows too.
+
+        Args:
+            train, held_out: of each row what makes it the same as another; hashable.
+        """
+        known = set(train)
+        count = sum(row in known for row in held_out)
+        if count:
+            whole = " (are they the same file?)" if count == len(held_out) else ""
+            self.notes.append(
+                f"warning: {count:,} of {len(held_out):,} held-out rows are also in the training rows{whole}; the "
+                "scores are too good by them"
+            )
+
+    def note_cut(self, cut: int, *, of: int, what: str = "texts", option: str = "max_length") -> None:
+        """Say which share of the training texts is cut."""
+        share = f"{cut / of:.1%} of the training {what} are" if cut else f"none of the training {what} is"
+        self.notes.append(f"{share} cut to --{option} {getattr(self, option)}")
+
+    def note_windows(self, owners: Sequence[int], *, what: str) -> None:
+        """Say which share is too long for one window; `owners` has for each window the number of its text."""
+        counts = Counter(owners)
+        long = sum(count > 1 for count in counts.values())
+        share = f"{long / len(counts):.1%} of the {what} are" if long else f"none of the {what} is"
+        seen = " and are seen in several windows" if long else ""
+        self.notes.append(f"{share} longer than --max_length {self.max_length}{seen}")
+
+    def note_scarce(self, *, train: Mapping[str, int], held_out: Mapping[str, int], what: str = "rows") -> None:
+        """Say which labels few of the held-out examples have, or none."""
+        if line := scarce_labels(train=train, held_out=held_out, what=what):
+            self.notes.append(line)
+
+    def note_pairs(self) -> None:
+        """Warn where the tokenizer puts nothing between two texts, so that a model cannot tell where one ends."""
+        if not self.tokenizer.num_special_tokens_to_add(pair=True):
+            self.notes.append(
+                "warning: the tokenizer puts no token between two texts, which the model will see as one: add a "
+                "template for pairs to its tokenizer.json"
+            )

@@ -1,0 +1,385 @@
+"""What the outputs of a classifier stand for: one label, several, or a number. Loss, records, scores and tables."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lacuna.common.errors import InputError
+from lacuna.tasks.base.metrics import classification_metrics, measure
+from lacuna.tasks.base.rows import Row, counted, note_alike, some_of
+from lacuna.tasks.classification import reader as labels
+from lacuna.tasks.report.tables import Matrix, Points, Table
+
+Record = dict[str, Any]
+
+
+class Head:
+    """Everything in which the three kinds of labels differ. `target` is what a row has in its place.
+
+    Args:
+        rows: training rows.
+        column: of the label.
+        given: names in the order of the outputs, or None.
+        balanced: whether a rare label weighs more in training.
+    """
+
+    problem_type: str
+    metric: str
+    mistakes_heading = "The {count} most confident mistakes"
+    probability_note: str
+    names: list[str]
+    """Of the outputs, in order."""
+    weights: Tensor
+    """Of the labels in training."""
+
+    def __init__(self, *, rows: Sequence[Row], column: str, given: Sequence[str] | None, balanced: bool) -> None:
+        self.column = column
+        self.notes: list[str] = []
+        self.learn_names(rows, given)
+        targets = [self.target(row) for row in rows]
+        self.learn_targets(rows, targets, balanced=balanced)
+
+    def learn_names(self, rows: Sequence[Row], given: Sequence[str] | None) -> None:
+        """Set what `target` needs."""
+        raise NotImplementedError
+
+    def learn_targets(self, rows: Sequence[Row], targets: Sequence[Any], *, balanced: bool) -> None:
+        """Set what is known by the targets of all training rows."""
+        raise NotImplementedError
+
+    def _name_labels(self, found: set[str], rows: Sequence[Row], given: Sequence[str] | None) -> None:
+        named = labels.name_labels(found=found, given=given, rows=rows, column=self.column)
+        self.names, self._number_of, note = named
+        self.notes += [*([note] if note else []), *note_alike(found)]
+
+    def _weigh(self, weights: Sequence[float], what: str) -> None:
+        self.weights = torch.tensor(weights)
+        shown = some_of([f"{name} {weight:.3g}" for name, weight in zip(self.names, weights, strict=True)])
+        self.notes.append(f"weights of {what}: {shown}")
+
+    def target(self, row: Row) -> Any:
+        """The target of a row; raises InputError where it has none."""
+        raise NotImplementedError
+
+    def stratum(self, target: Any) -> int:
+        """Rows of one stratum are held out in the same share."""
+        return 0
+
+    def tensor(self, targets: Sequence[Any]) -> Tensor:
+        """Targets of a batch."""
+        return torch.tensor(targets)
+
+    def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
+        """The loss of each example [batch], in nats or squares; `weighted` by --class_weights."""
+        raise NotImplementedError
+
+    def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """What of each example [batch] is shown in the course of training."""
+        raise NotImplementedError
+
+    def records(self, logits: Tensor) -> list[Record]:
+        """What is predicted for each example."""
+        raise NotImplementedError
+
+    def metrics(self, predictions: Sequence[Any], references: Sequence[Any]) -> dict[str, float]:
+        """Metrics of predicted targets."""
+        raise NotImplementedError
+
+    def scores(self, records: Sequence[Record]) -> dict[str, float]:
+        """Metrics of records."""
+        return self.metrics([record["prediction"] for record in records], [record["label"] for record in records])
+
+    def baseline(self, train: Sequence[Any], held_out: Sequence[Any]) -> dict[str, float]:
+        """The loss and metrics of the best guess that knows the training targets and no text."""
+        raise NotImplementedError
+
+    def readable(self, record: Record) -> Record:
+        """Gold and prediction in the data's own terms."""
+        raise NotImplementedError
+
+    def tables(self, records: Sequence[Record]) -> dict[str, Matrix | Table | Points]:
+        """What the report shows."""
+        raise NotImplementedError
+
+    def balance(self, targets: Sequence[Any]) -> dict[str, int]:
+        """Rows of each label."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        """What must be known to read the outputs."""
+        return {"label_names": self.names}
+
+
+def _by_label(names: Sequence[str], right: np.ndarray, guessed: np.ndarray, gold: np.ndarray, **options: Any) -> Table:
+    """Scores from counts of each label: both, predicted, and in the data."""
+    rows: list[list[object]] = []
+    for name, both, said, there in zip(names, right.tolist(), guessed.tolist(), gold.tolist(), strict=True):
+        rows.append([name, both / max(said, 1), both / max(there, 1), 2 * both / max(said + there, 1), int(there)])
+    return Table(("label", "precision", "recall", "f1", "examples"), rows, **options)
+
+
+class SingleLabel(Head):
+    """One label a row: softmax over the outputs."""
+
+    problem_type, metric = labels.SINGLE, "accuracy"
+    probability_note = "The probability is that of the predicted label."
+
+    def learn_names(self, rows: Sequence[Row], given: Sequence[str] | None) -> None:
+        self._name_labels({labels.label_name(row, self.column) for row in rows}, rows, given)
+
+    def learn_targets(self, rows: Sequence[Row], targets: Sequence[int], *, balanced: bool) -> None:
+        self.weights = torch.ones(len(self.names))
+        if balanced:
+            self._weigh(labels.balanced_weights(Counter(targets), len(self.names)), "the labels in training")
+
+    def target(self, row: Row) -> int:
+        name = labels.label_name(row, self.column)
+        labels.check_known(name=name, known=self._number_of, row=row, column=self.column)
+        return self._number_of[name]
+
+    def stratum(self, target: int) -> int:
+        return target
+
+    def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
+        weight = self.weights.to(logits.device) if weighted else None
+        return F.cross_entropy(logits, targets, weight=weight, reduction="none")
+
+    def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return {"accuracy": logits.argmax(dim=-1) == targets}
+
+    def records(self, logits: Tensor) -> list[Record]:
+        sure, best = (values.tolist() for values in logits.softmax(dim=-1).max(dim=-1))
+        return [{"prediction": label, "probability": chance} for label, chance in zip(best, sure, strict=True)]
+
+    def metrics(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
+        return classification_metrics(predictions=predictions, references=references)
+
+    def baseline(self, train: Sequence[int], held_out: Sequence[int]) -> dict[str, float]:
+        """Always the most frequent training label; its loss: always the training frequencies (plus 1)."""
+        counts = np.bincount(train, minlength=len(self.names))
+        log_frequency = np.log((counts + 1) / (counts + 1).sum())
+        guesses = [int(counts.argmax())] * len(held_out)
+        return {"loss": float(-log_frequency[list(held_out)].mean()), **self.metrics(guesses, held_out)}
+
+    def readable(self, record: Record) -> Record:
+        return {
+            "gold": self.names[record["label"]],
+            "prediction": self.names[record["prediction"]],
+            "probability": round(record["probability"], 6),
+            "correct": record["label"] == record["prediction"],
+        }
+
+    def tables(self, records: Sequence[Record]) -> dict[str, Matrix | Table | Points]:
+        counts = np.zeros((len(self.names), len(self.names)), dtype=int)
+        for record in records:
+            counts[record["label"], record["prediction"]] += 1
+        by_label = _by_label(self.names, counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1))
+        return {"Confusion matrix": Matrix(self.names, counts.tolist()), "By label": by_label}
+
+    def balance(self, targets: Sequence[int]) -> dict[str, int]:
+        return counted(self.names, targets)
+
+
+class SeveralLabels(Head):
+    """Any number of labels a row: a sigmoid for each output; predicted is what has a probability above one half.
+
+    Args:
+        separator: what stands between labels in a text.
+        options: as for every head; balanced: having a label and not having it weigh the same.
+    """
+
+    problem_type, metric = labels.MULTI, "f1_micro"
+    probability_note = (
+        "The probability is that of the whole prediction: the product, over all labels, of the probability of having "
+        "the label where it is predicted, and of not having it where it is not, as if labels did not depend on each "
+        "other. `probabilities` has that of each label."
+    )
+    threshold = 0.5
+
+    def __init__(self, *, separator: str | None = None, **options: Any) -> None:
+        self.separator = separator
+        super().__init__(**options)
+
+    def learn_names(self, rows: Sequence[Row], given: Sequence[str] | None) -> None:
+        width = self._width = labels.multi_hot_width(rows=rows, column=self.column)
+        if width is None:
+            found = {name for row in rows for name in labels.label_set(row, self.column, separator=self.separator)}
+            self._name_labels(found, rows, given)
+            return
+        self.notes.append(f"each row has a list of {width} zeros and ones, one for each label")
+        if given is not None and len(given) != width:
+            raise InputError(
+                f"{rows[0].where}: column '{self.column}' has {width} zeros and ones, and --label_names has "
+                f"{len(given)} names: name as many"
+            )
+        self.names = list(given or map(str, range(width)))
+
+    def learn_targets(self, rows: Sequence[Row], targets: Sequence[list[int]], *, balanced: bool) -> None:
+        self._counts = Counter(number for target in targets for number in target)
+        if empty := sum(not target for target in targets):
+            self.notes.append(f"{empty:,} of {len(rows):,} training rows have no label at all")
+        self.weights = torch.ones(len(self.names))
+        if balanced:
+            counts = [self._counts[number] for number in range(len(self.names))]
+            rare = [max(len(rows) - count, 1) / count if count else 1.0 for count in counts]
+            self._weigh(rare, "having a label, in training")
+
+    def target(self, row: Row) -> list[int]:
+        """Numbers of the row's labels, in order."""
+        if self._width is not None:
+            value = row.value(self.column, option="--label_column")
+            fits = isinstance(value, list | tuple) and len(value) == self._width
+            if not fits or any(item not in (0, 1) for item in value):
+                raise InputError(
+                    f"{row.where}: column '{self.column}' holds {value!r}, not {self._width} zeros and ones as the "
+                    "training rows do"
+                )
+            return [number for number, on in enumerate(value) if on]
+        names = labels.label_set(row, self.column, separator=self.separator)
+        for name in names:
+            labels.check_known(name=name, known=self._number_of, row=row, column=self.column)
+        return sorted(self._number_of[name] for name in names)
+
+    def stratum(self, target: list[int]) -> int:
+        """The rarest of the row's labels; -1 where it has none."""
+        return min(target, key=lambda number: (self._counts[number], number)) if target else -1
+
+    def tensor(self, targets: Sequence[list[int]]) -> Tensor:
+        """float [batch, labels], 1 for labels that a row has."""
+        return torch.from_numpy(self._rows(targets)).float()
+
+    def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
+        """The mean over the labels, as transformers has it."""
+        weight = self.weights.to(logits.device) if weighted else None
+        return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weight, reduction="none").mean(dim=-1)
+
+    def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return {"subset_accuracy": ((logits > 0) == (targets > 0.5)).all(dim=-1)}
+
+    def records(self, logits: Tensor) -> list[Record]:
+        """The labels, the probability of every label there is, and of the set as a whole (see the note above)."""
+        probabilities = logits.sigmoid()
+        chosen = probabilities > self.threshold
+        whole = torch.where(chosen, probabilities, 1 - probabilities).prod(dim=-1)
+        found = []
+        for row, mine, sure in zip(probabilities.tolist(), chosen.tolist(), whole.tolist(), strict=True):
+            prediction = [number for number, on in enumerate(mine) if on]
+            each = [round(probability, 6) for probability in row]
+            found.append({"prediction": prediction, "probabilities": each, "probability": sure})
+        return found
+
+    def _rows(self, targets: Sequence[Sequence[int]]) -> np.ndarray:
+        rows = np.zeros((len(targets), len(self.names)), dtype=np.int32)
+        for row, target in enumerate(targets):
+            rows[row, list(target)] = 1
+        return rows
+
+    def metrics(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
+        guessed, gold = self._rows(predictions).tolist(), self._rows(references).tolist()
+        return measure("multi_label", predictions=guessed, references=gold)
+
+    def baseline(self, train: Sequence[list[int]], held_out: Sequence[list[int]]) -> dict[str, float]:
+        """For each metric the best of three sets that are always guessed: the most frequent one, the most frequent
+        label alone, all labels. The loss: always the training frequencies."""
+        share = (self._rows(train).sum(axis=0) + 1) / (len(train) + 2)
+        wanted = self._rows(held_out)
+        entropy = -(wanted * np.log(share) + (1 - wanted) * np.log(1 - share)).mean()
+        common = list(Counter(map(tuple, train)).most_common(1)[0][0])
+        guesses = (common, [int(share.argmax())], list(range(len(self.names))))
+        scores = [self.metrics([guess] * len(held_out), held_out) for guess in guesses]
+        return {"loss": float(entropy), **{name: max(score[name] for score in scores) for name in scores[0]}}
+
+    def readable(self, record: Record) -> Record:
+        return {
+            "gold": [self.names[number] for number in record["label"]],
+            "prediction": [self.names[number] for number in record["prediction"]],
+            "probability": round(record["probability"], 6),
+            "probabilities": dict(zip(self.names, record["probabilities"], strict=True)),
+            "correct": record["label"] == record["prediction"],
+        }
+
+    def tables(self, records: Sequence[Record]) -> dict[str, Matrix | Table | Points]:
+        guessed, gold = (self._rows([record[name] for record in records]) for name in ("prediction", "label"))
+        counts = ((guessed & gold).sum(axis=0), guessed.sum(axis=0), gold.sum(axis=0))
+        return {"By label": _by_label(self.names, *counts, bars=("precision", "recall", "f1"))}
+
+    def balance(self, targets: Sequence[list[int]]) -> dict[str, int]:
+        return counted(self.names, [number for target in targets for number in target])
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "label_separator": self.separator, "threshold": self.threshold}
+
+
+class Number(Head):
+    """A number a row: one output, learnt by its squared distance, on the scale of the data."""
+
+    problem_type, metric = labels.NUMBER, "pearson"
+    mistakes_heading = "The {count} largest errors"
+    probability_note = ""
+
+    def learn_names(self, rows: Sequence[Row], given: Sequence[str] | None) -> None:
+        if given is not None:
+            self._refuse("--label_names", rows)
+        self.names = [self.column]
+
+    def _refuse(self, option: str, rows: Sequence[Row]) -> None:
+        raise InputError(
+            f"{rows[0].where}: column '{self.column}' holds numbers ({labels.NUMBER}), which {option} has no meaning "
+            f"for: leave it out, or say what the column holds with --problem_type"
+        )
+
+    def learn_targets(self, rows: Sequence[Row], targets: Sequence[float], *, balanced: bool) -> None:
+        if balanced:
+            self._refuse("--class_weights balanced", rows)
+        numbers = np.array(targets)
+        self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
+        if self.deviation == 0:
+            raise InputError(
+                f"{rows[0].where}: every training row has the number {self.mean:g} in column '{self.column}': there "
+                "is nothing to learn; name another column with --label_column"
+            )
+        self.notes.append(f"numbers from {numbers.min():g} to {numbers.max():g}, mean {self.mean:.4g}")
+        if max(abs(self.mean), self.deviation) > 20 or self.deviation < 0.02:
+            self.notes.append(
+                "warning: an output begins near 0 and learns numbers of about 1 best: divide those of column "
+                f"'{self.column}' by {max(abs(self.mean), self.deviation):.1g} in the data"
+            )
+
+    def target(self, row: Row) -> float:
+        return labels.number_of(row, self.column)
+
+    def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
+        return (logits.squeeze(-1) - targets) ** 2
+
+    def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return {"mean_absolute_error": (logits.squeeze(-1) - targets).abs()}
+
+    def records(self, logits: Tensor) -> list[Record]:
+        return [{"prediction": value} for value in logits.squeeze(-1).tolist()]
+
+    def metrics(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
+        off = math.fsum(abs(a - b) for a, b in zip(predictions, references, strict=True)) / max(len(references), 1)
+        return {**measure("correlation", predictions=predictions, references=references), "mean_absolute_error": off}
+
+    def baseline(self, train: Sequence[float], held_out: Sequence[float]) -> dict[str, float]:
+        """Always the mean of the training numbers."""
+        mean = math.fsum(train) / len(train)
+        loss = math.fsum((value - mean) ** 2 for value in held_out) / len(held_out)
+        return {"loss": loss, **self.metrics([mean] * len(held_out), held_out)}
+
+    def readable(self, record: Record) -> Record:
+        off = record["prediction"] - record["label"]
+        return {"gold": record["label"], "prediction": round(record["prediction"], 6), "error": round(off, 6)}
+
+    def tables(self, records: Sequence[Record]) -> dict[str, Matrix | Table | Points]:
+        gold, said = ([record[name] for record in records] for name in ("label", "prediction"))
+        return {"Predictions by the right number": Points(gold, said)}
+
+    def settings(self) -> dict[str, Any]:
+        return {"mean": self.mean, "standard_deviation": self.deviation}

@@ -1,0 +1,347 @@
+"""Labelled texts: options, columns, and what a label column holds."""
+
+import ast
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lacuna.common.errors import InputError
+from lacuna.tasks.base.arguments import (
+    ROWS,
+    TaskArguments,
+    column_option,
+    data_option,
+    essential_option,
+    eval_fraction_option,
+    max_length_option,
+    model_option,
+)
+from lacuna.tasks.base.columns import SAMPLE, TEXT, Column, Found, Free, Layout
+from lacuna.tasks.base.rows import Row, as_number, some_of
+
+
+@dataclass
+class ClassificationArguments(TaskArguments):
+    """Which labelled texts to learn from, and how to read them."""
+
+    is_built_in = True
+    train_file: str | None = essential_option(None, f"Labelled rows to train on: {ROWS}. Default: the built-in task.")
+    eval_file: str | None = essential_option(
+        None, "Labelled rows to evaluate on. Default: a part of the training rows."
+    )
+    text_column: str | None = column_option("Column of the text.")
+    text_pair_column: str | None = column_option("Column of the second text, for pairs.")
+    label_column: str | None = column_option("Column of the label.")
+    label_names: list[str] | None = data_option(
+        None,
+        "Labels in the order of the outputs. Default: those of the training rows, sorted.",
+        metavar="NAME",
+    )
+    problem_type: Literal["auto", "single_label_classification", "multi_label_classification", "regression"] = (
+        data_option(
+            "auto",
+            "What the label column holds: single_label_classification, multi_label_classification, regression or auto "
+            "(inferred and printed).",
+        )
+    )
+    label_separator: str | None = data_option(
+        None, 'Separator of several labels in one string, such as "|"; JSON lists need none.'
+    )
+    class_weights: Literal["none", "balanced"] = data_option(
+        "none", "Loss weights: none, or balanced (rare labels count as much as frequent ones)."
+    )
+    pooling: Literal["auto", "first", "mean"] = model_option(
+        "auto", "Encoder output to classify: first (token), mean (of all tokens) or auto (as in its config.json)."
+    )
+    max_length: int | None = max_length_option(256)
+    eval_fraction: float = eval_fraction_option()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.label_separator is not None and not self.label_separator.strip(" "):
+            raise InputError(
+                f'--label_separator {self.label_separator!r} is blank: name a sign, such as --label_separator "|"'
+            )
+
+
+def _longest_text(rows: Sequence[Row], found: Found, free: Free) -> None:
+    """The longest text is the text, and the one column that is left the label."""
+    if texts := [] if found["text"] else free("text"):
+        found["text"] = max(texts, key=lambda name: sum(len(str(row.fields.get(name))) for row in rows[:SAMPLE]))
+    if found["label"] is None and len(others := free("label")) == 1:
+        found["label"] = others[0]
+
+
+CLASSIFICATION = Layout(
+    {
+        "text": Column(
+            "the text",
+            "--text_column",
+            "text sentence sentence1 premise question1 text1 text_a content review document body comment tweet "
+            "message question title",
+            TEXT,
+        ),
+        "pair": Column("the second text", "--text_pair_column", "", TEXT, optional=True, instead="text"),
+        "label": Column(
+            "the label", "--label_column", "label labels target class category sentiment gold_label y score rating"
+        ),
+    },
+    pairs={
+        "sentence1": "sentence2",
+        "text1": "text2",
+        "text_a": "text_b",
+        "premise": "hypothesis",
+        "question1": "question2",
+        "question": "sentence",
+        "text": "text_pair",
+    },
+    by_content=_longest_text,
+)
+
+SINGLE, MULTI, NUMBER = "single_label_classification", "multi_label_classification", "regression"
+SEPARATORS = ("|", ";", ",")  # that people join labels with
+_OPTION = "--label_column"
+
+_NO_VALUE = {
+    *("", "-", "--", "?", "n/a", "na", "#n/a", "nan", "inf", "-inf", "none", "null", "nil", "unknown", "missing"),
+}
+
+_NEARLY = 0.8  # share of numbers from which on a column holds nothing else but for mistakes
+_JOINED = 0.5  # share of texts with a separator in them from which on they look like several labels
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell is empty: nothing, blanks, or the NaN that tables write for nothing."""
+    return value is None or (isinstance(value, float) and math.isnan(value)) or not str(value).strip()
+
+
+def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) -> str:
+    """What a column holds, by its values: lists are several labels, fractions are numbers, all else is one label.
+
+    Args:
+        separator: what stands between labels in a text, if somebody said so; then each text is several labels.
+
+    Raises:
+        InputError: it seems to hold several labels, or numbers, and not every row does.
+    """
+    values = [row.value(column, option=_OPTION) for row in rows]
+    if separator is not None:
+        return MULTI
+    lists = [isinstance(value, list | tuple) for value in values]
+    if all(lists):
+        return MULTI
+    if any(lists):
+        row = rows[lists.index(False)]
+        raise InputError(
+            f"{row.where}: column '{column}' holds {_shown(row.fields[column])}, and other rows hold lists of "
+            "labels: make it a list too, or name another column with --label_column"
+        )
+    numbers = [as_number(value) for value in values if not is_missing(value)]
+    if numbers and all(number is not None for number in numbers):
+        return NUMBER if any(number != int(number) for number in numbers if number is not None) else SINGLE
+    _refuse_nearly_numbers(rows, values, column=column)
+    texts = [value for value in values if isinstance(value, str) and value.strip()]
+    if (found := joined_by(texts)) is not None:
+        row = next(row for row in rows if found in str(row.fields[column]))
+        raise InputError(
+            f"{row.where}: column '{column}' holds the text {_shown(row.fields[column])}, which looks like several "
+            f'labels in one text: take them apart with --label_separator "{"," if found == "[" else found}", or '
+            f"take each text as one label with --problem_type {SINGLE}"
+        )
+    return SINGLE
+
+
+def _refuse_nearly_numbers(rows: Sequence[Row], values: Sequence[Any], *, column: str) -> None:
+    numbers = [as_number(value) for value in values]
+    known = [number for number in numbers if number is not None]
+    others = [(row, value) for row, value, number in zip(rows, values, numbers, strict=True) if number is None]
+    if len(known) < _NEARLY * len(numbers) or all(number.is_integer() for number in known) or not others:
+        return
+    said = {str(value).strip().casefold() for _, value in others if not is_missing(value)}
+    if not said <= _NO_VALUE and len(set(known)) < len(known) / 2:  # codes, such as 3.11 and 3.13rc1
+        return
+    counts = Counter("an empty cell" if is_missing(value) else _shown(value) for _, value in others)
+    named = some_of([what if count == 1 else f"{what} {count:,} times" for what, count in counts.most_common()])
+    raise InputError(
+        f"{others[0][0].where}: nearly all values of column '{column}' are numbers with fractions, and "
+        f"{len(others):,} of {len(values):,} are not ({named}): correct or remove these rows to learn numbers, or "
+        f"take each value as a label with --problem_type {SINGLE}"
+    )
+
+
+def joined_by(texts: Sequence[str]) -> str | None:
+    """The sign that joins several labels in most of the texts ("[" for written lists), or None.
+
+    A text with ";" or "," counts only where its pieces come again in other texts, as those of "news, sports" do and
+    those of a phrase do not.
+    """
+    if not texts:
+        return None
+    if sum(text.strip().startswith("[") and text.strip().endswith("]") for text in texts) > _JOINED * len(texts):
+        return "["
+    wholes = set(texts)
+    for sign in SEPARATORS:
+        joined = [text for text in texts if sign in text]
+        pieces = {piece.strip() for text in joined for piece in text.split(sign)}
+        alone = {text.strip() for text in wholes if sign not in text}
+        if joined and pieces <= alone:
+            return sign
+        if len(joined) > _JOINED * len(texts) and (sign == "|" or len(pieces | alone) < len(wholes)):
+            return sign
+    return None
+
+
+def label_name(row: Row, column: str) -> str:
+    """The label of a row as a name: numbers as they are written, blanks around it removed."""
+    value = row.value(column, option=_OPTION)
+    if is_missing(value):
+        raise InputError(f"{row.where}: column '{column}' has no label: remove the row or label it")
+    name = _name(value)
+    if name is None:
+        raise InputError(
+            f"{row.where}: column '{column}' holds {_shown(value)}, not one label as the rows before: "
+            f"name another column with --label_column, or say what it holds with --problem_type ({MULTI} for lists, "
+            f"{NUMBER} for fractions)"
+        )
+    return name
+
+
+def _name(value: Any) -> str | None:
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        value = int(value)
+    return str(value).strip() if isinstance(value, str | int) else None
+
+
+def label_set(row: Row, column: str, *, separator: str | None) -> list[str]:
+    """The labels of a row, each once; none for an empty list or, with a separator, an empty text.
+
+    Args:
+        separator: what stands between labels in a text. A text that is a list in JSON or Python is taken as that.
+    """
+    value = row.value(column, option=_OPTION)
+    if isinstance(value, str) and separator is not None:
+        written = _written_list(value)
+        value = [piece for piece in value.split(separator) if piece.strip()] if written is None else written
+    if not isinstance(value, list | tuple):
+        if is_missing(value):
+            raise InputError(f"{row.where}: column '{column}' has no list of labels: write [] for none")
+        raise InputError(
+            f"{row.where}: column '{column}' holds {_shown(value)}, not a list of labels: "
+            'say what stands between labels with --label_separator, such as --label_separator "|"'
+        )
+    names: dict[str, None] = {}
+    for item in value:
+        name = None if is_missing(item) else _name(item)
+        if name is None:
+            raise InputError(
+                f"{row.where}: column '{column}' holds {_shown(value)}, and {item!r} in it is not a label: labels are "
+                "texts or whole numbers"
+            )
+        names[name] = None
+    return list(names)
+
+
+def _written_list(text: str) -> list[Any] | None:
+    for read in (json.loads, ast.literal_eval) if text.strip().startswith("[") else ():
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            value = read(text.strip())
+            return value if isinstance(value, list) else None
+    return None
+
+
+def multi_hot_width(*, rows: Sequence[Row], column: str) -> int | None:
+    """The number of labels where every row is a list of that many 0 and 1, as in [0, 1, 0]; else None."""
+    lists = [row.fields.get(column) for row in rows]
+    if not all(isinstance(item, list | tuple) and all(value in (0, 1) for value in item) for item in lists):
+        return None
+    widths = {len(item) for item in lists if item is not None}
+    return min(widths) if len(widths) == 1 and min(widths) > 1 else None
+
+
+def number_of(row: Row, column: str) -> float:
+    """The number of a row, a target of regression."""
+    value = row.value(column, option=_OPTION)
+    number = as_number(value)
+    if number is None:
+        what = "is empty" if is_missing(value) else f"holds {_shown(value)}, not a finite number"
+        raise InputError(
+            f"{row.where}: column '{column}' {what}, and to learn numbers ({NUMBER}) each row needs one: correct or "
+            f"remove the row, or name another column with {_OPTION}"
+        )
+    return number
+
+
+def sorted_names(names: set[str]) -> list[str]:
+    """Label names in order: as numbers when all are numbers, else as text; "1" and "01" are two labels."""
+    whole = all(name.removeprefix("-").isdecimal() for name in names)
+    return sorted(names, key=lambda name: (int(name), name)) if whole else sorted(names)
+
+
+def name_labels(
+    *, found: set[str], given: Sequence[str] | None, rows: Sequence[Row], column: str
+) -> tuple[list[str], dict[str, int], str | None]:
+    """Names of the labels in the order of the model's outputs, and the output of each label as it is in the data.
+
+    Args:
+        found: labels of the training rows.
+        given: value of --label_names; names for labels that are the numbers 0, 1, ... are matched to them in order.
+
+    Returns:
+        Names, label of the data -> number of the output, and a note where they were matched.
+
+    Raises:
+        InputError: fewer than two labels, too many to be labels, or names that do not fit.
+    """
+    where, another = f"{rows[0].where}: ", f"name another column with {_OPTION}"
+    if not found:
+        raise InputError(f"{where}no training row has a label in column '{column}': {another}")
+    if len(found) > max(20, len(rows) // 2):
+        numeric = all(as_number(name) is not None for name in found)
+        raise InputError(
+            f"{where}column '{column}' has {len(found)} different values in {len(rows)} rows, too many to be labels: "
+            + another
+            + (f", or learn them as numbers with --problem_type {NUMBER}" if numeric else "")
+        )
+    if len(found) == 1:
+        raise InputError(
+            f"{where}every training row has the label '{next(iter(found))}' in column '{column}': at least two labels "
+            f"are needed to learn from; {another}"
+        )
+    if given is None:
+        names = sorted_names(found)
+        return names, {name: number for number, name in enumerate(names)}, None
+    if len(set(given)) != len(given):
+        raise InputError(f"--label_names {' '.join(given)} names a label twice")
+    numbered = [str(number) for number in range(len(given))]
+    if found <= set(numbered) and not found & set(given):
+        pairs = some_of([f"{number} is {name}" for number, name in zip(numbered, given, strict=True)])
+        return list(given), {n: place for place, n in enumerate(numbered)}, f"labels are numbers in the data: {pairs}"
+    return list(given), {name: number for number, name in enumerate(given)}, None
+
+
+def check_known(*, name: str, known: Mapping[str, int], row: Row, column: str) -> None:
+    """Refuse a label that the model has no output for."""
+    if name not in known:
+        raise InputError(
+            f"{row.where}: label '{name}' in column '{column}' is not one of the labels "
+            f"[{some_of(list(map(repr, known)))}] of the training rows or of --label_names: correct it, "
+            "or list every label with --label_names"
+        )
+
+
+def balanced_weights(counts: Mapping[int, int], size: int) -> list[float]:
+    """A weight for each of `size` labels, the rarer the larger: rows / (labels that occur x rows of the label).
+
+    Their mean over the rows is 1. A label without rows gets 1.
+    """
+    total, kinds = sum(counts.values()), sum(count > 0 for count in counts.values())
+    return [total / (kinds * counts[label]) if counts.get(label) else 1.0 for label in range(size)]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "…"

@@ -1,0 +1,180 @@
+"""Classification: one text, or a pair of texts, gets a label out of several, any number of them, or a number."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lacuna.common.errors import InputError
+from lacuna.tasks.base.features import model_inputs, pad_inputs, records, tokenize
+from lacuna.tasks.base.rows import Row, some_of, stratified_split
+from lacuna.tasks.base.task import Inputs, Task
+from lacuna.tasks.classification.heads import Head, Number, SeveralLabels, SingleLabel
+from lacuna.tasks.classification.reader import (
+    CLASSIFICATION,
+    MULTI,
+    NUMBER,
+    SINGLE,
+    ClassificationArguments,
+    problem_type_of,
+)
+from lacuna.tasks.report.tables import Matrix, Points, Table
+
+HEADS: dict[str, Callable[..., Head]] = {SINGLE: SingleLabel, MULTI: SeveralLabels, NUMBER: Number}
+_SPOKEN = {SINGLE: "one label a row", MULTI: "several labels a row", NUMBER: "a number a row"}
+
+
+class Classification(Task):
+    """Learning to label texts: one label each, several, or a number."""
+
+    options: ClassificationArguments
+    name, objective = "classification", "fine-tuning for classification"
+    auto_class = "AutoModelForSequenceClassification"
+    label_names: list[str]
+
+    def prepare(self, train: list[Row], held_out: list[Row]) -> None:
+        asked = self.options
+        given = {"text": asked.text_column, "pair": asked.text_pair_column, "label": asked.label_column}
+        self.columns = self.find_columns(CLASSIFICATION, train, **given)
+        self.text_column, self.text_pair_column, self.label_column = self.columns.values()
+        if self.text_pair_column is not None:
+            self.note_pairs()
+        self.head = self._head(train)
+        self.metric, self.mistakes_heading = self.head.metric, self.head.mistakes_heading
+        self.probability_note = self.head.probability_note
+        self.problem_type, self.label_names = self.head.problem_type, self.head.names
+        if not held_out:
+            strata = [self.head.stratum(self.head.target(row)) for row in train]
+            split = stratified_split(labels=strata, fraction=asked.eval_fraction, seed=self.seed)
+            how = "" if self.problem_type == NUMBER else ", of each label the same share"
+            train, held_out = self.hold_out(train, split, more=how)
+        self._train_targets, self._eval_targets = (list(map(self.head.target, rows)) for rows in (train, held_out))
+        texts, self._eval_texts = (list(map(self._texts, rows)) for rows in (train, held_out))
+        examples, cut = self._examples(texts, self._train_targets)
+        self.set_examples(train=examples, held_out=self._examples(self._eval_texts, self._eval_targets)[0])
+        self.note_overlap(train=texts, held_out=self._eval_texts)
+        self.note_scarce(train=self.balance(), held_out=self.head.balance(self._eval_targets))
+        self.note_cut(cut, of=len(texts))
+
+    def head_options(self) -> dict[str, Any]:
+        """Labels, what the label column holds, and what of an encoder is read."""
+        return {**super().head_options(), "problem_type": self.problem_type, "pooling": self.options.pooling}
+
+    # Columns, labels and features
+
+    def _head(self, rows: Sequence[Row]) -> Head:
+        """What the label column holds, as was asked or as its values tell, with a note on it."""
+        asked, separator = self.options.problem_type, self.options.label_separator
+        if separator is not None and asked not in ("auto", MULTI):
+            raise InputError(
+                f"--label_separator {separator!r} is for several labels a row, and --problem_type is {asked}"
+            )
+        kind: str = asked
+        if asked == "auto":
+            kind = problem_type_of(rows=rows, column=self.label_column, separator=separator)
+        more = {"separator": separator} if kind == MULTI else {}
+        balanced, given = self.options.class_weights == "balanced", self.options.label_names
+        head = HEADS[kind](rows=rows, column=self.label_column, given=given, balanced=balanced, **more)
+        how = " (told by its values; --problem_type overrides it)" if asked == "auto" else ""
+        names = "" if kind == NUMBER else f", {len(head.names)} in all: {some_of(head.names)}"
+        self.notes += [f"column '{self.label_column}' holds {_SPOKEN[kind]}, {kind}{how}{names}", *head.notes]
+        return head
+
+    def _texts(self, row: Row) -> tuple[str, ...]:
+        """The text of a row, or its two texts.
+
+        Raises:
+            InputError: one of them is missing or empty.
+        """
+        named = [(name, self.columns[name]) for name in ("text_column", "text_pair_column")]
+        return tuple(row.text(column, option=f"--{name}") for name, column in named if column is not None)
+
+    def _examples(self, texts: Sequence[tuple[str, ...]], targets: Sequence[Any]) -> tuple[list[Inputs], int]:
+        """The examples, and how many were cut."""
+        first, *second = zip(*texts, strict=True)
+        inputs, cut = tokenize(
+            tokenizer=self.tokenizer, texts=first, pairs=second[0] if second else None, max_length=self.max_length
+        )
+        return [{**example, "labels": target} for example, target in zip(inputs, targets, strict=True)], cut
+
+    # What the loop asks for
+
+    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
+        """Inputs padded to the longest [batch, length], `labels` [batch] or [batch, labels], and `row` [batch]."""
+        batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
+        if "labels" in examples[0]:
+            batch["labels"] = self.head.tensor([example["labels"] for example in examples])
+        if "row" in examples[0]:
+            batch["row"] = torch.tensor([example["row"] for example in examples], dtype=torch.long)
+        return batch
+
+    def loss(
+        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy or squared distance, summed over the batch and divided by the examples of the step."""
+        logits = model(**model_inputs(batch)).logits.float()
+        loss = self.head.losses(logits, batch["labels"], weighted=True).sum() / num_targets["examples"]
+        shown = self.head.right(logits.detach(), batch["labels"])
+        return loss, {name: values.sum() / num_targets["examples"] for name, values in shown.items()}
+
+    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+        """One record an example: row, label, the loss without weights, and the prediction with its probability."""
+        logits = model(**model_inputs(batch)).logits.float()
+        losses = self.head.losses(logits, batch["labels"])
+        found = zip(records(row=batch["row"], loss=losses), self.head.records(logits), strict=True)
+        return [{**one, "label": self._eval_targets[one["row"]], **guess} for one, guess in found]
+
+    def scores(self) -> dict[str, float]:
+        """One label: accuracy, F1, Matthews; several: F1 and subset accuracy; numbers: Pearson, Spearman, distance."""
+        return self.head.scores(self.records)
+
+    def baseline(self) -> dict[str, float]:
+        """The best guess that knows the training labels and no text."""
+        return self.head.baseline(self._train_targets, self._eval_targets) if self._eval_targets else {}
+
+    # For people
+
+    def predictions(self) -> list[dict[str, Any]]:
+        """What was last summarized, readable: text, gold, prediction, its probability or error, right or wrong."""
+        readable = []
+        for record in self.records:
+            texts = dict(zip(("text", "text_pair"), self._eval_texts[record["row"]], strict=False))
+            readable.append({**texts, **self.head.readable(record)})
+        return readable
+
+    def mistakes(self, predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Wrong ones, the surest first; of numbers the largest errors."""
+        if self.problem_type == NUMBER:
+            return sorted(predictions, key=lambda prediction: -abs(prediction["error"]))
+        return super().mistakes(predictions)
+
+    def tables(self) -> dict[str, Matrix | Table | Points]:
+        """A confusion matrix; scores by label; or numbers over numbers."""
+        return self.head.tables(self.records)
+
+    def settings(self) -> dict[str, Any]:
+        """Columns, labels and length."""
+        return {
+            **super().settings(),
+            "problem_type": self.problem_type,
+            **self.columns,
+            **self.head.settings(),
+        }
+
+    def balance(self) -> dict[str, int]:
+        """Training rows of each label; empty for numbers."""
+        return self.head.balance(self._train_targets)
+
+    def balanced(self) -> tuple[str, int]:
+        """Rows, also where one has several labels: shares are then more than one together, or less."""
+        counted, total = super().balanced()
+        return f"{counted}, each with any number of labels" if self.problem_type == MULTI else counted, total
+
+    def show(self, example: Inputs) -> list[str]:
+        """Tokens and label of an example."""
+        target = example["labels"]
+        shown = {SINGLE: lambda: self.label_names[target], NUMBER: lambda: f"{target:g}"}.get(
+            self.problem_type, lambda: ", ".join(self.label_names[number] for number in target) or "none"
+        )
+        return [f"{self.label_column}: {shown()}", *(f"    {line}" for line in super().show(example))]

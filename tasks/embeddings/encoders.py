@@ -1,0 +1,291 @@
+"""Encoders of sentence-transformers: loaded from a checkpoint, trained on `Embeddings`, and saved with a card."""
+
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import PrinterCallback, TrainerCallback
+
+from lacuna.common.errors import InputError, StorageError
+from lacuna.common.loading import first_line, missing_folder
+from lacuna.common.private import shown_command, without_places
+from lacuna.tasks.base.arguments import used
+from lacuna.tasks.base.metrics import optional_module
+from lacuna.tasks.embeddings.reader import EmbeddingArguments
+from lacuna.tasks.embeddings.task import LOSSES, SCORED, Embeddings
+from lacuna.tasks.report.tables import markdown_table
+
+_MODULE = "sentence_transformers.sentence_transformer"
+
+
+def load_encoder(*, model: str, max_length: int | None = None, trust_remote_code: bool = False, seed: int = 0) -> Any:
+    """A `SentenceTransformer` of a checkpoint, in float32.
+
+    A folder that sentence-transformers has made keeps its modules; of any other model the mean over the tokens is
+    taken, of a decoder the last token.
+
+    Args:
+        max_length: tokens that texts are cut to; None: as the folder says.
+
+    Raises:
+        InputError: sentence-transformers is not installed, or the model cannot be loaded.
+    """
+    library = optional_module("sentence_transformers", extra="embeddings")
+    transformers.set_seed(seed)
+    try:
+        encoder = library.SentenceTransformer(
+            model, trust_remote_code=trust_remote_code, model_kwargs={"dtype": torch.float32}
+        )
+    except (OSError, ValueError, KeyError) as error:
+        message = f"--model {model} cannot be loaded by sentence-transformers: {first_line(error)}"
+        raise InputError(missing_folder(model) or message) from error
+    encoder.max_seq_length = max_length or encoder.max_seq_length
+    encoder.tokenizer.padding_side = "right"  # see `pad_for_reading`
+    return encoder
+
+
+class KeepBest(TrainerCallback):
+    """Logs a training, and goes back to the weights of its best evaluation at the end; they are kept in memory.
+
+    Args:
+        task: an `Embeddings`, whose `scores` are those of the evaluation that was last made.
+        log: a `RunLog`, told of steps, losses and evaluations.
+    """
+
+    def __init__(self, task: Any, log: Any) -> None:
+        self.task, self.log = task, log
+        self.best, self.best_step, self.weights = -math.inf, 0, dict[str, Tensor]()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **parts: Any) -> None:
+        """Hand on what the trainer says of its last steps; what it says of evaluations and at the end is left out."""
+        if "loss" in (logs or {}):
+            self.log.record({"step": state.global_step, **logs})
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Show how far training is."""
+        self.log.advance(state.global_step / state.max_steps, step=state.global_step)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **parts: Any) -> None:
+        """Log the scores; keep the weights where they are the best, of equal ones the last."""
+        if not state.is_world_process_zero:
+            return
+        step, value = state.global_step, self.task.scores()[self.task.metric]
+        self.log.evaluation({"step": step, **_named("eval", self.task.scores())})
+        if value > self.best or (value == self.best and step == state.max_steps):
+            self.best, self.best_step = value, step
+            self.weights = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+
+    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **parts: Any) -> None:
+        """Go back to the best weights, and evaluate them."""
+        if self.weights and self.best_step != state.global_step:
+            self.log.say(f"the weights of step {self.best_step:,} are kept: {self.task.metric} {self.best:.4f}")
+            model.load_state_dict(self.weights)
+            self.task.evaluate_encoder(model)
+
+
+def make_trainer(task: Embeddings, encoder: Any, *, output_dir: str, **options: Any) -> Any:
+    """The trainer of sentence-transformers, with a loss for the rows; `task` evaluates on the way and at the end.
+
+    Args:
+        encoder: a `SentenceTransformer`, trained in place.
+        output_dir: where the trainer keeps what it wants to keep for itself.
+        options: see `_training_arguments`.
+
+    Raises:
+        InputError: the batch cannot be divided, or sentence-transformers is not installed.
+    """
+    library = optional_module("sentence_transformers", extra="embeddings")
+    losses, evaluation = (
+        optional_module(f"{_MODULE}.{name}", extra="embeddings") for name in ("losses", "evaluation")
+    )
+    judged = {"__call__": lambda self, *args, **parts: dict(task.evaluate_encoder(encoder))}
+    # Their card, which takes a while and shows bars of its own, is not written.
+    without_card = {"add_model_card_callback": lambda self, defaults: None}
+    trainer = type("Trainer", (library.SentenceTransformerTrainer,), without_card)(
+        model=encoder,
+        args=library.SentenceTransformerTrainingArguments(
+            output_dir=output_dir, **_training_arguments(task, **options)
+        ),
+        train_dataset=task.dataset(),
+        evaluator=type("Evaluator", (evaluation.SentenceEvaluator,), judged)(),
+        loss=getattr(losses, LOSSES[task.kind])(encoder),
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _training_arguments(
+    task: Embeddings,
+    *,
+    batch_size: int,
+    max_steps: int | None = None,
+    max_epochs: float = 3.0,
+    eval_steps: float = 0.2,
+    num_processes: int = 1,
+    **options: Any,
+) -> dict[str, Any]:
+    """What sentence-transformers calls our options.
+
+    Args:
+        batch_size: rows in one step, over all processes.
+        eval_steps: steps between evaluations, below 1 a share of the run; 0: only at the end.
+        num_processes: how many train together.
+        options: of the same name there: `learning_rate`, `warmup_steps`, `seed`, `bf16`.
+    """
+    if batch_size % num_processes:
+        raise InputError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")
+    steps = max_steps or math.ceil(max_epochs * math.ceil(len(task.train_rows) / batch_size))
+    every = int(eval_steps) if eval_steps >= 1 else max(1, round(eval_steps * steps))
+    on_cpu = not torch.accelerator.is_available()
+    return {
+        **options,
+        "per_device_train_batch_size": batch_size // num_processes,
+        "max_steps": steps,
+        "lr_scheduler_type": "linear",
+        "use_cpu": on_cpu,
+        "ddp_backend": "gloo" if on_cpu and num_processes > 1 else None,
+        # A text that comes twice in a batch would be a wrong text for itself.
+        "batch_sampler": "batch_sampler" if task.kind == SCORED else "no_duplicates",
+        "eval_strategy": "steps",
+        "eval_steps": every if eval_steps else steps,
+        "save_strategy": "no",
+        "report_to": [],
+        "logging_steps": 10,
+        "disable_tqdm": True,
+    }
+
+
+def train_encoder(task: Embeddings, encoder: Any, *, log: Any, **options: Any) -> dict[str, float]:
+    """Train an encoder, in place, and keep its best weights.
+
+    Args:
+        log: a `RunLog`.
+        options: see `_training_arguments`.
+
+    Returns:
+        What results.json says: scores before (`start_`) and after (`eval_`), of a method without a model
+        (`baseline_`), steps and seconds. The task's `records` are those of the weights that were kept.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer(task, encoder, output_dir=folder, **options)
+        trainer.add_callback(KeepBest(task, log))
+        start = task.evaluate_encoder(encoder) if trainer.is_world_process_zero() else {}
+        log.evaluation({"step": 0, **_named("eval", start)})
+        began = time.perf_counter()
+        trainer.train()
+        seconds = time.perf_counter() - began
+    scores = {**_named("eval", task.scores()), **_named("start", start), **_named("baseline", task.baseline())}
+    return {**scores, "steps": trainer.state.global_step, "train_seconds": round(seconds, 2)}
+
+
+def _named(part: str, scores: Mapping[str, float]) -> dict[str, float]:
+    return {f"{part}_{name}": value for name, value in scores.items()}
+
+
+def expected_of(task: Embeddings, encoder: Any, **options: Any) -> tuple[tuple[int, float], tuple[int, float]]:
+    """What training would do: how many steps and evaluations, and the seconds of each, measured once."""
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer(task, encoder, output_dir=folder, **options)
+        batch = next(iter(trainer.get_train_dataloader()))
+    steps = trainer.args.max_steps
+
+    def learn() -> None:
+        with trainer.compute_loss_context_manager():
+            loss = trainer.compute_loss(encoder.train(), batch)
+        loss.backward()
+        encoder.zero_grad(set_to_none=True)
+        float(loss.detach())  # a GPU is waited for
+
+    learn()  # the first one takes longer
+    evaluations = 1 + math.ceil(steps / trainer.args.eval_steps)
+    return (steps, _seconds(learn)), (evaluations, _seconds(lambda: task.evaluate_encoder(encoder)))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+_CARD = """\
+---
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+tags:
+- sentence-transformers
+- lacuna
+---
+
+# {title}
+
+Vectors of texts, of {size} numbers each, trained with Lacuna by way of sentence-transformers.
+
+```python
+from sentence_transformers import SentenceTransformer
+
+encoder = SentenceTransformer("PATH"{trust})
+vectors = encoder.encode(["a text", "another text"])
+print(encoder.similarity(vectors, vectors))
+```
+
+{scores}
+
+- made from: `{base}`
+- data: {rows:,} rows of `{train_file}` to learn from, {held_out:,} {eval_file} held out
+- options: `{options}`
+- command: `{command}`
+- versions: {versions}
+"""
+
+
+def save_encoder(
+    task: Embeddings, encoder: Any, *, results: Mapping[str, float], model: str, data: EmbeddingArguments
+) -> None:
+    """Write the encoder and its model card to `--output_dir`, whole or not at all.
+
+    Args:
+        results: what `train_encoder` returned, for the card.
+        model: what it was made from.
+        data: the options, for the card.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    folder = Path(data.output_dir)
+    hidden = folder / f".model.{os.getpid()}"
+    rows = [
+        [name, *(results.get(f"{part}_{name}") for part in ("eval", "start", "baseline"))] for name in task.scores()
+    ]
+    libraries = (f"{name} {version(name)}" for name in ("torch", "transformers", "sentence-transformers"))
+    card = _CARD.format(
+        title=folder.name,
+        size=encoder.get_embedding_dimension(),
+        trust=", trust_remote_code=True" if getattr(getattr(encoder, "config", None), "auto_map", None) else "",
+        scores="\n".join(markdown_table(["held out", "this model", "before training", "without a model"], rows)),
+        base=without_places(model),
+        rows=task.num_examples,
+        train_file=without_places(str(data.train_file)),
+        held_out=task.num_eval_examples,
+        eval_file=f"`{without_places(data.eval_file)}`" if data.eval_file else "of the same",
+        options=without_places(json.dumps({name: value for name, value in used(data).items() if value is not None})),
+        command=shown_command(),
+        versions=", ".join([f"Python {sys.version.split()[0]}", *libraries]),
+    )
+    try:
+        encoder.save_pretrained(str(hidden), create_model_card=False)
+        (hidden / "README.md").write_text(card, encoding="utf-8")
+        for path in sorted(hidden.iterdir()):
+            os.replace(path, folder / path.name)
+        hidden.rmdir()
+    except OSError as error:
+        raise StorageError(f"--output_dir {folder}: cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,150 @@
+"""A model to answer rows with: which task it is for, and the predictor of that task around it."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lacuna.common.errors import InputError
+from lacuna.common.loading import load_model, longest_input
+from lacuna.tasks.base.models import check_tokenizer, load_base, pad_for_reading, resolve_max_length
+from lacuna.tasks.base.rows import ENDINGS
+from lacuna.tasks.classification.predictor import ClassificationPredictor
+from lacuna.tasks.embeddings.predictor import EmbeddingPredictor
+from lacuna.tasks.multiple_choice.predictor import ChoicePredictor
+from lacuna.tasks.predict.predictor import FillMaskPredictor, GenerationPredictor, PredictionArguments, Predictor
+from lacuna.tasks.question_answering.predictor import QuestionPredictor
+from lacuna.tasks.sequence_to_sequence.predictor import WritingPredictor
+from lacuna.tasks.token_classification.predictor import TagPredictor
+
+SETTINGS = "task.json"
+
+# What the names of heads end with, and what they are for; the first that fits.
+HEADS = {
+    "ForSequenceClassification": "classification",
+    "ForQuestionAnswering": "question_answering",
+    "ForTokenClassification": "token_classification",
+    "ForMultipleChoice": "multiple_choice",
+    "ForConditionalGeneration": "sequence_to_sequence",
+    "ForMaskedLM": "fill_mask",
+    "ForPreTraining": "fill_mask",
+    "ForCausalLM": "text_generation",
+    "LMHeadModel": "text_generation",
+}
+
+
+def read_settings(model: str) -> dict[str, Any]:
+    """What `task.json` in the folder of a model says; nothing where there is none.
+
+    Raises:
+        InputError: it cannot be read, or names no task that is known.
+    """
+    path = Path(model, SETTINGS)
+    if not path.is_file():
+        return {}
+    try:
+        content = dict(json.loads(path.read_text(encoding="utf-8")))
+        task = content["name"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is not what fine-tuning writes ({type(error).__name__}: {error}): remove it, or name the task "
+            f"with --task ({', '.join(PREDICTORS)})"
+        ) from error
+    if task not in PREDICTORS:
+        raise InputError(f"{path} names the task {task!r}; known are {', '.join(PREDICTORS)}")
+    return content
+
+
+def task_of_head(*, config: Any, model: str) -> str:
+    """What the head of a model is for; InputError where its name does not say it."""
+    head = next(iter(config.architectures or []), "")
+    for ending, task in HEADS.items():
+        if head.endswith(ending):
+            return task
+    raise InputError(
+        f"--model {model} has the head {head or 'of no name'}, which does not say what it is for: name the task with "
+        f"--task ({', '.join(PREDICTORS)})"
+    )
+
+
+def load_head(*, auto_class: str, model: str, trust_remote_code: bool) -> Any:
+    """A model with the head of a task, all of it from the checkpoint, in float32, on the GPU where there is one."""
+    loaded, report = load_model(model, auto_class=auto_class, trust_remote_code=trust_remote_code)
+    if missing := sorted(report["missing_keys"]):
+        raise InputError(
+            f"--model {model} was not trained for this task: it has no {missing[0]}; fine-tune it first, or name "
+            "another task with --task"
+        )
+    return loaded.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+
+
+def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callable[..., Any]) -> Predictor:
+    """What answers the rows of --input with the model of --model.
+
+    Args:
+        question_pipeline: makes the pipeline for questions out of `model` and `tokenizer`.
+
+    Raises:
+        InputError: there is no such model, or it is for nothing that is known.
+        CorruptCheckpointError: its weights cannot be read.
+    """
+    name, task, code = arguments.model, arguments.task, arguments.trust_remote_code
+    if task is not None and task not in PREDICTORS:
+        raise InputError(f"--task {task} is not known; choose from {', '.join(PREDICTORS)}")
+    settings = read_settings(name) if task is None else {}
+    encoder = "embeddings" if task is None and Path(name, "modules.json").is_file() else None
+    task = task or settings.get("name") or encoder
+    given: dict[str, Any] = {"settings": settings, "arguments": arguments, "question_pipeline": question_pipeline}
+    if task == "embeddings":
+        return PREDICTORS[task](**given)
+    config, tokenizer = load_base(model=name, trust_remote_code=code, writes=True)
+    kind = PREDICTORS[task or task_of_head(config=config, model=name)]
+    auto_class = kind.head(config)
+    if auto_class != "AutoModelForCausalLM":
+        pad_for_reading(config=config, tokenizer=tokenizer)
+    elif tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token  # on the left, behind the mask
+    asked = arguments.max_length or settings.get("max_length")
+    longest = longest_input(config=config, tokenizer=tokenizer) or 512
+    max_length = resolve_max_length(asked=asked, default=longest, config=config, tokenizer=tokenizer)
+    model = load_head(auto_class=auto_class, model=name, trust_remote_code=code)
+    check_tokenizer(tokenizer=tokenizer, model=model)
+    return kind(**given, model=model, tokenizer=tokenizer, max_length=max_length)
+
+
+def check_output(arguments: PredictionArguments) -> Path:
+    """Where answers go to.
+
+    Raises:
+        InputError: the file has another ending, is there already or is the input, or its folder cannot be written.
+    """
+    path, source = Path(arguments.output), Path(arguments.input)
+    if path.suffix.lower() not in ENDINGS:
+        raise InputError(
+            f"--output {path} has the ending {path.suffix!r}; answers are written as {', '.join(ENDINGS)}"
+        )
+    if path.is_dir():
+        raise InputError(f"--output {path} is a folder; name a file")
+    if path.exists() and source.exists() and os.path.samefile(path, source):
+        raise InputError(f"--output {path} is the file of --input; name another one")
+    if path.exists() and not arguments.overwrite:
+        raise InputError(f"--output {path} is there already; add --overwrite to write over it, or name another one")
+    parent = next(folder for folder in path.absolute().parents if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise InputError(f"--output {path}: {parent} is a file or cannot be written; name another place")
+    return path
+
+
+PREDICTORS: dict[str, type[Predictor]] = {
+    "classification": ClassificationPredictor,
+    "question_answering": QuestionPredictor,
+    "token_classification": TagPredictor,
+    "multiple_choice": ChoicePredictor,
+    "sequence_to_sequence": WritingPredictor,
+    "embeddings": EmbeddingPredictor,
+    "fill_mask": FillMaskPredictor,
+    "text_generation": GenerationPredictor,
+}

@@ -1,0 +1,285 @@
+"""What answers rows: what is the same whatever the task.
+
+Rows go through in five beats: they are read (`read`), become features, become batches, go forward, and are answered
+(`answer`). Rows of like length go through the model together; answers come in the order of the rows, and nothing is
+kept of a row whose answer was given.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from lacuna.common.errors import InputError
+from lacuna.common.options import Arguments, check_range, option
+from lacuna.common.work import to_device
+from lacuna.tasks.base.arguments import check_max_length, essential_option
+from lacuna.tasks.base.columns import only_ones
+from lacuna.tasks.base.rows import Row, as_rows, unwritable
+from lacuna.tasks.classification.reader import CLASSIFICATION
+
+
+@dataclass
+class PredictionArguments(Arguments):
+    """Which model answers which rows, and where the answers go."""
+
+    model: str = essential_option("runs/finetuned", "Fine-tuned model: a folder or Hub id.", metavar="MODEL")
+    input: str = essential_option(
+        "", "Rows to answer: .jsonl, .json, .csv, .tsv, .parquet, or .txt with one text per line.", metavar="FILE"
+    )
+    output: str = essential_option("", "File for the rows and their answers: .jsonl, .csv or .tsv.", metavar="FILE")
+    task: str | None = option(None, "What the model does. Default: from its task.json or its head.", metavar="NAME")
+    batch_size: int = option(32, "Rows, or windows of long rows, per forward pass.")
+    text_column: str | None = option(None, "Column of the text. Default: as in training, or inferred and printed.")
+    text_pair_column: str | None = option(
+        None, "Column of a second text. Default: as in training, or inferred and printed."
+    )
+    max_length: int | None = option(None, "Truncate inputs to this many tokens. Default: as in training.")
+    max_new_tokens: int | None = option(None, "Most tokens to generate. Default: as in training, or 64.")
+    top_k: int = option(5, "Predictions to list for each masked token.")
+    overwrite: bool = option(False, "Overwrite --output if it exists.")
+    trust_remote_code: bool = option(
+        False, "Run the code in the checkpoint; checkpoints made by Lacuna do not need it."
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("input", "output"):
+            if not getattr(self, name):
+                raise InputError(f"--{name} is missing: name a file, as in --input new.jsonl --output answers.jsonl")
+        check_max_length(self.max_length)
+        check_range(self, "batch_size", "max_new_tokens", "top_k", above=0)
+
+
+_BATCHES_AT_ONCE = 16  # whose rows are sorted by length
+_TEXT, _PAIR = (CLASSIFICATION.columns[name] for name in ("text", "pair"))
+
+_TEXTS = replace(
+    CLASSIFICATION,
+    columns={"text": _TEXT, "pair": replace(_PAIR, optional=False, instead="")},
+    by_content=only_ones,
+)
+
+
+class Predictor:
+    """Answers rows; a subclass says what it needs of a row (`read`) and what it answers to a batch (`forward`)."""
+
+    columns: tuple[str, ...] = ("prediction",)
+    """Names of what is answered."""
+    auto_class = ""
+    """Name of the Auto class of the head."""
+    trained_column = "text_column"
+    """What `task.json` calls the column of the text."""
+    takes_pairs = False
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, Any],
+        arguments: PredictionArguments,
+        model: Any = None,
+        tokenizer: Any = None,
+        max_length: int = 512,
+        question_pipeline: Callable[..., Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            settings: what fine-tuning has left in `task.json`.
+            arguments: what the person asked for.
+            model: with the head of the task; None where the subclass loads its own.
+            tokenizer: a fast tokenizer with a padding token; None as the model.
+            max_length: tokens that an input is cut to.
+            question_pipeline: makes the pipeline for questions out of `model` and `tokenizer`.
+        """
+        self.model, self.tokenizer, self.settings, self.arguments = model, tokenizer, settings, arguments
+        self.max_length, self.batch_size = max_length, arguments.batch_size
+        self.cut = {"truncation": True, "max_length": max_length}
+        self.question_pipeline = question_pipeline
+        self.notes: list[str] = []
+        """What was guessed, a line each, for people."""
+        self.text_column, self.pair_column = "", None
+        self.prepare()
+
+    @classmethod
+    def head(cls, config: Any) -> str:
+        """Name of the Auto class for a model."""
+        return cls.auto_class
+
+    def prepare(self) -> None:
+        """Make what answers."""
+
+    # Reading
+
+    def expand(self, row: Row) -> Iterator[Row]:
+        """The rows inside a row of the file: itself, but for nested formats."""
+        yield row
+
+    def choose_columns(self, row: Row) -> None:
+        """Which columns of a file are read, by its first row: as asked, as in training, or else guessed."""
+        asked, trained = self.arguments, self.settings
+        names = {"text": (asked.text_column, trained.get(self.trained_column))}
+        if self.takes_pairs and (asked.text_pair_column or trained.get("text_pair_column")):
+            names["pair"] = (asked.text_pair_column, trained.get("text_pair_column"))
+        known = {what: one or other for what, (one, other) in names.items() if one or other in row.fields}
+        layout = _TEXTS if len(names) > 1 else _TEXTS.only("text", pairs={})
+        self.text_column, self.pair_column, *_ = *layout.find([row], **known), None
+        if "text" not in known and sum(isinstance(value, str) for value in row.fields.values()) > 1:
+            second = "" if self.pair_column is None else f", second text from '{self.pair_column}'"
+            self.notes.append(f"text from column '{self.text_column}'{second} (guessed; --text_column overrides it)")
+
+    def read(self, row: Row) -> Any:
+        """What the model is asked of a row; InputError where the row has no such column, or nothing in it."""
+        text = row.text(self.text_column, option="--text_column")
+        if self.pair_column is None:
+            return text
+        return {"text": text, "text_pair": row.text(self.pair_column, option="--text_pair_column")}
+
+    def size(self, given: Any) -> int:
+        """How long what was read is, roughly; rows of like size go through the model together."""
+        return sum(map(len, given.values())) if isinstance(given, dict) else len(given)
+
+    # Answering
+
+    def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        """One dictionary with `columns` for each of what was read, in order."""
+        for start in range(0, len(given), self.batch_size):
+            with torch.no_grad():
+                answers = list(self.forward(given[start : start + self.batch_size]))
+            yield from answers
+
+    def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        """The answers to a batch of what was read."""
+        raise NotImplementedError
+
+    def to_model(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """A batch on the device of the model."""
+        return to_device(dict(batch), self.model.device)
+
+
+class PipelinePredictor(Predictor):
+    """Answers by a pipeline of transformers, which makes the batches itself."""
+
+    task = ""
+    """Of the pipeline."""
+
+    def options(self) -> dict[str, Any]:
+        """Of the pipeline."""
+        return self.cut
+
+    def prepare(self) -> None:
+        parts = {"model": self.model, "tokenizer": self.tokenizer, "device": self.model.device}
+        self.pipeline = transformers.pipeline(self.task, **parts, **self.options())
+
+    def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        # A list of one is another thing to some pipelines than a list of two.
+        found = self.pipeline((each for each in given), batch_size=self.batch_size)
+        return map(self.readable, given, found)
+
+    def readable(self, given: Any, found: Any) -> dict[str, Any]:
+        """The answer, from what was read of a row and what the pipeline has found."""
+        raise NotImplementedError
+
+
+def _rows(predictor: Predictor, records: Iterable[Any]) -> Iterator[Row]:
+    for record in records:
+        yield from predictor.expand(as_rows([record], part="input")[0])
+
+
+def check_rows(predictor: Predictor, records: Iterable[Any]) -> int:
+    """Read every row as it will be read for its answer, so that none is refused after hours; returns how many.
+
+    Raises:
+        InputError: a row cannot be answered, or cannot be written as --output ends (the message has its file and
+            line), or there is none.
+    """
+    count, columns, ending = 0, [], Path(predictor.arguments.output).suffix.lower()
+    for count, row in enumerate(_rows(predictor, records), start=1):
+        if count == 1:
+            predictor.choose_columns(row)
+            columns = list(row.fields)
+        if taken := [name for name in predictor.columns if name in row.fields]:
+            raise InputError(
+                f"{row.where}: there is a column '{taken[0]}' already, where the answer would stand: rename it"
+            )
+        predictor.read(row)
+        if reason := unwritable(row.fields, columns=columns, ending=ending):
+            raise InputError(f"{row.where} {reason}")
+    if not count:
+        raise InputError("--input has no row")
+    return count
+
+
+def predict(predictor: Predictor, records: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Each row with its answer beside its own columns, in the order of the rows; they are read as answers are taken.
+
+    Args:
+        records: as in `check_rows`, which comes before.
+    """
+    rows = _rows(predictor, records)
+    while part := list(islice(rows, _BATCHES_AT_ONCE * predictor.batch_size)):
+        inputs = [predictor.read(row) for row in part]
+        order = sorted(range(len(part)), key=lambda number: predictor.size(inputs[number]), reverse=True)
+        by_row = dict(zip(order, predictor.answer([inputs[number] for number in order]), strict=True))
+        for number, row in enumerate(part):
+            yield {**row.fields, **by_row[number]}
+
+
+NEW_TOKENS = 64
+
+
+class FillMaskPredictor(PipelinePredictor):
+    """What stands behind each mask: the likeliest tokens, and the text with the likeliest of all in it."""
+
+    task, auto_class = "fill-mask", "AutoModelForMaskedLM"
+    columns = ("prediction", "tokens")
+
+    def options(self) -> dict[str, Any]:
+        return {"top_k": self.arguments.top_k, "tokenizer_kwargs": self.cut}
+
+    def prepare(self) -> None:
+        if self.tokenizer.mask_token is None:
+            raise InputError(f"--model {self.arguments.model}: its tokenizer has no mask token to fill")
+        super().prepare()
+
+    def read(self, row: Row) -> str:
+        mask = self.tokenizer.mask_token
+        text = row.text(self.text_column, option="--text_column").replace("[MASK]", mask)
+        if self.tokenizer.mask_token_id not in self.tokenizer(text, **self.cut)["input_ids"]:
+            where = f"in its first {self.max_length} tokens" if mask in text else "in it"
+            raise InputError(f"{row.where}: column '{self.text_column}' has no {mask} {where}, and nothing to fill")
+        return text
+
+    def readable(self, given: Any, found: Any) -> dict[str, Any]:
+        masks = [found] if isinstance(found[0], dict) else found
+        parts = given.split(self.tokenizer.mask_token)
+        best = [choices[0]["token_str"] for choices in masks] + [""] * len(parts)
+        filled = ""
+        for part, token in zip(parts, best, strict=False):
+            filled += part  # a token brings the blank before it along
+            filled += token.lstrip() if filled[-1:].isspace() else token
+        tokens = [[[each["token_str"], round(each["score"], 6)] for each in choices] for choices in masks]
+        return {"prediction": filled, "tokens": tokens}
+
+
+class GenerationPredictor(PipelinePredictor):
+    """What follows a text: the likeliest token each time."""
+
+    task, auto_class = "text-generation", "AutoModelForCausalLM"
+
+    def options(self) -> dict[str, Any]:
+        self.tokenizer.truncation_side = "left"  # of a long text the end is what goes on
+        new = self.arguments.max_new_tokens or NEW_TOKENS
+        room = self.max_length - new
+        if room < 1:
+            raise InputError(
+                f"--max_new_tokens {new} leaves no room for a text: the model takes {self.max_length} tokens in all"
+            )
+        cut = {"truncation": True, "max_length": room}
+        how = {"max_new_tokens": new, "do_sample": False, "return_full_text": False}
+        return {**how, "tokenizer_encode_kwargs": cut}
+
+    def readable(self, given: Any, found: Any) -> dict[str, Any]:
+        return {"prediction": found[0]["generated_text"]}

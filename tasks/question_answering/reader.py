@@ -1,0 +1,301 @@
+"""Questions about contexts, out of SQuAD's nested JSON or flat rows; and how a context is cut into windows."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lacuna.common.errors import InputError
+from lacuna.common.options import check_range
+from lacuna.tasks.base.arguments import TaskArguments, data_option, essential_option, eval_fraction_option
+from lacuna.tasks.base.features import tokenizer_inputs
+from lacuna.tasks.base.rows import Row
+
+
+@dataclass
+class QuestionAnsweringArguments(TaskArguments):
+    """Which questions to learn from, and how to cut their contexts."""
+
+    is_built_in = True
+    train_file: str | None = essential_option(
+        None,
+        "Questions to train on: SQuAD JSON (1.1 or 2.0), .jsonl or .parquet with one question per row, or a Hub "
+        "dataset (OWNER/NAME:CONFIG:SPLIT). Default: the built-in task.",
+    )
+    eval_file: str | None = essential_option(
+        None, "Questions to evaluate on. Default: a part of the training contexts."
+    )
+    max_length: int | None = data_option(
+        None,
+        "Tokens per window: the question and a part of the context. Default: 384, or the model's limit if that is "
+        "less.",
+    )
+    stride: int | None = data_option(None, "Tokens by which windows overlap. Default: a third of --max_length.")
+    max_answer_length: int = data_option(48, "Most tokens in an answer.")
+    eval_fraction: float = eval_fraction_option("contexts")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "stride", "max_answer_length", above=0)
+
+
+_TOKENIZE_AT_ONCE = 500
+_SHORTEST_QUESTION = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question whose answer is a piece of its context, or that has none."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[str, ...]
+    """Texts that count as right; none where the context does not answer the question."""
+    starts: tuple[int, ...]
+    """Character of the context at which each answer starts."""
+    where: str
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the first answer, the one that is learnt, stands where it is said to; there may be none."""
+        return not self.answers or (self.starts[0] >= 0 and self.context.startswith(self.answers[0], self.starts[0]))
+
+    @property
+    def target(self) -> tuple[int, int]:
+        """Characters [start, end) of the first answer, without blanks around it."""
+        text = self.answers[0]
+        start = self.starts[0] + len(text) - len(text.lstrip())
+        return start, start + len(text.strip())
+
+
+_FORMAT = "questions are read from columns of these names; rename yours, or convert the file"
+_INSIDE = {"data": "article", "paragraphs": "paragraph", "qas": "question"}
+"""What the lists of SQuAD's JSON hold."""
+_ROW_OF_JSON = re.compile(r"(.+\.json(?:\.gz|\.zst)?):(\d+)", flags=re.DOTALL | re.IGNORECASE)
+
+
+def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Texts and starts, from {"text": [...], "answer_start": [...]} or [{"text": ..., "answer_start": ...}, ...].
+
+    None for a question that "is_impossible", whatever stands beside it. A table may have the columns "answer" and
+    "answer_start" instead, for one answer.
+    """
+    if _is_impossible(row):
+        return (), ()
+    alone = {"text": [row.fields.get("answer")], "answer_start": [row.fields.get("answer_start")]}
+    value: Any = row.fields.get("answers", alone)
+    try:
+        if not isinstance(value, Mapping):
+            value = {name: [answer[name] for answer in value] for name in ("text", "answer_start")}
+        texts, starts = tuple(value["text"]), tuple(map(int, value["answer_start"]))
+        if len(texts) != len(starts):
+            raise ValueError(f"{len(texts)} texts and {len(starts)} starts")
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{row.where}: 'answers' holds {str(value)[:100]!r}; it must be "
+            '{"text": [...], "answer_start": [...]} or a list of {"text": ..., "answer_start": ...}'
+        ) from error
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        raise InputError(
+            f"{row.where}: the question has an empty answer: a question that its context does not answer has an empty "
+            'list, "answers": []'
+        )
+    return texts, starts
+
+
+def _is_impossible(row: Row) -> bool:
+    return row.fields.get("is_impossible") in (True, "True", "true", 1)
+
+
+def flat_rows(row: Row) -> Iterator[Row]:
+    """The flat rows inside a row: of SQuAD's whole file, of one article, of one paragraph, or the row itself.
+
+    Where they are is said by article, paragraph and question, which people find in JSON that is one long line.
+    """
+    fields = row.fields
+    part = next((name for name in _INSIDE if isinstance(fields.get(name), list)), None)
+    if part is None or "question" in fields:
+        yield row
+        return
+    where = _place_in_json(row, part)
+    for number, inner in enumerate(fields[part], start=1):
+        if not isinstance(inner, Mapping):
+            raise InputError(f"{where}: '{part}' number {number} is not an object, so this is not SQuAD JSON")
+        if part == "qas":
+            if "context" not in inner:
+                row.require(["context"], remedy="in SQuAD's format it stands beside the questions; mend the file")
+            inner = {"context": fields.get("context"), **inner}
+        yield from flat_rows(Row(fields=inner, where=f"{where}, {_place(_INSIDE[part], number, inner)}"))
+
+
+def _place(kind: str, number: int | str, fields: Mapping[str, Any]) -> str:
+    """An article by its number and title, a paragraph by its number, a question by its id."""
+    if kind == "question":
+        return f"question {fields.get('id', number)}"
+    title = fields.get("title") if kind == "article" else None
+    return f"{kind} {number} {title!r}" if isinstance(title, str) else f"{kind} {number}"
+
+
+def _place_in_json(row: Row, part: str) -> str:
+    """Where a nested row is. In a .json file what stands for its line is its number, from 1."""
+    found = _ROW_OF_JSON.fullmatch(row.where)
+    if found is None or part == "data":
+        return row.where
+    return f"{found[1]}, {_place('article' if part == 'paragraphs' else 'paragraph', found[2], row.fields)}"
+
+
+def check_columns(row: Row, *, answered: bool) -> None:
+    """See that a flat row has a question and its context, and with `answered` the answers too."""
+    told = {"answer", "answer_start"} <= row.fields.keys() or _is_impossible(row)
+    row.require(["question", "context", *(["answers"] if answered and not told else [])], remedy=_FORMAT)
+
+
+def read_questions(rows: Sequence[Row]) -> list[Question]:
+    """Questions in the order of the data.
+
+    Args:
+        rows: flat rows with question, context, answers and perhaps id; or SQuAD's whole JSON file (1.1 or 2.0), or
+            one article or one paragraph of it, as a row.
+    """
+    questions: list[Question] = []
+    for row in (flat for nested in rows for flat in flat_rows(nested)):
+        check_columns(row, answered=True)
+        texts, starts = _answers(row)
+        questions.append(
+            Question(
+                id=str(row.fields.get("id", len(questions))),
+                question=row.text("question", option=None).strip(),
+                context=row.text("context", option=None),
+                answers=texts,
+                starts=starts,
+                where=row.where,
+            )
+        )
+    return questions
+
+
+def misaligned(
+    questions: Sequence[Question], *, option: str = "--train_file", tolerated: float = 0.01
+) -> tuple[list[int], str | None]:
+    """Numbers of the questions whose first answer does not stand where `answer_start` says, and a note on them.
+
+    Args:
+        option: the option that named their file.
+        tolerated: which share of the answers may be wrong.
+
+    Raises:
+        InputError: more than that are.
+    """
+    wrong = [number for number, question in enumerate(questions) if not question.is_aligned]
+    if not wrong:
+        return [], None
+    first, total = questions[wrong[0]], sum(bool(question.answers) for question in questions)
+    found = first.context[max(0, first.starts[0]) :][: len(first.answers[0])]
+    file = first.where.partition(", ")[0]  # is not said again
+    next_ones = "; ".join(questions[number].where.removeprefix(f"{file}, ") for number in wrong[1:5])
+    others = f", the next at {next_ones}" if next_ones else ""
+    line = (
+        f"{len(wrong)} of {total} answers are not where answer_start says; the first: {first.where}: "
+        f"answer {first.answers[0]!r}, but at character {first.starts[0]} stands {found!r}{others}"
+    )
+    if len(wrong) > tolerated * total:
+        raise InputError(
+            f"{line}; more than {tolerated:.0%} are too many: count characters (not bytes) from 0 in {option}"
+        )
+    return wrong, line
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A question with a piece of its context, as the model sees it."""
+
+    inputs: dict[str, np.ndarray]
+    question: int
+    """Number of the question in the list that was cut."""
+    first: int
+    """Position of the first token of the context."""
+    offsets: np.ndarray
+    """int32 [context tokens, 2]: characters [start, end) of the context that each token stands for."""
+    start: int
+    end: int
+    """First and last token of the answer; both 0, the first token of all, when it is not in this window."""
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the whole answer is in this window."""
+        return self.end > 0
+
+    def characters(self, start: int, end: int) -> tuple[int, int]:
+        """The characters [start, end) of the context under the tokens from `start` to `end`, the latter included."""
+        return int(self.offsets[start - self.first, 0]), int(self.offsets[end - self.first, 1])
+
+
+def answer_tokens(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
+    """First and last of the tokens that hold characters [start, end), or None when they do not hold all of them.
+
+    Args:
+        offsets: int [tokens, 2], characters of each token; those of one character of several bytes all have its own.
+    """
+    touching = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start) & (offsets[:, 0] < offsets[:, 1]))
+    if not len(touching):
+        return None
+    first, last = int(touching[0]), int(touching[-1])
+    if offsets[first, 0] > start or offsets[last, 1] < end:
+        return None
+    return first, last
+
+
+def _shortened(questions: Sequence[str], *, tokenizer: Any, longest: int) -> list[str]:
+    """Each question, cut after `longest` tokens."""
+    encoding = tokenizer(list(questions), add_special_tokens=False, return_offsets_mapping=True)
+    return [
+        question if len(offsets) <= longest else question[: offsets[longest - 1][1]]
+        for question, offsets in zip(questions, encoding["offset_mapping"], strict=True)
+    ]
+
+
+def cut_windows(*, questions: Sequence[Question], tokenizer: Any, max_length: int, stride: int) -> list[Window]:
+    """Cut every context into windows of at most `max_length` tokens, question and special tokens included.
+
+    Args:
+        stride: tokens of the context that neighbouring windows share.
+
+    Returns:
+        The windows in the order of the questions, at least one for each. Questions are cut to half of what `stride`
+        leaves, so that a window always moves on by as much.
+
+    Raises:
+        InputError: the lengths leave no room.
+    """
+    longest_question = (max_length - tokenizer.num_special_tokens_to_add(pair=True) - stride) // 2
+    if longest_question < _SHORTEST_QUESTION:
+        raise InputError(
+            f"--max_length {max_length} with --stride {stride} leaves {max(0, longest_question)} tokens for a "
+            f"question, fewer than {_SHORTEST_QUESTION}: raise --max_length or lower --stride"
+        )
+    windows: list[Window] = []
+    for begin in range(0, len(questions), _TOKENIZE_AT_ONCE):
+        part = questions[begin : begin + _TOKENIZE_AT_ONCE]
+        encoding = tokenizer(
+            _shortened([item.question for item in part], tokenizer=tokenizer, longest=longest_question),
+            [item.context for item in part],
+            truncation="only_second",
+            max_length=max_length,
+            stride=stride,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+        )
+        for number, sample in enumerate(encoding["overflow_to_sample_mapping"]):
+            context = np.flatnonzero([sequence == 1 for sequence in encoding.sequence_ids(number)])
+            first = int(context[0]) if len(context) else 0
+            offsets = np.asarray(encoding["offset_mapping"][number], dtype=np.int32)[context]
+            item = part[sample]
+            found = answer_tokens(offsets, *item.target) if item.answers and item.is_aligned else None
+            start, end = (found[0] + first, found[1] + first) if found else (0, 0)
+            inputs = tokenizer_inputs(encoding, number)
+            windows.append(Window(inputs, begin + sample, first, offsets.reshape(-1, 2), start, end))
+    return windows

@@ -1,0 +1,412 @@
+"""Extractive question answering: the answer to a question is a piece of its context, or there is none.
+
+A context longer than the model is cut into windows that overlap. A window that does not hold the answer is taught to
+point at its first token, so each window also says how much it believes that the answer is elsewhere. Where all windows
+of a question say so, by more than a threshold that is tuned on the held-out questions, there is no answer.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lacuna.common.errors import InputError
+from lacuna.tasks.base.features import model_inputs, pad_inputs, records
+from lacuna.tasks.base.metrics import (
+    answers_with_words,
+    best_over_answers,
+    exact_match,
+    measure,
+    squad_v2_f1,
+    token_f1,
+    tuned_threshold,
+)
+from lacuna.tasks.base.rows import FEW, split_groups
+from lacuna.tasks.base.task import Inputs, Task
+from lacuna.tasks.question_answering.reader import (
+    Question,
+    QuestionAnsweringArguments,
+    Window,
+    cut_windows,
+    misaligned,
+    read_questions,
+)
+from lacuna.tasks.report.tables import Matrix, Points, Table
+
+_LONGEST_BASELINE = 10  # words
+_BASELINE_QUESTIONS = 2000
+_MOST_KINDS = 10  # of questions, by their first word
+
+
+class QuestionAnswering(Task):
+    """Learning to mark the answer to a question in its context; whole contexts are held out."""
+
+    options: QuestionAnsweringArguments
+    num_best = 5
+    """Spans that are kept of each window."""
+    name, metric = "question_answering", "f1"
+    objective = "fine-tuning for question answering"
+    auto_class = "AutoModelForQuestionAnswering"
+    default_length = 384
+    probability_note = (
+        'The probability is that of the answer among all pieces of the context that could be one and "no answer" (an '
+        "empty prediction), by a softmax over the sums of the logits of their ends."
+    )
+
+    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
+        self.max_answer_length = self.options.max_answer_length
+        self.stride = self.max_length // 3 if self.options.stride is None else self.options.stride
+        train, held_out = read_questions(train), read_questions(held_out)
+        train = self._checked(train, held_out)
+        if not held_out:
+            groups = [item.context for item in train]
+            split = split_groups(groups=groups, fraction=self.options.eval_fraction, seed=self.seed)
+            train, held_out = self.hold_out(train, split, what="questions", more=", by context")
+        self._train_questions, self._eval_questions = train, held_out
+        self.may_have_none = any(not item.answers for item in (*train, *held_out))
+        """Whether some questions have no answer, so that "no answer" is one."""
+        self.threshold: float | None = None
+        """Above it a question's lead of "no answer", in nats, makes the prediction empty; None: never."""
+        self._note_unanswerable()
+        self.note_pairs()
+        self._train_windows, self._eval_windows = (
+            cut_windows(questions=part, tokenizer=self.tokenizer, max_length=self.max_length, stride=self.stride)
+            for part in (train, held_out)
+        )
+        self.set_examples(
+            train=[_features(window) for window in self._train_windows],
+            held_out=[{**_features(window), "allowed": _allowed(window)} for window in self._eval_windows],
+        )
+        known = [[(item.question, item.context) for item in part] for part in (train, held_out)]
+        self.note_overlap(train=known[0], held_out=known[1])
+        self.note_windows(
+            [window.question for window in self._train_windows], what="training questions with their contexts"
+        )
+        self.notes.append(
+            f"{len(train)} questions in {len(self._train_windows)} windows to learn from, "
+            f"{len(held_out)} in {len(self._eval_windows)} to evaluate on "
+            f"(--max_length {self.max_length}, --stride {self.stride})"
+        )
+
+    def _checked(self, train: list[Question], held_out: list[Question]) -> list[Question]:
+        """The training questions whose answer is where the data says. Held-out ones all stay, as their answers are
+        compared by their text."""
+        wrong, line = misaligned(train)
+        if line:
+            self.notes.append(f"left out: {line}")
+        _, line = misaligned(held_out, option="--eval_file")
+        if line:
+            self.notes.append(f"evaluated by their text alone: {line}")
+        train = [item for number, item in enumerate(train) if number not in set(wrong)]
+        if not any(item.answers for item in train):
+            raise InputError(
+                f"{train[0].where if train else 'training'}: no training question has an answer: "
+                "name a file where some have with --train_file"
+            )
+        return train
+
+    def _note_unanswerable(self) -> None:
+        parts = {"training": self._train_questions, "held-out": self._eval_questions}
+        none = {name: sum(not item.answers for item in part) for name, part in parts.items()}
+        if self.may_have_none:
+            said = " and ".join(f"{none[name]:,} of {len(part):,} {name} questions" for name, part in parts.items())
+            self.notes.append(f"{said} have no answer; the threshold for it is tuned on the held-out ones")
+            if not none["training"]:
+                self.notes.append("warning: no training question is without an answer, so that cannot be learnt")
+
+    # What the loop asks for
+
+    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
+        """Inputs padded to the longest [batch, length], `start_positions` and `end_positions` [batch].
+
+        Held-out windows add `row` [batch] and `allowed` (bool [batch, length]): tokens of the context at which an
+        answer may start or end.
+        """
+        batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
+        first = batch["attention_mask"].argmax(dim=1)  # of all tokens; not 0 where padding stands on the left
+        for side in ("start", "end"):
+            batch[f"{side}_positions"] = first + torch.tensor([example[side] for example in examples])
+        if "row" in examples[0]:
+            batch["row"] = torch.tensor([example["row"] for example in examples])
+            batch["allowed"] = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
+            for number, example in enumerate(examples):
+                place = slice(int(first[number]), int(first[number]) + len(example["allowed"]))
+                batch["allowed"][number, place] = torch.from_numpy(example["allowed"])
+        return batch
+
+    @staticmethod
+    def _logits(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Start and end logits [batch, length] in float32; -inf at padding, so that padding never weighs in."""
+        output = model(**model_inputs(batch))
+        padding = batch["attention_mask"] == 0
+        start, end = (logits.float() for logits in (output.start_logits, output.end_logits))
+        return start.masked_fill(padding, -math.inf), end.masked_fill(padding, -math.inf)
+
+    def loss(
+        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Mean cross-entropy of start and end, and the share of windows with both right, over the step's windows."""
+        start, end = self._logits(model, batch)
+        wanted_start, wanted_end = batch["start_positions"], batch["end_positions"]
+        losses = F.cross_entropy(start, wanted_start, reduction="sum") + F.cross_entropy(
+            end, wanted_end, reduction="sum"
+        )
+        right = (start.detach().argmax(dim=1) == wanted_start) & (end.detach().argmax(dim=1) == wanted_end)
+        return losses / 2 / num_targets["examples"], {"accuracy": right.sum() / num_targets["examples"]}
+
+    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+        """One record a window: row, question number, loss, the best spans as [score, first, end] in characters, and
+        the rest of what is believed (see `best_spans`)."""
+        start, end = self._logits(model, batch)
+        losses = [
+            F.cross_entropy(logits, batch[f"{side}_positions"], reduction="none")
+            for side, logits in (("start", start), ("end", end))
+        ]
+        null = batch["attention_mask"].argmax(dim=1)
+        scores, first, last, rest = best_spans(
+            start=start,
+            end=end,
+            allowed=batch["allowed"],
+            null=null,
+            max_answer_length=self.max_answer_length,
+            num_best=self.num_best,
+        )
+        tokens = torch.stack([first, last], dim=2) - null[:, None, None]
+        found = records(row=batch["row"], loss=sum(losses) / 2, rest=rest, scores=scores, tokens=tokens)
+        for record in found:
+            window = self._eval_windows[record["row"]]
+            best = zip(record.pop("scores"), record.pop("tokens"), strict=True)
+            record["question"] = window.question
+            record["spans"] = [[score, *window.characters(*ends)] for score, ends in best if score > -math.inf]
+        return found
+
+    def scores(self) -> dict[str, float]:
+        """Exact match and F1 in percent over the questions of the records.
+
+        Where some have no answer, the threshold is tuned on these questions first; then also the scores with and
+        without an answer apart, F1 with a threshold of 0 that nobody tuned, and the threshold.
+        """
+        found = self._answers(apply_threshold=False)
+        texts = [answer["prediction"] for answer in found]
+        answers = [self._eval_questions[answer["id"]].answers for answer in found]
+        if not self.may_have_none:
+            return measure("squad", predictions=texts, references=answers)
+        no_answer = [-answer["score"] for answer in found]
+        self.threshold = tuned_threshold(texts, answers, no_answer=no_answer)
+        tuned, untuned = (
+            measure("squad_v2", predictions=texts, references=answers, no_answer=no_answer, threshold=threshold)
+            for threshold in (self.threshold, 0.0)
+        )
+        return {**tuned, "untuned_f1": untuned["f1"], "no_answer_threshold": self.threshold}
+
+    def _answers(self, *, apply_threshold: bool = True) -> list[dict[str, Any]]:
+        """The best span over all windows of each question in the records, with blanks around it removed.
+
+        Its score is by how much it is believed more than "no answer", in nats; that of an empty prediction is by how
+        much "no answer" is believed more. Its probability is that among all spans of all windows and "no answer"; a
+        place that several windows have kept counts once, by its best score.
+        """
+        places: dict[int, dict[tuple[int, int], float]] = {}
+        rests: dict[int, list[float]] = {}
+        for record in self.records:
+            number = record["question"]
+            scores = places.setdefault(number, {})
+            rests.setdefault(number, [0.0]).append(record["rest"])  # 0: "no answer"
+            for score, *ends in record["spans"]:
+                place = trimmed(self._eval_questions[number].context, *ends)
+                scores[place] = max(score, scores.get(place, -math.inf))
+        answers: list[dict[str, Any]] = []
+        for number, scores in places.items():
+            (start, end), score = max(scores.items(), key=lambda item: item[1], default=((0, 0), -math.inf))
+            whole = log_sum([*rests[number], *scores.values()])
+            if apply_threshold and self.threshold is not None and -score > self.threshold:
+                nothing = {"prediction": "", "start": None, "end": None}
+                answers.append({"id": number, **nothing, "score": -score, "probability": math.exp(-whole)})
+                continue
+            found = {"prediction": self._eval_questions[number].context[start:end], "start": start, "end": end}
+            answers.append({"id": number, **found, "score": score, "probability": math.exp(score - whole)})
+        return answers
+
+    def _guessed(self, predictions: Sequence[str]) -> dict[str, float]:
+        """Exact match and F1 of a guess for every held-out question."""
+        answers = [item.answers for item in self._eval_questions]
+        found = measure("squad_v2" if self.may_have_none else "squad", predictions=predictions, references=answers)
+        return {name: found[name] for name in ("exact_match", "f1")}
+
+    def baseline(self) -> dict[str, float]:
+        """For each metric the best of two or three guesses that need no model.
+
+        One is the most frequent answer of the training questions. Another is the first words of the context, as many
+        as score best on the training questions. Where questions may have no answer, the third is none for all.
+        """
+        if not self._eval_questions:
+            return {}
+        answered = [item for item in self._train_questions if item.answers]
+        frequent = Counter(item.answers[0] for item in answered).most_common(1)[0][0]
+        sample = answered[:_BASELINE_QUESTIONS]
+        count = max(
+            range(1, _LONGEST_BASELINE + 1), key=lambda words: _mean_f1(sample, (_opening(q, words) for q in sample))
+        )
+        guesses = [[frequent] * len(self._eval_questions), [_opening(item, count) for item in self._eval_questions]]
+        if self.may_have_none:
+            guesses.append([""] * len(self._eval_questions))
+        results = [self._guessed(guess) for guess in guesses]
+        return {name: max(result[name] for result in results) for name in results[0]}
+
+    # For people
+
+    @property
+    def num_judged(self) -> int:
+        """Held-out questions; `num_eval_examples` are their windows."""
+        return len(self._eval_questions)
+
+    def predictions(self) -> list[dict[str, Any]]:
+        """What was last summarized, readable: question, gold, prediction, its place in the context, probability."""
+        readable = []
+        for answer in self._answers():
+            question = self._eval_questions[answer["id"]]
+            readable.append(
+                {
+                    "id": question.id,
+                    "question": question.question,
+                    "context": question.context,
+                    "gold": list(dict.fromkeys(question.answers)),
+                    "prediction": answer["prediction"],
+                    "start": answer["start"],
+                    "end": answer["end"],
+                    "probability": round(answer["probability"], 6),
+                    "correct": bool(self._marks(answer["prediction"], question.answers)[0]),
+                }
+            )
+        return readable
+
+    def _marks(self, prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+        """Exact match and F1 of one question, from 0 to 1."""
+        if self.may_have_none:
+            answers = answers_with_words(answers)
+        overlap = squad_v2_f1 if self.may_have_none else token_f1
+        return best_over_answers(exact_match, prediction, answers), best_over_answers(overlap, prediction, answers)
+
+    def tables(self) -> dict[str, Matrix | Table | Points]:
+        """Scores by the first word of the question (rare ones together), and with and without an answer."""
+        marks: dict[str, list[tuple[float, float]]] = {}
+        kinds = Counter(_first_word(item) for item in self._eval_questions).most_common(_MOST_KINDS)
+        frequent = [word for place, (word, count) in enumerate(kinds) if count >= FEW or not place]
+        with_answer: dict[str, list[tuple[float, float]]] = {}
+        for answer in self._answers():
+            question = self._eval_questions[answer["id"]]
+            word, mark = _first_word(question), self._marks(answer["prediction"], question.answers)
+            marks.setdefault(word if word in frequent else "others", []).append(mark)
+            with_answer.setdefault("has an answer" if question.answers else "has none", []).append(mark)
+        columns, bars = ("question", "exact_match", "f1", "questions"), ("exact_match", "f1")
+        order = sorted(marks, key=lambda word: (word == "others", -len(marks[word])))
+        by_word = Table(columns, [_row(word, marks[word]) for word in order], bars=bars, highest=100.0)
+        shown = {"By the first word of the question": by_word}
+        if self.may_have_none:
+            rows = [_row(name, part) for name, part in sorted(with_answer.items())]
+            shown["With and without an answer"] = Table(columns, rows)
+        return dict(shown)
+
+    def settings(self) -> dict[str, Any]:
+        """Lengths and the threshold of "no answer"."""
+        return {
+            **super().settings(),
+            "stride": self.stride,
+            "max_answer_length": self.max_answer_length,
+            "threshold": self.threshold,
+        }
+
+    def balance(self) -> Mapping[str, int]:
+        """Windows that hold the answer and windows that do not."""
+        held = sum(window.has_answer for window in self._train_windows)
+        return {"window with the answer": held, "window without": len(self._train_windows) - held}
+
+    def show(self, example: Inputs) -> list[str]:
+        """Tokens of a window and of the answer in it."""
+        start, end = example["start"], example["end"]
+        answer = self.tokenizer.decode(example["input_ids"][start : end + 1]).strip() if end else "not in this window"
+        return [f"answer: {answer}", *(f"    {line}" for line in super().show(example))]
+
+
+def _features(window: Window) -> Inputs:
+    return {**window.inputs, "start": window.start, "end": window.end}
+
+
+def _allowed(window: Window) -> np.ndarray:
+    """Tokens of a window, bool [length], at which an answer may start or end."""
+    allowed = np.zeros(len(window.inputs["input_ids"]), dtype=bool)
+    allowed[window.first : window.first + len(window.offsets)] = window.offsets[:, 0] < window.offsets[:, 1]
+    return allowed
+
+
+def _row(name: str, marks: Sequence[tuple[float, float]]) -> list[object]:
+    exact, overlap = (100 * math.fsum(mark[place] for mark in marks) / len(marks) for place in (0, 1))
+    return [name, exact, overlap, len(marks)]
+
+
+def _first_word(question: Question) -> str:
+    return next(iter(question.question.lower().split()), "")
+
+
+def _opening(question: Question, words: int) -> str:
+    return " ".join(question.context.split(maxsplit=words)[:words])
+
+
+def _mean_f1(questions: Sequence[Question], predictions: Iterable[str]) -> float:
+    scores = [
+        best_over_answers(token_f1, text, item.answers) for item, text in zip(questions, predictions, strict=True)
+    ]
+    return math.fsum(scores) / len(scores)
+
+
+def best_spans(
+    *, start: Tensor, end: Tensor, allowed: Tensor, null: Tensor, max_answer_length: int, num_best: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The best spans of every window, exactly: all spans up to the longest are scored, not only pairs of good ends.
+
+    The score of a span is the sum of the logits of its ends, minus that sum at the first token of the window: by how
+    much, in nats, the model believes more in this span than in "not in this window". With "no answer" at a score of 0,
+    a softmax over all spans of all windows of a question says how probable an answer is.
+
+    Args:
+        start: start logits [batch, length].
+        end: end logits [batch, length].
+        allowed: bool [batch, length], tokens at which a span may start and end.
+        null: int64 [batch], the position that stands for "not in this window".
+        max_answer_length: most tokens of a span.
+        num_best: how many spans to return.
+
+    Returns:
+        Scores, first tokens and last tokens, each [batch, at most num_best], best first; a score is -inf where a
+        window has fewer spans. And the rest [batch]: the logarithm of the sum of the exponentials of the scores of all
+        spans that are not returned; -inf where there are none.
+    """
+    length = start.shape[1]
+    width = min(max_answer_length, length)
+    nothing = start.gather(1, null[:, None]) + end.gather(1, null[:, None])
+    start, end = start.masked_fill(~allowed, -math.inf), end.masked_fill(~allowed, -math.inf)
+    ends = F.pad(end, (0, width - 1), value=-math.inf).unfold(1, width, 1)  # [batch, length, width]
+    scores = (start[:, :, None] + ends).flatten(1)
+    best, places = scores.topk(min(num_best, scores.shape[1]), dim=1)
+    rest = torch.logsumexp(scores.scatter(1, places, -math.inf), dim=1) - nothing[:, 0]
+    first = places // width
+    return best - nothing, first, first + places % width, rest
+
+
+def log_sum(values: Iterable[float]) -> float:
+    """The logarithm of the sum of exponentials; `values` are finite or -inf, and one of them is finite."""
+    terms = list(values)
+    highest = max(terms)
+    return highest + math.log(math.fsum(math.exp(term - highest) for term in terms))
+
+
+def trimmed(context: str, start: int, end: int) -> tuple[int, int]:
+    """The characters [start, end) without blanks at either end."""
+    text = context[start:end]
+    start += len(text) - len(text.lstrip())
+    return start, start + len(text.strip())

@@ -1,0 +1,192 @@
+"""Sequence to sequence: a text is written from another one, as a translation or a summary."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lacuna.tasks.base.features import IGNORED, records
+from lacuna.tasks.base.metrics import generation_metrics
+from lacuna.tasks.base.rows import split_groups
+from lacuna.tasks.base.task import Inputs, Task
+from lacuna.tasks.report.tables import Matrix, Points, Table, groups
+from lacuna.tasks.sequence_to_sequence.reader import (
+    SEQUENCE_TO_SEQUENCE,
+    SequenceToSequenceArguments,
+    TextPair,
+    read_pairs,
+    unfold,
+)
+from lacuna.tasks.sequence_to_sequence.writing import Writer, resolve_lengths, writes_with
+
+
+class SequenceToSequence(Task):
+    """Learning to write a text from another one; all pairs of a source are held out together.
+
+    A model is judged by chrF, which also tells apart models that hardly get a word right.
+    """
+
+    options: SequenceToSequenceArguments
+    name, objective = "sequence_to_sequence", "fine-tuning from one text to another"
+    writes = True
+    metric = "chrf"
+    mistakes_heading = "The {count} surest texts that are not as they should be"
+    probability_note = "The probability is the geometric mean of those of the tokens that were written."
+
+    def longest(self) -> int:
+        """`max_length`, and `max_target_length` with it: a decoder has to take both together."""
+        self.auto_class = writes_with(self.config)
+        length, self.max_target_length = resolve_lengths(
+            source=self.options.max_length,
+            target=self.options.max_target_length,
+            config=self.config,
+            tokenizer=self.tokenizer,
+        )
+        return length
+
+    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
+        asked = self.options
+        self.writer = Writer(
+            tokenizer=self.tokenizer,
+            config=self.config,
+            max_length=self.max_length,
+            max_target_length=self.max_target_length,
+            num_beams=asked.num_beams,
+            source_prefix=asked.source_prefix,
+        )
+        train, held_out = unfold(train), unfold(held_out)
+        files = f"source from {asked.train_file}, target from {asked.train_target_file}, line by line"
+        self.columns = self.find_columns(
+            SEQUENCE_TO_SEQUENCE,
+            train,
+            instead=files if asked.train_target_file else None,
+            source=asked.source_column,
+            target=asked.target_column,
+        )
+        source, target = self.columns.values()
+        train, held_out = (read_pairs(part, source=source, target=target) for part in (train, held_out))
+        if held_out:
+            known = [[(pair.source, pair.target) for pair in part] for part in (train, held_out)]
+            self.note_overlap(train=known[0], held_out=known[1])
+        else:
+            split = split_groups(groups=[pair.source for pair in train], fraction=asked.eval_fraction, seed=self.seed)
+            train, held_out = self.hold_out(train, split, what="pairs")
+        self._eval_pairs = held_out
+        examples, _, *cut = self._examples(train)
+        for count, what, option in zip(cut, ("sources", "targets"), ("max_length", "max_target_length"), strict=True):
+            self.note_cut(count, of=len(train), what=what, option=option)
+        judged, self._eval_sources, *_ = self._examples(held_out)
+        self.set_examples(train=examples, held_out=judged)
+
+    @classmethod
+    def rows(cls, options: Any, part: str, read: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+        """The pairs of a file, or of two; `read` takes both."""
+        file = getattr(options, f"{part}_file")
+        return read(file, getattr(options, f"{part}_target_file")) if file else []
+
+    def _examples(self, pairs: Sequence[TextPair]) -> tuple[list[Inputs], list[Inputs], int, int]:
+        """Examples, what is read of each before writing, and how many sources and targets were cut."""
+        sources, cut_sources = self.writer.sources([pair.source for pair in pairs])
+        targets, cut_targets = self.writer.targets([pair.target for pair in pairs])
+        examples = [self.writer.example(*both) for both in zip(sources, targets, strict=True)]
+        return examples, sources, cut_sources, cut_targets
+
+    # What the loop asks for
+
+    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
+        """Inputs padded to the longest, `labels`, -100 where nothing is to be written; `row` for held-out examples."""
+        batch = self.writer.collate(examples)
+        if "row" in examples[0]:
+            batch["row"] = torch.tensor([example["row"] for example in examples])
+        return batch
+
+    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+        """One target a token to be written."""
+        return {"tokens": int((batch["labels"] != IGNORED).sum())}
+
+    def loss(
+        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy of the targets' tokens, summed over the batch and divided by the tokens of the step."""
+        return self.writer.nats(model, batch)[0].sum() / num_targets["tokens"], {}
+
+    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+        """One record a pair: row, nats and tokens of its target, what the model writes, and how sure it is of that."""
+        nats, counts = self.writer.nats(model, batch)
+        sources = [self._eval_sources[row] for row in batch["row"].tolist()]
+        prompts = {name: value.to(nats.device) for name, value in self.writer.prompts(sources).items()}
+        written = self.writer.write(model, prompts)
+        sure = self.writer.sureness(model, sources, written)
+        return records(
+            row=batch["row"],
+            loss=nats,
+            tokens=counts,
+            prediction=[self.writer.text(ids) for ids in written],
+            ended=[self.writer.end in ids for ids in written],
+            probability=[round(probability, 6) for probability in sure],
+        )
+
+    def scores(self) -> dict[str, float]:
+        """BLEU, chrF and ROUGE from 0 to 100, and the share of texts that came to an end."""
+        found = self._scores({record["row"]: record["prediction"] for record in self.records})
+        ended = sum(record["ended"] for record in self.records)
+        return {**found, "ended": ended / max(len(self.records), 1)}
+
+    def _scores(self, texts: dict[int, str]) -> dict[str, float]:
+        references = [[self._eval_pairs[row].target] for row in texts]
+        return generation_metrics(predictions=list(texts.values()), references=references)
+
+    def baseline(self) -> dict[str, float]:
+        """The source itself as the text; the loss: always the tokens' frequencies in the training targets (plus 1)."""
+        if not self._eval_pairs:
+            return {}
+        counts = Counter(int(token) for item in self._train for token in item["labels"] if token != IGNORED)
+        total = math.log(sum(counts.values()) + len(self.tokenizer))
+        wanted = [int(token) for item in self._eval for token in item["labels"] if token != IGNORED]
+        loss = float(np.mean([total - math.log(counts[token] + 1) for token in wanted]))
+        return {"loss": loss, **self._scores({row: pair.source for row, pair in enumerate(self._eval_pairs)})}
+
+    # For people
+
+    def predictions(self) -> list[dict[str, Any]]:
+        """Each source with what was written and what should have been.
+
+        The probability is the (geometric) mean of those of the tokens written; right is only what is the same.
+        """
+        readable = []
+        for record in self.records:
+            pair = self._eval_pairs[record["row"]]
+            sides = {"source": pair.source, "prediction": record["prediction"], "gold": pair.target}
+            right = " ".join(record["prediction"].split()) == " ".join(pair.target.split())
+            readable.append({**sides, "probability": record["probability"], "correct": right})
+        return readable
+
+    def tables(self) -> dict[str, Matrix | Table | Points]:
+        """Scores by the length of the source, in parts of about as many texts each."""
+        words = [len(self._eval_pairs[record["row"]].source.split()) for record in self.records]
+        rows: list[list[object]] = []
+        for name, part in groups(words):
+            found = self._scores({self.records[i]["row"]: self.records[i]["prediction"] for i in part})
+            rows.append([name, len(part), found["bleu"], found["chrf"], found["rougeL"]])
+        columns = ("words of the source", "texts", "bleu", "chrf", "rougeL")
+        return {"By the length of the source": Table(columns, rows, bars=columns[2:], highest=100.0)}
+
+    def settings(self) -> dict[str, Any]:
+        """What `recipes/predict.py` needs to write from new sources."""
+        return {
+            **super().settings(),
+            "max_target_length": self.max_target_length,
+            "num_beams": self.options.num_beams,
+            "source_prefix": self.options.source_prefix,
+            **self.columns,
+        }
+
+    def show(self, example: Inputs) -> list[str]:
+        """One example: what is read, and what is learnt."""
+        labels = example["labels"]
+        read = example["input_ids"] if self.writer.is_encoder_decoder else example["input_ids"][labels == IGNORED]
+        return [self.tokenizer.decode(read), f"-> {self.tokenizer.decode(labels[labels != IGNORED])}"]

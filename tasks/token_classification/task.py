@@ -1,0 +1,419 @@
+"""Token classification: every token of a sentence gets a tag, as part of an entity (names) or by itself (verbs).
+
+Whatever way the data writes entities, the model's labels are those of IOB2, which the pipelines of transformers read;
+predictions are written in the way of the data.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lacuna.common.errors import InputError
+from lacuna.tasks.base.features import IGNORED, model_inputs, pad_inputs, pad_like, records
+from lacuna.tasks.base.metrics import classification_metrics, measure
+from lacuna.tasks.base.rows import counted, note_alike, some_of, stratified_split
+from lacuna.tasks.base.task import Inputs, Task
+from lacuna.tasks.report.tables import Matrix, Points, Table
+from lacuna.tasks.token_classification.reader import (
+    TOKEN_CLASSIFICATION,
+    Sentence,
+    TokenClassificationArguments,
+    TokenWindow,
+    cut_sentences,
+    read_sentences,
+)
+from lacuna.tasks.token_classification.tags import (
+    OUTSIDE,
+    PLAIN,
+    entities,
+    find_scheme,
+    irregular,
+    join_tag,
+    split_tag,
+    write_tags,
+)
+
+_IN_COLUMNS = re.compile(r"\.(conllu?|txt|iob|bio)(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
+
+
+def name_numbers(sentences: Sequence[Sentence], names: Sequence[str] | None) -> list[Sentence]:
+    """Sentences whose tags are numbers get the names of these, the others stay.
+
+    Raises:
+        InputError: a number has no name.
+    """
+    numbers = all(tag.isdecimal() for sentence in sentences for tag in sentence.tags)
+    if not names or not sentences or not numbers or any(name.isdecimal() for name in names):
+        return list(sentences)
+    named = []
+    for sentence in sentences:
+        if highest := [tag for tag in sentence.tags if int(tag) >= len(names)]:
+            raise InputError(
+                f"{sentence.where}: tag {highest[0]} has no name among the {len(names)} of --label_names "
+                f"{' '.join(names)} (the first is that of tag 0): name every tag"
+            )
+        named.append(Sentence(sentence.words, tuple(names[int(tag)] for tag in sentence.tags), sentence.where))
+    return named
+
+
+class TokenClassification(Task):
+    """Learning to tag tokens; held-out sentences are stratified by the rarest type of entity in them."""
+
+    options: TokenClassificationArguments
+    name, objective = "token_classification", "fine-tuning for token classification"
+    auto_class = "AutoModelForTokenClassification"
+    label_names: list[str]
+    probability_note = "The probability is that of the least sure tag: of the sentence, and of each entity."
+
+    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
+        asked = self.options
+        self.label_all_tokens = asked.label_all_tokens
+        self.columns = self.find_columns(
+            TOKEN_CLASSIFICATION, train, tokens=asked.tokens_column, tags=asked.tags_column
+        )
+        self.tags_column = self.columns["tags_column"]
+        train, held_out = (
+            name_numbers(read_sentences(part, **self.columns), asked.label_names) for part in (train, held_out)
+        )
+        self._choose_labels(train, asked.label_names)
+        if held_out:
+            self.note_overlap(train=[item.words for item in train], held_out=[item.words for item in held_out])
+        else:
+            split = stratified_split(labels=self._strata(train), fraction=asked.eval_fraction, seed=self.seed)
+            train, held_out = self.hold_out(train, split, what="sentences")
+        self._train_tags, self._eval_tags = self._normalized(train), self._normalized(held_out)
+        self._train_sentences, self._eval_sentences = train, held_out
+        windows = [self._windows(part) for part in (train, held_out)]
+        self._note_windows(windows[0])
+        self.set_examples(
+            train=self._examples(windows[0], self._train_tags), held_out=self._examples(windows[1], self._eval_tags)
+        )
+
+    def doubt_of_one(self, example: Sentence) -> str:
+        """A file of columns without an empty line is one sentence."""
+        in_columns = _IN_COLUMNS.search(example.where) is not None
+        return f" ({len(example.words):,} tokens{', are the empty lines between sentences missing?' * in_columns})"
+
+    # Tags and windows
+
+    def _choose_labels(self, train: Sequence[Sentence], given: Sequence[str] | None) -> None:
+        """Set `scheme` and `label_names`, and say what was found."""
+        names = [*given] if given and not all(name.isdecimal() for name in given) else []
+        if len(set(names)) != len(names):
+            raise InputError(f"--label_names {' '.join(names)} names a label twice")
+        self.scheme = find_scheme([item.tags for item in train])
+        self.metric = "accuracy" if self.scheme == PLAIN else "f1"
+        if self.scheme == PLAIN:
+            found = sorted({tag for item in train for tag in item.tags})
+            self.label_names = names or found
+            if all(name.isdecimal() for name in self.label_names):
+                self.label_names = sorted(self.label_names, key=int)
+                self.notes.append(
+                    "tags are numbers; name them in order with --label_names, or they cannot be entities"
+                )
+        else:
+            kinds = dict.fromkeys(self._split(tag, "--label_names")[1] for tag in names if tag != OUTSIDE)
+            if not kinds:
+                kinds = dict.fromkeys(
+                    sorted({self._split(t, item.where)[1] for item in train for t in item.tags if t != OUTSIDE})
+                )
+            proper = [OUTSIDE, *(join_tag(letter, kind) for kind in kinds for letter in "BI")]
+            self.label_names = names if set(names) == set(proper) else proper
+            found = [tag for tag in proper if tag != OUTSIDE]
+        if len(found) < 2 and self.scheme == PLAIN:
+            raise InputError(
+                f"{train[0].where}: every tag in column '{self.tags_column}' is {found[0]!r}: at least two are needed "
+                "to learn from; name another column with --tags_column"
+            )
+        self._number_of = {name: number for number, name in enumerate(self.label_names)}
+        self.notes += note_alike(found if self.scheme == PLAIN else list(kinds))
+        self._note_scheme(train)
+
+    @staticmethod
+    def _split(tag: str, where: str) -> tuple[str, str]:
+        try:
+            return split_tag(tag)
+        except ValueError as error:
+            raise InputError(f"{where}: tag {error}, as the other tags are: mend it") from None
+
+    def _note_scheme(self, train: Sequence[Sentence]) -> None:
+        if self.scheme == PLAIN:
+            self.notes.append(f"{len(self.label_names)} tags without B- or I-: measured by accuracy")
+            return
+        counts = some_of([f"{kind} ({count:,})" for kind, count in sorted(self._counts(train).items())])
+        written = "" if self.scheme == "IOB2" else "; the model's labels are IOB2, predictions are written as the data"
+        self.notes.append(f"entities written as {self.scheme}{written}: {counts}")
+        odd = [(irregular(item.tags, scheme=self.scheme), item.where) for item in train]
+        if total := sum(count for count, _ in odd):
+            where = next(where for count, where in odd if count)
+            self.notes.append(
+                f"{total:,} tags are not proper {self.scheme} (the first: {where}); every run of one type is taken "
+                "for an entity, as CoNLL's script does"
+            )
+
+    def _normalized(self, sentences: Sequence[Sentence]) -> list[np.ndarray]:
+        """The labels of each sentence as the model has them: int32 [words].
+
+        Raises:
+            InputError: a tag that training does not know.
+        """
+        numbers = []
+        for item in sentences:
+            tags: Sequence[str] = item.tags
+            if self.scheme != PLAIN:
+                for tag in tags:
+                    self._split(tag, item.where)
+                tags = write_tags(entities(tags), length=len(tags), scheme="IOB2")
+            unknown = next((place for place, tag in enumerate(tags) if tag not in self._number_of), None)
+            if unknown is not None:
+                raise InputError(
+                    f"{item.where}: tag {item.tags[unknown]!r} in column '{self.tags_column}' is not one of the tags "
+                    f"[{some_of(list(map(repr, self.label_names)))}]: correct it, or list every tag with --label_names"
+                )
+            numbers.append(np.array([self._number_of[tag] for tag in tags], dtype=np.int32))
+        return numbers
+
+    def _strata(self, sentences: Sequence[Sentence]) -> list[int]:
+        """A number for each sentence: of its rarest type of entity, or of none."""
+        if self.scheme == PLAIN:
+            return [0] * len(sentences)
+        kinds = [{entity.type for entity in entities(item.tags)} for item in sentences]
+        counts = Counter(kind for found in kinds for kind in found)
+        order = {kind: rank for rank, kind in enumerate(sorted(counts, key=lambda kind: (counts[kind], kind)), 1)}
+        return [min((order[kind] for kind in found), default=0) for found in kinds]
+
+    def _counts(self, sentences: Sequence[Sentence]) -> Counter[str]:
+        """How many entities there are of each type, or words with each tag."""
+        if self.scheme == PLAIN:
+            return Counter(tag for item in sentences for tag in item.tags)
+        return Counter(entity.type or "entity" for item in sentences for entity in entities(item.tags))
+
+    def _windows(self, sentences: Sequence[Sentence]) -> list[TokenWindow]:
+        words = [item.words for item in sentences]
+        return cut_sentences(
+            sentences=words,
+            tokenizer=self.tokenizer,
+            max_length=self.max_length,
+            all_tokens=self.label_all_tokens,
+        )
+
+    def _note_windows(self, windows: Sequence[TokenWindow]) -> None:
+        """Say what is cut, what the model does not see, and what is hardly among the held-out sentences."""
+        self.note_windows([window.sentence for window in windows], what="training sentences")
+        seen = sum(len(np.unique(window.words[window.words >= 0])) for window in windows)
+        if lost := sum(len(item.words) for item in self._train_sentences) - seen:
+            self.notes.append(f"{lost:,} tokens are nothing to the tokenizer and get {self.default_tag!r} unseen")
+        self.note_scarce(
+            train=self._counts(self._train_sentences),
+            held_out=self._counts(self._eval_sentences),
+            what="tokens" if self.scheme == PLAIN else "entities",
+        )
+
+    @staticmethod
+    def _examples(windows: Sequence[TokenWindow], tags: Sequence[np.ndarray]) -> list[Inputs]:
+        return [
+            {
+                **window.inputs,
+                "words": window.words,
+                "labels": np.where(window.words >= 0, tags[window.sentence][window.words], IGNORED).astype(np.int32),
+                "sentence": window.sentence,
+            }
+            for window in windows
+        ]
+
+    @property
+    def default_tag(self) -> str:
+        """The label of a token that the model does not see."""
+        if self.scheme != PLAIN:
+            return OUTSIDE
+        return self.label_names[int(np.bincount(np.concatenate(self._train_tags)).argmax())]
+
+    # What the loop asks for
+
+    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
+        """Inputs padded to the longest, `labels` [batch, length], -100 for tokens that do not count.
+
+        Held-out examples add `words` [batch, length], -1 for tokens that speak for none, `sentence` and `row` [batch].
+        """
+        batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
+        batch["labels"] = pad_like(values=[item["labels"] for item in examples], batch=batch, fill=IGNORED)
+        if "row" in examples[0]:
+            batch["words"] = pad_like(values=[item["words"] for item in examples], batch=batch, fill=-1)
+            for name in ("sentence", "row"):
+                batch[name] = torch.tensor([item[name] for item in examples])
+        return batch
+
+    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+        """One target a token that counts."""
+        return {"tokens": int((batch["labels"] != IGNORED).sum())}
+
+    def loss(
+        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy and accuracy of tokens, summed over the batch and divided by the tokens of the step."""
+        logits = model(**model_inputs(batch)).logits.float()
+        labels = batch["labels"]
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+        correct = (logits.detach().argmax(dim=-1) == labels).sum()
+        return loss / num_targets["tokens"], {"accuracy": correct / num_targets["tokens"]}
+
+    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+        """One record a window: row, sentence, its words with their labels and probabilities, nats, tokens."""
+        logits = model(**model_inputs(batch)).logits.float()
+        labels = batch["labels"]
+        nats = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none").sum(dim=1)
+        found = records(row=batch["row"], sentence=batch["sentence"], loss=nats, tokens=(labels != IGNORED).sum(dim=1))
+        for record in found:
+            record |= {"words": [], "labels": [], "sure": []}
+        rows, words, choices, probabilities = word_choices(logits, batch["words"])
+        for word in records(place=rows, words=words, labels=choices, sure=probabilities):
+            record = found[word.pop("place")]
+            for name, value in word.items():
+                record[name].append(round(value, 6) if name == "sure" else value)
+        return found
+
+    def _predicted(self) -> list[tuple[list[str], list[float]]]:
+        """Labels of the words of each held-out sentence, and their probabilities; 0 where the model saw nothing."""
+        default = self.default_tag
+        found = [([default] * len(item.words), [0.0] * len(item.words)) for item in self._eval_sentences]
+        for record in self.records:
+            tags, sure = found[record["sentence"]]
+            for word, label, probability in zip(record["words"], record["labels"], record["sure"], strict=True):
+                tags[word] = self.label_names[label]
+                sure[word] = probability
+        return found
+
+    def scores(self) -> dict[str, float]:
+        """Of entities precision, recall and F1, over all and `f1_TYPE`; accuracy of tags; without entities also F1."""
+        return self._scores([tags for tags, _ in self._predicted()])
+
+    def _gold(self) -> list[list[str]]:
+        return [[self.label_names[number] for number in numbers] for numbers in self._eval_tags]
+
+    def _scores(self, predictions: Sequence[Sequence[str]]) -> dict[str, float]:
+        if self.scheme == PLAIN:
+            return classification_metrics(
+                predictions=[self._number_of[tag] for tags in predictions for tag in tags],
+                references=[int(number) for numbers in self._eval_tags for number in numbers],
+            )
+        found = measure("entity_f1", predictions=predictions, references=self._gold())
+        by_type = found.pop("by_type")
+        return {**found, **{f"f1_{kind}": row["f1"] for kind, row in by_type.items()}}
+
+    def baseline(self) -> dict[str, float]:
+        """Every word gets the label that it has most often in training, words that are not there the default one.
+
+        The loss: always the label frequencies of the training part (plus 1).
+        """
+        if not self._eval_sentences:
+            return {}
+        seen: dict[str, Counter[int]] = {}
+        for item, numbers in zip(self._train_sentences, self._train_tags, strict=True):
+            for word, number in zip(item.words, numbers.tolist(), strict=True):
+                seen.setdefault(word, Counter())[number] += 1
+        usual = {word: self.label_names[counts.most_common(1)[0][0]] for word, counts in seen.items()}
+        default = self.default_tag
+        guesses = [[usual.get(word, default) for word in item.words] for item in self._eval_sentences]
+        counts = np.bincount(np.concatenate(self._train_tags), minlength=len(self.label_names)) + 1
+        log_frequency = np.log(counts / counts.sum())
+        return {"loss": float(-log_frequency[np.concatenate(self._eval_tags)].mean()), **self._scores(guesses)}
+
+    # For people
+
+    def predictions(self) -> list[dict[str, Any]]:
+        """Each sentence with its entities, or its tags, as predicted and as they are.
+
+        Entities have their characters in the text and their tokens, both without the end, and the probability of the
+        least sure of their tags; so does the whole sentence.
+        """
+        readable = []
+        for item, (tags, sure), gold in zip(self._eval_sentences, self._predicted(), self._gold(), strict=True):
+            whole: dict[str, Any] = {"probability": min(sure), "correct": tags == gold}
+            sides: dict[str, Any]
+            if self.scheme == PLAIN:
+                sides = {"prediction": tags, "gold": gold}
+            else:
+                sides = {"prediction": spans(item.words, tags, sure), "gold": spans(item.words, gold)}
+                whole["correct"] = entities(tags) == entities(gold)
+                whole["tags"] = write_tags(entities(tags), length=len(tags), scheme=self.scheme)
+            readable.append({"text": item.text, "tokens": list(item.words), **sides, **whole})
+        return readable
+
+    def settings(self) -> dict[str, Any]:
+        """What `recipes/predict.py` needs to tag new sentences."""
+        return {
+            **super().settings(),
+            **self.columns,
+            "label_names": self.label_names,
+            "label_all_tokens": self.label_all_tokens,
+            "scheme": self.scheme,
+        }
+
+    def tables(self) -> dict[str, Matrix | Table | Points]:
+        """Entities by type; of plain tags what was taken for what."""
+        tags = [tags for tags, _ in self._predicted()]
+        if self.scheme != PLAIN:
+            columns = ("type", "precision", "recall", "f1", "number")
+            found = measure("entity_f1", predictions=tags, references=self._gold())["by_type"]
+            rows = [[kind, *(row[name] for name in columns[1:])] for kind, row in found.items()]
+            return {"Entities by type": Table(columns, rows, bars=columns[1:4])}
+        counts = np.zeros((len(self.label_names), len(self.label_names)), dtype=int)
+        for predicted, gold in zip(tags, self._eval_tags, strict=True):
+            np.add.at(counts, (gold, np.array([self._number_of[tag] for tag in predicted])), 1)
+        return {"Confusion matrix": Matrix(self.label_names, counts.tolist())}
+
+    def balance(self) -> Mapping[str, int]:
+        """How many tokens of the training sentences have each label of the model."""
+        return counted(self.label_names, np.concatenate(self._train_tags).tolist())
+
+    def balanced(self) -> tuple[str, int]:
+        """Tokens, as the data has them."""
+        return "tokens to learn from", sum(len(item.words) for item in self._train_sentences)
+
+    def show(self, example: Inputs) -> list[str]:
+        """One example: its tokens, each that counts with its tag."""
+        pieces = self.tokenizer.convert_ids_to_tokens(example["input_ids"].tolist())
+        shown = [
+            piece if label == IGNORED else f"{piece}/{self.label_names[label]}"
+            for piece, label in zip(pieces, example["labels"].tolist(), strict=True)
+        ]
+        return [" ".join(shown)]
+
+
+def word_choices(logits: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The label of each word, with the highest mean probability over the tokens that speak for it.
+
+    Args:
+        logits: float [batch, length, labels].
+        words: int64 [batch, length], -1 for tokens that speak for none.
+
+    Returns:
+        Row in the batch, word, label and its probability, each [words of the batch], in the order of the tokens.
+    """
+    rows, places = torch.nonzero(words >= 0, as_tuple=True)
+    probabilities = logits[rows, places].softmax(dim=-1)
+    keys = torch.stack([rows, words[rows, places]], dim=1)
+    kept, group, sizes = torch.unique_consecutive(keys, dim=0, return_inverse=True, return_counts=True)
+    sums = probabilities.new_zeros(len(kept), probabilities.shape[1]).index_add(0, group, probabilities)
+    best, labels = (sums / sizes[:, None]).max(dim=-1)
+    return kept[:, 0], kept[:, 1], labels, best
+
+
+def spans(words: Sequence[str], tags: Sequence[str], sure: Sequence[float] | None = None) -> list[dict[str, Any]]:
+    """The entities of a sentence for people: type, text, its characters [start, end) and tokens, and how sure."""
+    starts = np.cumsum([0, *(len(word) + 1 for word in words)]).tolist()
+    found = []
+    for entity in entities(tags):
+        start, end = starts[entity.start], starts[entity.end] - 1
+        span: dict[str, Any] = {"type": entity.type, "text": " ".join(words[entity.start : entity.end])}
+        span |= {"start": start, "end": end, "tokens": [entity.start, entity.end]}
+        if sure is not None:
+            span["probability"] = min(sure[entity.start : entity.end])
+        found.append(span)
+    return found

@@ -1,0 +1,40 @@
+"""Budgets, and results that are kept by their settings."""
+
+import json
+from pathlib import Path
+
+import pytest
+from kept import Kept, finite
+from time_to_loss import Budget
+
+
+def test_a_part_is_made_once_for_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kept.LOOKED_SECONDS", 0.01)
+    made: list[int] = []
+
+    def work() -> dict[str, int]:
+        made.append(1)
+        return {"loss": len(made)}
+
+    kept = Kept(tmp_path)
+    first = kept.get("a", {"x": 1, "y": 2}, work)
+    assert kept.get("a", {"y": 2, "x": 1}, work) == first
+    assert len(made) == 1
+    assert kept.get("a", {"x": 2, "y": 2}, work)["result"] == {"loss": 2}
+    assert Kept(tmp_path, again=["b"]).get("a", {"x": 1, "y": 2}, work, of="b")["result"]["loss"] == 3
+    parts = kept.find({"y": 2})
+    assert sorted(part["result"]["loss"] for part in parts) == [2, 3]
+    assert [part["result"]["loss"] for part in kept.find({"x": 1})] == [3]
+    assert all(part["commit"] and isinstance(part["quiet"], bool) for part in parts)
+    assert json.loads(next(tmp_path.glob("a-*.json")).read_text()) in parts
+
+
+def test_budgets() -> None:
+    assert [Budget(steps=4).done(step=step, seconds=9.0) for step in (0, 1, 4)] == [0, 0.25, 1]
+    clock = Budget(minutes=1)
+    assert clock.done(step=0, seconds=0.0) == 0 and clock.done(step=3, seconds=30.0) == 0.5
+    assert clock.done(step=10, seconds=57.0) == pytest.approx(0.95)  # another step of 5.7 s ends nearer to 60
+    assert clock.done(step=10, seconds=57.5) == 1.0
+    assert (Budget(steps=10).scaled(0.25), Budget(minutes=20).scaled(0.25)) == (Budget(steps=2), Budget(minutes=5))
+    assert (str(Budget(steps=10)), str(Budget(minutes=1.33))) == ("10steps", "1.33min")
+    assert finite(None) == finite(float("nan")) == float("inf")

@@ -1,0 +1,115 @@
+"""Tokenizers on disk: files that any transformers reads, and errors that say what is wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from lacuna.common.errors import InputError, StorageError
+from lacuna.tokenization import (
+    adapt_tokenizer,
+    check_output_dir,
+    load_tokenizer,
+    save_tokenizer,
+    tokenizer_fingerprint,
+    train_bpe,
+)
+
+
+def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_save_and_load(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "tokenizer"
+    save_tokenizer(tokenizer=tokenizer, output_dir=folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
+    assert [path.name for path in folder.parent.iterdir()] == ["tokenizer"]
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert config["clean_up_tokenization_spaces"] is False
+    assert "auto_map" not in config
+    for loaded in (load_tokenizer(folder), load_tokenizer(str(folder)), AutoTokenizer.from_pretrained(folder)):
+        assert loaded("the cat", "a dog") == tokenizer("the cat", "a dog")
+        assert tokenizer_fingerprint(loaded) == tokenizer_fingerprint(tokenizer)
+        assert loaded.decode(encode_text(loaded, "a , b .")) == "a , b ."
+    assert Tokenizer.from_file(str(folder / "tokenizer.json")).encode("the cat").ids == tokenizer("the cat").input_ids
+
+
+def test_save_into_a_folder_with_other_files(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    save_tokenizer(tokenizer=tokenizer, output_dir=folder)
+    decoder = adapt_tokenizer(tokenizer=tokenizer, shape="decoder", segments=False, max_length=8)
+    save_tokenizer(tokenizer=decoder, output_dir=folder)
+    assert (folder / "config.json").read_text() == "{}"
+    assert load_tokenizer(folder).padding_side == "left"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_save_that_fails_leaves_nothing(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", fail)
+    with pytest.raises(StorageError, match="No space left") as caught:
+        save_tokenizer(tokenizer=tokenizer, output_dir=tmp_path / "tokenizer")
+    assert caught.value.exit_code == 5
+    assert not list(tmp_path.iterdir())
+
+
+def test_load_of_what_is_not_there_or_broken(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no such folder.*train_tokenizer"):
+        load_tokenizer(tmp_path / "nothing")
+    with pytest.raises(InputError, match=r"no tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": ')
+    with pytest.raises(InputError, match="does not hold a tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_fresh_process_reads_it_without_lacuna(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    save_tokenizer(tokenizer=tokenizer, output_dir=tmp_path / "tokenizer")
+    code = (
+        "import json; from transformers import AutoTokenizer\n"
+        "t = AutoTokenizer.from_pretrained('tokenizer')\n"
+        "print(json.dumps([t('the cat', 'a dog').data, type(t).__name__]))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    data, _ = json.loads(result.stdout)
+    assert data == tokenizer("the cat", "a dog").data
+
+
+def test_extra_special_tokens_and_sentinels_survive_the_disk(tmp_path: Path) -> None:
+    made = train_bpe(
+        documents=["some text, some more text"] * 5,
+        vocab_size=270,
+        extra_special_tokens=["<user>", "<é>"],
+        num_sentinels=2,
+    )
+    save_tokenizer(tokenizer=made, output_dir=tmp_path / "tokenizer")
+    config = json.loads((tmp_path / "tokenizer" / "tokenizer_config.json").read_text())
+    assert "extra_special_tokens" not in config  # transformers 4.57 takes a list under that name for a mistake
+    for loaded in (load_tokenizer(tmp_path / "tokenizer"), AutoTokenizer.from_pretrained(tmp_path / "tokenizer")):
+        assert loaded.convert_tokens_to_ids(["<user>", "<é>", "<extra_id_0>", "<extra_id_1>"]) == [5, 6, 7, 8]
+        assert set(loaded.all_special_ids) == set(range(9))
+        ids = loaded("some<extra_id_1> text <é>")["input_ids"]
+        assert {8, 6} < set(ids) and loaded.decode(ids, skip_special_tokens=True) == "some text "
+
+
+def test_an_output_folder_is_checked_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_output_dir(tmp_path / "deep" / "folder") == tmp_path
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        check_output_dir(tmp_path / "file" / "folder")
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(StorageError, match="no permission"):
+        check_output_dir(tmp_path / "folder")

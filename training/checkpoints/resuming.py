@@ -1,0 +1,199 @@
+"""An output folder is a run's own; what a run is, what may change when it is resumed, and where it goes on."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
+from lacuna.common.files import hold
+
+from ..arguments import TrainingArguments
+from ..distributed import fsdp
+from ..optimizers.adapters import Adapter
+from ..optimizers.averages import Average
+from .progress import Progress
+from .saving import load_state, load_weights, newest_checkpoint, read_progress
+
+IDENTITY = ("seed", "batch_size", "batch_size_at", "optimizer", "average")
+"""Options without which the run is another one: resuming with another value is refused, unless --allow_change."""
+
+PARTS = ("freeze_backbone", "lora_rank", "lora_alpha", "group_by_length")
+"""The same of options that most runs leave alone: they are part of a run's identity where they are given."""
+
+SCHEDULE = (
+    *("max_steps", "max_minutes", "max_epochs", "max_tokens", "learning_rate", "schedule", "warmup_steps"),
+    *("decay_share", "weight_decay", "adam_beta2", "max_grad_norm", "ema_decay", "tail_share", "skip_steps"),
+    *("mixed_precision", "deterministic", "micro_batch_size", "compile"),
+    *("layerwise_decay", "early_stopping_patience"),
+)
+"""Options that shape what follows and may change: the change is shown, and recorded in run.json."""
+
+_OURS = {"run.json", "metrics.jsonl", "checkpoints"}
+"""Of these a folder with a run has at least one."""
+
+
+def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> None:
+    """Refuse a folder that holds another run or somebody's files, before any work is done; keep other runs out of it.
+
+    With `--dry_run` nothing is claimed, since nothing is written.
+
+    Args:
+        resumes: whether the recipe has `--resume`, which is then offered.
+
+    Raises:
+        InputError: the folder holds something that must stay, is a file, or a run is in it now.
+        StorageError: the folder cannot be written.
+    """
+    if not getattr(arguments, "dry_run", False):
+        _check_output_dir(arguments, resumes=resumes)
+        hold(Path(arguments.output_dir))
+
+
+def refusal(arguments: TrainingArguments, *, resumes: bool = True) -> list[str]:
+    """What `--dry_run` says of a folder that the run itself would be refused for: a line, or none."""
+    try:
+        _check_output_dir(arguments, resumes=resumes)
+    except (InputError, StorageError) as error:
+        return [f"note: without --dry_run this would be refused: {error}"]
+    return []
+
+
+def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
+    folder = Path(arguments.output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--output_dir {folder} is a file; name a folder")
+    there = sorted(path.name for path in folder.iterdir() if path.name[0] != ".") if folder.exists() else []
+    if not arguments.resume and {"run.json", "config.json", "checkpoints"} & {*there}:
+        ways = "add --resume to continue it, or name another folder" if resumes else "name another folder"
+        raise InputError(f"--output_dir {folder} already holds a run; {ways}")
+    if not arguments.resume and there:
+        raise InputError(f"--output_dir {folder} is not empty and would be written over; name another folder")
+    if there and not _OURS & {*there}:
+        raise InputError(
+            f"--resume: {folder} holds no run but {there[0]}, which might be written over; name another folder"
+        )
+    parent = next(path for path in [folder, *folder.absolute().parents] if path.exists())
+    if not parent.is_dir():
+        raise InputError(f"--output_dir {folder}: {parent} is a file; name a folder")
+    if not os.access(parent, os.W_OK):
+        raise StorageError(f"--output_dir {folder}: no permission to write in {parent}")
+
+
+def identity_of(*, arguments: TrainingArguments, config: Any, facts: dict[str, Any]) -> dict[str, Any]:
+    """What must not change between a run and its continuation, as JSON gives it back.
+
+    Args:
+        config: of the model; None where it has none.
+        facts: what the recipe knows: fingerprints of data and tokenizer, the objective.
+    """
+    options = {
+        name: str(value) if isinstance(value := getattr(arguments, name), tuple) else value for name in IDENTITY
+    }
+    options |= {name: value for name in PARTS if (value := getattr(arguments, name))}
+    if hasattr(config, "to_diff_dict"):
+        content = {name: value for name, value in config.to_diff_dict().items() if name != "transformers_version"}
+        text = json.dumps(content, sort_keys=True, default=str)
+        options["model_config"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return json.loads(json.dumps({**options, **facts}, default=str))
+
+
+def schedule_of(arguments: TrainingArguments) -> dict[str, Any]:
+    """The options that may change, as JSON gives them back."""
+    return json.loads(json.dumps({name: getattr(arguments, name) for name in SCHEDULE}))
+
+
+def check_identity(
+    *, ours: dict[str, Any], theirs: dict[str, Any], allowed: Sequence[str], checkpoint: Any
+) -> list[dict[str, Any]]:
+    """Compare what this run says of itself with what a checkpoint says.
+
+    Args:
+        allowed: names of `--allow_change`.
+
+    Returns:
+        The changes that were allowed: name, before, after.
+
+    Raises:
+        InputError: something else differs, or `allowed` names what there is not.
+    """
+    if unknown := sorted(set(allowed) - set(ours) - set(theirs)):
+        raise InputError(f"--allow_change {unknown[0]}: a run has {', '.join(sorted(ours))}")
+    for name in sorted({*ours, *theirs} - set(allowed)):
+        if ours.get(name) != theirs.get(name):
+            raise InputError(
+                f"--resume: {name} is {ours.get(name)!r}, but the run in {checkpoint} was made with "
+                f"{theirs.get(name)!r}; resume with the same value, start a new --output_dir, or say that it is "
+                f"meant: --allow_change {name}"
+            )
+    return _changes(theirs, ours)
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+    """What differs between two sets of options that both have."""
+    return [
+        {"option": name, "before": before[name], "after": after[name]}
+        for name in before
+        if name in after and before[name] != after[name]
+    ]
+
+
+def resume(
+    plan: TrainingArguments,
+    *,
+    model: nn.Module,
+    optimizers: list[Any],
+    average: Average | None,
+    adapter: Adapter | None,
+    fresh: Progress,
+) -> tuple[Progress, list[dict[str, Any]], list[str]]:
+    """Go back to the newest checkpoint: where it stands, what has changed since, and what people are told.
+
+    Args:
+        model: the bare model; it takes over the weights, as do optimizers and average what they remember.
+        fresh: of a run from the beginning, with the identity and the options of this one.
+
+    Raises:
+        InputError: the run is finished or another one.
+        CorruptCheckpointError: no checkpoint verifies, or it is of another model.
+    """
+    output_dir = Path(plan.output_dir)
+    checkpoint, notices = newest_checkpoint(output_dir)
+    if checkpoint is None and (output_dir / "config.json").exists():
+        raise InputError(f"--resume: the run in {output_dir} is finished, with no checkpoint to continue from")
+    if checkpoint is None:
+        return fresh, [], [*notices, f"no checkpoint in {output_dir}: starting from the beginning"]
+    progress = read_progress(checkpoint)
+    if plan.max_steps and progress.step > plan.max_steps:
+        raise InputError(
+            f"--resume: the run in {output_dir} has made {progress.step:,} steps, and only {plan.max_steps:,} are "
+            "asked for; give --max_steps, or whatever limits the run, more"
+        )
+    changed = check_identity(
+        ours=fresh.identity, theirs=progress.identity, allowed=plan.allow_change, checkpoint=checkpoint
+    )
+    changed += _changes(progress.options, fresh.options)
+    renewed = {change["option"] for change in changed} & {"optimizer", "average"}
+    try:
+        if adapter is None:
+            fsdp.load_model_state(model, load_weights(checkpoint))
+        else:
+            learned = load_state(checkpoint, "learned")
+            fsdp.load_model_state(model, learned, names=adapter.learned(model.state_dict()).keys())
+        state = {} if "optimizer" in renewed else load_state(checkpoint, "optimizer")
+        fsdp.load_optimizer_state(model, optimizers, state)
+    except (KeyError, ValueError) as error:
+        raise CorruptCheckpointError(f"checkpoint {checkpoint} is not of this model: {error.args[0]}") from error
+    if average is not None and "average" not in renewed:
+        average.load(load_state(checkpoint, "average"))
+    if "average" in renewed:  # the weights that were best so far are not there
+        progress.best_metric, progress.best_step, progress.best_loss = None, -1, None
+    notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
+    notices += [f"  {change['option']} was {change['before']} and is {change['after']} now" for change in changed]
+    notices += [f"  nothing of the {name} there was is taken over" for name in sorted(renewed)]
+    progress.identity, progress.options = fresh.identity, fresh.options
+    return progress, changed, notices

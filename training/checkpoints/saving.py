@@ -1,0 +1,363 @@
+"""Checkpoints: a Hugging Face folder, beside it what resuming needs. Written whole or not at all; no pickle.
+
+step-00000100/                   a model folder that `from_pretrained` loads
+    training_state/
+        optimizer.safetensors    what the optimizer remembers, by parameter name
+        average.safetensors      the weights of --average, where there are any
+        learned.safetensors      with --lora_rank: what is learned, before it is merged into the weights of the model
+        progress.json            where the run stands
+        manifest.json            size and SHA-256 of every file
+        complete                 SHA-256 of manifest.json: the last file that is written, the first that is removed
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from lacuna.common.errors import CorruptCheckpointError, StorageError
+from lacuna.common.files import sync, write_text
+
+from .progress import Progress
+
+STATE, MANIFEST, MARKER = "training_state", "training_state/manifest.json", "training_state/complete"
+PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
+MARGIN = 1.05
+"""Free space that a checkpoint wants, in sizes of its tensors."""
+PATIENCE = 3
+"""Checkpoints in a row that may fail before a run is ended."""
+
+
+@dataclass
+class Snapshot:
+    """A run at the end of a step, in memory of its own, so that training may go on while it is written."""
+
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    average: dict[str, Tensor]
+    progress: Progress
+    card: str
+    learned: dict[str, Tensor] = field(default_factory=dict)
+    """What resuming takes in place of `weights`, where these are merged with an adapter."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all tensors together."""
+        parts = (self.weights, self.optimizer, self.average, self.learned)
+        return sum(tensor.nbytes for part in parts for tensor in part.values())
+
+    def is_finite(self) -> bool:
+        """Whether every weight is a number."""
+        return all(bool(torch.isfinite(value).all()) for value in self.weights.values() if value.is_floating_point())
+
+
+@contextlib.contextmanager
+def storage_errors(what: str) -> Iterator[None]:
+    """Have errors of reading and writing in here be a `StorageError` that says what could not be done.
+
+    Libraries in Rust (safetensors, tokenizers) raise others than OSError for it, with its number in their message.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError) and "os error" not in str(error):
+            raise
+        raise StorageError(f"{what}: {error}") from error
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Every file of a checkpoint by its name in the manifest, without the two that speak of the others.
+
+    Raises:
+        CorruptCheckpointError: one is a link, or nothing that can be read like a file.
+    """
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise CorruptCheckpointError(f"checkpoint {folder}: {name} is a link or no plain file")
+        if path.is_file() and name not in (MANIFEST, MARKER):
+            found[name] = path
+    return found
+
+
+def save_model(
+    *, model: nn.Module, tokenizer: Any, card: str, folder: Path, weights: dict[str, Tensor] | None = None
+) -> None:
+    """Write a folder that `from_pretrained` loads; `weights` are saved in place of those of the model."""
+    model.save_pretrained(folder, state_dict=weights)
+    for path in folder.glob("*.safetensors"):
+        path.chmod(0o644)  # safetensors writes files that only their owner can read
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    if path.is_file():
+        # transformers 5 writes a class name that 4.57 does not know; this one loads in both.
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.get("tokenizer_class") == "TokenizersBackend":
+            content["tokenizer_class"] = "PreTrainedTokenizerFast"
+            path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def save_final(*, model: nn.Module, tokenizer: Any, card: str, output_dir: Path, weights: dict[str, Tensor]) -> None:
+    """Put the files of a trained model into the output folder itself, each of them whole.
+
+    Raises:
+        StorageError: they cannot be written.
+    """
+    temporary = output_dir / ".final.tmp"
+    try:
+        with storage_errors(f"cannot write the model to {output_dir}"):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary, weights=weights)
+            for path in sorted(temporary.iterdir()):
+                path.replace(output_dir / path.name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+class Saver:
+    """Writes the checkpoints of a run, one after the other, while training goes on."""
+
+    def __init__(
+        self, *, output_dir: Path, model: nn.Module, tokenizer: Any, keep: int, greater_is_better: bool
+    ) -> None:
+        self.folder = output_dir / "checkpoints"
+        self.model, self.tokenizer, self.keep = model, tokenizer, keep
+        self.greater_is_better = greater_is_better
+        self.failures = 0
+        """Checkpoints in a row that could not be written."""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: tuple[int, Future[Path]] | None = None
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Begin to write a checkpoint; `wait` says what became of it."""
+        self._writing = snapshot.progress.step, self._pool.submit(self.write, snapshot)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `wait` would return at once with what became of a checkpoint."""
+        return self._writing is not None and self._writing[1].done()
+
+    def wait(self) -> int | None:
+        """The step of the checkpoint that was begun, once it is whole; None where none was.
+
+        Raises:
+            StorageError: it could not be written; older ones are intact.
+        """
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return None
+        try:
+            writing[1].result()
+        except StorageError:
+            self.failures += 1
+            raise
+        self.failures = 0
+        return writing[0]
+
+    def close(self) -> None:
+        """Let a checkpoint that was begun become whole, whatever ended the run."""
+        self._pool.shutdown(wait=True)
+
+    def write(self, snapshot: Snapshot) -> Path:
+        """Write `step-XXXXXXXX` into a temporary folder, list every file with size and SHA-256, rename, mark as whole;
+        then remove what is older than the newest `keep` and not the best. One that is there and whole stays.
+
+        Raises:
+            StorageError: the disk is full or cannot be written; older checkpoints stay as they are.
+        """
+        final = self.folder / f"step-{snapshot.progress.step:08d}"
+        temporary = final.with_name(f".{final.name}.tmp")
+        try:
+            with storage_errors(f"cannot write checkpoint {final}"):
+                for stale in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote or removed
+                    shutil.rmtree(stale, ignore_errors=True)
+                if not _is_whole(final):
+                    self._write_whole(snapshot, temporary, final)
+        except CorruptCheckpointError as error:
+            raise StorageError(f"what was written is not what the disk gives back: {error}") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        self._prune(final)
+        return final
+
+    def _write_whole(self, snapshot: Snapshot, temporary: Path, final: Path) -> None:
+        self._check_space(snapshot)
+        (temporary / STATE).mkdir(parents=True)
+        self._write_files(snapshot, temporary)
+        files = {
+            name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for name, path in _files(temporary).items()
+        }
+        (temporary / MANIFEST).write_text(json.dumps(files, indent=2), encoding="utf-8")
+        for path in [*temporary.rglob("*"), temporary]:
+            sync(path)
+        if final.exists():  # a broken one
+            _remove(final)
+        temporary.rename(final)
+        sync(self.folder)
+        write_text(final / MARKER, _digest(final / MANIFEST) + "\n")
+        sync(final / STATE)
+        verify_checkpoint(final)
+
+    def _write_files(self, snapshot: Snapshot, folder: Path) -> None:
+        weights = dict(snapshot.weights)
+        save_model(model=self.model, tokenizer=self.tokenizer, card=snapshot.card, folder=folder, weights=weights)
+        for name in ("optimizer", "average", "learned"):
+            if (tensors := getattr(snapshot, name)) or name == "optimizer":
+                save_file(tensors, folder / STATE / f"{name}.safetensors")
+        progress = json.dumps(asdict(snapshot.progress), indent=2)
+        (folder / STATE / "progress.json").write_text(progress, encoding="utf-8")
+
+    def _check_space(self, snapshot: Snapshot) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        needed, free = int(MARGIN * snapshot.num_bytes), shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise StorageError(
+                f"checkpoint of step {snapshot.progress.step}: {needed / 1e6:,.1f} MB are needed in {self.folder} and "
+                f"{free / 1e6:,.1f} MB are free"
+            )
+
+    def _prune(self, written: Path) -> None:
+        # A later one can only be a broken one that resuming passed over; it must not push out those that are whole.
+        whole = [path for path in sorted(self.folder.glob("step-*")) if (path / MARKER).is_file()]
+        whole = [path for path in whole if path.name <= written.name]
+        kept = {*whole[-self.keep :], best_checkpoint(whole, greater_is_better=self.greater_is_better)}
+        for path in self.folder.glob("step-*"):
+            if path.name <= written.name and path not in kept:
+                _remove(path)
+
+
+def best_checkpoint(folders: list[Path], *, greater_is_better: bool) -> Path | None:
+    """The one with the best metric, the newest of equals; None where none was evaluated to a number.
+
+    Those that cannot be read are passed over: what has become of an older one is no reason to end a run.
+    """
+    metrics = {}
+    for folder in folders:
+        with contextlib.suppress(CorruptCheckpointError):
+            metric = read_progress(folder).metric
+            if metric is not None and math.isfinite(metric):
+                metrics[folder] = metric if greater_is_better else -metric
+    return max(reversed(metrics), key=lambda folder: metrics[folder], default=None)
+
+
+def read_progress(folder: Path) -> Progress:
+    """Where a run stood at a checkpoint.
+
+    Raises:
+        CorruptCheckpointError: its progress.json cannot be read.
+    """
+    try:
+        return Progress(**json.loads((folder / STATE / "progress.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CorruptCheckpointError(f"checkpoint {folder}: {STATE}/progress.json cannot be read: {error}") from error
+
+
+def load_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights of a verified checkpoint; never by the names that an index has."""
+    weights: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        weights |= load_file(path)
+    return weights
+
+
+def load_state(folder: Path, name: str) -> dict[str, Tensor]:
+    """What a verified checkpoint holds beside its model: "optimizer", "average", "learned"; empty where it is not."""
+    path = folder / STATE / f"{name}.safetensors"
+    return load_file(path) if path.is_file() else {}
+
+
+def _remove(folder: Path) -> None:
+    """Take a checkpoint's name and mark first, so that none is ever half there under its name."""
+    doomed = folder.with_name(f".{folder.name}.removed.tmp")
+    try:
+        shutil.rmtree(doomed, ignore_errors=True)
+        (folder / MARKER).unlink(missing_ok=True)
+        folder.rename(doomed)
+    except OSError:
+        return
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        verify_checkpoint(folder)
+    except CorruptCheckpointError:
+        return False
+    return True
+
+
+def verify_checkpoint(folder: Path) -> None:
+    """Check that every file of a checkpoint is there with the bytes that were written, and no other one.
+
+    Raises:
+        CorruptCheckpointError: names the first file that is missing, unexpected, changed, a link or a pickle.
+    """
+
+    def check(holds: object, what: str) -> None:
+        if not holds:
+            raise CorruptCheckpointError(f"checkpoint {folder}{what}")
+
+    check((folder / MARKER).is_file(), f" was not finished: {MARKER} is missing")
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        listed = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in manifest.items()}
+        digest = (folder / MARKER).read_text(encoding="utf-8")
+        check(digest == _digest(folder / MANIFEST) + "\n", ": manifest.json has changed since it was written")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptCheckpointError(f"checkpoint {folder}: manifest.json is missing or broken") from error
+    for name in listed:
+        path = PurePosixPath(name)
+        stays = path.parts and not path.is_absolute() and ".." not in path.parts and "\\" not in name
+        check(stays and path.suffix not in PICKLES, f": its manifest names {name!r}, which is never loaded")
+    present = _files(folder)
+    for name in sorted(set(present) ^ set(listed)):
+        check(False, f": file {name} is {'missing' if name in listed else 'unexpected'}")
+    for name, (size, digest) in listed.items():
+        found = present[name].stat().st_size
+        check(found == size, f": {name} has {found} bytes, not {size}")
+        check(_digest(present[name]) == digest, f": the content of {name} has changed since it was written")
+    # Loaders follow the names in the index of a model in several files wherever they lead.
+    for name in (name for name in present if name.endswith(".index.json")):
+        try:
+            targets = set(json.loads(present[name].read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise CorruptCheckpointError(f"checkpoint {folder}: {name} cannot be read") from error
+        for target in sorted(map(str, targets - present.keys())):
+            check(False, f": {name} names {target!r}, which is not part of it")
+
+
+def newest_checkpoint(output_dir: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that verifies, and why newer ones were passed over.
+
+    Raises:
+        CorruptCheckpointError: there are checkpoints, and none verifies.
+    """
+    skipped: list[str] = []
+    for folder in sorted((output_dir / "checkpoints").glob("step-*"), reverse=True):
+        try:
+            verify_checkpoint(folder)
+        except CorruptCheckpointError as error:
+            skipped.append(str(error))
+        else:
+            return folder, skipped
+    if skipped:
+        raise CorruptCheckpointError("no checkpoint can be resumed: " + "; ".join(skipped))
+    return None, []

@@ -1,0 +1,152 @@
+"""Weights other than the last that a run can end with: averages over its course, or those that were judged best.
+
+`ema`: an exponential moving average; of the weights w_1 ... w_t after each step, sum of decay^(t-i) w_i divided by the
+sum of decay^(t-i). Divided by what the weights sum to, as Adam does (Kingma and Ba, 2015,
+https://arxiv.org/abs/1412.6980), it has no share of the first weights that it would have to forget.
+
+`tail`: the plain mean over the last `tail_share` of the run (Izmailov et al., 2018, https://arxiv.org/abs/1803.05407;
+Sanyal et al., 2023, https://arxiv.org/abs/2306.03241, for language models).
+
+`best`: no average but a copy, of the weights that evaluation has judged best by the metric of the work.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from lacuna.common.errors import CorruptCheckpointError
+
+from ..distributed.fsdp import full_tensors, like
+
+if TYPE_CHECKING:  # which imports the registry below
+    from ..arguments import TrainingArguments
+
+_UPDATES = "num_updates"
+"""Where `Average.state` counts, beside the names of weights."""
+
+
+class Average:
+    """An average of the trained weights, in float32, beside the weights; of a sharded model in the same shards."""
+
+    is_evaluated = True
+    """Whether evaluations in the course of the run are of these weights."""
+
+    def __init__(self, share: Callable[[int, float], float], model: nn.Module) -> None:
+        """
+        Args:
+            share: number of this update (from 1) and share of the run that is done -> the share that the present
+                weights have in the average; 0 leaves the average as it is, and the first share above 0 must be 1.
+            model: the bare model, on its device and sharded if it is to be.
+        """
+        self._share, self._like = share, _trained(model)
+        self._updates = 0
+        self._weights: dict[str, Tensor] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to average yet."""
+        return self._updates > 0
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, *, done: float) -> None:
+        """Take in the weights of a bare model as a step has left them, with which `done` of the run is done."""
+        share = self._share(self._updates + 1, done)
+        if share <= 0:
+            return
+        self._updates += 1
+        weights = _trained(model)
+        if self._updates == 1:
+            self._weights = {name: weight.detach().float().clone() for name, weight in weights.items()}
+            return
+        present = [weight.detach().float() for weight in weights.values()]
+        torch._foreach_lerp_([self._weights[name] for name in weights], present, share)
+
+    def state(self) -> dict[str, Tensor]:
+        """The average by parameter name, whole and on the CPU, and how many updates it holds, as `num_updates`.
+
+        With a sharded model all processes must call it; only rank 0 is given the average.
+        """
+        return {**full_tensors(self._weights), _UPDATES: torch.tensor(self._updates)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from what `state` returned; the average goes where the weights are, and is sharded as they are.
+
+        Raises:
+            CorruptCheckpointError: the state is of other weights than the model's.
+        """
+        updates = int(state[_UPDATES]) if _UPDATES in state else -1
+        shapes = {name: weight.shape for name, weight in self._like.items()} if updates else {}
+        if updates < 0 or {name: value.shape for name, value in state.items() if name != _UPDATES} != shapes:
+            raise CorruptCheckpointError("the averaged weights of the checkpoint are not those of this model")
+        self._updates = updates
+        self._weights = {
+            name: like(weight, state[name].to(torch.float32, copy=True))
+            for name, weight in self._like.items()
+            if name in shapes
+        }
+
+    @contextlib.contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """Within this context the model has the averaged weights, if there are any; afterwards its own, to the bit."""
+        live = {name: weight for name, weight in _trained(model).items() if name in self._weights}
+        kept = [weight.detach().clone() for weight in live.values()]
+        with torch.no_grad():
+            for name, weight in live.items():
+                weight.copy_(self._weights[name])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for weight, value in zip(live.values(), kept, strict=True):
+                    weight.copy_(value)
+
+
+class Best(Average):
+    """The trained weights as they were at the best evaluation so far; steps leave them as they are."""
+
+    is_evaluated = False
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(lambda number, done: 0.0, model)
+
+    @torch.no_grad()
+    def keep(self, model: nn.Module) -> None:
+        """Take the present weights in place of those that are there."""
+        self._updates += 1
+        for name, weight in _trained(model).items():
+            if name in self._weights:
+                self._weights[name].copy_(weight)
+            else:
+                self._weights[name] = weight.detach().float().clone()
+
+
+def _trained(model: nn.Module) -> dict[str, Tensor]:
+    """Weights that training moves, by name; tied ones once."""
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def ema(arguments: "TrainingArguments", model: nn.Module) -> Average:
+    """Exponential moving average with the decay `ema_decay`."""
+    decay = arguments.ema_decay
+    return Average(lambda number, done: (1.0 - decay) / (1.0 - decay**number), model)
+
+
+def tail(arguments: "TrainingArguments", model: nn.Module) -> Average:
+    """Mean over the last `tail_share` of the run."""
+    begin = 1.0 - arguments.tail_share + 1e-9  # rounding must not let the step in that ends where the tail begins
+    return Average(lambda number, done: 1.0 / number if done > begin else 0.0, model)
+
+
+def best(arguments: "TrainingArguments", model: nn.Module) -> Average:
+    """The weights of the best evaluation."""
+    return Best(model)
+
+
+AVERAGES: dict[str, Callable[["TrainingArguments", nn.Module], Average]] = {"ema": ema, "tail": tail, "best": best}
+
+
+def make_average(arguments: "TrainingArguments", model: nn.Module) -> Average | None:
+    """What `average` asks for, of a bare model's weights; None for "none"."""
+    return None if arguments.average == "none" else AVERAGES[arguments.average](arguments, model)

@@ -1,0 +1,261 @@
+"""Optimizers by name. To add one, write a function here and put it into `OPTIMIZERS`, which the options are made of.
+
+A function returns a list, because some methods treat matrices and the rest of the weights with two optimizers. What an
+optimizer keeps must be tensors and numbers, by which a checkpoint needs no pickle.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+
+from lacuna.common.errors import InputError
+
+from .parameters import SMALLEST_MATRIX, output_layer, rate_scales, split_parameters
+
+if TYPE_CHECKING:  # which imports the registry below
+    from ..arguments import TrainingArguments
+
+_BANK_NUMBERS = 2**26
+"""Numbers that one bank of `BankedMuon` holds at most: 128 MiB in bfloat16, of which about four exist at a time."""
+
+
+def _groups(
+    model: nn.Module, matrices: list[Tensor], rest: list[Tensor], arguments: "TrainingArguments"
+) -> list[dict[str, Any]]:
+    """Matrices, which decay, and the rest, each divided by the share of the learning rate that they learn at.
+
+    The share is `rate_scale` of a group; whoever sets `lr` multiplies by it.
+    """
+    scales = rate_scales(model, arguments.layerwise_decay)
+    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    for decays, weights in ((True, matrices), (False, rest)):
+        for weight in weights:
+            group = {"params": [], "weight_decay": arguments.weight_decay * decays, "rate_scale": scales[id(weight)]}
+            groups.setdefault((decays, scales[id(weight)]), group)["params"].append(weight)
+    return list(groups.values())
+
+
+def _adamw(
+    model: nn.Module, matrices: list[Tensor], rest: list[Tensor], arguments: "TrainingArguments"
+) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        _groups(model, matrices, rest, arguments),
+        lr=arguments.learning_rate,
+        betas=(0.9, arguments.adam_beta2),
+        fused=True,
+    )
+
+
+def adamw(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
+    """AdamW (Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101) in torch's fused form."""
+    return [_adamw(model, *split_parameters(model), arguments)]
+
+
+class BankedMuon(torch.optim.Muon):
+    """`torch.optim.Muon` with updates of AdamW's size, which treats matrices of one shape together.
+
+    Stacked into a bank, they take 15 products for each bank in place of 15 for each matrix, in each step. Updates
+    differ from torch's by the rounding of bfloat16, in which both work. The state is torch's own. Of matrices that are
+    sharded among processes each process treats its share of the bank.
+    """
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, adjust_lr_fn="match_rms_adamw", **options)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        """One step; a weight without a gradient stays as it is."""
+        for group in self.param_groups:
+            banks: dict[Any, list[Tensor]] = defaultdict(list)
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    banks[matrix.shape, matrix.dtype, matrix.device].append(matrix)
+            for bank in banks.values():
+                size = max(1, _BANK_NUMBERS // bank[0].numel())
+                for start in range(0, len(bank), size):
+                    self._step_bank(bank[start : start + size], group)
+
+    def _step_bank(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
+        gradients = [matrix.grad for matrix in matrices]
+        for matrix in matrices:
+            if "momentum_buffer" not in self.state[matrix]:
+                self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
+        averages = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
+        torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
+        updates = torch._foreach_lerp(gradients, averages, group["momentum"]) if group["nesterov"] else averages
+        options = {"coefficients": group["ns_coefficients"], "steps": group["ns_steps"], "eps": group["eps"]}
+        updates = on_whole_matrices(partial(orthogonalized, **options), updates)
+        rate = group["lr"] * 0.2 * math.sqrt(max(matrices[0].shape))
+        torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(matrices, updates, alpha=-rate)
+
+
+def orthogonalized(
+    bank: Tensor, *, coefficients: tuple[float, float, float], steps: int = 5, eps: float = 1e-7
+) -> Tensor:
+    """Matrices [N, A, B] with singular values near 1, by Newton-Schulz iterations in bfloat16; of the dtype of `bank`.
+
+    Args:
+        coefficients: a, b, c of the odd polynomial ax + bx^3 + cx^5 that is applied to the singular values
+            (https://kellerjordan.github.io/posts/muon/).
+    """
+    a, b, c = coefficients
+    is_tall = bank.shape[1] > bank.shape[2]
+    found = bank.bfloat16()
+    found = found.mT if is_tall else found
+    found = found / torch.linalg.matrix_norm(found, keepdim=True).clamp(min=eps)  # the largest is then at most 1
+    for _ in range(steps):
+        squares = torch.bmm(found, found.mT)
+        found = torch.baddbmm(found, torch.baddbmm(squares, squares, squares, beta=b, alpha=c), found, beta=a)
+    return (found.mT if is_tall else found).to(bank.dtype)
+
+
+def on_whole_matrices(function: Callable[[Tensor], Tensor], matrices: list[Tensor]) -> list[Tensor]:
+    """Apply a function of stacked whole matrices, [N, A, B] to [N, A, B], to matrices [A, B] that may be shards.
+
+    Of sharded ones each process is sent its share of the N matrices, whole, and sends the results back: as much work
+    for each as N / processes matrices are, and what one process alone would compute.
+    """
+    stacked = torch.stack(matrices)
+    if not isinstance(stacked, DTensor):
+        return list(function(stacked).unbind())
+    share = stacked.redistribute(placements=[Shard(0)])
+    mine = share.to_local()
+    done = function(mine) if len(mine) else mine
+    done = DTensor.from_local(
+        done, share.device_mesh, [Shard(0)], run_check=False, shape=share.shape, stride=share.stride()
+    )
+    return list(done.redistribute(placements=[Shard(1)]).unbind())
+
+
+def muon(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
+    """Muon for the matrices between embedding and output (Jordan, 2024, https://kellerjordan.github.io/posts/muon/).
+
+    Its updates are scaled to the size of AdamW's (Liu et al., 2025, https://arxiv.org/abs/2502.16982), so that one
+    learning rate serves both; AdamW trains the embeddings, the output layer, norms and biases.
+    """
+    matrices, rest = split_parameters(model)
+    output = output_layer(model)
+    last = id(output.weight) if output is not None else 0
+    hidden = [
+        matrix
+        for matrix in matrices
+        if matrix.ndim == 2 and min(matrix.shape) >= SMALLEST_MATRIX and id(matrix) != last
+    ]
+    chosen = {id(matrix) for matrix in hidden}
+    others = [matrix for matrix in matrices if id(matrix) not in chosen]
+    optimizers = [_adamw(model, others, rest, arguments)] if others or rest else []
+    if hidden:
+        optimizers.append(BankedMuon(_groups(model, hidden, [], arguments), lr=arguments.learning_rate))
+    return optimizers
+
+
+def _from_library(
+    name: str, class_name: str, model: nn.Module, arguments: "TrainingArguments", **options: Any
+) -> list[torch.optim.Optimizer]:
+    """An optimizer of `pytorch_optimizer`, which takes 1.7 s to import and is therefore imported here.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        import pytorch_optimizer
+    except ImportError as error:
+        raise InputError(
+            f'--optimizer {name} needs the package pytorch_optimizer: pip install "lacuna[optimizers]"'
+        ) from error
+    build = getattr(pytorch_optimizer, class_name)
+    groups = _groups(model, *split_parameters(model), arguments)
+    optimizer = build(groups, lr=arguments.learning_rate, weight_decouple=True, **options)
+    optimizer.register_step_post_hook(_keep_whole)
+    optimizer.register_load_state_dict_post_hook(_count_on)
+    return [optimizer]
+
+
+def _keep_whole(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Put all that a checkpoint must hold into the state of the weights, as tensors.
+
+    The library counts steps in its groups, where options stand, and says None for what it does not need.
+    """
+    for group in optimizer.param_groups:
+        for state in (optimizer.state[weight] for weight in group["params"] if weight in optimizer.state):
+            for key in [key for key, value in state.items() if value is None]:
+                del state[key]
+            state["step"] = torch.tensor(float(group["step"]))
+
+
+def _count_on(optimizer: torch.optim.Optimizer) -> None:
+    """Give the groups the number of steps of their weights, after loading."""
+    for group in optimizer.param_groups:
+        steps = [int(optimizer.state[weight]["step"]) for weight in group["params"] if weight in optimizer.state]
+        if steps:
+            group["step"] = max(steps)
+
+
+def stable_adamw(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
+    """AdamW whose step shrinks where a gradient is larger than its history says.
+
+    Wortsman et al., 2023, https://arxiv.org/abs/2304.13013: the clipping of updates of Adafactor, in AdamW.
+    """
+    betas = (0.9, arguments.adam_beta2)
+    return _from_library("stable_adamw", "StableAdamW", model, arguments, betas=betas, kahan_sum=False)
+
+
+def lion(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
+    """The sign of a mean of gradients (Chen et al., 2023, https://arxiv.org/abs/2302.06675), with one state, not two.
+
+    It wants 3 to 10 times less learning rate than AdamW and as many times more weight decay.
+    """
+    return _from_library("lion", "Lion", model, arguments, betas=(0.9, 0.99))
+
+
+def ademamix(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
+    """AdamW with a second, slow mean of gradients (Pagliardini et al., 2024, https://arxiv.org/abs/2409.03137).
+
+    The slow mean comes in over all the steps of the run, as in the paper.
+
+    Raises:
+        InputError: the number of steps is not known, because only the clock ends the run.
+    """
+    if arguments.max_steps is None:
+        raise InputError(
+            "--optimizer ademamix changes over the steps of the run and must know their number: "
+            "give --max_steps or --max_epochs"
+        )
+    options = {"betas": (0.9, arguments.adam_beta2, 0.9999), "alpha": 5.0, "t_alpha_beta3": arguments.max_steps}
+    return _from_library("ademamix", "AdEMAMix", model, arguments, **options)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How an optimizer is made, and in what else it differs from the others."""
+
+    make: Callable[[nn.Module, "TrainingArguments"], list[torch.optim.Optimizer]]
+    summary: str = "no summary"
+    """What the help says of it."""
+    learning_rate: float = 1e-3
+    """Peak rate of a new tiny model (docs/speed.md)."""
+    fine_tuning_scale: float = 1.0
+    """Share of AdamW's rate in fine-tuning; less where steps are larger at one rate."""
+    works_on_shards: bool = True
+    """Whether it does the same on shards as on whole weights; tests/training/test_sharding.py compares them."""
+
+    def __call__(self, model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
+        """The optimizers of a model."""
+        return self.make(model, arguments)
+
+
+OPTIMIZERS = {
+    "adamw": Optimizer(adamw, "AdamW"),
+    "muon": Optimizer(muon, "Muon for matrices, AdamW for the rest", learning_rate=6e-3),
+    "stable_adamw": Optimizer(stable_adamw, "needs lacuna[optimizers]", works_on_shards=False),
+    "lion": Optimizer(lion, "needs lacuna[optimizers]", learning_rate=3e-4, fine_tuning_scale=0.3),
+    "ademamix": Optimizer(ademamix, "needs lacuna[optimizers]"),
+}

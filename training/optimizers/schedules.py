@@ -1,0 +1,109 @@
+"""Learning rates: schedules, and the peak of fine-tuning where none is asked for.
+
+A schedule is the share of the peak rate at a point of the run, `progress` from 0 to 1. It follows progress rather than
+steps, so that a run limited by tokens or by the clock ends with its schedule complete too. Whatever the schedule, the
+rate rises in a line over the warm-up, reaches the peak, and never exceeds it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from .optimizers import OPTIMIZERS
+from .parameters import SMALLEST_MATRIX, split_parameters
+
+if TYPE_CHECKING:  # which imports the registry below
+    from ..arguments import TrainingArguments
+
+_STEP = 0.001
+"""Share of a run taken for a step where no number of steps says what it is, so that no step is made at rate zero."""
+
+
+def wsd(progress: float, *, warmup_share: float, decay_share: float) -> float:
+    """Stable, then down to zero by 1 - sqrt over the last `decay_share` of the run.
+
+    Hägele et al., 2024, https://arxiv.org/abs/2405.18392, where this form of decay did best.
+    """
+    into_decay = progress - (1.0 - decay_share)
+    return 1.0 if into_decay <= 0 else 1.0 - math.sqrt(min(into_decay / decay_share, 1.0))
+
+
+def linear(progress: float, *, warmup_share: float, decay_share: float) -> float:
+    """Straight down to zero from the end of the warm-up on."""
+    return 1.0 - _after_warmup(progress, warmup_share)
+
+
+def cosine(progress: float, *, warmup_share: float, decay_share: float) -> float:
+    """Half a cosine wave down to zero from the end of the warm-up on (Loshchilov and Hutter, 2017,
+    https://arxiv.org/abs/1608.03983)."""
+    return 0.5 * (1.0 + math.cos(math.pi * _after_warmup(progress, warmup_share)))
+
+
+def constant(progress: float, *, warmup_share: float, decay_share: float) -> float:
+    """The peak rate throughout."""
+    return 1.0
+
+
+SCHEDULES: dict[str, Callable[..., float]] = {"wsd": wsd, "linear": linear, "cosine": cosine, "constant": constant}
+
+
+def _after_warmup(progress: float, warmup_share: float) -> float:
+    """Share that is done of what follows the warm-up."""
+    return max(0.0, progress - warmup_share) / (1.0 - warmup_share) if warmup_share < 1 else 0.0
+
+
+def learning_rate(arguments: "TrainingArguments", *, step: int, progress: float) -> float:
+    """The learning rate of optimizer step `step` (from 0), at which `progress` (0 to 1) of the run is done.
+
+    A warm-up of a number of steps counts steps, this one included. One that is a share of the run follows progress,
+    whatever limits the run, so that it is over in time where the clock or the tokens leave steps undone.
+
+    Returns:
+        A number from 0 to `learning_rate`.
+    """
+    progress = min(max(progress, 0.0), 1.0)
+    asked, steps = arguments.warmup_steps, arguments.max_steps
+    if asked >= 1:
+        warmed, share = (step + 1) / asked, asked / steps if steps else 0.0
+    else:
+        warmed, share = (progress + (1.0 / steps if steps else _STEP)) / asked if asked else 1.0, asked
+    scale = SCHEDULES[arguments.schedule](progress, warmup_share=share, decay_share=arguments.decay_share)
+    return arguments.learning_rate * min(warmed, 1.0) * scale
+
+
+_SHARE, _OF_NEW, _LOWEST = 0.015, 0.02, 1e-5
+_OF_ADDITIONS = 3e-3
+_WIDTH = 256
+"""Of the models that the numbers above were found on."""
+
+
+def with_rate(plan: "TrainingArguments", model: nn.Module) -> "TrainingArguments":
+    """The same options with a learning rate: the one that was asked for, or one in proportion to the weights.
+
+    A step of AdamW, or of an optimizer that is scaled to it, is as large as the rate, whatever the gradient is. What
+    it does to a matrix depends on the size of its entries: 0.02 in a new model, about twice that in BERT, 0.18 after
+    pretraining with Muon. So the rate is a share of their root mean square, 0.015 up to a width of 256 (measured:
+    docs/optimizers.md), and falls with the square of a larger one, which gives BERT-base the rates that are customary
+    for it. Low-rank additions start at a size of their own: their rate is 0.003, falling with the width.
+
+    Args:
+        plan: with `learning_rate` None where a rate is wanted.
+        model: what `plan` leaves to be trained is marked as such.
+    """
+    if plan.learning_rate is not None:
+        return plan
+    width = getattr(getattr(model, "config", None), "hidden_size", None) or _WIDTH
+    narrow = min(1.0, _WIDTH / width)
+    rate = _OF_ADDITIONS * narrow if plan.lora_rank else max(_LOWEST, _SHARE * _size(model) * narrow**2)
+    return replace(plan, learning_rate=float(f"{rate * OPTIMIZERS[plan.optimizer].fine_tuning_scale:.1e}"))
+
+
+def _size(model: nn.Module) -> float:
+    """Root mean square of the entries of all matrices that learn, embeddings and small heads not counted."""
+    matrices = [matrix for matrix in split_parameters(model)[0] if min(matrix.shape) >= SMALLEST_MATRIX]
+    count = sum(matrix.numel() for matrix in matrices)
+    squares = sum(float(matrix.detach().float().square().sum()) for matrix in matrices)
+    return math.sqrt(squares / count) if count else _OF_NEW

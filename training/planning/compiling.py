@@ -1,0 +1,118 @@
+"""Compiling a model: its blocks, one by one, and the scores of its targets.
+
+Blocks of a model are alike, so that a compiler that has seen one has seen all: a model of 12 layers takes it as long
+as one of 2. What stands between the blocks (masks, selection of targets) depends on the data and stays as it is.
+"""
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from lacuna.common.errors import InputError
+
+from ..arguments import TrainingArguments
+from ..stages import Stage, tokens_per_step
+from ..step import step
+
+CPU_SPEED = 1e12
+"""Operations a second that a CPU is taken to do, to tell how many a run of some minutes makes."""
+LONG_ENOUGH = 6e13
+"""Floating-point operations of a run from which on compiling for a CPU pays: about a minute on two cores, of which a
+quarter is saved, against the quarter of a minute that it takes."""
+
+_VERSIONS = 64
+"""Of a block's code: by type of layer, for training and evaluation, for each number of documents on a GPU."""
+
+
+def compiler_of(device: torch.device) -> str | None:
+    """What turns the code into machine code on this device; None where it is missing."""
+    if device.type == "cuda":
+        return "triton" if torch.utils._triton.has_triton() else None
+    return shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++") if device.type == "cpu" else None
+
+
+def should_compile(
+    arguments: TrainingArguments,
+    *,
+    model: nn.Module,
+    stages: Sequence[Stage],
+    device: torch.device,
+    is_divided: bool,
+) -> bool:
+    """What `--compile` means for this run; the answer follows from the options, never from a measurement, so that a
+    run that is resumed computes what it would have computed.
+
+    Args:
+        arguments: resolved.
+        is_divided: whether weights or states are sharded among processes.
+
+    Raises:
+        InputError: `--compile on`, and there is no compiler.
+    """
+    if arguments.compile == "off":
+        return False
+    compiler = compiler_of(device)
+    if arguments.compile == "on":
+        if compiler is None:
+            raise InputError(
+                f"--compile on: there is no compiler for {device.type} here (a CPU needs g++, a GPU triton); "
+                "install one, or leave --compile away"
+            )
+        return True
+    if compiler is None or is_divided or not all(stage.work.fixed_length for stage in stages):
+        return False  # batches of other shapes are compiled anew
+    return device.type == "cuda" or _operations(arguments, model, stages) >= LONG_ENOUGH
+
+
+def _operations(arguments: TrainingArguments, model: nn.Module, stages: Sequence[Stage]) -> float:
+    """Of the whole run, roughly: six for each weight and token."""
+    limits = [math.inf]
+    if arguments.max_steps:
+        weights = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        limits.append(6 * weights * tokens_per_step(stages) * arguments.max_steps)
+    if arguments.max_minutes:
+        limits.append(60 * arguments.max_minutes * CPU_SPEED)
+    return min(limits)
+
+
+def compile_model(model: nn.Module) -> int:
+    """Have the blocks of a model compiled when they first run, and return how many there are.
+
+    Weights, their names and what is saved stay as they are.
+    """
+    # Blocks share their code, and with it one limit of versions; beyond it they would silently run uncompiled.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _VERSIONS)
+    names = set(getattr(model, "_no_split_modules", None) or [])
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    blocks = [block for modules in lists for block in modules if type(block).__name__ in names]
+    for block in blocks:
+        block.compile(dynamic=False)
+    if hasattr(model, "score_targets"):
+        model.score_targets = torch.compile(model.score_targets, dynamic=True)
+    return len(blocks)
+
+
+def warm_up(
+    model: nn.Module, stages: Sequence[Stage], *, device: torch.device, backward: Callable[..., None]
+) -> float:
+    """Run forward and backward once for each shape of the stages, which compiles them; returns the seconds it took.
+
+    No weight, gradient or generator is different afterwards.
+
+    Args:
+        model: what forward passes go through.
+        backward: what makes gradients of a loss.
+    """
+    started = time.perf_counter()
+    for stage in stages:
+        rows = range(stage.micro_batch_size)
+        batch = stage.work.collate([stage.work.example(row % stage.work.num_examples, row) for row in rows])
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            step(stage.work, model, [batch], device=device, backward=backward)
+        model.zero_grad(set_to_none=True)
+    return time.perf_counter() - started

@@ -1,0 +1,222 @@
+"""README.md of a checkpoint, and of an adapter: what it is, how to load it, how it was made."""
+
+import platform
+import re
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCardData
+
+from lacuna.common.private import without_places
+
+from ..arguments import TrainingArguments
+from ..optimizers.adapters import Adapter, num_weights
+
+_CARD = """\
+---
+{header}
+---
+
+# {title}
+
+{summary}
+
+```python
+{code}
+```
+
+{rest}"""
+
+_MODEL_CODE = """\
+from transformers import AutoTokenizer, {auto_class}
+
+tokenizer = AutoTokenizer.from_pretrained("PATH"{trust})
+model = {auto_class}.from_pretrained("PATH"{trust})"""
+
+_ADAPTER_CODE = """\
+from peft import PeftConfig, PeftModel
+from transformers import {auto_class}, AutoTokenizer
+
+folder = "PATH"
+base = PeftConfig.from_pretrained(folder).base_model_name_or_path
+tokenizer = AutoTokenizer.from_pretrained(base{trust})
+model = {auto_class}.from_pretrained(base{trust}{labels})
+model = PeftModel.from_pretrained(model, folder)"""
+
+_CARRIES_CODE = """\
+The modelling code is in this folder, so that nothing but `transformers` is needed; `trust_remote_code=True` runs it.
+
+"""
+
+_BASE_OF_ADAPTER = """\
+`base` is the model that the adapter was trained on, as `adapter_config.json` names it: a Hub id, or the folder in
+which it was then. Where it has moved since, give its new place.
+"""
+
+_AUTO_CLASSES = {"ForConditionalGeneration": "AutoModelForSeq2SeqLM", "LMHeadModel": "AutoModelForCausalLM"}
+"""By how the class of a native model ends; for all other heads the Auto class ends as they do."""
+
+_OF_CLASSIFIERS = ("id2label", "problem_type", "classifier_pooling", "pad_token_id")
+"""What fine-tuning writes into the configuration of a model with labels."""
+
+_MOST_SHOWN = 12
+"""Items of a list that a table has room for."""
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", "lacuna", "peft")
+
+
+def model_card(
+    *,
+    model: Any,
+    run_info: dict[str, Any],
+    step: int,
+    tokens: int,
+    metrics: dict[str, float],
+    baseline: dict[str, float] | None = None,
+    choices: dict[str, str] | None = None,
+) -> str:
+    """The text of the card; it names no host, no user and no folder of theirs.
+
+    Args:
+        run_info: `objective` (words after "by"), and of a fine-tuned model `model` (what it was made from), `task`
+            (options of the data by name), `examples` and `held_out` (how many), `command`.
+        metrics: held-out ones, named `eval_...`.
+        baseline: what is reached without a model, named `baseline_...`.
+        choices: what it was made with, by name.
+    """
+    config = model.config
+    base = run_info.get("model") if "task" in run_info else None
+    shape, size = getattr(config, "shape", "model"), f"{num_weights(model) / 1e6:.1f} M"
+    objective = f" by {run_info['objective']}" if "objective" in run_info else ""
+    origin = f", from `{without_places(base)}`" if base else ""
+    rows = {"steps": f"{step:,}", "tokens seen": f"{tokens:,}", **(choices or {})}
+    names = [name.removeprefix("eval_") for name in metrics]
+    if any(f"baseline_{name}" in (baseline or {}) for name in names):
+        scores = [_scores(names, metrics, baseline or {})]
+    else:
+        rows |= {f"{name} (held out)": f"{metrics[f'eval_{name}']:.4f}" for name in names}
+        scores = []
+    sections = [_table(("training", ""), rows.items()), *scores]
+    sections += [_data(run_info), _origin(run_info)] if "task" in run_info else []
+    return _card(
+        model,
+        base=base,
+        library="transformers",
+        title=type(model).__name__,
+        summary=f"A `{config.model_type}` {shape} with {size} parameters, trained with Lacuna{objective}{origin}.",
+        code=_MODEL_CODE,
+        rest=(_CARRIES_CODE if getattr(config, "auto_map", None) else "") + "\n".join(sections),
+    )
+
+
+def adapter_card(model: Any, adapter: Adapter) -> str:
+    """README.md of an adapter: the code that puts it into the model that it was trained on."""
+    base = adapter.config.base_model_name_or_path
+    labels = ""
+    if adapter.config.task_type in ("SEQ_CLS", "TOKEN_CLS"):  # their heads are as the labels are
+        found = {name: getattr(model.config, name, None) for name in _OF_CLASSIFIERS}
+        labels = "".join(f", {name}={value!r}" for name, value in found.items() if value is not None)
+        labels += ", ignore_mismatched_sizes=True"
+    size = f"Rank {adapter.config.r}, alpha {adapter.config.lora_alpha}"
+    return _card(
+        model,
+        base=base,
+        library="peft",
+        title=f"LoRA adapter for `{without_places(base)}`",
+        summary=f"{size}, for a `{type(model).__name__}`, trained with Lacuna.",
+        code=_ADAPTER_CODE,
+        rest=_BASE_OF_ADAPTER,
+        labels=labels,
+    )
+
+
+def _card(
+    model: Any, *, base: str | None, library: str, title: str, summary: str, code: str, rest: str, labels: str = ""
+) -> str:
+    of_hub = base and re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not Path(base).exists()
+    tags = ["lora", "lacuna"] if library == "peft" else ["lacuna"]
+    header = ModelCardData(library_name=library, base_model=base if of_hub else None, tags=tags).to_yaml()
+    trust = ", trust_remote_code=True" if getattr(model.config, "auto_map", None) else ""
+    loading = code.format(auto_class=auto_class(model), trust=trust, labels=labels)
+    return _CARD.format(header=header, title=title, summary=summary, code=loading, rest=rest)
+
+
+def auto_class(model: Any) -> str:
+    """The name of the Auto class that loads a model with its head."""
+    class_name = type(model).__name__
+    auto_map = getattr(model.config, "auto_map", None) or {}
+    named = {target.split(".")[-1]: auto for auto, target in auto_map.items()}
+    if class_name in named:
+        return named[class_name]
+    prefix = class_name.find("For")
+    alike = f"AutoModel{class_name[prefix:]}" if prefix > 0 else "AutoModel"
+    return next((auto for end, auto in _AUTO_CLASSES.items() if class_name.endswith(end)), alike)
+
+
+def choices_of(plan: TrainingArguments, *, epochs: float, precision: str, ended_early: bool = False) -> dict[str, str]:
+    """What a run was made with, by name, with defaults filled in.
+
+    Args:
+        plan: the options, resolved.
+        epochs: passes over the data that were made.
+        precision: "bf16" or "no".
+        ended_early: whether `early_stopping_patience` ended the run.
+    """
+    planned = f"before the {plan.max_steps:,} steps that were planned: " if plan.max_steps else ""
+    early = f"{planned}{plan.early_stopping_patience} evaluations in a row without a better one"
+    alpha = 2.0 * plan.lora_rank if plan.lora_alpha is None else plan.lora_alpha
+    return {
+        **({"ended early": early} if ended_early else {}),
+        "epochs": f"{epochs:.2f}",
+        "batch size": str(plan.batch_size),
+        "optimizer": plan.optimizer,
+        "learning rate": f"{plan.learning_rate:g} at its peak, schedule {plan.schedule}",
+        **({"LoRA": f"rank {plan.lora_rank}, alpha {alpha:g}"} if plan.lora_rank else {}),
+        **({"frozen": "the backbone"} if plan.freeze_backbone else {}),
+        "precision": "bf16" if precision == "bf16" else "float32",
+        "seed": str(plan.seed),
+    }
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:], ""])
+
+
+def _scores(names: list[str], metrics: dict[str, float], baseline: dict[str, float]) -> str:
+    rows = []
+    for name in names:
+        other = baseline.get(f"baseline_{name}")
+        rows.append((name, f"{metrics[f'eval_{name}']:.4f}", "" if other is None else f"{other:.4f}"))
+    return "## Scores\n\n" + _table(("held out", "this model", "without a model"), rows)
+
+
+def _data(run_info: dict[str, Any]) -> str:
+    """What it was fine-tuned on, as far as the options say; what was left to the model is not among it."""
+    rows = {name: _shown(value) for name, value in run_info["task"].items() if value not in (None, [], "auto")}
+    if "examples" in run_info:
+        rows["examples"] = f"{run_info['examples']:,} to learn from, {run_info['held_out']:,} held out"
+    return "## Data\n\n" + _table(("data", ""), rows.items())
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    if isinstance(value, list | tuple):
+        more = [f"and {len(value) - _MOST_SHOWN:,} more"] if len(value) > _MOST_SHOWN else []
+        text = ", ".join([*map(str, value[:_MOST_SHOWN]), *more])
+    return f"`{without_places(text).replace('|', chr(92) + '|')}`"
+
+
+def _origin(run_info: dict[str, Any]) -> str:
+    """The command, and what it ran on."""
+    versions = [f"Python {platform.python_version()}"]
+    for name in _LIBRARIES:
+        try:
+            versions.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    command = f"```\n{run_info['command']}\n```\n\nwith " if "command" in run_info else ""
+    return f"## Made by\n\n{command}{', '.join(versions)}.\n"
