@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import functools
 import gc
+import inspect
 import signal
 import statistics
 import time
@@ -30,9 +31,10 @@ import torch
 from contenders import DROPOUT, GPU, IGNORED, Contender, Shape, Trainee, device_peak, find_device
 from report import Report, make_parser, shown, table
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from lacuna.objectives.hints import add_hints
-from lacuna.training.planning.flops import Attention, attentions, flops_per_token, peak_flops
+from lacuna.training.planning.flops import peak_flops
 
 MASK_TOKEN, FIRST_TOKEN = 4, 5
 MASKED = 0.3  # of the tokens, as ModernBERT and Ettin were trained
@@ -101,16 +103,28 @@ def operations(model: nn.Module, contender: Contender, shape: Shape, *, lengths:
     """
     tokens = sum(lengths)
     lengths = [shape.positions] * (tokens // shape.positions) if contender.rows == "whole" else lengths
-    total = flops_per_token(model, length=1, predicted_share=1.0 if contender.is_decoder else MASKED) * tokens
-    return total + sum(
-        12.0 * layer.width * sum(_pairs(layer, size) for size in lengths) for layer in attentions(model).values()
+    share = (
+        MASKED
+        if not contender.is_decoder and "sparse_prediction" in inspect.signature(model.forward).parameters
+        else 1.0
     )
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    weights = 0.0
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | Conv1D):
+            weights += module.weight.numel() * (share if module is head or name.startswith("transform.") else 1.0)
+    config: Any = getattr(model, "config", None)
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * shape.layers
+    reaches = [config.sliding_window if kind == "sliding_attention" else shape.positions for kind in kinds]
+    pairs = sum(_pairs(size, reach, contender.is_decoder) for reach in reaches for size in lengths)
+    return 6.0 * weights * tokens + 12.0 * shape.hidden_size * pairs
 
 
 @functools.cache
-def _pairs(layer: Attention, length: int) -> float:
-    flash = replace(layer, implementation="flash")
-    return flash.pairs(queries=length, keys=length, masked=True, device_type="cuda")
+def _pairs(length: int, reach: int, is_causal: bool) -> int:
+    """Pairs of tokens of which the first sees the second, `reach` tokens away at most."""
+    after = 0 if is_causal else reach
+    return sum(min(length, place + after + 1) - max(0, place - reach) for place in range(length))
 
 
 @contextlib.contextmanager
