@@ -136,7 +136,7 @@ CODE = {
         "checks",
         "configuration",
         "families",
-        "grouping",
+        "kernels",
         "layers",
         "losses",
         "masks",
