@@ -1,18 +1,29 @@
 """Labelled rows for fine-tuning: tables, tagged sentences, parallel lines, saved data sets and those of the Hub."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import BadRecord, InputError
+from lacuna.common.private import shown
 
 from .formats import Record, kind_of, read_rows
-from .hub import is_hub_name, label_names, read_split, with_names
-from .sources import RECORD_KINDS, SAVED_DATASET, SAVED_SPLITS, near_names, read_records, saved_files
-from .streams import Line, bad_line, decode, open_stream, read_lines, shown
+from .sources import (
+    RECORD_KINDS,
+    SAVED_DATASET,
+    SAVED_SPLITS,
+    choose_split,
+    hub_errors,
+    is_hub_name,
+    load_hub,
+    near_names,
+    read_records,
+    saved_files,
+)
+from .streams import Line, bad_line, decode, open_stream, read_lines
 
 TAGGED_KINDS = (".conll", ".txt", ".iob", ".bio", ".conllu")
 _WAYS = "a token and its tag a line, with tabs or blanks between them and an empty line after each sentence"
@@ -174,6 +185,55 @@ def _read_universal(path: Path) -> Iterator[Record]:
             words, tags, own = ([cells[column] for _, cells in rows] for column in (1, 3, 4))
             first = rows[0][0]
             yield Record({"tokens": words, "tags": tags, "xpos": own}, str(path), first.number, first.offset)
+
+
+def read_split(*, name: str, config: str | None, split: str | None) -> Iterator[Record]:
+    """All rows of a split with all their columns, as they arrive; numbers that stand for labels become their names.
+
+    Args:
+        split: by default the only one, or "train".
+
+    Raises:
+        HubError: the dataset does not exist, is gated, cannot be reached or cannot be read.
+        InputError: it has no such configuration or split.
+    """
+    with hub_errors(name, option="", config="write a configuration behind its name, OWNER/NAME:CONFIG"):
+        splits = load_hub(name, config, None)
+        way = "write one behind its name and configuration, which may be empty (OWNER/NAME:CONFIG:SPLIT)"
+        chosen = choose_split(list(splits), split, where=name, way=way)
+        features = splits[chosen].features
+        labels = label_names(features.to_dict()) if features is not None else {}
+        for number, row in enumerate(splits[chosen], start=1):
+            yield Record(with_names(row, labels), f"{name} ({chosen})", number)
+
+
+def label_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The names of the labels of each column that holds labels or lists of them.
+
+    Args:
+        features: what `datasets.Features.to_dict` gives, and what stands in dataset_info.json and in parquet files.
+    """
+    found = {}
+    for column, feature in features.items():
+        inner = feature[0] if isinstance(feature, list) and feature else feature  # [ClassLabel] is an old way to write
+        while isinstance(inner, Mapping) and isinstance(inner.get("feature"), Mapping):
+            inner = inner["feature"]
+        if isinstance(inner, Mapping) and inner.get("_type") == "ClassLabel" and isinstance(inner.get("names"), list):
+            found[column] = [str(name) for name in inner["names"]]
+    return found
+
+
+def with_names(row: Mapping[str, Any], names: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The row with names in the place of numbers; None for -1, by which a data set says that there is no label."""
+    return {column: _named(value, names[column]) if column in names else value for column, value in row.items()}
+
+
+def _named(value: Any, names: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_named(item, names) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return names[value] if 0 <= value < len(names) else None
+    return value
 
 
 def read_parallel(source: Path | str, target: Path | str) -> list[Record]:

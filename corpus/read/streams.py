@@ -1,21 +1,25 @@
-"""Files as streams of bytes and lines: decompressed on the way, bounded in memory; errors tell file and offset."""
+"""Files as streams of bytes, lines and documents: decompressed on the way, bounded in memory."""
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from tqdm import tqdm
 
 from lacuna.common.errors import BadRecord, InputError
+from lacuna.common.private import shown, visible
 
 MAX_DOCUMENT_BYTES = 32 << 20  # of UTF-8; a longer one would make memory a matter of the data
 CHUNK_BYTES = 1 << 18
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 LOG_SECONDS = 30
+# No text holds the character NUL: a file of a machine that crashed does, and so do UTF-16 and binary files.
+NUL = "NUL characters, which no text holds (a broken copy, UTF-16 or a binary file?)"
 
 
 class Line(NamedTuple):
@@ -185,18 +189,6 @@ def decode(line: Line, path: Path) -> str:
     return text.removeprefix("\ufeff") if line.offset == 0 else text
 
 
-def visible(text: str) -> str:
-    """Text for a message: what does not print (NUL, half a surrogate pair, a line end) becomes its escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
-
-
-def shown(path: Path | str) -> str:
-    """A path for a message; what does not print in it is escaped."""
-    return visible(str(path))
-
-
 def unreadable(path: Path, error: OSError) -> InputError:
     """The message for a file that the system does not let us read."""
     reasons: dict[type, str] = {
@@ -239,3 +231,92 @@ class _Lines:
 
     def flush(self) -> None:
         sys.stderr.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The text of one document and where it begins: line or row, and byte if that is known. May be blank."""
+
+    text: str
+    line: int
+    offset: int | None = None
+
+
+def read_text_file(path: Path, *, boundary: str, progress: Progress) -> Iterator[Piece | BadRecord]:
+    """Documents of a .txt file: all of it, its lines, or what stands between its blank lines.
+
+    Args:
+        boundary: "file", "line" or "blank_line".
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    with open_stream(path, progress=progress) as stream:
+        yield from BOUNDARIES[boundary](stream)
+
+
+def _whole_file(stream: Stream) -> Iterator[Piece | BadRecord]:
+    data = bytearray()
+    while chunk := stream.read(CHUNK_BYTES):
+        data += chunk
+        if len(data) > MAX_DOCUMENT_BYTES:
+            yield too_long(stream.path, Line(data, 1, 0), "document")
+            return
+    yield from _piece(Line(data, 1, 0), stream.path)
+
+
+def _each_line(stream: Stream) -> Iterator[Piece | BadRecord]:
+    for line in read_lines(stream):
+        if isinstance(line, BadRecord):
+            yield line
+        elif not line.data.isspace():
+            yield from _piece(line, stream.path, keep_end=False)
+
+
+def _between_blank_lines(stream: Stream) -> Iterator[Piece | BadRecord]:
+    data = bytearray()  # of the present document
+    first: Line | None = None
+    broken = False  # it has been reported, the rest of it is passed over
+    for line in chain(read_lines(stream), [None]):
+        if isinstance(line, BadRecord):
+            if not broken:
+                yield line
+            data, first, broken = bytearray(), None, True
+        elif line is None or line.data.isspace():
+            if first is not None:
+                yield from _piece(Line(data, first.number, first.offset), stream.path, keep_end=False)
+            data, first, broken = bytearray(), None, False
+        elif not broken:
+            first = first or line
+            data += line.data
+            if len(data) > MAX_DOCUMENT_BYTES:
+                yield too_long(stream.path, first, "document")
+                data, first, broken = bytearray(), None, True
+
+
+BOUNDARIES: dict[str, Callable[[Stream], Iterator[Piece | BadRecord]]] = {
+    "file": _whole_file,
+    "line": _each_line,
+    "blank_line": _between_blank_lines,
+}
+
+
+def _piece(line: Line, path: Path, *, keep_end: bool = True) -> Iterator[Piece | BadRecord]:
+    try:
+        text = decode(line, path)
+    except BadRecord as error:
+        yield error
+        return
+    text = text if keep_end else text.rstrip("\r\n")
+    position = text.find("\0")
+    if position < 0:
+        yield Piece(normalize_lines(text), line.number, line.offset)
+    else:
+        number, offset = line.number + text.count("\n", 0, position), line.offset + len(text[:position].encode())
+        begin = max(text.rfind("\n", 0, position) + 1, position - 40)
+        yield bad_record(path, number=number, what=NUL, offset=offset, head=text[begin : begin + 80])
+
+
+def normalize_lines(text: str) -> str:
+    """Line ends as "\\n"."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text

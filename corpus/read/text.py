@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import BadRecord, InputError, StorageError
-from lacuna.common.files import write_text
+from lacuna.common.files import cache_folder, write_text
+from lacuna.common.private import shown
 
 from ..arguments import TextArguments
 from ..builtin import builtin_documents, builtin_fingerprint
-from .documents import Piece, no_text, read_text_file, read_texts, unwrapped
-from .formats import kind_of, read_rows
-from .hub import HubDataset, is_hub_name, open_dataset
-from .sources import find_files, parse_sources
-from .streams import Progress, progress_bar, shown, unreadable
+from .formats import kind_of, read_rows, read_texts
+from .sources import HubDataset, find_files, is_hub_name, open_dataset, parse_sources
+from .streams import Piece, Progress, progress_bar, read_text_file, unreadable
+from .unwrap import unwrapped
 
 VERSION = 1  # rises when other documents are made of the same files
 BUILTIN = "built-in corpus"
@@ -30,6 +30,7 @@ MAX_BAD_SHARE = 0.001  # of the records, with --on_bad_record skip
 CHECKED_EVERY = 1000  # records
 SHOWN_BAD_RECORDS = 20
 
+HASHES = "hashes.json"
 HASH_KEPT_BYTES = 64 << 10  # smaller files are hashed as fast as they are looked up
 MAX_ENTRIES = 100_000
 SETTLED_SECONDS = 2  # a file written later than this could change again with the same time of change
@@ -214,7 +215,8 @@ class Text:
         if not anything and isinstance(file, _File) and self._bad == bad_before:
             self._records += 1
             is_text = kind_of(file.path) == ".txt"
-            self._pass_over(no_text(file.path, column=None if is_text else self._arguments.text_column))
+            held = "it holds no text" if is_text else f"no row has text in the column {self._arguments.text_column!r}"
+            self._pass_over(BadRecord(f"{shown(file.path)} is empty: {held}. Remove it from --data, or fill it."))
         file.check()
 
     def _pieces(self, file: _File | _HubFile) -> Iterator[Piece | BadRecord]:
@@ -338,14 +340,10 @@ def hash_files(paths: Sequence[Path]) -> list[str]:
     return digests
 
 
-def _hash_cache() -> Path:
-    return Path(os.environ.get("LACUNA_CACHE", Path.home() / ".cache" / "lacuna")) / "hashes.json"
-
-
 def _known_hashes() -> dict[str, list[Any]]:
     """What is remembered; nothing if the file is absent or broken."""
     try:
-        entries = json.loads(_hash_cache().read_bytes())["files"]
+        entries = json.loads((cache_folder() / HASHES).read_bytes())["files"]
         return {key: value for key, value in entries.items() if isinstance(value, list)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
@@ -355,4 +353,6 @@ def _keep_hashes(new: dict[str, list[Any]]) -> None:
     """Add entries. Of two processes that write at once the later wins; what the other learned is hashed again."""
     entries = {key: value for key, value in _known_hashes().items() if key not in new} | new
     with suppress(StorageError):  # a cache that cannot be written is none
-        write_text(_hash_cache(), json.dumps({"files": dict(list(entries.items())[-MAX_ENTRIES:])}, indent=0))
+        write_text(
+            cache_folder() / HASHES, json.dumps({"files": dict(list(entries.items())[-MAX_ENTRIES:])}, indent=0)
+        )

@@ -7,9 +7,13 @@ lines, is the one they were wrapped to. Nothing here knows a language.
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from lacuna.common.errors import BadRecord
+
+from .streams import Piece
 
 SECTION_LINES = 300  # judged together: a text may be put together of several widths
 MIN_WIDTH = 40  # columns; narrower lines are verse, lists and tables
@@ -217,3 +221,34 @@ def _is_unspaced(character: str) -> bool:
         or "\uff00" <= character <= "\uff60"  # full-width forms
         or "\U00020000" <= character <= "\U0003ffff"
     )
+
+
+def unwrapped(pieces: Iterable[Piece | BadRecord], *, together: bool) -> Iterator[Piece | BadRecord]:
+    """The same pieces with lines joined that were broken to a width.
+
+    Args:
+        together: some hundred lines of pieces that follow each other have one margin, for they are paragraphs of one
+            file; otherwise each piece has its own.
+    """
+    if not together:
+        for piece in pieces:
+            yield piece if isinstance(piece, BadRecord) else replace(piece, text=unwrap(piece.text))
+        return
+    remaining = iter(pieces)
+    while group := list(_some_lines(remaining)):
+        lines = [line for piece in group if isinstance(piece, Piece) for line in (*piece.text.split("\n"), "")]
+        margin = find_margin(lines)
+        for piece in group:
+            if margin is None or isinstance(piece, BadRecord):
+                yield piece
+            else:
+                yield replace(piece, text=unwrap(piece.text, margin=margin))
+
+
+def _some_lines(pieces: Iterator[Piece | BadRecord]) -> Iterator[Piece | BadRecord]:
+    count = 0
+    for piece in pieces:
+        yield piece
+        count += piece.text.count("\n") + 1 if isinstance(piece, Piece) else 1
+        if count >= SECTION_LINES:
+            return

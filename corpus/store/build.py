@@ -16,17 +16,18 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import InputError, StorageError
-from lacuna.common.files import locked, sync, write_text
+from lacuna.common.files import cache_folder, locked, sync, write_text
 
+from ..arguments import CorpusArguments
 from ..read.streams import progress_bar
-from ..read.text import BAD_RECORD, Document, Text, check_shard, stop_if_many_are_bad
+from ..read.text import BAD_RECORD, Document, Text, check_shard, open_text, stop_if_many_are_bad
 from .duplicates import check_near_duplicates
 from .encoding import token_dtype
 from .pieces import KEPT, PLAN, SUFFIX, TOKENIZER, Piece, Plan, TextPiece, make_pieces
@@ -89,6 +90,38 @@ def prepare_store(
         return builder.build(tokenizer, _default_workers() if num_workers is None else num_workers, shard or 0)
     except OSError as error:
         raise StorageError(f"cannot write {builder.output_dir}: {error}{KEPT}") from error
+
+
+def prepare_corpus(
+    arguments: CorpusArguments,
+    *,
+    tokenizer_for: Callable[[Text | None], Any],
+    fingerprint_of: Callable[[Any], str],
+) -> tuple[Any, TokenStore]:
+    """The tokenizer and the token store; built by whichever process comes first, found there by the others.
+
+    Args:
+        tokenizer_for: the text, or None where there is a store already -> its tokenizer.
+        fingerprint_of: what tells tokenizers apart.
+
+    Raises:
+        InputError: options that do not fit each other, or bad text.
+        StorageError: the store cannot be written.
+    """
+    if arguments.corpus:
+        if arguments.data:
+            raise InputError("--corpus goes without --data, and with the --tokenizer that it was made with")
+        tokenizer, store = tokenizer_for(None), open_store(arguments.corpus)
+        if store.tokenizer_fingerprint != fingerprint_of(tokenizer):
+            raise InputError(f"--corpus {arguments.corpus} was made with another tokenizer than the one that is given")
+        return tokenizer, store
+    text = open_text(arguments)
+    tokenizer = tokenizer_for(text)
+    made_with = fingerprint_of(tokenizer)
+    folder = cache_folder() / "corpora" / hashlib.sha256(f"{text.fingerprint} {made_with}".encode()).hexdigest()[:16]
+    made = prepare_store(text=text, tokenizer=tokenizer, tokenizer_fingerprint=made_with, output_dir=folder)
+    assert made is not None  # as it is where only a part of several is prepared
+    return tokenizer, made
 
 
 class _Builder:

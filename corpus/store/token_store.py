@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import InputError, LacunaError, StorageError
+from lacuna.common.private import shown, visible
 
-from ..read.streams import shown, visible
 from ..read.text import sha256
 
 FORMAT_VERSION = 2
