@@ -34,14 +34,7 @@ from .streams import (
 
 BATCH_BYTES = 8 << 20  # of a parquet file, in memory at once
 MAX_JSON_BYTES = 256 << 20  # a .json file is read whole
-KINDS = {
-    type(None): "null",
-    bool: "a truth value",
-    int: "a number",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-}
+KINDS = {bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
 _SIGNS = {".csv": ",", ".tsv": "\t"}  # between columns
 _SPOKEN = {"\t": "tabs", ";": "';'", ",": "commas"}
 _MOST_WORDS = 5  # of the name of a column
@@ -228,11 +221,7 @@ def _read_tsv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
 
 
 def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
-    """The names of the columns.
-
-    Raises:
-        BadRecord: they are no names, or one that is wanted is there twice.
-    """
+    """The names of the columns; BadRecord where they are no names, or one that is wanted is there twice."""
     bad = partial(bad_record, path, number=1, offset=0, head=" | ".join(cells))
     if any("\0" in cell for cell in cells):
         raise bad(what="NUL characters where the names of columns should be (a broken copy or a binary file?)")
@@ -245,12 +234,8 @@ def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
 def _refuse_other_sign(name: str, *, path: Path, cells: Sequence[str] | None = None) -> None:
     """See that people did not save the columns in another way than the ending of the file says.
 
-    Args:
-        name: of the only column that was found.
-        cells: the first row below it; None where it is not known.
-
-    Raises:
-        BadRecord: it is several short names with another sign between them, which stands in the row too.
+    Raises BadRecord if `name`, the only column that was found, is several short names with another sign between them,
+    which stands in the cells of the first row too (where they are known).
     """
     kind = kind_of(path)
     named = _SPOKEN[_SIGNS[kind]]
@@ -383,16 +368,12 @@ def read_texts(rows: Iterable[Record | BadRecord], *, column: str) -> Iterator[P
 
 
 def text_of(record: Record, *, column: str) -> str:
-    """The text of a row, with "\\n" as line ends and no byte order mark.
-
-    Raises:
-        BadRecord: the column is missing or holds no text.
-    """
+    """The text of a row, with "\\n" as line ends; BadRecord where the column is missing or holds none."""
     bad = partial(bad_record, Path(record.path), number=record.line, offset=record.offset)
     if not isinstance(text := record.fields.get(column), str):
         head = json.dumps(record.fields, ensure_ascii=False, default=repr)
         if column in record.fields:
-            kind = KINDS.get(type(text), type(text).__name__)
+            kind = "null" if text is None else KINDS.get(type(text), type(text).__name__)
             raise bad(what=f"the column {column!r} must hold text, not {kind}", head=head)
         near = difflib.get_close_matches(column, record.fields, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -124,11 +124,7 @@ def _read_saved(folder: Path, split: str | None) -> list[Record]:
 
 
 def _lines(path: Path) -> Iterator[tuple[Line, str]]:
-    """Lines of a file, and their text without its end.
-
-    Raises:
-        BadRecord: one is not UTF-8, or too long.
-    """
+    """Lines of a file, and their text without its end; BadRecord where one is not UTF-8, or too long."""
     with open_stream(path) as stream:
         for line in read_lines(stream):
             if isinstance(line, BadRecord):
@@ -190,12 +186,7 @@ def _read_universal(path: Path) -> Iterator[Record]:
 def read_split(*, name: str, config: str | None, split: str | None) -> Iterator[Record]:
     """All rows of a split with all their columns, as they arrive; numbers that stand for labels become their names.
 
-    Args:
-        split: by default the only one, or "train".
-
-    Raises:
-        HubError: the dataset does not exist, is gated, cannot be reached or cannot be read.
-        InputError: it has no such configuration or split.
+    By default the only split, or "train". Raises HubError and InputError as `open_dataset` does.
     """
     with hub_errors(name, option="", config="write a configuration behind its name, OWNER/NAME:CONFIG"):
         splits = load_hub(name, config, None)
@@ -211,7 +202,7 @@ def label_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
     """The names of the labels of each column that holds labels or lists of them.
 
     Args:
-        features: what `datasets.Features.to_dict` gives, and what stands in dataset_info.json and in parquet files.
+        features: as `datasets.Features.to_dict` gives them, and as dataset_info.json and parquet files hold them.
     """
     found = {}
     for column, feature in features.items():
@@ -240,8 +231,7 @@ def read_parallel(source: Path | str, target: Path | str) -> list[Record]:
     """Rows {"source", "target"} of two files with a text a line, where line N of one belongs to line N of the other.
 
     Raises:
-        InputError: a file is missing, empty or broken, one has more lines than the other, or a line is
-            empty in one of them alone.
+        InputError: a file is missing, empty or broken, one is longer, or a line is empty in one of them alone.
     """
     sides: list[list[tuple[Line, str]]] = []
     for name in (source, target):

@@ -31,10 +31,8 @@ SAVED_DATASET, SAVED_SPLITS = "state.json", "dataset_dict.json"  # what `dataset
 def parse_sources(data: Sequence[str]) -> tuple[list[str], list[float] | None]:
     """Names and weights of `--data a.txt:0.7 b/:0.3`; weights sum to 1, and are None when no source has one.
 
-    What stands after the last ":" is a weight unless the whole is the name of a file.
-
-    Raises:
-        InputError: a weight is not a positive number, or some sources have weights and some have none.
+    What stands after the last ":" is a weight unless the whole is the name of a file. Raises InputError for a weight
+    that is not a positive number, and where only some sources have one.
     """
     sources = [_parse_source(value) for value in data]
     without = [name for name, weight in sources if weight is None]
@@ -64,16 +62,10 @@ def _parse_source(value: str) -> tuple[str, float | None]:
 
 
 def find_files(*, paths: Sequence[str], split: str | None = None) -> list[Path]:
-    """The files behind paths, folders (to the bottom, through links) and globs: each once, those of a folder or glob
-    sorted.
+    """The files behind paths, folders (to the bottom, through links) and globs: each once, sorted within a folder or glob.
 
-    Hidden files and .json are read only where they are named. A folder that `datasets` saved gives its data files.
-
-    Args:
-        split: of folders that `datasets` saved with several splits; by default the only one, or "train".
-
-    Raises:
-        InputError: nothing is there, or nothing there can be read.
+    Hidden files and .json are read only where they are named. A folder that `datasets` saved gives the data files of
+    `split`, or of the only one, or "train". Raises InputError if nothing is there, or nothing can be read.
     """
     found: dict[Path, Path] = {}
     for name in paths:
@@ -153,8 +145,7 @@ def _walk(folder: Path, entered: set[tuple[int, int]]) -> Iterator[Path]:
 def saved_files(folder: Path, split: str | None, *, way: str = SPLIT_WAY) -> list[Path]:
     """The data files of a folder written by `save_to_disk`: of a Dataset, or of one split of a DatasetDict.
 
-    Raises:
-        InputError: it is broken, or there is no such split.
+    Raises InputError if it is broken, or there is no such split.
     """
     try:
         if (folder / SAVED_SPLITS).is_file():
@@ -178,13 +169,10 @@ def saved_files(folder: Path, split: str | None, *, way: str = SPLIT_WAY) -> lis
 
 
 def choose_split(splits: Sequence[str], split: str | None, *, where: str, way: str = SPLIT_WAY) -> str:
-    """The split asked for, or else the only one, or else "train".
+    """The split asked for, or else the only one, or else "train"; InputError where there is none.
 
     Args:
         where, way: for the message, what has these splits and how to name one.
-
-    Raises:
-        InputError: there is no such split.
     """
     chosen = split or (splits[0] if len(splits) == 1 else "train")
     if chosen not in splits:
@@ -262,8 +250,7 @@ class HubDataset:
     def rows(self, *, part: int, column: str) -> Iterator[Record | BadRecord]:
         """Rows of one data file, as they arrive.
 
-        Raises:
-            HubError: the connection broke (after the retries of `datasets`), or a file is broken.
+        Raises HubError if the connection broke (after the retries of `datasets`), or a file is broken.
         """
         with hub_errors(self.name):
             dataset = load_hub(self.name, self.config, self.revision)[self.split]

@@ -50,11 +50,7 @@ class Stream:
     position: int = 0  # in the uncompressed bytes
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes; empty at the end.
-
-        Raises:
-            InputError: the disk or the archive fails.
-        """
+        """Up to `size` bytes, empty at the end; InputError where the disk or the archive fails."""
         try:
             data = self.source.read(size)
         except OSError as error:
@@ -79,8 +75,7 @@ class Stream:
 def open_stream(path: Path, *, progress: Progress | None = None) -> Iterator[Stream]:
     """Open a file, decompressing .gz and .zst (also several members or frames one after the other).
 
-    Raises:
-        InputError: it cannot be opened.
+    Raises InputError if it cannot be opened.
     """
     compression = COMPRESSIONS.get(path.suffix.lower())
     progress = progress or Progress()
@@ -166,11 +161,7 @@ def bad_record(
 
 
 def decode(line: Line, path: Path) -> str:
-    """The text of a line, with its end and without a byte order mark.
-
-    Raises:
-        BadRecord: it is not UTF-8.
-    """
+    """The text of a line, with its end and without a byte order mark; BadRecord where it is not UTF-8."""
     data = line.data
     try:
         text = str(data, "utf-8")
@@ -243,13 +234,9 @@ class Piece:
 
 
 def read_text_file(path: Path, *, boundary: str, progress: Progress) -> Iterator[Piece | BadRecord]:
-    """Documents of a .txt file: all of it, its lines, or what stands between its blank lines.
+    """Documents of a .txt file: all of it, its lines, or what stands between its blank lines (`boundary`).
 
-    Args:
-        boundary: "file", "line" or "blank_line".
-
-    Raises:
-        InputError: the file cannot be read.
+    Raises InputError if the file cannot be read.
     """
     with open_stream(path, progress=progress) as stream:
         yield from BOUNDARIES[boundary](stream)

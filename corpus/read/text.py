@@ -89,8 +89,8 @@ class _HubFile:
 class Text:
     """All of --data, opened: knows its files, reads documents in a stable order, says what decides them.
 
-    Nothing stays open between iterations, so it may be copied to other processes. One iteration of `documents` at a
-    time: `bytes_read`, `dropped` and `bad_records` tell about the one that began last.
+    Nothing stays open between iterations, so it may be copied to other processes. `bytes_read`, `records`, `dropped`
+    and `bad_records` tell about the iteration of `documents` that began last.
     """
 
     def __init__(
@@ -110,29 +110,20 @@ class Text:
         self.bad_records: list[str] = []
         self._files = list(files)
         self._arguments = arguments
+        self.records = 0  # bad ones included
         self._progress = Progress()
-        self._records = 0
         self._bad = 0
 
     @property
     def bytes_read(self) -> int:
-        """How far on disk the present iteration of `documents` is, for progress bars."""
+        """How far on disk the present iteration of `documents` is."""
         return self._progress.finished + self._progress.current
-
-    @property
-    def records(self) -> int:
-        """Records that the present iteration of `documents` has read, bad ones included."""
-        return self._records
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of all that decides the documents: content of the files in order, options, version.
 
-        Names, dates and weights do not count. The built-in corpus is stood for by the interpreter's version and the
-        sizes of its modules.
-
-        Raises:
-            InputError: a file cannot be read, or has changed since the text was opened.
+        Names, dates and weights do not count. Raises InputError if a file cannot be read, or has changed meanwhile.
         """
         options = self._arguments
         digest = hashlib.sha256(f"{VERSION} {options.on_bad_record} {options.unwrap} {len(self.names)}".encode())
@@ -162,8 +153,8 @@ class Text:
     def documents(self, *, shard: int = 0, num_shards: int = 1) -> Iterator[Document]:
         """Documents in a stable order: those of all files, or one of `num_shards` parts of them.
 
-        With at least as many files as shards a shard is a run of files, balanced by bytes, and shards 0, 1, 2 ... one
-        after the other are the whole; with fewer it is every `num_shards`-th document, from number `shard` on.
+        With at least as many files as shards a shard is a run of files, balanced by bytes; with fewer it is every
+        `num_shards`-th document, from number `shard` on.
 
         Raises:
             InputError: a file or record is broken or holds no text, or has changed; the message says where.
@@ -171,7 +162,7 @@ class Text:
         check_shard(shard, num_shards)
         self._progress = Progress()
         self.dropped, self.bad_records = {}, []
-        self._records = self._bad = 0
+        self.records = self._bad = 0
         return self._documents(shard, num_shards)
 
     def _documents(self, shard: int, num_shards: int) -> Iterator[Document]:
@@ -181,7 +172,7 @@ class Text:
         for number, document in enumerate(self._read(files)):
             if not alternate or number % num_shards == shard:
                 yield document
-        stop_if_many_are_bad(self._bad, self._records, self.bad_records)
+        stop_if_many_are_bad(self._bad, self.records, self.bad_records)
         if number < 0 and (alternate or num_shards == 1):
             first = f" The first bad record: {self.bad_records[0]}" if self.bad_records else ""
             raise InputError(f"--data {' '.join(map(shown, self.names))}: there is no text in it.{first}")
@@ -201,7 +192,7 @@ class Text:
         place, anything, bad_before = "", False, self._bad
         if file.size:
             for piece in self._pieces(file):
-                self._records += 1
+                self.records += 1
                 if isinstance(piece, BadRecord):
                     self._pass_over(piece)
                 elif not piece.text or piece.text.isspace():
@@ -210,10 +201,10 @@ class Text:
                     anything = True
                     place = place or shown(file.path if isinstance(file, _File) else file.dataset.place(file.part))
                     yield Document(piece.text, file.source, f"{place}:{piece.line}")
-                if self._records % CHECKED_EVERY == 0:
-                    stop_if_many_are_bad(self._bad, self._records, self.bad_records)
+                if self.records % CHECKED_EVERY == 0:
+                    stop_if_many_are_bad(self._bad, self.records, self.bad_records)
         if not anything and isinstance(file, _File) and self._bad == bad_before:
-            self._records += 1
+            self.records += 1
             is_text = kind_of(file.path) == ".txt"
             held = "it holds no text" if is_text else f"no row has text in the column {self._arguments.text_column!r}"
             self._pass_over(BadRecord(f"{shown(file.path)} is empty: {held}. Remove it from --data, or fill it."))
@@ -311,10 +302,7 @@ def hash_files(paths: Sequence[Path]) -> list[str]:
     """SHA-256 (hexadecimal) of each file, with a progress bar when that takes long.
 
     Files of 64 KiB and more that have not changed since an earlier call (path, size, inode and times) are not read
-    again: the hashes are kept in hashes.json in $LACUNA_CACHE or ~/.cache/lacuna.
-
-    Raises:
-        InputError: a file cannot be read.
+    again: the hashes are kept in hashes.json of the cache. Raises InputError if a file cannot be read.
     """
     known = _known_hashes()
     new: dict[str, list[Any]] = {}

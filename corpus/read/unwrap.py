@@ -27,6 +27,18 @@ MAX_CAPITALS = 0.6  # share of lines after a break that begin with a capital: pr
 # (7 % of the line ends of one novel) has lost so many columns, in parts of the width, before that line.
 EDITED = 0.15
 
+# Thai, Lao, Tibetan, Myanmar; Khmer; punctuation and kana; kana extended; Han; Han compatibility; full width; Han B on
+UNSPACED = (
+    "\u0e00\u109f",
+    "\u1780\u17ff",
+    "\u3000\u30ff",
+    "\u31f0\u31ff",
+    "\u3400\u9fff",
+    "\uf900\ufaff",
+    "\uff00\uff60",
+    "\U00020000\U0003ffff",
+)
+
 # What a line that goes on does not begin with: white space, a list marker, a table, a heading, a rule.
 _STARTS_ANEW = re.compile(r"\s|[-*•+–—]\s|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{2,4}|[IVX]{2,4})[.)]\s|[|#>]|[^\w\s]{3,}$")
 _GOES_NOWHERE = re.compile(r"#{1,6}\s|\||[^\w]*$")  # headings, tables, rules
@@ -208,19 +220,7 @@ def _columns(text: str) -> int:
 
 def _is_unspaced(character: str) -> bool:
     """Whether a character belongs to a script that writes no space between words, or to its punctuation."""
-    if character < "\u0e00":
-        return False
-    return (
-        "\u0e00" <= character <= "\u0eff"  # Thai, Lao
-        or "\u0f00" <= character <= "\u109f"  # Tibetan, Myanmar
-        or "\u1780" <= character <= "\u17ff"  # Khmer
-        or "\u3000" <= character <= "\u30ff"  # punctuation, Hiragana, Katakana
-        or "\u31f0" <= character <= "\u31ff"
-        or "\u3400" <= character <= "\u9fff"  # Han
-        or "\uf900" <= character <= "\ufaff"
-        or "\uff00" <= character <= "\uff60"  # full-width forms
-        or "\U00020000" <= character <= "\U0003ffff"
-    )
+    return character >= "\u0e00" and any(pair[0] <= character <= pair[1] for pair in UNSPACED)
 
 
 def unwrapped(pieces: Iterable[Piece | BadRecord], *, together: bool) -> Iterator[Piece | BadRecord]:

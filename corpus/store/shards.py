@@ -26,7 +26,7 @@ COUNTS = ("num_documents", "num_sentences", "num_tokens", "num_bytes")
 
 
 def assemble(
-    *, pieces: list[Piece], plan: Plan, sources: list[dict[str, Any]], folder: Path, shard_bytes: int
+    pieces: list[Piece], plan: Plan, sources: list[dict[str, Any]], *, folder: Path, shard_bytes: int
 ) -> dict[str, Any]:
     """Write the shards of a store in `folder` / "store".
 
