@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lacuna.common.errors import InputError
 
@@ -128,8 +128,7 @@ def read_library() -> tuple[Module, ...]:
         except (SyntaxError, ValueError):  # lib2to3 keeps files of Python 2
             continue
         name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        entries = tuple(_entries(tree.body, prefix=""))
-        modules.append(Module(name=name, docstring=_docstring(tree), entries=entries))
+        modules.append(Module(name, _docstring(tree), tuple(_entries(tree.body, prefix=""))))
     if not modules:
         raise InputError(
             f"this Python has no source of its standard library in {root}, which the built-in corpus is made of. "
@@ -151,8 +150,7 @@ def _module_files() -> list[Path]:
             continue
         for path in folder.iterdir():
             if path.suffix == ".py":
-                # Made by the build of this one machine, with its paths in it.
-                if not path.name.startswith("_sysconfigdata"):
+                if not path.name.startswith("_sysconfigdata"):  # has paths of this one machine in it
                     files.append(path)
             elif path.is_dir() and path.name not in SKIPPED_FOLDERS and not path.name.startswith("config-"):
                 folders.append(path)
@@ -278,8 +276,7 @@ def _question_rows() -> tuple[dict[str, Any], ...]:
     return tuple(kept)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(NamedTuple):
     """A default, where it starts in its context, and what it is the default of."""
 
     function: str
@@ -314,12 +311,9 @@ def _describe(entry: Entry) -> tuple[str, list[_Answer]]:
 
 def _ask(module: Module, context: str, answers: list[_Answer]) -> Iterator[dict[str, Any]]:
     """Questions about one context, in an order that does not follow it."""
-    asked: set[str] = set()
-    for answer in sorted(answers, key=lambda answer: _digest(f"{module.name} {answer.function} {answer.parameter}")):
-        if answer.text in asked or len(asked) == MAX_QUESTIONS:
-            continue
-        asked.add(answer.text)
-        assert context[answer.start :].startswith(answer.text)
+    answers = sorted(answers, key=lambda answer: _digest(f"{module.name} {answer.function} {answer.parameter}"))
+    first = {answer.text: answer for answer in reversed(answers)}
+    for answer in [answer for answer in answers if first[answer.text] is answer][:MAX_QUESTIONS]:
         yield {
             "id": f"{module.name}.{answer.function}#{answer.parameter}:{_digest(context)[:8]}",
             "question": f"What is the default of `{answer.parameter}` in `{answer.function}`?",
@@ -340,9 +334,7 @@ def _parameters(entry: Entry) -> list[tuple[str, str | None]]:
         if parameter.arg in ("self", "cls"):
             continue
         default = None if value is None else ast.unparse(value)
-        if default is not None and (
-            len(default) > MAX_ANSWER_CHARACTERS or "`" in default or not default.isprintable()
-        ):
+        if default and (len(default) > MAX_ANSWER_CHARACTERS or "`" in default or not default.isprintable()):
             return []
         parameters.append((parameter.arg, default))
     return parameters

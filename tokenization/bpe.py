@@ -194,9 +194,7 @@ def fill_vocabulary(*, backend: Tokenizer, goal: int, multiple: int, asked: int,
     backend.add_special_tokens(list(names))
     if reached >= asked:
         return
-    filled = (
-        f" {missing} reserved tokens [unused0], [unused1] ... fill it to a multiple of {multiple}." if missing else ""
-    )
+    filled = f" {missing} reserved tokens [unused0] ... fill it to a multiple of {multiple}." if missing else ""
     warnings.warn(
         f"the vocabulary has {reached} tokens, not the {asked} of --vocab_size: no further pair occurs "
         f"{frequency} times (--min_frequency) in this text.{filled} Bring more text or ask for fewer tokens.",
@@ -267,7 +265,8 @@ def extend_tokenizer(
     _append_special(state, special, first_new)
     options = {"min_frequency": min_frequency, "show_progress": show_progress}
     merges = _learn(tokenizer, documents, num_old=first_new, room=room, **options)
-    if not _append_merges(state, merges, names=_names(tokenizer), first_new=first_new + len(special), room=room):
+    names = {token_id: name for name, token_id in tokenizer.get_vocab().items()}
+    if not _append_merges(state, merges, names=names, first_new=first_new + len(special), room=room):
         raise InputError(
             f"the text adds no token to the tokenizer of --extend: no two of its tokens stand together "
             f"{min_frequency} times (--min_frequency) inside a word. Bring more text of the domain."
@@ -298,8 +297,8 @@ def check_extension(
         raise InputError(f"--extend needs a byte-level BPE, and this is a {state['model']['type']}.")
     if state["model"].get("dropout"):
         raise InputError(
-            "--extend: the tokenizer leaves out merges at random (BPE dropout), so that its tokens are not the same "
-            "each time. Set model.dropout to null in its tokenizer.json."
+            "--extend: the tokenizer leaves out merges at random (BPE dropout). Set model.dropout to null in its "
+            "tokenizer.json."
         )
     known = {token["content"] for token in state["added_tokens"]}
     wanted = dict.fromkeys([*extra_special_tokens, *sentinels(num_sentinels)])
@@ -324,14 +323,6 @@ def _like(tokenizer: PreTrainedTokenizerFast, backend: Tokenizer, special: list[
         return PreTrainedTokenizerFast.from_pretrained(
             folder, extra_special_tokens=named, clean_up_tokenization_spaces=False
         )
-
-
-def _names(tokenizer: PreTrainedTokenizerFast) -> list[str]:
-    """How the BPE writes each token, by id; empty for unused ids."""
-    names = [""] * (1 + max(tokenizer.get_vocab().values()))
-    for name, token_id in tokenizer.get_vocab().items():
-        names[token_id] = name
-    return names
 
 
 def _append_special(state: dict[str, Any], special: Sequence[str], first: int) -> None:
@@ -360,7 +351,7 @@ def _learn(
 
 
 def _append_merges(
-    state: dict[str, Any], merges: Iterable[Any], *, names: list[str], first_new: int, room: int
+    state: dict[str, Any], merges: Iterable[Any], *, names: dict[int, str], first_new: int, room: int
 ) -> int:
     """Put merges behind the old ones, and their tokens into the vocabulary while there is room; how many are new."""
     vocabulary, rules = state["model"]["vocab"], state["model"]["merges"]

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 import warnings
@@ -16,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lacuna.common import loading
 from lacuna.common.errors import InputError, StorageError
-from lacuna.common.files import cache_folder, locked
+from lacuna.common.files import cache_folder, locked, write_text
 
 from .bpe import train_bpe
 from .sampling import sample_documents
@@ -51,36 +50,24 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
     Raises:
         InputError: `output_dir` is a file, or (StorageError) cannot be written.
     """
-    output_dir = Path(output_dir)
-    if output_dir.is_symlink():
-        output_dir = output_dir.resolve()  # the temporary folder must be on its disk
-    if output_dir.exists() and not output_dir.is_dir():
+    place, hint = Path(output_dir).resolve(), ". Choose another --output_dir."
+    if place.exists() and not place.is_dir():
         raise InputError(f"{output_dir} is a file, not a folder; choose another --output_dir.")
-    try:
-        output_dir.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{output_dir.name}.saving-", dir=output_dir.parent))
-    except OSError as error:
-        raise StorageError(f"cannot write {output_dir}: {error}. Choose another --output_dir.") from error
-    try:
-        tokenizer.save_pretrained(temporary)
-        config = json.loads((temporary / "tokenizer_config.json").read_text(encoding="utf-8"))
-        config["tokenizer_class"] = "PreTrainedTokenizerFast"
-        if config.get("extra_special_tokens"):  # the name that both versions read
-            config["additional_special_tokens"] = config.pop("extra_special_tokens")
-        for key in ("backend", "is_local", "local_files_only"):  # how it came here, not what it is
-            config.pop(key, None)
-        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-        (temporary / "tokenizer_config.json").write_text(text, encoding="utf-8")
-        os.chmod(temporary, 0o755)  # mkdtemp makes a folder for its owner alone
-        if not output_dir.exists():
-            os.rename(temporary, output_dir)
-            return
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            os.replace(temporary / name, output_dir / name)
-    except OSError as error:
-        raise StorageError(f"cannot write {output_dir}: {error}. Choose another --output_dir.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            tokenizer.save_pretrained(folder)
+        except OSError as error:
+            raise StorageError(f"cannot write {folder}, on the way to {output_dir}: {error}") from error
+        made, config = (
+            Path(folder, name).read_text(encoding="utf-8") for name in ("tokenizer.json", "tokenizer_config.json")
+        )
+    about = json.loads(config) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if about.get("extra_special_tokens"):  # the name that both versions read
+        about["additional_special_tokens"] = about.pop("extra_special_tokens")
+    for key in ("backend", "is_local", "local_files_only"):  # how it came here, not what it is
+        about.pop(key, None)
+    write_text(place / "tokenizer_config.json", json.dumps(about, indent=2, ensure_ascii=False) + "\n", hint=hint)
+    write_text(place / "tokenizer.json", made, hint=hint)  # last: where it stands, the tokenizer is whole
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:

@@ -57,8 +57,7 @@ class Sample:
         self.limited_by: str | None = None
         self._limit = NO_LIMIT
         self._known: set[int] = set()
-        self._priorities, self._documents = array("Q"), array("Q")
-        self._offsets, self._sizes = array("Q"), array("Q")
+        self._priorities, self._documents, self._offsets, self._sizes = (array("Q") for _ in range(4))
         self._words = _WordBytes(max_word_bytes)
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, dir=str(folder) if folder else None)  # noqa: SIM115
         self._written = 0
@@ -325,10 +324,9 @@ class _WordBytes:
 
     def may_exceed(self) -> bool:
         """Whether it is time to look again."""
-        if self._since_check < self.CHECKED_EVERY:
-            return False
-        self._since_check = 0
-        return True
+        due = self._since_check >= self.CHECKED_EVERY
+        self._since_check = 0 if due else self._since_check
+        return due
 
     def must_see_all(self, highest: int) -> bool:
         """Whether the words of one passage in SHARE, of those below a priority, are too many to stop at that."""

@@ -80,22 +80,18 @@ def _read_file(path: Path, *, tagged: bool) -> list[Record]:
             f"{shown(path)} has the ending {path.suffix!r}; labelled rows are read from "
             f"{', '.join((*RECORD_KINDS, *TAGGED_KINDS) if tagged else RECORD_KINDS)}, each also with .gz or .zst."
         )
-    rows = list(read_records(path))
-    names = _names_in_parquet(path) if path.suffix.lower() == ".parquet" else {}
+    rows, names = list(read_records(path)), {}
+    if path.suffix.lower() == ".parquet":
+        import pyarrow.parquet
+
+        with path.open("rb") as file:
+            metadata = pyarrow.parquet.read_schema(file).metadata or {}
+        names = _names_in(metadata.get(b"huggingface", b"{}"), "info")
     return [replace(row, fields=with_names(row.fields, names)) for row in rows] if names else rows
 
 
-def _names_in_parquet(path: Path) -> dict[str, list[str]]:
-    """Names of labels that `datasets` has left in a parquet file."""
-    import pyarrow.parquet
-
-    with path.open("rb") as file:
-        metadata = pyarrow.parquet.read_schema(file).metadata or {}
-    return _names_in(metadata.get(b"huggingface", b"{}"), "info")
-
-
 def _names_in(text: bytes | str, *inside: str) -> dict[str, list[str]]:
-    """Names of labels in what describes a data set in JSON; none where that is broken, as rows can be read without."""
+    """Names of labels in what `datasets` has left in JSON; none where that is broken, as rows can be read without."""
     try:
         content: Any = json.loads(text)
         for key in inside:

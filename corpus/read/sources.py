@@ -62,7 +62,7 @@ def _parse_source(value: str) -> tuple[str, float | None]:
 
 
 def find_files(*, paths: Sequence[str], split: str | None = None) -> list[Path]:
-    """The files behind paths, folders (to the bottom, through links) and globs: each once, sorted within a folder or glob.
+    """The files behind paths, folders (to the bottom, through links) and globs: each once, in order of their names.
 
     Hidden files and .json are read only where they are named. A folder that `datasets` saved gives the data files of
     `split`, or of the only one, or "train". Raises InputError if nothing is there, or nothing can be read.
@@ -201,12 +201,12 @@ def read_records(path: Path | str) -> Iterator[Record]:
         )
     if path.stat().st_size == 0:
         raise InputError(f"{shown(path)} is empty (0 bytes).")
-    count = 0
-    for count, row in enumerate(read_rows(path), start=1):  # noqa: B007
+    row = None
+    for row in read_rows(path):
         if isinstance(row, BadRecord):
             raise row
         yield row
-    if not count:
+    if row is None:
         raise InputError(f"{shown(path)} is empty: it has no row.")
 
 

@@ -96,10 +96,7 @@ def open_stream(path: Path, *, progress: Progress | None = None) -> Iterator[Str
 
 
 def read_lines(stream: Stream, *, limit: int = MAX_DOCUMENT_BYTES) -> Iterator[Line | BadRecord]:
-    """Lines with their ends ("\\n", "\\r\\n" or "\\r"); in the place of one of more than `limit` bytes, what to say.
-
-    Memory: the longest line up to `limit`, and a little.
-    """
+    """Lines with their ends ("\\n", "\\r\\n", "\\r"); in the place of one of more than `limit` bytes, what to say."""
     number = offset = 0
     passing = False  # the line is too long: it was reported, and the rest of it is passed over
     held: list[bytes] = []  # a line that is not over, or ends with "\r" and "\n" may follow

@@ -55,7 +55,7 @@ def find_equal(*, hashes: Iterable[np.ndarray], num_documents: int, folder: Path
 
 
 def find_near(*, signatures: Iterable[np.ndarray], skipped: np.ndarray, threshold: float, folder: Path) -> np.ndarray:
-    """Documents whose signature agrees with that of an earlier one, dropped or not, in a share `threshold` of its places.
+    """Documents whose signature agrees with that of an earlier one, dropped or not, in a share `threshold` of places.
 
     Args:
         signatures: uint32 [documents, NUM_PERMUTATIONS], in order, in parts.

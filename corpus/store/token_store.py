@@ -87,9 +87,9 @@ class JoinedArray:
             return np.empty(0, dtype=self.dtype)
         pieces = []
         for part in range(bisect_right(self._edges, start) - 1, bisect_left(self._edges, stop)):
-            begin = self._edges[part]
+            begin, added = self._edges[part], self._added[part]
             piece = self._parts[part][max(0, start - begin) : stop - begin]
-            pieces.append(piece + self.dtype.type(self._added[part]) if self._added[part] else piece)
+            pieces.append(piece + self.dtype.type(added) if added else piece)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _gather(self, places: np.ndarray) -> np.ndarray:
@@ -173,8 +173,7 @@ class TokenStore:
 
         Args:
             decode: token ids to text, of the tokenizer that the store was made with.
-            num_examples: documents shown, on one line each from a random sentence on; fewer where there are fewer.
-            seed: of the choice of documents and sentences.
+            num_examples: documents shown, on one line each from a random sentence on.
         """
         lines = []
         sources = self.manifest["sources"]
@@ -217,8 +216,7 @@ class TokenStore:
 def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
     """Open a complete store. Sizes are checked; with `verify` every byte is (SHA-256, about 1 GB/s).
 
-    Raises:
-        InputError: there is no store, it is damaged, or another version wrote it; the message says which file.
+    Raises InputError if there is no store, it is damaged, or another version wrote it; the message says which file.
     """
     path = Path(path)
     try:
