@@ -1,4 +1,4 @@
-"""What may be shown to anybody: texts without tokens, and without the home folder and the hosts of whoever ran it."""
+"""What may be shown to anybody: nothing unprintable, no tokens, no hosts or home folder of whoever ran it."""
 
 import os
 import re
@@ -61,3 +61,15 @@ def shown_command(words: Sequence[str] | None = None) -> str:
 def _quoted(word: str) -> str:
     """For a shell, which knows ~ only where no quotes are around it."""
     return f"~/{shlex.quote(word[2:])}" if len(word) > 2 and word.startswith("~/") else shlex.quote(word)
+
+
+def visible(text: str) -> str:
+    """Text for a message: what does not print (NUL, half a surrogate pair, a line end) becomes its escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def shown(path: Path | str) -> str:
+    """A path for a message; what does not print in it is escaped."""
+    return visible(str(path))

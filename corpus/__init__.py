@@ -2,12 +2,11 @@
 
 from .arguments import CorpusArguments, StoreArguments, TextArguments
 from .builtin import builtin_classification, builtin_documents, builtin_questions
-from .prepare import prepare_corpus
 from .read.formats import Record
 from .read.labelled import read_labelled, read_parallel
 from .read.sources import find_files, read_records
 from .read.text import Document, Text, open_text
-from .store.build import prepare_store
+from .store.build import prepare_corpus, prepare_store
 from .store.encoding import split_sentences
 from .store.token_store import TokenStore, open_store
 

@@ -23,10 +23,7 @@ class TextArguments(Arguments):
         metavar="PATH",
     )
     tokenizer: str | None = option(
-        None,
-        "Tokenizer made by recipes/train_tokenizer.py.",
-        group=ESSENTIALS,
-        metavar="DIR",
+        None, "Tokenizer made by recipes/train_tokenizer.py.", group=ESSENTIALS, metavar="DIR"
     )
     text_column: str = _data("text", "Column that holds the text, in files with columns.")
     document_boundary: Literal["file", "line", "blank_line"] = _data(

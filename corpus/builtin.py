@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lacuna.common.errors import InputError
 
@@ -128,8 +128,7 @@ def read_library() -> tuple[Module, ...]:
         except (SyntaxError, ValueError):  # lib2to3 keeps files of Python 2
             continue
         name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        entries = tuple(_entries(tree.body, prefix=""))
-        modules.append(Module(name=name, docstring=_docstring(tree), entries=entries))
+        modules.append(Module(name, _docstring(tree), tuple(_entries(tree.body, prefix=""))))
     if not modules:
         raise InputError(
             f"this Python has no source of its standard library in {root}, which the built-in corpus is made of. "
@@ -151,8 +150,7 @@ def _module_files() -> list[Path]:
             continue
         for path in folder.iterdir():
             if path.suffix == ".py":
-                # Made by the build of this one machine, with its paths in it.
-                if not path.name.startswith("_sysconfigdata"):
+                if not path.name.startswith("_sysconfigdata"):  # has paths of this one machine in it
                     files.append(path)
             elif path.is_dir() and path.name not in SKIPPED_FOLDERS and not path.name.startswith("config-"):
                 folders.append(path)
@@ -229,18 +227,20 @@ def _classification_rows() -> tuple[dict[str, Any], ...]:
             if len(docstring) >= MIN_DOCSTRING_CHARACTERS and key not in seen:
                 seen.add(key)
                 rows[family].append({"id": f"{name}:{_digest(docstring)[:8]}", "text": docstring, "label": family})
-    kept = [row for family in rows.values() for row in sorted(family, key=_row_digest)[:MAX_FAMILY_ROWS]]
-    return tuple(sorted(kept, key=_row_digest))
+    kept = [
+        row
+        for family in rows.values()
+        for row in sorted(family, key=lambda row: _digest(row["text"]))[:MAX_FAMILY_ROWS]
+    ]
+    return tuple(sorted(kept, key=lambda row: _digest(row["text"])))
 
 
 def builtin_classification() -> list[dict[str, Any]]:
     """Rows {"id", "text", "label"}: a docstring and the family of modules it comes from, eight families.
 
     Each docstring comes once and no family has more than 480. Python 3.11 gives 3,822 rows; always answering the
-    largest family is right for 12.6 % of them, logistic regression on words and pairs of words for 86 %.
-
-    Raises:
-        InputError: this interpreter has no source of its standard library.
+    largest family is right for 12.6 % of them, logistic regression on words and pairs of words for 86 %. Raises
+    InputError as `builtin_documents` does.
     """
     return [dict(row) for row in _classification_rows()]
 
@@ -251,11 +251,8 @@ def builtin_questions() -> list[dict[str, Any]]:
     A context tells the parameters of a function and begins its docstring; the question asks for the default of one of
     them. Each different default of a context is asked for at most once, and no answer stands in more than 300 rows.
     Rows of one context stand together, so that a split by context is a split by function. Python 3.11 gives 2,457
-    rows over 1,856 contexts. The most frequent answer is right for 12.2 % of them, a rule that knows how the contexts
-    are written and takes the first default for 64.6 %.
-
-    Raises:
-        InputError: this interpreter has no source of its standard library.
+    rows over 1,856 contexts. The most frequent answer is right for 12.2 % of them, a rule that takes the first default
+    for 64.6 %. Raises InputError as `builtin_documents` does.
     """
     return [
         {**row, "answers": {key: list(value) for key, value in row["answers"].items()}} for row in _question_rows()
@@ -266,12 +263,12 @@ def builtin_questions() -> list[dict[str, Any]]:
 def _question_rows() -> tuple[dict[str, Any], ...]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for module in read_library():
-        for context, answers in _contexts(module):
-            groups.setdefault(context, list(_ask(module, context, answers)))
-    rows = (row for context in sorted(groups, key=_digest) for row in groups[context])
+        for context, answers in map(_describe, module.entries):
+            if answers:
+                groups.setdefault(context, list(_ask(module, context, answers)))
     asked: Counter[str] = Counter()
     kept = []
-    for row in rows:
+    for row in (row for context in sorted(groups, key=_digest) for row in groups[context]):
         answer = row["answers"]["text"][0]
         asked[answer] += 1
         if asked[answer] <= MAX_SAME_ANSWER:
@@ -279,22 +276,13 @@ def _question_rows() -> tuple[dict[str, Any], ...]:
     return tuple(kept)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(NamedTuple):
     """A default, where it starts in its context, and what it is the default of."""
 
     function: str
     parameter: str
     text: str
     start: int
-
-
-def _contexts(module: Module) -> Iterator[tuple[str, list[_Answer]]]:
-    """A text about each function of a module that has a default."""
-    for entry in module.entries:
-        text, answers = _describe(entry)
-        if answers:
-            yield text, answers
 
 
 def _describe(entry: Entry) -> tuple[str, list[_Answer]]:
@@ -323,12 +311,9 @@ def _describe(entry: Entry) -> tuple[str, list[_Answer]]:
 
 def _ask(module: Module, context: str, answers: list[_Answer]) -> Iterator[dict[str, Any]]:
     """Questions about one context, in an order that does not follow it."""
-    asked: set[str] = set()
-    for answer in sorted(answers, key=lambda answer: _digest(f"{module.name} {answer.function} {answer.parameter}")):
-        if answer.text in asked or len(asked) == MAX_QUESTIONS:
-            continue
-        asked.add(answer.text)
-        assert context[answer.start :].startswith(answer.text)
+    answers = sorted(answers, key=lambda answer: _digest(f"{module.name} {answer.function} {answer.parameter}"))
+    first = {answer.text: answer for answer in reversed(answers)}
+    for answer in [answer for answer in answers if first[answer.text] is answer][:MAX_QUESTIONS]:
         yield {
             "id": f"{module.name}.{answer.function}#{answer.parameter}:{_digest(context)[:8]}",
             "question": f"What is the default of `{answer.parameter}` in `{answer.function}`?",
@@ -349,9 +334,7 @@ def _parameters(entry: Entry) -> list[tuple[str, str | None]]:
         if parameter.arg in ("self", "cls"):
             continue
         default = None if value is None else ast.unparse(value)
-        if default is not None and (
-            len(default) > MAX_ANSWER_CHARACTERS or "`" in default or not default.isprintable()
-        ):
+        if default and (len(default) > MAX_ANSWER_CHARACTERS or "`" in default or not default.isprintable()):
             return []
         parameters.append((parameter.arg, default))
     return parameters
@@ -359,7 +342,3 @@ def _parameters(entry: Entry) -> list[tuple[str, str | None]]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _row_digest(row: dict[str, Any]) -> str:
-    return _digest(row["text"])

@@ -21,11 +21,12 @@ from tqdm import tqdm
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import BadRecord, InputError
+from lacuna.common.private import shown
 from lacuna.corpus import Record, read_labelled, read_records
 from lacuna.corpus.read.formats import kind_of
 from lacuna.corpus.read.labelled import TAGGED_KINDS
 from lacuna.corpus.read.sources import RECORD_KINDS
-from lacuna.corpus.read.streams import decode, open_stream, read_lines, shown
+from lacuna.corpus.read.streams import decode, open_stream, read_lines
 from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
 from lacuna.tasks.base.rows import write_rows
 from lacuna.tasks.predict.inference import check_output, open_predictor

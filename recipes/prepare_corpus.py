@@ -11,8 +11,8 @@ stopped. Pretraining takes the store with --corpus.
 import time
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.private import shown
 from lacuna.corpus import StoreArguments, open_text, prepare_store
-from lacuna.corpus.read.streams import shown
 from lacuna.tokenization import load_tokenizer, tokenizer_fingerprint
 
 

@@ -23,8 +23,8 @@ from tqdm import tqdm
 from lacuna import tokenization
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
+from lacuna.common.private import shown
 from lacuna.corpus import Text, TextArguments, open_text
-from lacuna.corpus.read.streams import shown
 from lacuna.tokenization import Sample, TokenizerArguments
 
 MEASURED_BYTES = 32_000_000  # of the text trained on, for the report: seconds

@@ -1,13 +1,18 @@
 """Raw text -> a byte-level BPE tokenizer, and a report on how good it is."""
 
 from .arguments import TokenizerArguments
-from .bpe import check_options, train_bpe
-from .extend import check_extension, extend_tokenizer
-from .files import check_output_dir, load_tokenizer, save_tokenizer, tokenizer_fingerprint
-from .once import load_or_train, train_once
+from .bpe import check_extension, check_options, extend_tokenizer, train_bpe
+from .files import (
+    check_output_dir,
+    load_or_train,
+    load_tokenizer,
+    save_tokenizer,
+    tokenizer_fingerprint,
+    train_once,
+)
+from .patterns import SPECIAL_TOKENS, adapt_tokenizer
 from .report import GPT2_REFERENCE, compression_report, describe_report, peak_memory, torn_warning
 from .sampling import Sample, sample_documents
-from .templates import SPECIAL_TOKENS, adapt_tokenizer
 from .vocabulary import token_byte_lengths, token_edges
 
 __all__ = [

@@ -15,9 +15,7 @@ class TokenizerArguments(Arguments):
 
     output_dir: str = option("runs/tokenizer", "Where the tokenizer and its report are written.", group=ESSENTIALS)
     vocab_size: int = option(
-        8192,
-        "Vocabulary size: 5 special tokens, the 256 bytes, and learned merges.",
-        group=ESSENTIALS,
+        8192, "Vocabulary size: 5 special tokens, the 256 bytes, and learned merges.", group=ESSENTIALS
     )
     min_frequency: int = _tokenizer(2, "Merge only pairs of tokens that occur at least this often.")
     normalizer: Literal["none", "nfc", "nfkc", "lowercase", "strip_accents", "lowercase_strip_accents"] = _tokenizer(

@@ -2,23 +2,45 @@
 
 Byte-pair encoding of words as in Sennrich et al. 2016 (https://arxiv.org/abs/1508.07909), over bytes as in GPT-2
 (Radford et al. 2019): every string can be written, so there is no unknown token and `decode(encode(x)) == x`.
+
+A tokenizer that is there is extended with the merges of a domain. BPE applies merges in the order in which they were
+learned, so learning can go on: each word of the new text is cut as the old tokenizer cuts it, and pairs of old tokens
+are merged as pairs of bytes were before. Behind the old merges, the new ones apply only where no old one does any
+more: the very state they were learned in. Old tokens keep their ids.
 """
 
 import itertools
+import json
+import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, trainers
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
 
-from .patterns import NORMALIZERS, PATTERNS, cut_runs, split_pieces, untrained_backend
-from .templates import NO_LIMIT, SPECIAL_TOKENS, adapt_tokenizer, wrap
-from .vocabulary import ALPHABET
+from .patterns import (
+    NO_LIMIT,
+    NORMALIZERS,
+    PATTERNS,
+    SPECIAL_TOKENS,
+    adapt_tokenizer,
+    batches,
+    copy_backend,
+    cut_runs,
+    split_pieces,
+    untrained_backend,
+    wrap,
+)
+from .vocabulary import ALPHABET, token_bytes
 
-USUAL_SIZES = "4096 to 50000 is usual"
+WORD_END = 0x0A
+FIRST_CHARACTER = 0x10000  # old token i is written as the character U+10000 + i while new merges are learned
+MOST_TOKENS = 0x110000 - FIRST_CHARACTER
 
 
 def train_bpe(
@@ -38,9 +60,9 @@ def train_bpe(
     Args:
         documents: the text to learn from, read once; copies count as often as they come.
         vocab_size: tokens to reach, special tokens and the 256 bytes included.
-        normalizer, pattern: what is done to text first and how it is cut into words, of NORMALIZERS and PATTERNS.
+        normalizer, pattern: of NORMALIZERS and PATTERNS.
         extra_special_tokens, num_sentinels: further special tokens, then <extra_id_0> ... as T5 names gaps.
-        pad_to_multiple_of: the vocabulary's size becomes a multiple of this, filled up with [unused0] ...
+        pad_to_multiple_of: [unused0] ... fill the vocabulary up to a multiple of this.
         show_progress: bars on standard error, where that is a terminal.
 
     Raises:
@@ -60,12 +82,12 @@ def train_bpe(
     goal = padded_size(vocab_size, pad_to_multiple_of)
     backend = untrained_backend(normalizer=normalizer, pattern=pattern)
     learn_merges(
-        backend=backend,
-        documents=documents,
+        backend,
+        documents,
         vocab_size=goal,
         min_frequency=min_frequency,
         special_tokens=special,
-        alphabet=ALPHABET,
+        initial_alphabet=ALPHABET,
         show_progress=show_progress,
     )
     # A space before [MASK] belongs to the mask, because a word's token holds the space before it: without this,
@@ -92,10 +114,7 @@ def check_options(
     num_sentinels: int = 0,
     pad_to_multiple_of: int = 1,
 ) -> list[str]:
-    """Check what `train_bpe` is given, before hours go into reading a text.
-
-    Returns:
-        All special tokens by id.
+    """All special tokens by id; checks what `train_bpe` is given, before hours go into reading a text.
 
     Raises:
         InputError: a name is unknown, a number cannot be, or a special token is one that a text could hold.
@@ -114,19 +133,20 @@ def check_options(
     if vocab_size < smallest:
         raise InputError(
             f"--vocab_size {vocab_size} is too small: {len(special)} special tokens and {len(ALPHABET)} bytes "
-            f"need {smallest}. Ask for more; {USUAL_SIZES}."
+            f"need {smallest}. Ask for more; 4096 to 50000 is usual."
         )
     return special
 
 
 def check_counts(*, min_frequency: int, num_sentinels: int, pad_to_multiple_of: int) -> None:
     """Raises InputError for a number that counts nothing."""
-    if min_frequency < 1:
-        raise InputError(f"--min_frequency {min_frequency} makes no sense: it counts occurrences, from 1 on.")
-    if num_sentinels < 0:
-        raise InputError(f"--num_sentinels {num_sentinels} makes no sense: it is a count, from 0 on.")
-    if pad_to_multiple_of < 1:
-        raise InputError(f"--pad_to_multiple_of {pad_to_multiple_of} makes no sense: 64 is usual, and 1 pads nothing.")
+    for name, value, least, what in (
+        ("min_frequency", min_frequency, 1, "it counts occurrences, from 1 on"),
+        ("num_sentinels", num_sentinels, 0, "it is a count, from 0 on"),
+        ("pad_to_multiple_of", pad_to_multiple_of, 1, "64 is usual, and 1 pads nothing"),
+    ):
+        if value < least:
+            raise InputError(f"--{name} {value} makes no sense: {what}.")
 
 
 def sentinels(count: int) -> list[str]:
@@ -148,32 +168,13 @@ def padded_size(vocab_size: int, multiple: int) -> int:
     return -(-vocab_size // multiple) * multiple
 
 
-def learn_merges(
-    *,
-    backend: Tokenizer,
-    documents: Iterable[str],
-    vocab_size: int,
-    min_frequency: int,
-    special_tokens: Sequence[str],
-    alphabet: Sequence[str],
-    show_progress: bool,
-) -> None:
-    """Train `backend` in place.
-
-    Raises:
-        InputError: there is no text.
-    """
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=list(special_tokens),
-        initial_alphabet=list(alphabet),
-        show_progress=show_progress,
-    )
+def learn_merges(backend: Tokenizer, documents: Iterable[str], **options: Any) -> None:
+    """Train `backend` in place, with the options of a `BpeTrainer`; raises InputError where there is no text."""
     source = _Pieces(documents)
     try:
         # The length is for the bars alone.
-        backend.train_from_iterator(source, trainer, length=len(documents) if isinstance(documents, Sized) else None)
+        length = len(documents) if isinstance(documents, Sized) else None
+        backend.train_from_iterator(source, trainers.BpeTrainer(**options), length=length)
     except Exception:
         if source.error is not None:  # the library wraps what the source raised: a bad file must keep its own message
             raise source.error from None
@@ -183,8 +184,7 @@ def learn_merges(
 
 
 def fill_vocabulary(*, backend: Tokenizer, goal: int, multiple: int, asked: int, frequency: int) -> None:
-    """Where the text ended before the goal, fill up to the next multiple with special tokens; warn if it ended before
-    the size that was asked for."""
+    """Where the text ended before the goal, fill up to the next multiple; warn if less came than was asked for."""
     reached = backend.get_vocab_size()
     if reached >= goal:
         return
@@ -194,9 +194,7 @@ def fill_vocabulary(*, backend: Tokenizer, goal: int, multiple: int, asked: int,
     backend.add_special_tokens(list(names))
     if reached >= asked:
         return
-    filled = (
-        f" {missing} reserved tokens [unused0], [unused1] ... fill it to a multiple of {multiple}." if missing else ""
-    )
+    filled = f" {missing} reserved tokens [unused0] ... fill it to a multiple of {multiple}." if missing else ""
     warnings.warn(
         f"the vocabulary has {reached} tokens, not the {asked} of --vocab_size: no further pair occurs "
         f"{frequency} times (--min_frequency) in this text.{filled} Bring more text or ask for fewer tokens.",
@@ -221,3 +219,175 @@ class _Pieces:
         except Exception as error:
             self.error = error
             raise
+
+
+def extend_tokenizer(
+    *,
+    tokenizer: PreTrainedTokenizerFast,
+    documents: Iterable[str],
+    vocab_size: int,
+    min_frequency: int = 2,
+    extra_special_tokens: Sequence[str] = (),
+    num_sentinels: int = 0,
+    pad_to_multiple_of: int = 1,
+    show_progress: bool = False,
+) -> PreTrainedTokenizerFast:
+    """A copy with more tokens, learned from a text that the tokenizer was not made for.
+
+    Args:
+        tokenizer: a byte-level BPE, from here or from elsewhere (GPT-2's, Llama 3's ...).
+        vocab_size: tokens to reach, the old ones included.
+        extra_special_tokens, num_sentinels: special tokens that are added first, where they are not there yet.
+        documents, min_frequency, pad_to_multiple_of, show_progress: as in `train_bpe`.
+
+    Returns:
+        A tokenizer with the normalizer, pattern, template, special tokens and ids of the old one. A model needs its
+        embeddings resized to len(tokenizer).
+
+    Raises:
+        InputError: the tokenizer is no byte-level BPE, has `vocab_size` tokens already, or the text adds nothing.
+    Warns:
+        UserWarning: the text has too few repeated pairs to reach `vocab_size`.
+    """
+    special = check_extension(
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        extra_special_tokens=extra_special_tokens,
+        num_sentinels=num_sentinels,
+        pad_to_multiple_of=pad_to_multiple_of,
+    )
+    old_size = len(tokenizer)
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    goal = padded_size(vocab_size, pad_to_multiple_of)
+    room = goal - old_size - len(special)
+    first_new = 1 + max(max(tokenizer.get_vocab().values()), old_size - 1)
+    _append_special(state, special, first_new)
+    options = {"min_frequency": min_frequency, "show_progress": show_progress}
+    merges = _learn(tokenizer, documents, num_old=first_new, room=room, **options)
+    names = {token_id: name for name, token_id in tokenizer.get_vocab().items()}
+    if not _append_merges(state, merges, names=names, first_new=first_new + len(special), room=room):
+        raise InputError(
+            f"the text adds no token to the tokenizer of --extend: no two of its tokens stand together "
+            f"{min_frequency} times (--min_frequency) inside a word. Bring more text of the domain."
+        )
+    backend = Tokenizer.from_str(json.dumps(state))
+    fill_vocabulary(backend=backend, goal=goal, multiple=pad_to_multiple_of, asked=vocab_size, frequency=min_frequency)
+    return _like(tokenizer, backend, special)
+
+
+def check_extension(
+    *,
+    tokenizer: PreTrainedTokenizerFast,
+    vocab_size: int,
+    min_frequency: int = 2,
+    extra_special_tokens: Sequence[str] = (),
+    num_sentinels: int = 0,
+    pad_to_multiple_of: int = 1,
+) -> list[str]:
+    """The special tokens that are new, by id; checks what `extend_tokenizer` is given, before hours go into reading.
+
+    Raises:
+        InputError: the tokenizer cannot be extended or has `vocab_size` tokens already, or a number cannot be.
+    """
+    check_counts(min_frequency=min_frequency, num_sentinels=num_sentinels, pad_to_multiple_of=pad_to_multiple_of)
+    token_bytes(tokenizer)  # raises where it is not byte-level
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    if state["model"]["type"] != "BPE":
+        raise InputError(f"--extend needs a byte-level BPE, and this is a {state['model']['type']}.")
+    if state["model"].get("dropout"):
+        raise InputError(
+            "--extend: the tokenizer leaves out merges at random (BPE dropout). Set model.dropout to null in its "
+            "tokenizer.json."
+        )
+    known = {token["content"] for token in state["added_tokens"]}
+    wanted = dict.fromkeys([*extra_special_tokens, *sentinels(num_sentinels)])
+    special = [token for token in wanted if token not in known]
+    for token in extra_special_tokens:
+        check_special_token(token, tokenizer.backend_tokenizer.pre_tokenizer)
+    room = padded_size(vocab_size, pad_to_multiple_of) - len(tokenizer) - len(special)
+    if room < 1 or vocab_size <= len(tokenizer):
+        raise InputError(
+            f"--vocab_size {vocab_size} leaves no room: the tokenizer of --extend has {len(tokenizer)} tokens"
+            f"{f' and {len(special)} special ones come to it' if special else ''}. Ask for more."
+        )
+    return special
+
+
+def _like(tokenizer: PreTrainedTokenizerFast, backend: Tokenizer, special: list[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer of transformers with another backend and all else as it was."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        backend.save(str(Path(folder, "tokenizer.json")))
+        named = [*tokenizer.extra_special_tokens, *special]
+        return PreTrainedTokenizerFast.from_pretrained(
+            folder, extra_special_tokens=named, clean_up_tokenization_spaces=False
+        )
+
+
+def _append_special(state: dict[str, Any], special: Sequence[str], first: int) -> None:
+    """Add special tokens with ids from `first` on, and all added tokens to the vocabulary, so that it has no holes."""
+    for number, token in enumerate(special):
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        state["added_tokens"].append({"id": first + number, "content": token, **flags})
+    for token in state["added_tokens"]:
+        state["model"]["vocab"].setdefault(token["content"], token["id"])
+
+
+def _learn(
+    tokenizer: PreTrainedTokenizerFast, documents: Iterable[str], *, num_old: int, room: int, **options: Any
+) -> Iterator[Any]:
+    """Pairs to merge, most useful first; each side as the old tokens that it consists of."""
+    if num_old > MOST_TOKENS:
+        raise InputError(f"--extend takes up to {MOST_TOKENS} tokens, and there are {num_old}.")
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.Split(chr(WORD_END), behavior="removed")
+    alphabet = [chr(FIRST_CHARACTER + token_id) for token_id in range(num_old)]
+    size = num_old + room + room // 4 + 64  # a pair may spell a token that is there already, and then takes no room
+    learn_merges(learner, _OldTokens(tokenizer, documents), vocab_size=size, initial_alphabet=alphabet, **options)
+    for merge in json.loads(learner.to_str())["model"]["merges"]:
+        sides = merge.split(" ") if isinstance(merge, str) else merge
+        yield tuple([ord(character) - FIRST_CHARACTER for character in side] for side in sides)
+
+
+def _append_merges(
+    state: dict[str, Any], merges: Iterable[Any], *, names: dict[int, str], first_new: int, room: int
+) -> int:
+    """Put merges behind the old ones, and their tokens into the vocabulary while there is room; how many are new."""
+    vocabulary, rules = state["model"]["vocab"], state["model"]["merges"]
+    as_text = bool(rules) and isinstance(rules[0], str)  # as older versions of the library write them
+    known = {tuple(rule.split(" ")) if as_text else tuple(rule) for rule in rules}
+    count = 0
+    for left_ids, right_ids in merges:
+        left, right = ("".join(names[token_id] for token_id in ids) for ids in (left_ids, right_ids))
+        if (left, right) in known:  # one pair of texts can be several pairs of runs of old tokens
+            continue
+        if left + right not in vocabulary:
+            if count == room:
+                break
+            vocabulary[left + right] = first_new + count
+            count += 1
+        known.add((left, right))
+        rules.append(f"{left} {right}" if as_text else [left, right])
+    return count
+
+
+class _OldTokens:
+    """Documents as the learner reads them: a character for each old token, and a line for each word."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, documents: Iterable[str]) -> None:
+        self.backend = copy_backend(tokenizer, special_is_text=True)
+        self.added = np.array(sorted(self.backend.get_added_tokens_decoder()), dtype=np.uint32)
+        self.documents = documents
+
+    def __iter__(self) -> Iterator[str]:
+        texts = (document for document in self.documents if not document.isspace())
+        for batch in batches(piece for document in texts for piece in split_pieces(document)):
+            for encoding in self.backend.encode_batch(batch, add_special_tokens=False):  # the fast one knows no words
+                ids = np.array(encoding.ids, dtype=np.uint32)
+                if len(ids):
+                    # Added tokens take no part in merges; they are never inside a word.
+                    words = np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int64)
+                    ends = np.flatnonzero((words[1:] != words[:-1]) | np.isin(ids[1:], self.added)) + 1
+                    characters = np.insert(ids + np.uint32(FIRST_CHARACTER), ends, WORD_END)
+                    yield characters.astype("<u4").tobytes().decode("utf-32-le")

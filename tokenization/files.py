@@ -1,15 +1,27 @@
-"""A tokenizer on disk, and what identifies it."""
+"""Tokenizers on disk: saved, loaded, told apart, and learned once for all processes and runs that need the same."""
 
 import hashlib
 import json
 import os
-import shutil
+import sys
 import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
+from lacuna.common import loading
 from lacuna.common.errors import InputError, StorageError
+from lacuna.common.files import cache_folder, locked, write_text
+
+from .bpe import train_bpe
+from .sampling import sample_documents
+
+MAX_BYTES = 1_000_000_000
+SILENT_WAIT_SECONDS = 5
 
 
 def check_output_dir(output_dir: str | Path) -> Path:
@@ -33,41 +45,29 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
     """Write tokenizer.json and tokenizer_config.json, which transformers 4.57 reads as well as 5.
 
     transformers 5 names its own class "TokenizersBackend", unknown to older versions: the older name is written.
-    Each file appears whole or not at all. Other files in `output_dir` are left alone.
+    Other files in `output_dir` are left alone.
 
     Raises:
         InputError: `output_dir` is a file, or (StorageError) cannot be written.
     """
-    output_dir = Path(output_dir)
-    if output_dir.is_symlink():
-        output_dir = output_dir.resolve()  # the temporary folder must be on its disk
-    if output_dir.exists() and not output_dir.is_dir():
+    place, hint = Path(output_dir).resolve(), ". Choose another --output_dir."
+    if place.exists() and not place.is_dir():
         raise InputError(f"{output_dir} is a file, not a folder; choose another --output_dir.")
-    try:
-        output_dir.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{output_dir.name}.saving-", dir=output_dir.parent))
-    except OSError as error:
-        raise StorageError(f"cannot write {output_dir}: {error}. Choose another --output_dir.") from error
-    try:
-        tokenizer.save_pretrained(temporary)
-        config = json.loads((temporary / "tokenizer_config.json").read_text(encoding="utf-8"))
-        config["tokenizer_class"] = "PreTrainedTokenizerFast"
-        if config.get("extra_special_tokens"):  # the name that both versions read
-            config["additional_special_tokens"] = config.pop("extra_special_tokens")
-        for key in ("backend", "is_local", "local_files_only"):  # how it came here, not what it is
-            config.pop(key, None)
-        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-        (temporary / "tokenizer_config.json").write_text(text, encoding="utf-8")
-        os.chmod(temporary, 0o755)  # mkdtemp makes a folder for its owner alone
-        if not output_dir.exists():
-            os.rename(temporary, output_dir)
-            return
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            os.replace(temporary / name, output_dir / name)
-    except OSError as error:
-        raise StorageError(f"cannot write {output_dir}: {error}. Choose another --output_dir.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            tokenizer.save_pretrained(folder)
+        except OSError as error:
+            raise StorageError(f"cannot write {folder}, on the way to {output_dir}: {error}") from error
+        made, config = (
+            Path(folder, name).read_text(encoding="utf-8") for name in ("tokenizer.json", "tokenizer_config.json")
+        )
+    about = json.loads(config) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if about.get("extra_special_tokens"):  # the name that both versions read
+        about["additional_special_tokens"] = about.pop("extra_special_tokens")
+    for key in ("backend", "is_local", "local_files_only"):  # how it came here, not what it is
+        about.pop(key, None)
+    write_text(place / "tokenizer_config.json", json.dumps(about, indent=2, ensure_ascii=False) + "\n", hint=hint)
+    write_text(place / "tokenizer.json", made, hint=hint)  # last: where it stands, the tokenizer is whole
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
@@ -93,10 +93,9 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
-    """SHA-256 (hexadecimal) of what decides the ids of a text.
+    """SHA-256 (hexadecimal) of what decides the ids of a text: normalizer, pre-tokenizer, model and added tokens.
 
-    That is the normalizer, the pre-tokenizer, the model (vocabulary and merges) and the added tokens. Templates,
-    padding and maximum length do not count: the same text gets the same ids under `adapt_tokenizer`.
+    Templates, padding and maximum length do not count: `adapt_tokenizer` leaves it as it is.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     parts = {key: state[key] for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
@@ -104,3 +103,62 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
     if merges:  # written "a b" by older versions of the library and ["a", "b"] by newer ones
         parts["model"]["merges"] = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def load_or_train(
+    text: Any,
+    *,
+    tokenizer: str | None,
+    model: str | None,
+    vocab_size: int,
+    num_sentinels: int = 0,
+    trust_remote_code: bool = False,
+) -> Any:
+    """The tokenizer that --tokenizer names, else that of --model, else one that is learned on the text.
+
+    Args:
+        text: with `texts()` and a `fingerprint`; None where there is only a token store.
+        model: a folder or a Hub id.
+
+    Raises:
+        InputError: there is none, it cannot be loaded, or there is nothing to learn from.
+    """
+    if model and not Path(model).is_dir() and tokenizer in (None, "", model):
+        return loading.load_tokenizer(model, trust_remote_code=trust_remote_code)
+    folder = tokenizer or model
+    if not folder and text is None:
+        raise InputError("--corpus goes without --data, and with the --tokenizer that it was made with")
+    if not folder:
+        key = hashlib.sha256(f"{text.fingerprint} sample {vocab_size} {num_sentinels}".encode()).hexdigest()[:16]
+        folder = str(cache_folder() / "tokenizers" / key)
+        train_once(documents=text.texts(), output_dir=Path(folder), vocab_size=vocab_size, num_sentinels=num_sentinels)
+    return load_tokenizer(folder)
+
+
+def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, num_sentinels: int = 0) -> None:
+    """Learn a tokenizer from a sample of a text and save it at `output_dir`, unless it is there.
+
+    Args:
+        documents: the texts of the corpus; read only if there is something to learn.
+        output_dir: the place of this tokenizer alone, named by what decides it.
+
+    Raises:
+        InputError: there is nothing to learn; OSError: the folder cannot be written.
+    """
+    waiting = f"another process is learning the tokenizer {output_dir}; waiting for it"
+    with locked(output_dir.with_name(f".{output_dir.name}.lock"), waiting=waiting, silent_seconds=SILENT_WAIT_SECONDS):
+        if (output_dir / "tokenizer.json").is_file():
+            return
+        sample = sample_documents(documents=documents, max_bytes=MAX_BYTES)
+        with _said_plainly():
+            made = train_bpe(documents=sample.training(), vocab_size=vocab_size, num_sentinels=num_sentinels)
+        save_tokenizer(tokenizer=made, output_dir=output_dir)
+
+
+@contextmanager
+def _said_plainly() -> Iterator[None]:
+    """Print warnings as a line each, without the place in the code that they come from."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+        yield

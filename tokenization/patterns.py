@@ -1,19 +1,35 @@
-"""How text is normalized and cut before byte-pair encoding: nothing is ever merged across a cut."""
+"""What stands around byte-pair encoding: how text is normalized and cut before it, and what is added after it."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
-# Three expressions for the words of a text. In all of them a word takes the space before it, and none reaches over
-# the edge from visible text to white space, which is what lets sentences be encoded one by one.
-#
-# modern: that of GPT-2 with two changes. Digits come in groups of three at most, so that the vocabulary is not filled
-# with years and page numbers. Combining marks (\p{M}) stay with their letters: GPT-2 tears Hindi and Thai words apart.
-# code: as modern, but white space with a line end in it stays whole: a line end and the indentation after it are one
-# word, and a line begins with the same token at every depth, where the others give it the last space of the
-# indentation. (Line end and indentation as two words took 8 % more tokens for Python.)
+from lacuna.common.errors import InputError
+
+# Ids 0 to 4, in this order. [CLS] also begins a document of a decoder and [SEP] ends it.
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+# Around a single text and around a pair; ":1" is the segment. A decoder gets only a beginning: an end would tell it
+# that the prompt is over, and in training the objective writes both ends of each document. An encoder-decoder starts
+# to write at [CLS] and stops at [SEP].
+_BOTH_ENDS = ("[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1")
+TEMPLATES = {
+    "encoder": _BOTH_ENDS,
+    "decoder": ("[CLS]:0 $A:0", "[CLS]:0 $A:0 [SEP]:0 $B:1"),
+    "encoder-decoder": _BOTH_ENDS,
+}
+
+NO_LIMIT = int(1e30)  # how transformers writes that no model has set a maximum length yet
+
+# The words of a text. A word takes the space before it, and none reaches from visible text into the white space after
+# it, which lets sentences be encoded one by one.
+# modern: GPT-2's with two changes. Digits come in groups of three at most, so that years and page numbers do not fill
+# the vocabulary. Combining marks (\p{M}) stay with their letters: GPT-2 tears Hindi and Thai words apart.
+# code: as modern, but a line end and the indentation after it are one word, so that a line begins with the same token
+# at every depth. (As two words they took 8 % more tokens for Python.)
 PATTERNS = {
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "modern": r"'(?:[sdmt]|ll|ve|re)| ?[\p{L}\p{M}]+| ?\p{N}{1,3}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+",
@@ -22,8 +38,7 @@ PATTERNS = {
 
 
 def _strip_accents() -> list[Any]:
-    # `normalizers.StripAccents` would take every mark that takes no room, and with them the vowels of Hindi and Thai;
-    # U+0300 to U+036F are the accents of Latin, Greek and Cyrillic.
+    # Of Latin, Greek and Cyrillic; `normalizers.StripAccents` would take the vowels of Hindi and Thai.
     return [normalizers.NFD(), normalizers.Replace(Regex(r"[\x{0300}-\x{036F}]"), ""), normalizers.NFC()]
 
 
@@ -36,10 +51,10 @@ NORMALIZERS: dict[str, Callable[[], list[Any]]] = {
     "lowercase_strip_accents": lambda: [normalizers.Lowercase(), *_strip_accents()],
 }
 
-# Training works in parallel over the strings it is given, so that one large file would keep all cores but one idle:
-# 13 MB of novels took 2.8 s whole and 2.1 s in pieces of 65,536 characters on two cores. Shorter ones also keep the
-# library's own lists small: 16,384 take 12 % less processor time than that for training, 15 % less for encoding.
+# The library works in parallel over the strings it is given: one large file would keep all cores but one idle. Pieces
+# of 16,384 characters take 12 % less processor time in training than pieces of 65,536, and 15 % less in encoding.
 PIECE_CHARACTERS = 16384
+BATCH_CHARACTERS = 1 << 20
 PIECE_EDGE = re.compile(r"(?<=\S)(?=[^\S\x1c-\x1f])")  # Python alone takes \x1c to \x1f for white space
 RUN = re.compile(r"\S+")
 RUN_CHARACTERS = 1024  # 1 MB of DNA without a space took 8.3 s of processor time, and takes 1.3 s so cut
@@ -65,8 +80,7 @@ def untrained_backend(*, normalizer: str, pattern: str) -> Tokenizer:
 def split_pieces(document: str) -> Iterator[str]:
     """Cut a long document into pieces of about PIECE_CHARACTERS, where no word can reach across.
 
-    A document that is one run without white space is cut anywhere, because the memory and time that training needs
-    for one word grow with its length.
+    A run without white space is cut anywhere: memory and time for one word grow with its length.
     """
     start = 0
     while len(document) - start > PIECE_CHARACTERS + LATEST_EDGE:  # so that a piece is not cut again
@@ -78,10 +92,24 @@ def split_pieces(document: str) -> Iterator[str]:
     yield document[start:]
 
 
+def batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Lists of texts of about BATCH_CHARACTERS, so that memory does not grow with the corpus."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
 def cut_runs(piece: str) -> Iterator[str]:
     """Cut what has no white space for more than RUN_CHARACTERS (DNA, base64), where most of a piece is such.
 
-    A merge goes through the whole of each word that it changes, and a cut in so long a run costs one pair.
+    A merge goes through the whole of each word that it changes; a cut costs one pair.
     """
     start = 0
     if piece.count(" ") + piece.count("\n") < len(piece) // 16:  # ordinary text has more, and is not looked at
@@ -90,3 +118,66 @@ def cut_runs(piece: str) -> Iterator[str]:
                 yield piece[start:end]
                 start = end
     yield piece[start:]
+
+
+def copy_backend(tokenizer: PreTrainedTokenizerFast, *, special_is_text: bool = False) -> Tokenizer:
+    """The tokenizer of `tokenizers` inside, without padding and truncation; "[SEP]" in a text may be text."""
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_padding()
+    backend.no_truncation()
+    backend.encode_special_tokens = special_is_text
+    return backend
+
+
+def adapt_tokenizer(
+    *, tokenizer: PreTrainedTokenizerFast, shape: str, segments: bool, max_length: int
+) -> PreTrainedTokenizerFast:
+    """A copy that adds the special tokens a model of this shape expects; ids of the text itself do not change.
+
+    Args:
+        tokenizer: one made by `train_bpe`.
+        shape: "encoder" or "encoder-decoder" ("[CLS] A [SEP] B [SEP]"; pads right), or "decoder" ("[CLS] A [SEP] B";
+            pads left, so that generation continues the text).
+        segments: whether to return token_type_ids (1 for B).
+        max_length: tokens the model can read at once.
+
+    Raises:
+        InputError: the shape is unknown, or the tokenizer lacks [CLS] or [SEP].
+    """
+    if shape not in TEMPLATES:
+        raise InputError(f"no template for a model of shape {shape!r}; there are: {', '.join(TEMPLATES)}.")
+    single, pair = TEMPLATES[shape]
+    if not segments:
+        pair = pair.replace(":1", ":0")
+    backend = copy_backend(tokenizer)
+    ids = {token: backend.token_to_id(token) for token in ("[CLS]", "[SEP]")}
+    missing = [token for token, token_id in ids.items() if token_id is None]
+    if missing:
+        raise InputError(
+            f"the tokenizer has no {' and no '.join(missing)}: it was not made by recipes/train_tokenizer.py. "
+            "Models with other tokenizers keep the template that these came with."
+        )
+    template = processors.TemplateProcessing(single=single, pair=pair, special_tokens=list(ids.items()))
+    # Trimmed offsets leave out the space before a word: an answer's first token starts where the answer starts.
+    backend.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
+    names = ["input_ids", "token_type_ids", "attention_mask"] if segments else ["input_ids", "attention_mask"]
+    side = "left" if shape == "decoder" else "right"
+    return wrap(
+        backend,
+        model_input_names=names,
+        model_max_length=max_length,
+        padding_side=side,
+        extra_special_tokens=list(tokenizer.extra_special_tokens),
+    )
+
+
+def wrap(backend: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:
+    """The tokenizer of transformers around one of `tokenizers` that has the five SPECIAL_TOKENS."""
+    names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "bos": "[CLS]", "eos": "[SEP]"}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        clean_up_tokenization_spaces=False,  # it would take the space out of "a , b" when decoding
+        mask_token=AddedToken("[MASK]", lstrip=True, special=True, normalized=False),
+        **{f"{role}_token": token for role, token in names.items()},
+        **{"model_input_names": ["input_ids", "attention_mask"], **options},
+    )

@@ -1,19 +1,18 @@
 """How good a tokenizer is: how far text shrinks, and what of it falls to bytes."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
 
+from .patterns import batches, copy_backend
 from .vocabulary import token_bytes
 
-BATCH_CHARACTERS = 1 << 20
 SHOWN_SECONDS = 3  # before a bar appears
 
 # What GPT-2's tokenizer does with texts of other people, as they published it: bytes per token.
@@ -24,6 +23,13 @@ GPT2_REFERENCE: dict[str, Any] = {
     "English web text: 4,208,518 bytes of FineWeb-Edu in 900,364 tokens",
 }
 COLUMNS = [("held out", "held_out"), ("old tokenizer", "before_extending")]
+ROWS = [
+    ("bytes per token", "bytes_per_token", ".2f"),
+    ("characters per token", "characters_per_token", ".2f"),
+    ("tokens per word", "tokens_per_word", ".2f"),
+    ("single-byte tokens", "single_byte_share", ".1%"),
+    ("text fallen to bytes", "torn_share", ".2%"),
+]
 SHOWN_CHARACTERS = 30  # of one of the longest tokens
 MOST_TORN = 0.01  # of the text, before it is worth a warning
 
@@ -34,26 +40,22 @@ def compression_report(
     """Encode the documents and count.
 
     Returns:
-        vocab_size; texts (as they came: documents or passages), bytes, words (runs without white space) and tokens;
-        bytes_per_token, characters_per_token, tokens_per_word (fertility); single_byte_share (tokens of one byte over
-        all tokens, spaces and punctuation included); torn_share (bytes of characters that no token holds whole, over
-        all bytes: what falls to bytes); unused_tokens (ids never seen, special tokens aside); longest_tokens (ten
-        that are not white space alone, decoded).
+        vocab_size; texts, bytes, words (runs without white space) and tokens; bytes_per_token, characters_per_token,
+        tokens_per_word (fertility); single_byte_share (tokens of one byte over all tokens, spaces and punctuation
+        included); torn_share (bytes of characters that no token holds whole, over all bytes); unused_tokens (ids never
+        seen, special tokens aside); longest_tokens (the ten longest that are not white space alone, decoded).
 
     Raises:
         InputError: there is no text, or the tokenizer is not byte-level.
     """
     pieces = token_bytes(tokenizer)
     lengths = np.array([len(piece) for piece in pieces])
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.no_padding()
-    backend.no_truncation()
-    backend.encode_special_tokens = True  # "[SEP]" in a text is text
+    backend = copy_backend(tokenizer, special_is_text=True)
     counts = np.zeros(len(pieces), dtype=np.int64)
     num_texts = num_bytes = num_characters = num_words = 0
     hidden = None if show_progress else True  # None: hidden where standard error is no terminal
     with tqdm(desc="measuring", unit="B", unit_scale=True, leave=False, delay=SHOWN_SECONDS, disable=hidden) as bar:
-        for batch in _batches(documents):
+        for batch in batches(documents):
             size = sum(len(document.encode()) for document in batch)
             num_texts += len(batch)
             num_bytes += size
@@ -65,7 +67,7 @@ def compression_report(
     num_tokens = int(counts.sum())
     if not num_tokens:
         raise InputError("there is no text to measure the tokenizer on. Check --data.")
-    whole = np.array([_whole_character_bytes(piece) for piece in pieces])
+    whole = np.array([len(piece.decode(errors="ignore").encode()) for piece in pieces])  # bytes of whole characters
     visible = [token_id for token_id, piece in enumerate(pieces) if piece.strip()]
     longest = sorted(visible, key=lambda token_id: (-lengths[token_id], token_id))[:10]
     return {
@@ -96,10 +98,7 @@ def peak_memory() -> int | None:
 
 def torn_warning(report: dict[str, Any], *, held_out: dict[str, Any] | None = None) -> str | None:
     """What to say when more than MOST_TORN of the text falls to bytes; None when it does not."""
-    parts = [(report["torn_share"], "")]
-    if held_out:
-        parts.append((held_out["torn_share"], "held-out "))
-    worst, which = max(parts)
+    worst, which = max((report["torn_share"], ""), (held_out["torn_share"] if held_out else 0, "held-out "))
     if worst <= MOST_TORN:
         return None
     return (
@@ -109,23 +108,15 @@ def torn_warning(report: dict[str, Any], *, held_out: dict[str, Any] | None = No
 
 
 def describe_report(report: dict[str, Any]) -> str:
-    """The lines that the recipe prints: a column of the report itself, beside it those of its `held_out` and of
-    `before_extending` (the old tokenizer on the held-out text) where they are there, and GPT-2's figures."""
-    columns = [("trained on", report)]
-    columns += [(title, report[key]) for title, key in COLUMNS if report.get(key)]
-    rows = [
-        ("bytes per token", "bytes_per_token", "{:.2f}"),
-        ("characters per token", "characters_per_token", "{:.2f}"),
-        ("tokens per word", "tokens_per_word", "{:.2f}"),
-        ("single-byte tokens", "single_byte_share", "{:.1%}"),
-        ("text fallen to bytes", "torn_share", "{:.2%}"),
-    ]
+    """The lines that the recipe prints: the report, its `held_out` and `before_extending` (the old tokenizer on the
+    held-out text) beside it where they are there, and GPT-2's figures."""
+    columns = [("trained on", report)] + [(title, report[key]) for title, key in COLUMNS if report.get(key)]
     lines = [
         f"vocabulary size       {report['vocab_size']:,} ({report['unused_tokens']:,} unused in the text measured)",
         f"{'':20}" + "".join(f"{title:>14}" for title, _ in columns),
     ]
-    for title, key, form in rows:
-        lines.append(f"{title:20}" + "".join(f"{form.format(column[key]):>14}" for _, column in columns))
+    for title, key, form in ROWS:
+        lines.append(f"{title:20}" + "".join(f"{column[key]:>14{form}}" for _, column in columns))
     figures = ", ".join(f"{value:.2f} ({name})" for name, value in GPT2_REFERENCE["bytes_per_token"].items())
     lines.append(f"GPT-2, as published   {figures} bytes per token, {GPT2_REFERENCE['vocab_size']:,} tokens")
     lines.append(f"longest tokens        {', '.join(map(_shown, report['longest_tokens'][:5]))}")
@@ -137,22 +128,3 @@ def _shown(token: str) -> str:
     if len(token) > SHOWN_CHARACTERS:
         token = f"{token[: SHOWN_CHARACTERS - 8]}…{token[-4:]}"
     return repr(token)
-
-
-def _whole_character_bytes(piece: bytes) -> int:
-    """Bytes of the characters that a token holds from their first to their last byte."""
-    return len(piece.decode(errors="ignore").encode())
-
-
-def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Lists of documents of about BATCH_CHARACTERS, so that memory does not grow with the corpus."""
-    batch: list[str] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document)
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

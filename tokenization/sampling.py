@@ -1,12 +1,12 @@
 """A sample of a corpus of any size to learn a tokenizer from: seedable, without copies, bounded in memory.
 
 Every passage (a document, or a piece of about 16,384 characters of a longer one) gets a priority, a hash of its text
-and the seed, and the sample is the passages of the lowest priorities that fit into three budgets: bytes of text, bytes
-of different words, and number of passages. That makes it a function of the seed and the set of passages alone: not of
-their order, and with no leaning to the start of the corpus. Equal passages have equal priorities and count once.
+and the seed. The sample is the passages of the lowest priorities that fit into three budgets: bytes of text, bytes of
+different words, and number of passages. So it is a function of the seed and the set of passages, not of their order,
+and equal passages count once.
 
 One pass suffices, because a limit on the priorities only ever falls (bottom-k sampling, Cohen and Kaplan 2007,
-https://doi.org/10.1145/1281100.1281133). What is below it goes to a temporary file, so that the corpus is read once.
+https://doi.org/10.1145/1281100.1281133). What is below it goes to a temporary file.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ from lacuna.common.errors import InputError, StorageError
 
 from .patterns import split_pieces
 
-# Training holds up to 150 bytes for each byte of a word that it has not seen before, measured on random words and on
-# Chinese without spaces; text that repeats its words costs nothing more. 28 million took 4.0 GiB at worst.
+# Training holds up to 150 bytes for each byte of a new word, measured on random words and on Chinese without spaces:
+# 28 million took 4.0 GiB at worst.
 MAX_WORD_BYTES = 20_000_000
 MAX_PASSAGES = 8_000_000  # about 150 bytes are kept for each: without this, a gigabyte of single words took 8 GB
 IN_MEMORY = 1 << 26  # bytes of a sample that needs no file
@@ -41,8 +41,7 @@ class Sample:
     Attributes:
         seen_documents, seen_bytes: what was read.
         duplicates: passages that were copies of an earlier one in the sample.
-        num_bytes: in the sample, passages held out included.
-        num_held_out_bytes: in passages held out.
+        num_bytes, num_held_out_bytes: in the sample, and in its passages held out.
         held_out: "documents"; "passages" where no document is small enough to spare; "nothing" where no passage is.
         limited_by: "max_bytes", "words" or "passages", the budget that kept text out; None where all text is in.
     """
@@ -58,8 +57,7 @@ class Sample:
         self.limited_by: str | None = None
         self._limit = NO_LIMIT
         self._known: set[int] = set()
-        self._priorities, self._documents = array("Q"), array("Q")
-        self._offsets, self._sizes = array("Q"), array("Q")
+        self._priorities, self._documents, self._offsets, self._sizes = (array("Q") for _ in range(4))
         self._words = _WordBytes(max_word_bytes)
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, dir=str(folder) if folder else None)  # noqa: SIM115
         self._written = 0
@@ -75,20 +73,19 @@ class Sample:
 
     def __str__(self) -> str:
         of = {
-            None: "all of it",
-            "max_bytes": f"a sample for --max_bytes {self.max_bytes}, seed {self.seed}",
-            "words": f"a sample of as many different words as memory allows, seed {self.seed}",
-            "passages": f"a sample of as many documents as memory allows, seed {self.seed}",
-        }[self.limited_by]
-        copies = f"; {self.duplicates:,} copies left out" if self.duplicates else ""
-        held_out = {
-            "documents": f"{self.num_held_out_bytes / 1e6:.2f} MB in whole documents, seed {self.seed}",
-            "passages": f"{self.num_held_out_bytes / 1e6:.2f} MB in passages of the documents, seed {self.seed}",
-            "nothing": "nothing: the text is too small or in too few pieces",
-        }[self.held_out]
+            "max_bytes": f"a sample for --max_bytes {self.max_bytes}",
+            "words": "a sample of as many different words as memory allows",
+            "passages": "a sample of as many documents as memory allows",
+        }
+        chosen = f"{of[self.limited_by]}, seed {self.seed}" if self.limited_by else "all of it"
+        chosen += f"; {self.duplicates:,} copies left out" if self.duplicates else ""
+        held_out = "nothing: the text is too small or in too few pieces"
+        if self.held_out != "nothing":
+            where = "whole documents" if self.held_out == "documents" else "passages of the documents"
+            held_out = f"{self.num_held_out_bytes / 1e6:.2f} MB in {where}, seed {self.seed}"
         return (
             f"read                  {self.seen_documents:,} documents, {self.seen_bytes / 1e6:.2f} MB\n"
-            f"sample                {self.num_documents:,} documents, {self.num_bytes / 1e6:.2f} MB ({of}{copies})\n"
+            f"sample                {self.num_documents:,} documents, {self.num_bytes / 1e6:.2f} MB ({chosen})\n"
             f"held out of it        {held_out}"
         )
 
@@ -152,11 +149,10 @@ class Sample:
                 self._words.add(passage.encode(), priority)
             self._file.seek(self._written)
         limit, reason = self._words.limit(self._limit), "words"
-        beyond = order[np.cumsum(sizes[order]) > self.max_bytes]
-        if len(beyond) and int(priorities[beyond[0]]) < limit:
-            limit, reason = int(priorities[beyond[0]]), "max_bytes"
-        if len(order) > self.max_passages and int(priorities[order[self.max_passages]]) < limit:
-            limit, reason = int(priorities[order[self.max_passages]]), "passages"
+        too_large = order[np.cumsum(sizes[order]) > self.max_bytes]
+        for beyond, why in ((too_large, "max_bytes"), (order[self.max_passages :], "passages")):
+            if len(beyond) and int(priorities[beyond[0]]) < limit:
+                limit, reason = int(priorities[beyond[0]]), why
         limit = max(limit, int(priorities[order[0]]) + 1)
         if limit >= self._limit:
             return
@@ -182,9 +178,8 @@ class Sample:
         self._spared = chosen[which] if len(chosen) else np.zeros(0, dtype=bool)
         self.held_out = "documents"
         if not self._spared.any():
-            self._spared, self.held_out = _hold_out(sizes=sizes, luck=luck), "passages"
-        if not self._spared.any():
-            self.held_out = "nothing"
+            self._spared = _hold_out(sizes=sizes, luck=luck)
+            self.held_out = "passages" if self._spared.any() else "nothing"
         self.num_held_out_bytes = int(sizes[self._spared].sum())
 
 
@@ -215,12 +210,10 @@ def sample_documents(
 
     Args:
         documents: the texts of the corpus, read once.
-        max_bytes: bytes of UTF-8 in the sample, at most.
+        max_bytes, max_word_bytes, max_passages: the budgets. Bytes of different words are a close estimate.
         seed: chooses among the samples there could be, and what is held out.
-        max_word_bytes: bytes of different words in the sample, at most, by a close estimate.
-        max_passages: documents, or passages of long ones, in the sample, at most.
-        folder: where a temporary file may lie while the sample is in use; it needs `max_bytes` times 1 plus the
-            natural logarithm of how many times larger the corpus is. Default: that of the system.
+        folder: where a temporary file may lie; it needs `max_bytes` times 1 plus the natural logarithm of how many
+            times larger the corpus is. Default: that of the system.
 
     Raises:
         InputError: `max_bytes` is not positive, or there is no text; StorageError: the disk is full.
@@ -275,10 +268,10 @@ def _hold_out(*, sizes: np.ndarray, luck: np.ndarray) -> np.ndarray:
 class _WordBytes:
     """How many bytes of different words the passages below a priority have, by a table of hashes.
 
-    A word here is a run of letters and digits, or of punctuation: close to what the patterns cut. The table holds for
-    each hash the lowest priority of a passage that has the word, upside down: 0 is none, and memory that was never
-    written takes no room. Words that share a hash count once, which makes the estimate low by a fifth at the default
-    budget for words of four bytes, and by less for longer ones.
+    A word is a run of letters and digits, or of punctuation: close to what the patterns cut. The table holds for each
+    hash the lowest priority of a passage that has the word, upside down: 0 is none, and memory that was never written
+    takes no room. Words that share a hash count once: the estimate is low by a fifth at the default budget for words
+    of four bytes, and by less for longer ones.
 
     Most text has far fewer words than the budget allows. So one passage in SHARE is looked at, by the lower bits of
     its priority, until SHARE times the bytes of their words are half the budget.
@@ -331,10 +324,9 @@ class _WordBytes:
 
     def may_exceed(self) -> bool:
         """Whether it is time to look again."""
-        if self._since_check < self.CHECKED_EVERY:
-            return False
-        self._since_check = 0
-        return True
+        due = self._since_check >= self.CHECKED_EVERY
+        self._since_check = 0 if due else self._since_check
+        return due
 
     def must_see_all(self, highest: int) -> bool:
         """Whether the words of one passage in SHARE, of those below a priority, are too many to stop at that."""

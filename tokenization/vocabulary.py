@@ -17,11 +17,13 @@ BYTE_OF = {chr(byte): byte for byte in _PRINTED}
 BYTE_OF |= {chr(0x100 + i): byte for i, byte in enumerate(byte for byte in range(256) if byte not in set(_PRINTED))}
 ALPHABET = sorted(BYTE_OF)  # the 256 bytes as byte-level tokenizers write them
 
+CONTINUATION = range(0x80, 0xC0)  # bytes after the first of a character
+
 # Classes of `token_edges`.
 NONE, SPACE, BLANK, LETTER, DIGIT, OTHER, UNSPACED, PARTIAL = range(8)
 
-# Scripts written without spaces between words, as ranges of code points. Those of line-break class SA of Unicode
-# (https://www.unicode.org/reports/tr14/), Tibetan, Javanese and Balinese, and what is written with Han and kana.
+# Scripts written without spaces between words: line-break class SA of Unicode (https://www.unicode.org/reports/tr14/),
+# Tibetan, Javanese, Balinese, and what is written with Han and kana.
 UNSPACED_RANGES = [
     (0x0E00, 0x109F),  # Thai, Lao, Tibetan, Myanmar
     (0x1780, 0x17FF),  # Khmer
@@ -75,11 +77,8 @@ def token_bytes(tokenizer: PreTrainedTokenizerFast) -> list[bytes]:
 def token_byte_lengths(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     """Bytes of UTF-8 text that each token stands for: int64 [len(tokenizer)], 0 for special tokens and unused ids.
 
-    Summed over the tokens of a text they give its length in bytes, which turns a loss per token into bits per byte,
-    the one figure that compares models across tokenizers.
-
-    Raises:
-        InputError: the tokenizer is not byte-level, so that its tokens do not add up to the text.
+    Their sum over a text turns a loss per token into bits per byte, which compares models across tokenizers.
+    Raises InputError as `token_bytes` does.
     """
     return np.array([len(piece) for piece in token_bytes(tokenizer)], dtype=np.int64)
 
@@ -94,14 +93,11 @@ def token_edges(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     4 DIGIT     a number
     5 OTHER     punctuation, symbols, control characters
     6 UNSPACED  a letter of a script written without spaces (Han, kana, Thai, Lao, Khmer, Myanmar, Tibetan ...)
-    7 PARTIAL   first: the token begins inside a character; last: it ends inside one, or ends with the end of one that
-                begins in an earlier token, which alone does not say what it is
+    7 PARTIAL   first: the token begins inside a character; last: it ends inside one, or with the end of one that
+                begins in an earlier token
 
     Where a token begins with a character that it does not finish, the first column says what most characters that
-    begin so are: of the first byte of Cyrillic letters LETTER, of the first two of a Han character UNSPACED.
-
-    Raises:
-        InputError: the tokenizer is not byte-level.
+    begin so are. Raises InputError as `token_bytes` does.
     """
     pieces = token_bytes(tokenizer)
     edges = np.zeros((len(pieces), 2), dtype=np.uint8)
@@ -113,11 +109,9 @@ def token_edges(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
 
 
 def _first_class(piece: bytes) -> int:
-    if _is_continuation(piece[0]):
+    if piece[0] in CONTINUATION:
         return PARTIAL
     length = _character_length(piece[0])
-    if not length:
-        return NONE
     if len(piece) < length:
         return _likely_class(piece, length)
     return _class_of_bytes(piece[:length])
@@ -125,18 +119,12 @@ def _first_class(piece: bytes) -> int:
 
 def _last_class(piece: bytes) -> int:
     start = len(piece) - 1
-    while start >= 0 and _is_continuation(piece[start]):
+    while start >= 0 and piece[start] in CONTINUATION:
         start -= 1
     if start < 0:
         return PARTIAL
     length = _character_length(piece[start])
-    if not length:
-        return NONE
     return PARTIAL if len(piece) - start < length else _class_of_bytes(piece[start : start + length])
-
-
-def _is_continuation(byte: int) -> bool:
-    return 0x80 <= byte < 0xC0
 
 
 def _character_length(byte: int) -> int:
@@ -150,7 +138,7 @@ def _character_length(byte: int) -> int:
 
 def _class_of_bytes(character: bytes) -> int:
     try:
-        return character_class(character.decode())
+        return character_class(character.decode()) if character else NONE
     except UnicodeDecodeError:  # too many continuation bytes, surrogates: no text holds them
         return NONE
 
@@ -168,9 +156,7 @@ def _likely_class(begin: bytes, length: int) -> int:
             continue
         if unicodedata.category(character) not in ("Cn", "Co"):  # unassigned, private
             counts[character_class(character)] += 1
-    if counts:
-        return counts.most_common(1)[0][0]
-    return OTHER
+    return counts.most_common(1)[0][0] if counts else OTHER
 
 
 @cache

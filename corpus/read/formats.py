@@ -1,10 +1,11 @@
 """Rows of .jsonl, .json, .csv, .tsv and .parquet files and of folders saved by `datasets`, one at a time."""
 
 import csv
+import difflib
 import json
 import mmap
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,25 +13,28 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lacuna.common.errors import BadRecord, InputError, StorageError
+from lacuna.common.private import shown, visible
 
 from .streams import (
     CHUNK_BYTES,
     COMPRESSIONS,
     MAX_DOCUMENT_BYTES,
+    NUL,
     Line,
+    Piece,
     Progress,
     bad_line,
     bad_record,
     decode,
+    normalize_lines,
     open_stream,
     read_lines,
-    shown,
     unreadable,
-    visible,
 )
 
 BATCH_BYTES = 8 << 20  # of a parquet file, in memory at once
 MAX_JSON_BYTES = 256 << 20  # a .json file is read whole
+KINDS = {bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
 _SIGNS = {".csv": ",", ".tsv": "\t"}  # between columns
 _SPOKEN = {"\t": "tabs", ";": "';'", ",": "commas"}
 _MOST_WORDS = 5  # of the name of a column
@@ -217,11 +221,7 @@ def _read_tsv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
 
 
 def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
-    """The names of the columns.
-
-    Raises:
-        BadRecord: they are no names, or one that is wanted is there twice.
-    """
+    """The names of the columns; BadRecord where they are no names, or one that is wanted is there twice."""
     bad = partial(bad_record, path, number=1, offset=0, head=" | ".join(cells))
     if any("\0" in cell for cell in cells):
         raise bad(what="NUL characters where the names of columns should be (a broken copy or a binary file?)")
@@ -234,12 +234,8 @@ def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
 def _refuse_other_sign(name: str, *, path: Path, cells: Sequence[str] | None = None) -> None:
     """See that people did not save the columns in another way than the ending of the file says.
 
-    Args:
-        name: of the only column that was found.
-        cells: the first row below it; None where it is not known.
-
-    Raises:
-        BadRecord: it is several short names with another sign between them, which stands in the row too.
+    Raises BadRecord if `name`, the only column that was found, is several short names with another sign between them,
+    which stands in the cells of the first row too (where they are known).
     """
     kind = kind_of(path)
     named = _SPOKEN[_SIGNS[kind]]
@@ -360,3 +356,39 @@ READERS: dict[str, Callable[[Path, str | None, Progress], Iterator[Record | BadR
     ".parquet": _read_parquet,
     ".arrow": _read_arrow,
 }
+
+
+def read_texts(rows: Iterable[Record | BadRecord], *, column: str) -> Iterator[Piece | BadRecord]:
+    """The texts of rows."""
+    for row in rows:
+        try:
+            yield row if isinstance(row, BadRecord) else Piece(text_of(row, column=column), row.line, row.offset)
+        except BadRecord as error:
+            yield error
+
+
+def text_of(record: Record, *, column: str) -> str:
+    """The text of a row, with "\\n" as line ends; BadRecord where the column is missing or holds none."""
+    bad = partial(bad_record, Path(record.path), number=record.line, offset=record.offset)
+    if not isinstance(text := record.fields.get(column), str):
+        head = json.dumps(record.fields, ensure_ascii=False, default=repr)
+        if column in record.fields:
+            kind = "null" if text is None else KINDS.get(type(text), type(text).__name__)
+            raise bad(what=f"the column {column!r} must hold text, not {kind}", head=head)
+        near = difflib.get_close_matches(column, record.fields, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        names = ", ".join(map(repr, record.fields))
+        remedy = f"Name the one that holds the text with --text_column.{hint}"
+        raise bad(what=f"there is no column {column!r}; there are: {names[:400]}", head=head, remedy=remedy)
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError as error:  # JSON can write half of a surrogate pair, which is no character
+        half = f"\\u{ord(text[error.start]):04x}"
+        what = f"the column {column!r} holds half a surrogate pair ({half}) at character {error.start}"
+        raise bad(what=what, head=text) from error
+    if size > MAX_DOCUMENT_BYTES:
+        what = f"a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB, which is the most that it may have"
+        raise bad(what=what, head=text, remedy="Split it.")
+    if "\0" in text:
+        raise bad(what=NUL, head=text[max(0, text.find("\0") - 40) :])
+    return normalize_lines(text.removeprefix("\ufeff"))

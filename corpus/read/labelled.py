@@ -1,18 +1,29 @@
 """Labelled rows for fine-tuning: tables, tagged sentences, parallel lines, saved data sets and those of the Hub."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import BadRecord, InputError
+from lacuna.common.private import shown
 
 from .formats import Record, kind_of, read_rows
-from .hub import is_hub_name, label_names, read_split, with_names
-from .sources import RECORD_KINDS, SAVED_DATASET, SAVED_SPLITS, near_names, read_records, saved_files
-from .streams import Line, bad_line, decode, open_stream, read_lines, shown
+from .sources import (
+    RECORD_KINDS,
+    SAVED_DATASET,
+    SAVED_SPLITS,
+    choose_split,
+    hub_errors,
+    is_hub_name,
+    load_hub,
+    near_names,
+    read_records,
+    saved_files,
+)
+from .streams import Line, bad_line, decode, open_stream, read_lines
 
 TAGGED_KINDS = (".conll", ".txt", ".iob", ".bio", ".conllu")
 _WAYS = "a token and its tag a line, with tabs or blanks between them and an empty line after each sentence"
@@ -69,22 +80,18 @@ def _read_file(path: Path, *, tagged: bool) -> list[Record]:
             f"{shown(path)} has the ending {path.suffix!r}; labelled rows are read from "
             f"{', '.join((*RECORD_KINDS, *TAGGED_KINDS) if tagged else RECORD_KINDS)}, each also with .gz or .zst."
         )
-    rows = list(read_records(path))
-    names = _names_in_parquet(path) if path.suffix.lower() == ".parquet" else {}
+    rows, names = list(read_records(path)), {}
+    if path.suffix.lower() == ".parquet":
+        import pyarrow.parquet
+
+        with path.open("rb") as file:
+            metadata = pyarrow.parquet.read_schema(file).metadata or {}
+        names = _names_in(metadata.get(b"huggingface", b"{}"), "info")
     return [replace(row, fields=with_names(row.fields, names)) for row in rows] if names else rows
 
 
-def _names_in_parquet(path: Path) -> dict[str, list[str]]:
-    """Names of labels that `datasets` has left in a parquet file."""
-    import pyarrow.parquet
-
-    with path.open("rb") as file:
-        metadata = pyarrow.parquet.read_schema(file).metadata or {}
-    return _names_in(metadata.get(b"huggingface", b"{}"), "info")
-
-
 def _names_in(text: bytes | str, *inside: str) -> dict[str, list[str]]:
-    """Names of labels in what describes a data set in JSON; none where that is broken, as rows can be read without."""
+    """Names of labels in what `datasets` has left in JSON; none where that is broken, as rows can be read without."""
     try:
         content: Any = json.loads(text)
         for key in inside:
@@ -113,11 +120,7 @@ def _read_saved(folder: Path, split: str | None) -> list[Record]:
 
 
 def _lines(path: Path) -> Iterator[tuple[Line, str]]:
-    """Lines of a file, and their text without its end.
-
-    Raises:
-        BadRecord: one is not UTF-8, or too long.
-    """
+    """Lines of a file, and their text without its end; BadRecord where one is not UTF-8, or too long."""
     with open_stream(path) as stream:
         for line in read_lines(stream):
             if isinstance(line, BadRecord):
@@ -176,12 +179,55 @@ def _read_universal(path: Path) -> Iterator[Record]:
             yield Record({"tokens": words, "tags": tags, "xpos": own}, str(path), first.number, first.offset)
 
 
+def read_split(*, name: str, config: str | None, split: str | None) -> Iterator[Record]:
+    """All rows of a split with all their columns, as they arrive; numbers that stand for labels become their names.
+
+    By default the only split, or "train". Raises HubError and InputError as `open_dataset` does.
+    """
+    with hub_errors(name, option="", config="write a configuration behind its name, OWNER/NAME:CONFIG"):
+        splits = load_hub(name, config, None)
+        way = "write one behind its name and configuration, which may be empty (OWNER/NAME:CONFIG:SPLIT)"
+        chosen = choose_split(list(splits), split, where=name, way=way)
+        features = splits[chosen].features
+        labels = label_names(features.to_dict()) if features is not None else {}
+        for number, row in enumerate(splits[chosen], start=1):
+            yield Record(with_names(row, labels), f"{name} ({chosen})", number)
+
+
+def label_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The names of the labels of each column that holds labels or lists of them.
+
+    Args:
+        features: as `datasets.Features.to_dict` gives them, and as dataset_info.json and parquet files hold them.
+    """
+    found = {}
+    for column, feature in features.items():
+        inner = feature[0] if isinstance(feature, list) and feature else feature  # [ClassLabel] is an old way to write
+        while isinstance(inner, Mapping) and isinstance(inner.get("feature"), Mapping):
+            inner = inner["feature"]
+        if isinstance(inner, Mapping) and inner.get("_type") == "ClassLabel" and isinstance(inner.get("names"), list):
+            found[column] = [str(name) for name in inner["names"]]
+    return found
+
+
+def with_names(row: Mapping[str, Any], names: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The row with names in the place of numbers; None for -1, by which a data set says that there is no label."""
+    return {column: _named(value, names[column]) if column in names else value for column, value in row.items()}
+
+
+def _named(value: Any, names: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_named(item, names) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return names[value] if 0 <= value < len(names) else None
+    return value
+
+
 def read_parallel(source: Path | str, target: Path | str) -> list[Record]:
     """Rows {"source", "target"} of two files with a text a line, where line N of one belongs to line N of the other.
 
     Raises:
-        InputError: a file is missing, empty or broken, one has more lines than the other, or a line is
-            empty in one of them alone.
+        InputError: a file is missing, empty or broken, one is longer, or a line is empty in one of them alone.
     """
     sides: list[list[tuple[Line, str]]] = []
     for name in (source, target):

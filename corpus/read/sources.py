@@ -1,22 +1,29 @@
-"""What `--data` names: files behind paths, folders and globs, and rows of labelled files."""
+"""What `--data` names: files behind paths, folders and globs, and datasets of the Hub, which are streamed."""
 
 import difflib
 import glob
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from lacuna.common.errors import BadRecord, InputError, LacunaError
+from lacuna.common.errors import BadRecord, HubError, InputError, LacunaError
+from lacuna.common.private import shown, without_secrets
 
 from .formats import READERS, Record, kind_of, read_rows
-from .streams import COMPRESSIONS, shown, unreadable
+from .streams import COMPRESSIONS, unreadable
 
 GLOB_SIGNS = "*?["
 RECORD_KINDS = tuple(kind for kind in READERS if kind != ".arrow")
 KINDS = frozenset({".txt", *RECORD_KINDS})
 FOLDER_KINDS = KINDS - {".json"}  # in a folder of text it is a description of it, not text; name it to read it
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 SPLIT_WAY = "name one with --dataset_split"
 SAVED_DATASET, SAVED_SPLITS = "state.json", "dataset_dict.json"  # what `datasets` leaves beside the data it saves
 
@@ -24,10 +31,8 @@ SAVED_DATASET, SAVED_SPLITS = "state.json", "dataset_dict.json"  # what `dataset
 def parse_sources(data: Sequence[str]) -> tuple[list[str], list[float] | None]:
     """Names and weights of `--data a.txt:0.7 b/:0.3`; weights sum to 1, and are None when no source has one.
 
-    What stands after the last ":" is a weight unless the whole is the name of a file.
-
-    Raises:
-        InputError: a weight is not a positive number, or some sources have weights and some have none.
+    What stands after the last ":" is a weight unless the whole is the name of a file. Raises InputError for a weight
+    that is not a positive number, and where only some sources have one.
     """
     sources = [_parse_source(value) for value in data]
     without = [name for name, weight in sources if weight is None]
@@ -57,16 +62,10 @@ def _parse_source(value: str) -> tuple[str, float | None]:
 
 
 def find_files(*, paths: Sequence[str], split: str | None = None) -> list[Path]:
-    """The files behind paths, folders (to the bottom, through links) and globs: each once, those of a folder or glob
-    sorted.
+    """The files behind paths, folders (to the bottom, through links) and globs: each once, in order of their names.
 
-    Hidden files and .json are read only where they are named. A folder that `datasets` saved gives its data files.
-
-    Args:
-        split: of folders that `datasets` saved with several splits; by default the only one, or "train".
-
-    Raises:
-        InputError: nothing is there, or nothing there can be read.
+    Hidden files and .json are read only where they are named. A folder that `datasets` saved gives the data files of
+    `split`, or of the only one, or "train". Raises InputError if nothing is there, or nothing can be read.
     """
     found: dict[Path, Path] = {}
     for name in paths:
@@ -146,8 +145,7 @@ def _walk(folder: Path, entered: set[tuple[int, int]]) -> Iterator[Path]:
 def saved_files(folder: Path, split: str | None, *, way: str = SPLIT_WAY) -> list[Path]:
     """The data files of a folder written by `save_to_disk`: of a Dataset, or of one split of a DatasetDict.
 
-    Raises:
-        InputError: it is broken, or there is no such split.
+    Raises InputError if it is broken, or there is no such split.
     """
     try:
         if (folder / SAVED_SPLITS).is_file():
@@ -171,13 +169,10 @@ def saved_files(folder: Path, split: str | None, *, way: str = SPLIT_WAY) -> lis
 
 
 def choose_split(splits: Sequence[str], split: str | None, *, where: str, way: str = SPLIT_WAY) -> str:
-    """The split asked for, or else the only one, or else "train".
+    """The split asked for, or else the only one, or else "train"; InputError where there is none.
 
     Args:
         where, way: for the message, what has these splits and how to name one.
-
-    Raises:
-        InputError: there is no such split.
     """
     chosen = split or (splits[0] if len(splits) == 1 else "train")
     if chosen not in splits:
@@ -206,12 +201,12 @@ def read_records(path: Path | str) -> Iterator[Record]:
         )
     if path.stat().st_size == 0:
         raise InputError(f"{shown(path)} is empty (0 bytes).")
-    count = 0
-    for count, row in enumerate(read_rows(path), start=1):  # noqa: B007
+    row = None
+    for row in read_rows(path):
         if isinstance(row, BadRecord):
             raise row
         yield row
-    if not count:
+    if row is None:
         raise InputError(f"{shown(path)} is empty: it has no row.")
 
 
@@ -236,3 +231,104 @@ def near_names(path: Path) -> str:
 
 def _readable() -> str:
     return f"text is read from {', '.join(sorted(KINDS))}, each also with {' or '.join(COMPRESSIONS)}"
+
+
+@dataclass(frozen=True, slots=True)
+class HubDataset:
+    """One split of a dataset at one commit; `num_parts` says of how many data files it is made."""
+
+    name: str
+    config: str | None
+    split: str
+    revision: str
+    num_parts: int
+
+    def place(self, part: int) -> str:
+        """What a message calls a data file."""
+        return f"{self.name} ({self.split}, part {part + 1} of {self.num_parts})"
+
+    def rows(self, *, part: int, column: str) -> Iterator[Record | BadRecord]:
+        """Rows of one data file, as they arrive.
+
+        Raises HubError if the connection broke (after the retries of `datasets`), or a file is broken.
+        """
+        with hub_errors(self.name):
+            dataset = load_hub(self.name, self.config, self.revision)[self.split]
+            if dataset.column_names is not None and column in dataset.column_names:
+                dataset = dataset.select_columns([column])
+            for number, row in enumerate(dataset.shard(num_shards=self.num_parts, index=part), start=1):
+                yield Record(row, self.place(part), number)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a value of --data can be meant as OWNER/NAME of the Hub and not as a path."""
+    if not HUB_NAME.fullmatch(name) or os.path.lexists(name) or kind_of(Path(name)) in KINDS:
+        return False
+    return not Path(name).parent.exists()  # beside files that are there it is a path that is not
+
+
+def open_dataset(*, name: str, config: str | None, split: str | None) -> HubDataset:
+    """Find a dataset of the Hub and the commit it is at.
+
+    Args:
+        config: needed where it has several.
+        split: by default the only one, or "train".
+
+    Raises:
+        HubError: it does not exist, is gated, or the Hub cannot be reached.
+        InputError: it has no such configuration or split.
+    """
+    import huggingface_hub
+
+    with hub_errors(name):
+        revision = huggingface_hub.HfApi().dataset_info(name, timeout=30).sha
+        splits = load_hub(name, config, revision)
+    chosen = choose_split(list(splits), split, where=f"the dataset {name}")
+    return HubDataset(name, config, chosen, str(revision), max(1, splits[chosen].num_shards))
+
+
+@lru_cache(maxsize=8)
+def load_hub(name: str, config: str | None, revision: str | None) -> Any:
+    """All splits of a dataset, none of them read yet."""
+    import datasets
+
+    # No code of the dataset runs: `datasets` 4 and later reads data files only.
+    return datasets.load_dataset(name, config, revision=revision, streaming=True)
+
+
+@contextmanager
+def hub_errors(
+    name: str, *, option: str = "--data ", config: str = "choose a configuration with --dataset_config"
+) -> Iterator[None]:
+    """Whatever the two libraries raise, as one sentence that says what to do. Neither token nor password is shown."""
+    try:
+        yield
+    except LacunaError:
+        raise
+    except Exception as error:
+        kind, text = type(error).__name__, without_secrets(" ".join(str(error).split()))
+        # The libraries wrap each other's exceptions: a gated dataset may come as DatasetNotFoundError.
+        names = {type(cause).__name__ for cause in _causes(error)}
+        where = f"{option}{name}: there is no such file or folder, and the dataset {name} of the Hub"
+        if "GatedRepoError" in names or "is a gated dataset" in text:
+            raise HubError(
+                f"{where} is gated. Ask for access on https://huggingface.co/datasets/{name} and log in: hf auth login"
+            ) from None
+        if names & {"RepositoryNotFoundError", "DatasetNotFoundError"} or " 404 " in f" {text} ":
+            raise HubError(
+                f"{where} does not exist, or is private and you are not logged in (hf auth login)."
+            ) from None
+        if names & {"OfflineModeIsEnabled", "ConnectionError", "ConnectError", "ConnectTimeout", "ReadTimeout"}:
+            raise HubError(
+                f"{where} cannot be looked up: the Hub cannot be reached ({kind}: {text[:160]}). "
+                "Check the connection, and that HF_HUB_OFFLINE is not set."
+            ) from None
+        if isinstance(error, ValueError) and "onfig" in text:
+            raise InputError(f"{option}{name}: {config}. {text[:600]}") from None
+        raise HubError(f"{option}{name}: the dataset cannot be read ({kind}: {text[:300]}).") from None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

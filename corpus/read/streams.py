@@ -1,21 +1,25 @@
-"""Files as streams of bytes and lines: decompressed on the way, bounded in memory; errors tell file and offset."""
+"""Files as streams of bytes, lines and documents: decompressed on the way, bounded in memory."""
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from tqdm import tqdm
 
 from lacuna.common.errors import BadRecord, InputError
+from lacuna.common.private import shown, visible
 
 MAX_DOCUMENT_BYTES = 32 << 20  # of UTF-8; a longer one would make memory a matter of the data
 CHUNK_BYTES = 1 << 18
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 LOG_SECONDS = 30
+# No text holds the character NUL: a file of a machine that crashed does, and so do UTF-16 and binary files.
+NUL = "NUL characters, which no text holds (a broken copy, UTF-16 or a binary file?)"
 
 
 class Line(NamedTuple):
@@ -46,11 +50,7 @@ class Stream:
     position: int = 0  # in the uncompressed bytes
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes; empty at the end.
-
-        Raises:
-            InputError: the disk or the archive fails.
-        """
+        """Up to `size` bytes, empty at the end; InputError where the disk or the archive fails."""
         try:
             data = self.source.read(size)
         except OSError as error:
@@ -75,8 +75,7 @@ class Stream:
 def open_stream(path: Path, *, progress: Progress | None = None) -> Iterator[Stream]:
     """Open a file, decompressing .gz and .zst (also several members or frames one after the other).
 
-    Raises:
-        InputError: it cannot be opened.
+    Raises InputError if it cannot be opened.
     """
     compression = COMPRESSIONS.get(path.suffix.lower())
     progress = progress or Progress()
@@ -97,10 +96,7 @@ def open_stream(path: Path, *, progress: Progress | None = None) -> Iterator[Str
 
 
 def read_lines(stream: Stream, *, limit: int = MAX_DOCUMENT_BYTES) -> Iterator[Line | BadRecord]:
-    """Lines with their ends ("\\n", "\\r\\n" or "\\r"); in the place of one of more than `limit` bytes, what to say.
-
-    Memory: the longest line up to `limit`, and a little.
-    """
+    """Lines with their ends ("\\n", "\\r\\n", "\\r"); in the place of one of more than `limit` bytes, what to say."""
     number = offset = 0
     passing = False  # the line is too long: it was reported, and the rest of it is passed over
     held: list[bytes] = []  # a line that is not over, or ends with "\r" and "\n" may follow
@@ -162,11 +158,7 @@ def bad_record(
 
 
 def decode(line: Line, path: Path) -> str:
-    """The text of a line, with its end and without a byte order mark.
-
-    Raises:
-        BadRecord: it is not UTF-8.
-    """
+    """The text of a line, with its end and without a byte order mark; BadRecord where it is not UTF-8."""
     data = line.data
     try:
         text = str(data, "utf-8")
@@ -183,18 +175,6 @@ def decode(line: Line, path: Path) -> str:
             remedy=f"{remedy} Convert it: iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8 {shown(path.name)}",
         ) from error
     return text.removeprefix("\ufeff") if line.offset == 0 else text
-
-
-def visible(text: str) -> str:
-    """Text for a message: what does not print (NUL, half a surrogate pair, a line end) becomes its escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
-
-
-def shown(path: Path | str) -> str:
-    """A path for a message; what does not print in it is escaped."""
-    return visible(str(path))
 
 
 def unreadable(path: Path, error: OSError) -> InputError:
@@ -239,3 +219,88 @@ class _Lines:
 
     def flush(self) -> None:
         sys.stderr.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The text of one document and where it begins: line or row, and byte if that is known. May be blank."""
+
+    text: str
+    line: int
+    offset: int | None = None
+
+
+def read_text_file(path: Path, *, boundary: str, progress: Progress) -> Iterator[Piece | BadRecord]:
+    """Documents of a .txt file: all of it, its lines, or what stands between its blank lines (`boundary`).
+
+    Raises InputError if the file cannot be read.
+    """
+    with open_stream(path, progress=progress) as stream:
+        yield from BOUNDARIES[boundary](stream)
+
+
+def _whole_file(stream: Stream) -> Iterator[Piece | BadRecord]:
+    data = bytearray()
+    while chunk := stream.read(CHUNK_BYTES):
+        data += chunk
+        if len(data) > MAX_DOCUMENT_BYTES:
+            yield too_long(stream.path, Line(data, 1, 0), "document")
+            return
+    yield from _piece(Line(data, 1, 0), stream.path)
+
+
+def _each_line(stream: Stream) -> Iterator[Piece | BadRecord]:
+    for line in read_lines(stream):
+        if isinstance(line, BadRecord):
+            yield line
+        elif not line.data.isspace():
+            yield from _piece(line, stream.path, keep_end=False)
+
+
+def _between_blank_lines(stream: Stream) -> Iterator[Piece | BadRecord]:
+    data = bytearray()  # of the present document
+    first: Line | None = None
+    broken = False  # it has been reported, the rest of it is passed over
+    for line in chain(read_lines(stream), [None]):
+        if isinstance(line, BadRecord):
+            if not broken:
+                yield line
+            data, first, broken = bytearray(), None, True
+        elif line is None or line.data.isspace():
+            if first is not None:
+                yield from _piece(Line(data, first.number, first.offset), stream.path, keep_end=False)
+            data, first, broken = bytearray(), None, False
+        elif not broken:
+            first = first or line
+            data += line.data
+            if len(data) > MAX_DOCUMENT_BYTES:
+                yield too_long(stream.path, first, "document")
+                data, first, broken = bytearray(), None, True
+
+
+BOUNDARIES: dict[str, Callable[[Stream], Iterator[Piece | BadRecord]]] = {
+    "file": _whole_file,
+    "line": _each_line,
+    "blank_line": _between_blank_lines,
+}
+
+
+def _piece(line: Line, path: Path, *, keep_end: bool = True) -> Iterator[Piece | BadRecord]:
+    try:
+        text = decode(line, path)
+    except BadRecord as error:
+        yield error
+        return
+    text = text if keep_end else text.rstrip("\r\n")
+    position = text.find("\0")
+    if position < 0:
+        yield Piece(normalize_lines(text), line.number, line.offset)
+    else:
+        number, offset = line.number + text.count("\n", 0, position), line.offset + len(text[:position].encode())
+        begin = max(text.rfind("\n", 0, position) + 1, position - 40)
+        yield bad_record(path, number=number, what=NUL, offset=offset, head=text[begin : begin + 80])
+
+
+def normalize_lines(text: str) -> str:
+    """Line ends as "\\n"."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import BadRecord, InputError, StorageError
-from lacuna.common.files import write_text
+from lacuna.common.files import cache_folder, write_text
+from lacuna.common.private import shown
 
 from ..arguments import TextArguments
 from ..builtin import builtin_documents, builtin_fingerprint
-from .documents import Piece, no_text, read_text_file, read_texts, unwrapped
-from .formats import kind_of, read_rows
-from .hub import HubDataset, is_hub_name, open_dataset
-from .sources import find_files, parse_sources
-from .streams import Progress, progress_bar, shown, unreadable
+from .formats import kind_of, read_rows, read_texts
+from .sources import HubDataset, find_files, is_hub_name, open_dataset, parse_sources
+from .streams import Piece, Progress, progress_bar, read_text_file, unreadable
+from .unwrap import unwrapped
 
 VERSION = 1  # rises when other documents are made of the same files
 BUILTIN = "built-in corpus"
@@ -30,6 +30,7 @@ MAX_BAD_SHARE = 0.001  # of the records, with --on_bad_record skip
 CHECKED_EVERY = 1000  # records
 SHOWN_BAD_RECORDS = 20
 
+HASHES = "hashes.json"
 HASH_KEPT_BYTES = 64 << 10  # smaller files are hashed as fast as they are looked up
 MAX_ENTRIES = 100_000
 SETTLED_SECONDS = 2  # a file written later than this could change again with the same time of change
@@ -88,8 +89,8 @@ class _HubFile:
 class Text:
     """All of --data, opened: knows its files, reads documents in a stable order, says what decides them.
 
-    Nothing stays open between iterations, so it may be copied to other processes. One iteration of `documents` at a
-    time: `bytes_read`, `dropped` and `bad_records` tell about the one that began last.
+    Nothing stays open between iterations, so it may be copied to other processes. `bytes_read`, `records`, `dropped`
+    and `bad_records` tell about the iteration of `documents` that began last.
     """
 
     def __init__(
@@ -109,29 +110,20 @@ class Text:
         self.bad_records: list[str] = []
         self._files = list(files)
         self._arguments = arguments
+        self.records = 0  # bad ones included
         self._progress = Progress()
-        self._records = 0
         self._bad = 0
 
     @property
     def bytes_read(self) -> int:
-        """How far on disk the present iteration of `documents` is, for progress bars."""
+        """How far on disk the present iteration of `documents` is."""
         return self._progress.finished + self._progress.current
-
-    @property
-    def records(self) -> int:
-        """Records that the present iteration of `documents` has read, bad ones included."""
-        return self._records
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of all that decides the documents: content of the files in order, options, version.
 
-        Names, dates and weights do not count. The built-in corpus is stood for by the interpreter's version and the
-        sizes of its modules.
-
-        Raises:
-            InputError: a file cannot be read, or has changed since the text was opened.
+        Names, dates and weights do not count. Raises InputError if a file cannot be read, or has changed meanwhile.
         """
         options = self._arguments
         digest = hashlib.sha256(f"{VERSION} {options.on_bad_record} {options.unwrap} {len(self.names)}".encode())
@@ -161,8 +153,8 @@ class Text:
     def documents(self, *, shard: int = 0, num_shards: int = 1) -> Iterator[Document]:
         """Documents in a stable order: those of all files, or one of `num_shards` parts of them.
 
-        With at least as many files as shards a shard is a run of files, balanced by bytes, and shards 0, 1, 2 ... one
-        after the other are the whole; with fewer it is every `num_shards`-th document, from number `shard` on.
+        With at least as many files as shards a shard is a run of files, balanced by bytes; with fewer it is every
+        `num_shards`-th document, from number `shard` on.
 
         Raises:
             InputError: a file or record is broken or holds no text, or has changed; the message says where.
@@ -170,7 +162,7 @@ class Text:
         check_shard(shard, num_shards)
         self._progress = Progress()
         self.dropped, self.bad_records = {}, []
-        self._records = self._bad = 0
+        self.records = self._bad = 0
         return self._documents(shard, num_shards)
 
     def _documents(self, shard: int, num_shards: int) -> Iterator[Document]:
@@ -180,7 +172,7 @@ class Text:
         for number, document in enumerate(self._read(files)):
             if not alternate or number % num_shards == shard:
                 yield document
-        stop_if_many_are_bad(self._bad, self._records, self.bad_records)
+        stop_if_many_are_bad(self._bad, self.records, self.bad_records)
         if number < 0 and (alternate or num_shards == 1):
             first = f" The first bad record: {self.bad_records[0]}" if self.bad_records else ""
             raise InputError(f"--data {' '.join(map(shown, self.names))}: there is no text in it.{first}")
@@ -200,7 +192,7 @@ class Text:
         place, anything, bad_before = "", False, self._bad
         if file.size:
             for piece in self._pieces(file):
-                self._records += 1
+                self.records += 1
                 if isinstance(piece, BadRecord):
                     self._pass_over(piece)
                 elif not piece.text or piece.text.isspace():
@@ -209,12 +201,13 @@ class Text:
                     anything = True
                     place = place or shown(file.path if isinstance(file, _File) else file.dataset.place(file.part))
                     yield Document(piece.text, file.source, f"{place}:{piece.line}")
-                if self._records % CHECKED_EVERY == 0:
-                    stop_if_many_are_bad(self._bad, self._records, self.bad_records)
+                if self.records % CHECKED_EVERY == 0:
+                    stop_if_many_are_bad(self._bad, self.records, self.bad_records)
         if not anything and isinstance(file, _File) and self._bad == bad_before:
-            self._records += 1
+            self.records += 1
             is_text = kind_of(file.path) == ".txt"
-            self._pass_over(no_text(file.path, column=None if is_text else self._arguments.text_column))
+            held = "it holds no text" if is_text else f"no row has text in the column {self._arguments.text_column!r}"
+            self._pass_over(BadRecord(f"{shown(file.path)} is empty: {held}. Remove it from --data, or fill it."))
         file.check()
 
     def _pieces(self, file: _File | _HubFile) -> Iterator[Piece | BadRecord]:
@@ -309,10 +302,7 @@ def hash_files(paths: Sequence[Path]) -> list[str]:
     """SHA-256 (hexadecimal) of each file, with a progress bar when that takes long.
 
     Files of 64 KiB and more that have not changed since an earlier call (path, size, inode and times) are not read
-    again: the hashes are kept in hashes.json in $LACUNA_CACHE or ~/.cache/lacuna.
-
-    Raises:
-        InputError: a file cannot be read.
+    again: the hashes are kept in hashes.json of the cache. Raises InputError if a file cannot be read.
     """
     known = _known_hashes()
     new: dict[str, list[Any]] = {}
@@ -338,14 +328,10 @@ def hash_files(paths: Sequence[Path]) -> list[str]:
     return digests
 
 
-def _hash_cache() -> Path:
-    return Path(os.environ.get("LACUNA_CACHE", Path.home() / ".cache" / "lacuna")) / "hashes.json"
-
-
 def _known_hashes() -> dict[str, list[Any]]:
     """What is remembered; nothing if the file is absent or broken."""
     try:
-        entries = json.loads(_hash_cache().read_bytes())["files"]
+        entries = json.loads((cache_folder() / HASHES).read_bytes())["files"]
         return {key: value for key, value in entries.items() if isinstance(value, list)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
@@ -355,4 +341,6 @@ def _keep_hashes(new: dict[str, list[Any]]) -> None:
     """Add entries. Of two processes that write at once the later wins; what the other learned is hashed again."""
     entries = {key: value for key, value in _known_hashes().items() if key not in new} | new
     with suppress(StorageError):  # a cache that cannot be written is none
-        write_text(_hash_cache(), json.dumps({"files": dict(list(entries.items())[-MAX_ENTRIES:])}, indent=0))
+        write_text(
+            cache_folder() / HASHES, json.dumps({"files": dict(list(entries.items())[-MAX_ENTRIES:])}, indent=0)
+        )

@@ -7,9 +7,14 @@ lines, is the one they were wrapped to. Nothing here knows a language.
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import NamedTuple
+
+from lacuna.common.errors import BadRecord
+
+from .streams import Piece
 
 SECTION_LINES = 300  # judged together: a text may be put together of several widths
 MIN_WIDTH = 40  # columns; narrower lines are verse, lists and tables
@@ -23,9 +28,22 @@ MAX_CAPITALS = 0.6  # share of lines after a break that begin with a capital: pr
 # (7 % of the line ends of one novel) has lost so many columns, in parts of the width, before that line.
 EDITED = 0.15
 
+# Thai, Lao, Tibetan, Myanmar; Khmer; punctuation and kana; kana extended; Han; Han compatibility; full width; Han B on
+UNSPACED = (
+    "\u0e00\u109f",
+    "\u1780\u17ff",
+    "\u3000\u30ff",
+    "\u31f0\u31ff",
+    "\u3400\u9fff",
+    "\uf900\ufaff",
+    "\uff00\uff60",
+    "\U00020000\U0003ffff",
+)
+
 # What a line that goes on does not begin with: white space, a list marker, a table, a heading, a rule.
 _STARTS_ANEW = re.compile(r"\s|[-*•+–—]\s|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{2,4}|[IVX]{2,4})[.)]\s|[|#>]|[^\w\s]{3,}$")
 _GOES_NOWHERE = re.compile(r"#{1,6}\s|\||[^\w]*$")  # headings, tables, rules
+DASHES = ("- ", "– ", "— ")
 _DASHES = re.compile(r"(\S(?:--|—)[^\s-])|((?:--|—)[ ])|(\S[ ][-–—][ ]\S)")
 
 
@@ -56,7 +74,7 @@ def find_margin(lines: Sequence[str]) -> Margin | None:
         if "-" in line or not line.isascii():
             for match in _DASHES.finditer(line):
                 tight, loose, spaced = tight + bool(match[1]), loose + bool(match[2]), spaced + bool(match[3])
-    spaced_dashes = spaced > 3 * sum(line.startswith(("- ", "– ", "— ")) for line in lines)
+    spaced_dashes = spaced > 3 * sum(line.startswith(DASHES) for line in lines)
     breaks = list(_breaks(lines, spaced_dashes))
     cases = [edge.case for edge in breaks]
     if len(breaks) < MIN_BREAKS or cases.count(1) > MAX_CAPITALS * (cases.count(1) + cases.count(-1)):
@@ -121,18 +139,12 @@ def _forced(lines: Sequence[str], margin: Margin) -> set[int]:
     """Numbers of the lines that the next one continues. Of lines without a blank one between, half are or none is:
     in verse and lists a long line comes before a long word now and then."""
     forced: set[int] = set()
-    block: list[int] = []
-    size, last = 0, -1
-    for edge in _breaks(lines, margin.spaced_dashes):
-        if edge.block != last:
-            if 2 * len(block) >= size:
-                forced.update(block)
-            block, size, last = [], 0, edge.block
-        size += 1
-        if edge.after > (margin.least - EDITED * margin.most if edge.case < 0 else margin.least):
-            block.append(edge.number)
-    if 2 * len(block) >= size:
-        forced.update(block)
+    for _, block in groupby(_breaks(lines, margin.spaced_dashes), key=lambda edge: edge.block):
+        edges = list(block)
+        least = {-1: margin.least - EDITED * margin.most}
+        numbers = [edge.number for edge in edges if edge.after > least.get(edge.case, margin.least)]
+        if 2 * len(numbers) >= len(edges):
+            forced.update(numbers)
     return forced
 
 
@@ -144,35 +156,20 @@ def _breaks(lines: Sequence[str], spaced_dashes: bool) -> Iterator[_Break]:
         if not line:
             blank += 1
             continue
-        if not following or (not following[0].isalpha() and _begins_anew(following, spaced_dashes)):
-            continue
-        if following[1:2] in (".", ")") and _STARTS_ANEW.match(following):  # "a) ..."
+        dash = spaced_dashes and following.startswith(DASHES)
+        letter = following[:1].isalpha() and following[1:2] not in (".", ")")  # but "a) ..."
+        if not following or (not letter and not dash and _STARTS_ANEW.match(following)):
             continue
         if "\t" in line or "   " in line.lstrip() or (not line[0].isalpha() and _GOES_NOWHERE.match(line)):
             continue  # a table, a heading, a rule
         capital = following[0].isupper()
         if capital and line.isupper() and not following.isupper():
             continue  # a heading
-        before = len(line) if line.isascii() else _columns(line)
+        before = _columns(line)
         word = following[0] if _is_unspaced(following[0]) else following.split(None, 1)[0]
-        after = before + len(_space(line, word)) + (len(word) if word.isascii() else _columns(word))
-        if capital or following[0].islower():
-            case = 1 if capital else -1
-        else:
-            case = _case(following)
-        yield _Break(index, before, after, case, blank)
-
-
-def _begins_anew(following: str, spaced_dashes: bool) -> bool:
-    if spaced_dashes and following[:2] in ("- ", "– ", "— "):
-        return False
-    return _STARTS_ANEW.match(following) is not None
-
-
-def _case(line: str) -> int:
-    """Of the first letter: 1 capital, -1 small, 0 neither."""
-    first = next((character for character in line if character.isalpha()), "")
-    return first.isupper() - first.islower()
+        after = before + len(_space(line, word)) + _columns(word)
+        first = next((character for character in following if character.isalpha()), "")
+        yield _Break(index, before, after, first.isupper() - first.islower(), blank)
 
 
 def _glue(line: str, following: str, margin: Margin) -> str:
@@ -192,28 +189,47 @@ def _columns(text: str) -> int:
     """Columns on a terminal: two for a wide character, none for a combining mark."""
     if text.isascii():
         return len(text)
-    columns = len(text)
-    for character in text:
-        if character >= "\u0300":
-            if unicodedata.combining(character):
-                columns -= 1
-            elif character >= "\u1100" and unicodedata.east_asian_width(character) in "WF":
-                columns += 1
-    return columns
+    marks = sum(unicodedata.combining(character) > 0 for character in text)
+    wide = sum(
+        character >= "\u1100"
+        and unicodedata.east_asian_width(character) in "WF"
+        and not unicodedata.combining(character)
+        for character in text
+    )
+    return len(text) + wide - marks
 
 
 def _is_unspaced(character: str) -> bool:
     """Whether a character belongs to a script that writes no space between words, or to its punctuation."""
-    if character < "\u0e00":
-        return False
-    return (
-        "\u0e00" <= character <= "\u0eff"  # Thai, Lao
-        or "\u0f00" <= character <= "\u109f"  # Tibetan, Myanmar
-        or "\u1780" <= character <= "\u17ff"  # Khmer
-        or "\u3000" <= character <= "\u30ff"  # punctuation, Hiragana, Katakana
-        or "\u31f0" <= character <= "\u31ff"
-        or "\u3400" <= character <= "\u9fff"  # Han
-        or "\uf900" <= character <= "\ufaff"
-        or "\uff00" <= character <= "\uff60"  # full-width forms
-        or "\U00020000" <= character <= "\U0003ffff"
-    )
+    return character >= "\u0e00" and any(pair[0] <= character <= pair[1] for pair in UNSPACED)
+
+
+def unwrapped(pieces: Iterable[Piece | BadRecord], *, together: bool) -> Iterator[Piece | BadRecord]:
+    """The same pieces with lines joined that were broken to a width.
+
+    Args:
+        together: some hundred lines of pieces that follow each other have one margin, for they are paragraphs of one
+            file; otherwise each piece has its own.
+    """
+    if not together:
+        for piece in pieces:
+            yield piece if isinstance(piece, BadRecord) else replace(piece, text=unwrap(piece.text))
+        return
+    remaining = iter(pieces)
+    while group := list(_some_lines(remaining)):
+        lines = [line for piece in group if isinstance(piece, Piece) for line in (*piece.text.split("\n"), "")]
+        margin = find_margin(lines)
+        for piece in group:
+            if margin is None or isinstance(piece, BadRecord):
+                yield piece
+            else:
+                yield replace(piece, text=unwrap(piece.text, margin=margin))
+
+
+def _some_lines(pieces: Iterator[Piece | BadRecord]) -> Iterator[Piece | BadRecord]:
+    count = 0
+    for piece in pieces:
+        yield piece
+        count += piece.text.count("\n") + 1 if isinstance(piece, Piece) else 1
+        if count >= SECTION_LINES:
+            return

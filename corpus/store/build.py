@@ -6,9 +6,8 @@
         part-00000-of-00004.json    there when the part is whole
         work/  store/               the last step, which is done anew after a kill
 
-One process reads, and cuts pieces at edges of documents without regard to the number of workers. Whole pieces are
-kept; so the bytes of a store depend neither on workers nor on kills, nor on the number of parts where a part is a run
-of files.
+One process reads, and cuts pieces at edges of documents; whole pieces are kept. So the bytes of a store depend neither
+on workers nor on kills, nor on the number of parts where a part is a run of files.
 """
 
 import hashlib
@@ -16,17 +15,18 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import InputError, StorageError
-from lacuna.common.files import locked, sync, write_text
+from lacuna.common.files import cache_folder, locked, sync, write_text
 
+from ..arguments import CorpusArguments
 from ..read.streams import progress_bar
-from ..read.text import BAD_RECORD, Document, Text, check_shard, stop_if_many_are_bad
+from ..read.text import BAD_RECORD, Document, Text, check_shard, open_text, stop_if_many_are_bad
 from .duplicates import check_near_duplicates
 from .encoding import token_dtype
 from .pieces import KEPT, PLAN, SUFFIX, TOKENIZER, Piece, Plan, TextPiece, make_pieces
@@ -59,8 +59,8 @@ def prepare_store(
     a folder that is no store is not touched. Documents that are equal to an earlier one are left out.
 
     Args:
-        tokenizer: a fast tokenizer; its special tokens are treated as text where they occur in documents.
-        tokenizer_fingerprint: from `tokenization`, kept so that a model can be matched with its corpus.
+        tokenizer: a fast tokenizer; its special tokens are text where they occur in documents.
+        tokenizer_fingerprint: kept, so that a model can be matched with its corpus.
         num_workers: processes that tokenize; 0 or 1 for none beside this one; one a core, up to 8, by default.
         max_shard_bytes: of the files of one shard of the store; a larger document has a shard of its own.
         num_shards, shard: prepare only part `shard` of `num_shards`. Who comes last puts the store together.
@@ -71,7 +71,7 @@ def prepare_store(
 
     Raises:
         InputError: bad text or options, no text at all, or `output_dir` holds something else.
-        StorageError: the disk is full or read-only. Nothing half-built has the name of the store.
+        StorageError: the disk is full or read-only; nothing half-built has the name of the store.
         WorkerError: a worker was killed.
     """
     _check_options(num_workers, max_shard_bytes, num_shards, shard)
@@ -89,6 +89,37 @@ def prepare_store(
         return builder.build(tokenizer, _default_workers() if num_workers is None else num_workers, shard or 0)
     except OSError as error:
         raise StorageError(f"cannot write {builder.output_dir}: {error}{KEPT}") from error
+
+
+def prepare_corpus(
+    arguments: CorpusArguments,
+    *,
+    tokenizer_for: Callable[[Text | None], Any],
+    fingerprint_of: Callable[[Any], str],
+) -> tuple[Any, TokenStore]:
+    """The tokenizer and the token store: those of --corpus, or of the text of --data, built by whichever process comes
+    first and found by the others.
+
+    Args:
+        tokenizer_for: the text, or None where there is a store already -> its tokenizer.
+        fingerprint_of: what tells tokenizers apart.
+
+    Raises:
+        InputError: options that do not fit each other, or bad text; StorageError: the store cannot be written."""
+    if arguments.corpus:
+        if arguments.data:
+            raise InputError("--corpus goes without --data, and with the --tokenizer that it was made with")
+        tokenizer, store = tokenizer_for(None), open_store(arguments.corpus)
+        if store.tokenizer_fingerprint != fingerprint_of(tokenizer):
+            raise InputError(f"--corpus {arguments.corpus} was made with another tokenizer than the one that is given")
+        return tokenizer, store
+    text = open_text(arguments)
+    tokenizer = tokenizer_for(text)
+    made_with = fingerprint_of(tokenizer)
+    folder = cache_folder() / "corpora" / hashlib.sha256(f"{text.fingerprint} {made_with}".encode()).hexdigest()[:16]
+    made = prepare_store(text=text, tokenizer=tokenizer, tokenizer_fingerprint=made_with, output_dir=folder)
+    assert made is not None  # as it is where only a part of several is prepared
+    return tokenizer, made
 
 
 class _Builder:
@@ -127,10 +158,9 @@ class _Builder:
             missing = [part for part in range(self.plan.num_shards) if self._pieces(part) is None]
             if not missing:
                 return self._assemble()
-        numbers = ", ".join(map(str, missing))
-        verb = "are" if len(missing) > 1 else "is"
+        numbers = f"{', '.join(map(str, missing))} {'are' if len(missing) > 1 else 'is'}"
         # One call, so that the lines of shards that share a terminal stay whole.
-        sys.stderr.write(f"shard {shard} of {self.plan.num_shards} is done; {numbers} {verb} missing\n")
+        sys.stderr.write(f"shard {shard} of {self.plan.num_shards} is done; {numbers} missing\n")
         return None
 
     @contextmanager
@@ -252,13 +282,7 @@ class _Builder:
         store = self.folder / "store"
         try:
             left_out, bad_records = self._left_out()
-            manifest = assemble(
-                pieces=pieces,
-                plan=self.plan,
-                sources=self.sources,
-                folder=self.folder,
-                shard_bytes=self.max_shard_bytes,
-            )
+            manifest = assemble(pieces, self.plan, self.sources, folder=self.folder, shard_bytes=self.max_shard_bytes)
         except InputError:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
@@ -279,11 +303,7 @@ class _Builder:
         return open_store(self.output_dir)
 
     def _left_out(self) -> tuple[dict[str, int], list[str]]:
-        """What the readers of all parts left out: how many for which reason, and the first bad records.
-
-        Raises:
-            InputError: too many records are bad, in all parts together.
-        """
+        """What the readers left out: how many for which reason, and the first bad records; InputError for too many."""
         dropped: dict[str, int] = {}
         bad_records: list[str] = []
         records = 0
@@ -350,13 +370,10 @@ def _cut_pieces(documents: Iterable[Document]) -> Iterator[TextPiece]:
 
 
 def _check_options(num_workers: int | None, max_shard_bytes: int, num_shards: int, shard: int | None) -> None:
-    for name, value, least in (
-        ("num_workers", num_workers, 0),
-        ("max_shard_bytes", max_shard_bytes, 1),
-        ("num_shards", num_shards, 1),
-    ):
-        if value is not None and value < least:
-            raise InputError(f"--{name} must be {least} or more, got {value}")
+    least = {"num_workers": (num_workers, 0), "max_shard_bytes": (max_shard_bytes, 1), "num_shards": (num_shards, 1)}
+    for name, (value, smallest) in least.items():
+        if value is not None and value < smallest:
+            raise InputError(f"--{name} must be {smallest} or more, got {value}")
     if shard is None and num_shards > 1:
         raise InputError(
             f"--num_shards {num_shards} needs --shard 0 to {num_shards - 1}: run the command once for each of them"

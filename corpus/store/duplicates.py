@@ -36,14 +36,11 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def find_equal(*, hashes: Iterable[np.ndarray], num_documents: int, folder: Path) -> np.ndarray:
-    """Documents whose hash an earlier one has.
+    """Documents whose hash an earlier one has: bool [num_documents].
 
     Args:
         hashes: 16 bytes a document (dtype V16), in order, in parts.
         folder: for files of some 24 bytes a document, removed again.
-
-    Returns:
-        bool [num_documents].
     """
     found = np.zeros(num_documents, dtype=bool)
     with _Buckets(folder / "equal", num_records=num_documents) as buckets:
@@ -58,14 +55,11 @@ def find_equal(*, hashes: Iterable[np.ndarray], num_documents: int, folder: Path
 
 
 def find_near(*, signatures: Iterable[np.ndarray], skipped: np.ndarray, threshold: float, folder: Path) -> np.ndarray:
-    """Documents whose signature agrees with that of an earlier one in at least a share `threshold` of its places.
-
-    A document that resembles an earlier one is in the set, whether that one is in it or not.
+    """Documents whose signature agrees with that of an earlier one, dropped or not, in a share `threshold` of places.
 
     Args:
         signatures: uint32 [documents, NUM_PERMUTATIONS], in order, in parts.
-        skipped: bool [num_documents], those that are not compared: they are dropped anyway.
-        threshold: above 0 and up to 1.
+        skipped: bool [num_documents], those that are dropped anyway.
         folder: for files of some 0.5 KB a document for signatures and 24 bytes a band, removed again.
 
     Returns:
@@ -100,19 +94,15 @@ def find_near(*, signatures: Iterable[np.ndarray], skipped: np.ndarray, threshol
 
 
 def check_near_duplicates(threshold: float) -> None:
-    """Whether near-duplicates can be looked for.
-
-    Raises:
-        InputError: the threshold is no similarity, or the library is not installed.
-    """
+    """Raises InputError where --near_duplicates is no similarity, or its library is not installed."""
     if not 0 <= threshold <= 1:
         raise InputError(
             f"--near_duplicates must be a similarity from 0 (keep all) to 1, such as 0.8; got {threshold}"
         )
     if threshold and importlib.util.find_spec("datasketch") is None:
         raise InputError(
-            "--near_duplicates needs the library datasketch, which is not installed. "
-            'Install it: pip install -e ".[dedup]"'
+            "--near_duplicates needs the library datasketch, which is not installed. Install it: "
+            'pip install -e ".[dedup]"'
         )
 
 
@@ -130,8 +120,7 @@ def make_signature(text: str) -> np.ndarray:
 def make_shingles(text: str) -> np.ndarray:
     """Hashes of the different 5-grams of a text, words without case, or characters where there are few spaces.
 
-    Returns:
-        uint32, sorted, at least one: a text of fewer than five words is one shingle.
+    uint32, sorted, at least one: a text of fewer than five words is one shingle.
     """
     text = text.lower()
     words = _WORD.findall(text)

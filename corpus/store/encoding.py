@@ -3,11 +3,10 @@
 A text is cut at blank lines and list items first, and within by the library `sentencex` (Wikimedia's rules and
 abbreviations for some 240 languages). White space goes with the sentence after it.
 
-A byte-level BPE cuts a text into words with a regular expression and encodes each word by itself, so a word that was
-met before need not be encoded again. The `regex` library cuts with the tokenizer's own expression; what it might cut
-in another way (characters that are younger than either library, syntax that the two engines read differently) and
-tokenizers of another make go through `tokenizers` itself. With the table, a core made pieces of English novels 2.1
-times as fast as without it (vocabulary 32,000, three turns each in one run: 2.0 to 2.4).
+A byte-level BPE encodes each word by itself, so a word that was met before need not be encoded again: with a table, a
+core made pieces of English novels 2.1 times as fast (vocabulary 32,000). The `regex` library cuts with the tokenizer's
+own expression; what it might cut in another way (characters that are younger than either library, syntax that the two
+engines read differently) and tokenizers of another make go through `tokenizers` itself.
 """
 
 import json
@@ -39,9 +38,9 @@ _WORD_EDGE = re.compile(rf"(?<=\S)(?={_SPACE})")
 _UNSPACED_END = re.compile(r"[。！？][」』”’）]*\Z")
 # What may stand before the first letter of a sentence.
 _OPENING = "\"'“‘«„‹([{*_`¡¿"
-# The library cuts nothing between quotation marks or brackets, and takes an apostrophe for one: of the novels it would
-# miss a quarter of the ends. It is shown spaces in their place; an apostrophe within a word stays.
-# Nor is it shown spaces of several bytes: sentencex 1.0 panics where one stands between an initial and a full stop.
+# The library cuts nothing between quotation marks (an apostrophe is one to it) or brackets, and would miss a quarter
+# of the ends in novels: it is shown spaces in their place. So it is for spaces of several bytes: sentencex 1.0 panics
+# where one stands between an initial and a full stop.
 _WIDE_SPACES = "".join(map(chr, (0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)))
 _QUOTES = str.maketrans(dict.fromkeys('"“”„‟«»‹›()[]{}' + _WIDE_SPACES, " "))
 _APOSTROPHE = re.compile(r"(?<!\w)['‘’]|['‘’](?!\w)")
@@ -52,8 +51,7 @@ SECTION_BYTES = 1 << 20  # of a document are decoded and cut into sentences at o
 MAX_SENTENCE = 1 << 16  # characters; a "sentence" without a space in a megabyte is no sentence
 
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-# Syntax that `regex` and Oniguruma, the engine of `tokenizers`, read alike. Case is left out of account in nothing but
-# the English endings: what else is equal without it is a matter of the engine.
+# Syntax that `regex` and Oniguruma, the engine of `tokenizers`, read alike; case is ignored in English endings alone.
 _ITEM = r"\\p\{[LMN][a-z]?\}|\\[srnt]|[ '/a-zA-Z]"
 _ENDINGS = r"\(\?i:(?:'s\|'t\|'re\|'ve\|'m\|'ll\|'d|\[sdmt\]\|ll\|ve\|re)\)"
 SAFE_PATTERN = re.compile(
@@ -66,8 +64,7 @@ PAUSE_BATCHES = 8  # through the tokenizer after a batch of mostly new words (ba
 def split_sentences(text: str, *, language: str = "en") -> list[str]:
     """Sentences in order; white space goes with the sentence after it, and `"".join(result) == text`.
 
-    With white space in front, and no cut inside a run of letters, digits or marks, encoding the pieces one by one
-    with a tokenizer of `tokenization/` gives the tokens of the whole text.
+    No cut is inside a run of letters, digits or marks: the tokens of the pieces, one by one, are those of the text.
 
     Args:
         language: ISO code. One that the library does not know gets the rules of a language near to it, or English.
@@ -164,10 +161,10 @@ def _append(pieces: list[str], text: str, start: int, end: int) -> None:
 
 
 def cut_sections(data: bytes) -> Iterator[str]:
-    """A document in parts of about SECTION_BYTES, cut where a sentence ends anyway: before a blank line.
+    """A document in parts of about SECTION_BYTES, cut before a blank line, where a sentence ends anyway.
 
-    Where there is none within another SECTION_BYTES the cut is before a line end, a space or any character. It is
-    never inside white space, which is one word for the tokenizer.
+    Where there is none within another SECTION_BYTES the cut is before a line end, a space or any character, and never
+    inside white space, which is one word for the tokenizer.
     """
     start = 0
     while len(data) - start > 2 * SECTION_BYTES:

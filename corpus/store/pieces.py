@@ -11,7 +11,6 @@ A piece is what a crash costs: a file that is whole or not there. It is an .npz 
     signatures          uint32 [documents, NUM_PERMUTATIONS], only with --near_duplicates
 """
 
-import hashlib
 import json
 import multiprocessing
 import os
@@ -26,6 +25,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
 from types import ModuleType
@@ -103,11 +103,7 @@ class Piece:
             return None
 
     def load(self, *names: str) -> list[np.ndarray]:
-        """Some of its arrays.
-
-        Raises:
-            StorageError: the disk gives back other bytes than were written; the piece is removed.
-        """
+        """Some of its arrays; where they are damaged on the disk, StorageError, and the piece is removed."""
         try:
             with np.load(self.path) as arrays:
                 return [arrays[name] for name in names]
@@ -142,7 +138,7 @@ def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
         "sentence_lengths": np.concatenate(lengths),
         "sentence_counts": counts,
         "document_bytes": np.array([len(data) for data in text.texts], dtype="<u4"),
-        "hashes": np.frombuffer(b"".join(map(_hash, text.texts)), dtype="V16"),
+        "hashes": np.frombuffer(b"".join(blake2b(data, digest_size=16).digest() for data in text.texts), dtype="V16"),
     }
     if plan.near_duplicates:
         arrays["signatures"] = np.stack([make_signature(data.decode()) for data in text.texts])
@@ -153,16 +149,14 @@ def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
 
 
 def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_workers: int) -> None:
-    """Make pieces at their paths, in processes of their own, or in this one where that is worth no process.
+    """Make pieces at their paths; the tasks are read as fast as pieces are made.
 
     Args:
-        tasks: read as fast as pieces are made.
         folder: of the build, where the plan and the tokenizer are.
-        num_workers: processes; with 0 or 1 the work is done here, on the threads that the tokenizer takes.
+        num_workers: processes; with 0 or 1, or a single piece, the work is done here on the threads of the tokenizer.
 
     Raises:
-        StorageError: a piece could not be written.
-        WorkerError: a worker failed or was killed.
+        StorageError: a piece could not be written; WorkerError: a worker failed or was killed.
     """
     tasks = iter(tasks)
     first = list(islice(tasks, 2))
@@ -246,7 +240,3 @@ def _load_plan(folder: Path) -> tuple[Plan, SentenceEncoder]:
     plan = Plan.load(folder / PLAN)
     tokenizer_json = (folder / TOKENIZER).read_text(encoding="utf-8")
     return plan, SentenceEncoder(tokenizer_json=tokenizer_json, dtype=token_dtype(plan.vocab_size))
-
-
-def _hash(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()

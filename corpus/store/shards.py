@@ -11,8 +11,9 @@ import numpy as np
 
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.files import sync, write_text
+from lacuna.common.private import shown
 
-from ..read.streams import progress_bar, shown
+from ..read.streams import progress_bar
 from ..read.text import sha256
 from .duplicates import find_equal, find_near
 from .encoding import token_dtype
@@ -25,7 +26,7 @@ COUNTS = ("num_documents", "num_sentences", "num_tokens", "num_bytes")
 
 
 def assemble(
-    *, pieces: list[Piece], plan: Plan, sources: list[dict[str, Any]], folder: Path, shard_bytes: int
+    pieces: list[Piece], plan: Plan, sources: list[dict[str, Any]], *, folder: Path, shard_bytes: int
 ) -> dict[str, Any]:
     """Write the shards of a store in `folder` / "store".
 

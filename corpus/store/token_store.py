@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import InputError, LacunaError, StorageError
+from lacuna.common.private import shown, visible
 
-from ..read.streams import shown, visible
 from ..read.text import sha256
 
 FORMAT_VERSION = 2
@@ -38,8 +38,7 @@ SHOWN_CHARACTERS = 150  # of an example, in the report
 class JoinedArray:
     """Arrays of several files, read as one: `len`, whole numbers, slices and arrays of whole numbers.
 
-    A slice within one file is a view of it where nothing is added to its values; all else is a copy of what was asked
-    for. Nothing reads the whole.
+    A slice within one file is a view of it where nothing is added to its values; all else is a copy of what was asked.
 
     Args:
         parts: arrays [n_i] of one dtype, one after the other.
@@ -58,11 +57,7 @@ class JoinedArray:
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> Any:
-        """A number of this dtype for a whole number; an array for a slice or an array of whole numbers.
-
-        Raises:
-            IndexError: out of range, or neither of these.
-        """
+        """A number for a whole number; an array for a slice or an array of whole numbers; else IndexError."""
         if isinstance(key, slice):
             start, stop, step = key.indices(len(self))
             return self._range(start, stop) if step == 1 else self._gather(np.arange(start, stop, step))
@@ -92,9 +87,9 @@ class JoinedArray:
             return np.empty(0, dtype=self.dtype)
         pieces = []
         for part in range(bisect_right(self._edges, start) - 1, bisect_left(self._edges, stop)):
-            begin = self._edges[part]
+            begin, added = self._edges[part], self._added[part]
             piece = self._parts[part][max(0, start - begin) : stop - begin]
-            pieces.append(piece + self.dtype.type(self._added[part]) if self._added[part] else piece)
+            pieces.append(piece + self.dtype.type(added) if added else piece)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _gather(self, places: np.ndarray) -> np.ndarray:
@@ -139,23 +134,16 @@ class TokenStore:
         self.num_bytes: int = manifest["num_bytes"]
         self.fingerprint: str = manifest["fingerprint"]
         self.tokenizer_fingerprint: str = manifest["tokenizer_fingerprint"]
-        sources = manifest["sources"]
+        sources, shards = manifest["sources"], manifest["shards"]
         self.source_names: list[str] = [source["name"] for source in sources]
         weights = [source["weight"] for source in sources]
         self.source_weights: list[float] | None = None if None in weights else weights
         self.source_offsets = np.cumsum([0, *(source["num_documents"] for source in sources)], dtype=np.int64)
-
-        shards = manifest["shards"]
-        folders = [path / shard["name"] for shard in shards]
-        self.tokens = JoinedArray(
-            parts=[_map_file(folder / FILES[0], np.dtype(manifest["dtype"])) for folder in folders]
-        )
-        self.sentence_offsets = _join_offsets(
-            [folder / FILES[1] for folder in folders], [shard["num_tokens"] for shard in shards]
-        )
-        self.document_offsets = _join_offsets(
-            [folder / FILES[2] for folder in folders], [shard["num_sentences"] for shard in shards]
-        )
+        dtype = np.dtype(manifest["dtype"])
+        tokens, sentences, documents = ([path / shard["name"] / name for shard in shards] for name in FILES)
+        self.tokens = JoinedArray(parts=[_map_file(file, dtype) for file in tokens])
+        self.sentence_offsets = _join_offsets(sentences, [shard["num_tokens"] for shard in shards])
+        self.document_offsets = _join_offsets(documents, [shard["num_sentences"] for shard in shards])
 
     @cached_property
     def document_lengths(self) -> np.ndarray:
@@ -185,8 +173,7 @@ class TokenStore:
 
         Args:
             decode: token ids to text, of the tokenizer that the store was made with.
-            num_examples: documents shown, on one line each from a random sentence on; fewer where there are fewer.
-            seed: of the choice of documents and sentences.
+            num_examples: documents shown, on one line each from a random sentence on.
         """
         lines = []
         sources = self.manifest["sources"]
@@ -202,9 +189,8 @@ class TokenStore:
         if len(sources) > SHOWN_SOURCES:
             lines.append(f"  and {len(sources) - SHOWN_SOURCES:,} more; all are in {shown(self.path / MANIFEST)}")
         dropped = self.manifest["dropped"]
-        lines.append(
-            f"dropped: {', '.join(f'{reason} {number:,}' for reason, number in dropped.items()) or 'nothing'}"
-        )
+        reasons = ", ".join(f"{reason} {number:,}" for reason, number in dropped.items())
+        lines.append(f"dropped: {reasons or 'nothing'}")
         lines += [f"  {_one_line(message, 200)}" for message in self.manifest["bad_records"]]
         count = min(num_examples, self.num_documents)
         random = np.random.default_rng(seed)
@@ -230,14 +216,13 @@ class TokenStore:
 def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
     """Open a complete store. Sizes are checked; with `verify` every byte is (SHA-256, about 1 GB/s).
 
-    Raises:
-        InputError: there is no store, it is damaged, or another version wrote it; the message says which file.
+    Raises InputError if there is no store, it is damaged, or another version wrote it; the message says which file.
     """
     path = Path(path)
     try:
         return _open(path, verify=verify)
     except LacunaError:
-        # Between its manifest and its files another store may have taken its place; then the second look succeeds.
+        # Another store may have taken its place between its manifest and its files: look again.
         if verify or not (path / MANIFEST).is_file():
             raise
         return _open(path, verify=verify)

@@ -17,8 +17,8 @@ import pytest
 from lacuna.common.errors import HubError, InputError
 from lacuna.corpus import open_text
 from lacuna.corpus.arguments import TextArguments
-from lacuna.corpus.read import hub
-from lacuna.corpus.read.hub import is_hub_name, open_dataset
+from lacuna.corpus.read import sources
+from lacuna.corpus.read.sources import is_hub_name, open_dataset
 
 ROOM = Path(__file__).resolve().parents[2]
 COMMIT = "a" * 40
@@ -180,7 +180,7 @@ def test_offline_is_said_with_another_code_than_a_missing_file() -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    with pytest.raises(HubError) as caught, hub._hub_errors("me/good"):
+    with pytest.raises(HubError) as caught, sources.hub_errors("me/good"):
         raise RuntimeError("no answer from https://user:password@hub.local for hf_abcdefghij")
     assert "https://***hub.local for ***" in str(caught.value)
     assert caught.value.__cause__ is None
@@ -196,7 +196,7 @@ def test_a_split_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
     splits = {"only": Split()}
-    monkeypatch.setattr(hub, "_load", lambda name, config, revision: splits)
+    monkeypatch.setattr(sources, "load_hub", lambda name, config, revision: splits)
     assert open_dataset(name="a/b", config=None, split=None).split == "only"
     splits = {"test": Split(), "train": Split()}
     assert open_dataset(name="a/b", config="c", split=None).split == "train"

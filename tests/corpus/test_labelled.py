@@ -16,7 +16,7 @@ import test_hub
 from lacuna.common.errors import HubError, InputError
 from lacuna.corpus import read_labelled, read_parallel
 from lacuna.corpus.read.formats import read_rows
-from lacuna.corpus.read.hub import label_names, with_names
+from lacuna.corpus.read.labelled import label_names, with_names
 
 endpoint = test_hub.endpoint
 

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerFa
 
 from lacuna.common.errors import InputError
 from lacuna.tokenization import adapt_tokenizer, load_tokenizer, save_tokenizer, token_edges, train_bpe
-from lacuna.tokenization.extend import extend_tokenizer
+from lacuna.tokenization.bpe import extend_tokenizer
 from lacuna.tokenization.vocabulary import ALPHABET
 
 ENGLISH = "The cat sat on the mat. The dog, too, sat there; it is the mat of the cat, not of the dog. " * 20
