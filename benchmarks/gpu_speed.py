@@ -31,7 +31,7 @@ from contenders import DROPOUT, GPU, IGNORED, Contender, Shape, Trainee, device_
 from report import Report, make_parser, shown, table
 from torch import Tensor, nn
 
-from lacuna.objectives.hints import add_hints
+from lacuna.objectives.data import add_hints
 from lacuna.training.planning.flops import Attention, attentions, flops_per_token, peak_flops
 
 MASK_TOKEN, FIRST_TOKEN = 4, 5
