@@ -33,7 +33,7 @@ from report import Report, make_parser, shown, table
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from lacuna.objectives.hints import add_hints
+from lacuna.objectives.data import add_hints
 from lacuna.training.planning.flops import peak_flops
 
 MASK_TOKEN, FIRST_TOKEN = 4, 5

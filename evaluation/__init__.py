@@ -1,10 +1,9 @@
 """What a pretrained model knows: bits per byte of text, and minimal pairs."""
 
-from .arguments import EvaluationArguments
+from .arguments import EvaluationArguments, check_output_file, format_results, write_results
 from .bits_per_byte import measure_bits_per_byte
 from .language_model import LanguageModel, load_language_model
 from .minimal_pairs import group_pairs, measure_minimal_pairs, score_sentences
-from .results import check_output_file, format_results, write_results
 
 __all__ = [
     "EvaluationArguments",

@@ -31,14 +31,12 @@ def measure_bits_per_byte(
 ) -> dict[str, float]:
     """Bits per byte of documents: exact for causal models, at masked positions for masked ones.
 
-    Causal models: every token of every document is scored once, each document behind a start token; the end of a
-    document is not scored. Where a document is longer than the window, the next window overlaps the last one, and
-    every token but a document's first ones is predicted from at least `window - stride` tokens.
+    Causal models: every token is scored once, each document behind a start token; its end is not scored. Windows of a
+    longer document overlap, so that all tokens but its first are predicted from at least `window - stride` others.
 
-    Masked models: documents are cut into windows, 15 % of the units of each are replaced by the mask token, and the
-    nats of what was hidden are divided by its bytes. This is no likelihood of the text and cannot be compared with a
-    causal model's number, hence its other name. A unit is a token; tokens that share a character are hidden together,
-    and white space belongs to the unit after it, so that the units' bytes add up to those of the text.
+    Masked models: 15 % of the units of each window are masked, and the nats of what was hidden are divided by its
+    bytes. This is not the likelihood of the text and cannot be compared with a causal model's, hence the other name. A
+    unit is a token; tokens that share a character are hidden together, and white space belongs to the unit after it.
 
     Args:
         window: tokens read at once, special tokens included; None: `DEFAULT_WINDOW` or the model's limit.
@@ -47,9 +45,8 @@ def measure_bits_per_byte(
         batch_size: windows at once; None chooses.
 
     Returns:
-        `bits_per_byte` (causal) or `masked_bits_per_byte` and `masked_accuracy`; `baseline_unigram_...`, what the
-        best model without any context would need for the same tokens; counts; `unknown_tokens`, which make bits per
-        byte look too good: the model is not asked to spell what its tokenizer cannot.
+        `bits_per_byte` (causal) or `masked_bits_per_byte` and `masked_accuracy`; `baseline_unigram_...`, of the best
+        model without context; counts; `unknown_tokens`, which make bits per byte look too good.
 
     Raises:
         InputError: there is no text, or the window does not fit the model.

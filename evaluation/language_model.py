@@ -24,29 +24,23 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A causal or masked model that is ready to score text; made by `of` or `load_language_model`.
-
-    Attributes:
-        prefix, suffix: ids of special tokens before and after a text.
-        max_length: most tokens the model takes, special tokens included; None without a limit.
-        selects: whether logits can be computed at chosen positions only.
-    """
+    """A causal or masked model that is ready to score text; made by `of` or `load_language_model`."""
 
     model: Any
     tokenizer: Any
     kind: Kind
-    prefix: tuple[int, ...]
+    prefix: tuple[int, ...]  # special tokens before a text, and after it
     suffix: tuple[int, ...]
-    max_length: int | None
-    selects: bool
+    max_length: int | None  # tokens the model takes, special ones included; None without a limit
+    selects: bool  # whether logits can be computed at chosen positions only
 
     @classmethod
     def of(cls, *, model: Any, tokenizer: Any, kind: Kind | None = None) -> "LanguageModel":
-        """Take a model that is already in memory; it is put into evaluation mode.
+        """Take a model in memory and put it into evaluation mode.
 
         Args:
             model: a `PreTrainedModel` with a head that predicts tokens.
-            kind: None asks the model's configuration.
+            kind: None: found from its class.
 
         Raises:
             InputError: model and tokenizer do not fit, a special token is missing, or a model said to be causal
@@ -112,11 +106,6 @@ def find_kind(config: Any, *, architecture: str | None = None) -> Kind:
 def load_language_model(*, model: str | None, trust_remote_code: bool = False) -> LanguageModel:
     """Load a checkpoint of Lacuna or of any native family in float32, on the GPU if there is one.
 
-    Args:
-        model: a folder or Hub id, the value of --model.
-        trust_remote_code: whether code in the checkpoint may run; checkpoints of Lacuna need none where `modeling`
-            is imported.
-
     Raises:
         InputError: no model was named, it cannot be read, or it was saved without a head that predicts tokens.
         CorruptCheckpointError: the weights cannot be read.
@@ -140,8 +129,8 @@ def load_language_model(*, model: str | None, trust_remote_code: bool = False) -
 def _edges(kind: Kind, tokenizer: Any, config: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Special tokens around a text: a masked model's template, and a causal model's start.
 
-    Without a start the first token of a text could not be scored. Families without a token for it (GPT-2, Qwen) begin
-    documents with the one that ends the document before.
+    Without a start, the first token could not be scored. Families without a token for it (GPT-2, Qwen) begin documents
+    with the one that ends them.
     """
     if kind == "causal":
         names = ("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id")

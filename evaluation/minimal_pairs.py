@@ -58,11 +58,7 @@ def group_pairs(
 def measure_minimal_pairs(
     *, language_model: LanguageModel, pairs: Mapping[str, Sequence[Pair]], batch_size: int | None = None
 ) -> dict[str, float]:
-    """Share of pairs in which the good sentence gets the higher score.
-
-    Args:
-        pairs: (good, bad) sentences by paradigm.
-        batch_size: rows at once; None chooses.
+    """Share of pairs, (good, bad) sentences by paradigm, in which the good one gets the higher score.
 
     Returns:
         `accuracy`, the mean over the paradigms; `accuracy_PARADIGM` for each, if there are several; `ties`, `pairs`,

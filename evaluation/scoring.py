@@ -24,21 +24,13 @@ ROWS_SORTED_AT_ONCE = 4096  # rows of similar length make one batch; this many a
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row to score.
+    """One row to score."""
 
-    Attributes:
-        ids: what the model reads, int64 [length].
-        positions: where its predictions are read, int64 [num_targets].
-        targets: ids whose likelihood is asked there, int64 [num_targets].
-        owner: number of the text or window that the row is from.
-        weight: how far this row moves the progress bar.
-    """
-
-    ids: np.ndarray
-    positions: np.ndarray
-    targets: np.ndarray
-    owner: int
-    weight: int = 1
+    ids: np.ndarray  # what the model reads, int64 [length]
+    positions: np.ndarray  # where its predictions are read, int64 [num_targets]
+    targets: np.ndarray  # ids whose likelihood is asked there, int64 [num_targets]
+    owner: int  # number of the text or window that the row is from
+    weight: int = 1  # how far this row moves the progress bar
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +102,12 @@ def _batches(rows: Iterator[Row], *, batch_size: int | None, vocab_size: int) ->
     while pool := sorted(islice(rows, ROWS_SORTED_AT_ONCE), key=lambda row: -len(row.ids)):
         start = 0
         while start < len(pool):
+            batch = pool[start : start + (batch_size or max(1, TOKENS_AT_ONCE // len(pool[start].ids)))]
             if batch_size is None:
-                end, targets = start, 0
-                most = max(1, TOKENS_AT_ONCE // len(pool[start].ids))
-                while end < len(pool) and end - start < most:
-                    targets += len(pool[end].targets)
-                    if end > start and 4 * targets * vocab_size > LOGIT_BYTES:
-                        break
-                    end += 1
-            else:
-                end = start + batch_size
-            yield pool[start:end]
-            start = end
+                sizes = 4 * vocab_size * np.cumsum([len(row.targets) for row in batch])
+                batch = batch[: max(1, int(np.searchsorted(sizes, LOGIT_BYTES, side="right")))]
+            yield batch
+            start += len(batch)
 
 
 def _score_batch(language_model: "LanguageModel", batch: list[Row]) -> list[Scored]:

@@ -114,8 +114,7 @@ class ObjectiveArguments(Arguments):
         if len(starts) != len(self.sequence_length):
             raise InputError(
                 f"--sequence_length {self.sequence_length} has {len(self.sequence_length)} stages and "
-                f"--sequence_length_at {starts} has {len(starts)}; give a share of the run for each, as 128,512 and "
-                "0,0.9"
+                f"--sequence_length_at {starts} has {len(starts)}; give a fraction for each, as 128,512 and 0,0.9"
             )
         increasing = all(before < after for before, after in pairwise(starts))
         if starts[0] != 0 or not increasing or not all(math.isfinite(start) and start < 1 for start in starts):
@@ -129,9 +128,9 @@ class ObjectiveArguments(Arguments):
         Raises:
             InputError: names the first of them.
         """
+        own = OBJECTIVES[self.objective].options
         for name in dict.fromkeys(name for objective in OBJECTIVES.values() for name in objective.options):
-            default = type(self).__dataclass_fields__[name].default
-            if name not in OBJECTIVES[self.objective].options and getattr(self, name) != default:
+            if name not in own and getattr(self, name) != type(self).__dataclass_fields__[name].default:
                 users = ", ".join(other for other, objective in OBJECTIVES.items() if name in objective.options)
                 raise InputError(
                     f"--{name} {getattr(self, name)} means nothing to --objective {self.objective}, only to {users}; "

@@ -1,5 +1,6 @@
-"""What all objectives share: a training part and a held-out part of a store, rows, and scores of predicted tokens."""
+"""What all objectives share: training and held-out rows of a text, losses and scores of predicted tokens."""
 
+import inspect
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -7,37 +8,43 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from lacuna.common.errors import InputError
 from lacuna.common.work import Work
 
 from .arguments import ObjectiveArguments
-from .data import IGNORED, SpecialTokens, Store, split_sources, spread, spread_by_weight, stack
-from .masking import Masking
-from .models import require_documents_apart
+from .data import IGNORED, SpecialTokens, Store, split_sources, spread_by_weight, stack, unwrap
 from .packing import PACKINGS, Row, SourceRows
-from .z_loss import summed_z_loss
+
+_LOGIT_BYTES = 2**28
+"""Logits held at once while evaluating: 256 MiB."""
 
 _COUNTED = 50_000_000
-"""Tokens counted for the unigram baseline; the frequencies of more would not differ in the digits shown."""
+"""Tokens counted for the unigram baseline; more would not change the digits shown."""
 
 _COUNTED_AT_ONCE = 2**22
 
 
 class TokenPrediction(Work):
-    """An objective whose targets are tokens. Subclasses say what an example is and how a batch is scored."""
+    """An objective whose targets are tokens. Subclasses say what rows and examples are and how a batch is scored."""
 
     name: str
-    """What `--objective` calls it."""
+    """The value of `--objective`."""
     summary: str
-    """What the help of `--objective` says of it."""
+    """Its line in the help of `--objective`."""
     options: tuple[str, ...] = ()
-    """The options that it has a use for, of those that some objectives have none for."""
+    """Of the options that not every objective uses, those that this one does."""
     legend: tuple[str, ...]
     """What the signs of `--show_examples` mean."""
     head: str
     """The Auto class of the model it trains."""
     shape: str
     """The shape of the model it trains."""
+    eval_rate = 0.15
+    """Held-out text is masked at BERT's rate whatever the training rate, so that losses can be compared."""
+    evaluations = 1
+    """How many held-out examples are made of each held-out row."""
     predicts_document_ends = False
 
     def __init__(
@@ -53,61 +60,63 @@ class TokenPrediction(Work):
     ) -> None:
         """
         Args:
-            store: the text as tokens.
+            store: the tokenized text.
             tokens: which ids are special.
             byte_lengths: int64 [vocab_size], bytes of text that each token stands for.
-            token_edges: uint8 [vocab_size, 2], see `masking.find_words`.
+            token_edges: uint8 [vocab_size, 2], see `mlm.find_words`.
             seed: decides the held-out part, masks, pairs and spans.
-            sequence_length: tokens in a row; for a run in stages each stage has an objective of its own.
+            sequence_length: tokens per row; each stage of a run has an objective of its own.
             arguments: the options.
 
         Raises:
-            InputError: what was asked cannot be had with this text or tokenizer.
+            InputError: this text or tokenizer cannot provide what was asked.
         """
         self.store, self.tokens, self.seed, self.arguments = store, tokens, seed, arguments
-        self.sequence_length = sequence_length
+        self.sequence_length, self.token_edges = sequence_length, token_edges
         self.byte_lengths = torch.from_numpy(byte_lengths)
         parts = split_sources(store=store, eval_fraction=arguments.eval_fraction, seed=seed)
-        self.by_source = [train for train, _ in parts]
-        self.held_out_by_source = [held_out for _, held_out in parts]
-        self.documents, self.held_out = (np.concatenate(documents) for documents in zip(*parts, strict=True))
-        self.weights: list[float] | None = getattr(store, "source_weights", None)
-        self.masking = Masking(
-            tokens=tokens,
-            edges=token_edges,
-            how=arguments.masking,
-            mask_share=arguments.mask_replace_prob,
-            random_share=arguments.random_replace_prob,
+        self.by_source, self.held_out_by_source = map(list, zip(*parts, strict=True))
+        self.documents, self.held_out = np.concatenate(self.by_source), np.concatenate(self.held_out_by_source)
+        self.rows, self.eval_rows = (
+            SourceRows([self._rows_of(documents, source) for source, documents in enumerate(by_source)])
+            for by_source in (self.by_source, self.held_out_by_source)
         )
-        # The same whatever the options of training, so that held-out losses can be compared.
-        self.eval_masking = Masking(tokens=tokens, edges=token_edges)
+        self.weights: list[float] | None = getattr(store, "source_weights", None)
+        at_most = arguments.max_eval_examples // self.evaluations
+        evaluated = spread_by_weight(self.eval_rows.sizes, self.weights, at_most)
+        self._evaluated = np.repeat(evaluated, self.evaluations)
+        self.num_examples, self.num_eval_examples = len(self.rows), len(self._evaluated)
+
+    def _rows_of(self, documents: np.ndarray, source: int) -> Any:
+        """The rows of some documents of a source, int64 [num_documents, 2]."""
+        raise NotImplementedError
 
     @property
     def mixture(self) -> list[tuple[int, float]]:
-        """(rows, weight) of each source, whose rows lie one after another; empty where no source has a weight."""
-        return list(zip(self._row_counts(), self.weights, strict=True)) if self.weights else []
-
-    def _row_counts(self) -> list[int]:
-        """Training rows of each source."""
-        raise NotImplementedError
+        """(rows, weight) of each source, whose rows follow one another; empty if sources have no weights."""
+        return list(zip(self.rows.sizes, self.weights, strict=True)) if self.weights else []
 
     def mask_rate(self, progress: float) -> float:
         """Share of tokens to hide when `progress` (0 to 1) of the run is done."""
         first, last = self.arguments.mask_rates
         return first + (last - first) * progress
 
-    def _evaluated_rows(self, sizes: list[int], at_most: int) -> np.ndarray:
-        """Which held-out rows are evaluated, of sources with `sizes` of them."""
-        if self.weights is None:
-            return spread(sum(sizes), at_most)
-        return spread_by_weight(sizes, self.weights, at_most)
-
     def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
         """Training example `row` as seen at global sample number `index`, when `progress` of the run is done."""
-        raise NotImplementedError
+        return self._example(self.rows[row], index, rate=self.mask_rate(progress), held_out=False)
 
     def eval_example(self, row: int) -> dict[str, Any]:
         """Held-out example `row`, always the same."""
+        return self._example(self.eval_rows[int(self._evaluated[row])], row, rate=self.eval_rate, held_out=True)
+
+    def _example(self, row: Any, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
+        """An example from a row.
+
+        Args:
+            row: one of `rows` or `eval_rows`.
+            index: number of the training sample, or of the held-out example, which random numbers depend on.
+            rate: share of tokens to hide.
+        """
         raise NotImplementedError
 
     def collate(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
@@ -121,16 +130,18 @@ class TokenPrediction(Work):
             InputError: says why, and what to do.
         """
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The batch's share of the step's loss, and its parts."""
-        raise NotImplementedError
+    def _loss_alone(self, model: nn.Module) -> dict[str, bool]:
+        """Options that make a model of Lacuna return its loss without logits, which are most of a step's memory.
+
+        The z-loss needs the logits.
+        """
+        can_skip = getattr(unwrap(model), "can_skip_logits", False)
+        return {"skip_logits": True} if can_skip and not self.arguments.z_loss else {}
 
     def _with_z_loss(
         self, loss: Tensor, parts: dict[str, Tensor], num_targets: dict[str, Tensor], *scored: tuple[Any, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Add the z-loss, times its weight, to a loss and to its parts; without a weight nothing is computed.
+        """Add the weighted z-loss to a loss and to its parts; without a weight nothing is computed.
 
         Args:
             scored: pairs of logits and labels, see `summed_z_loss`.
@@ -141,16 +152,19 @@ class TokenPrediction(Work):
         z_loss = self.arguments.z_loss * summed / num_targets["tokens"]
         return loss + z_loss, {**parts, "z_loss": z_loss.detach()}
 
-    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
-        """For each example: nats, bytes, targets and hits."""
-        raise NotImplementedError
+    def in_parts(self, batch: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+        """A few rows of a batch at a time, so that float32 logits of all their positions stay small."""
+        num_rows, length = batch["labels"].shape
+        step = max(1, _LOGIT_BYTES // (4 * length * self.tokens.vocab_size))
+        for start in range(0, num_rows, step):
+            yield {name: value[start : start + step] for name, value in batch.items()}
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
         """Positions with a label."""
         return {"tokens": int((batch["labels"] != IGNORED).sum())}
 
     def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
-        """Loss (nats a target), share predicted exactly, bits per byte of predicted text; independent of order."""
+        """Loss (nats per target), share predicted exactly, bits per byte of predicted text; independent of order."""
         nats, size, targets, hits = (
             math.fsum(record[name] for record in records) for name in ("nats", "bytes", "targets", "hits")
         )
@@ -161,20 +175,25 @@ class TokenPrediction(Work):
         }
 
     def describe(self) -> str:
-        """One or two lines for people: rows, padding, what is cropped, what is predicted."""
+        """Two lines for people: rows, padding and what is cropped; what is predicted."""
+        return f"{self._describe_rows()}\n{self._describe_targets()}"
+
+    def _describe_rows(self) -> str:
+        raise NotImplementedError
+
+    def _describe_targets(self) -> str:
         raise NotImplementedError
 
     def baseline(self) -> dict[str, float]:
-        """The same of a model that knows only how often each token occurs in the training part.
+        """The metrics of a model that only knows how often each token occurs in the training part.
 
-        Empty where nothing is held out.
+        Empty if nothing is held out.
         """
         if not self.num_eval_examples:
             return {}
         counts = self._count_tokens()
-        nats = -np.log(counts / counts.sum())
+        nats, sizes = -np.log(counts / counts.sum()), self.byte_lengths.numpy()
         best = int(counts.argmax())
-        sizes = self.byte_lengths.numpy()
         records = []
         for row in range(self.num_eval_examples):
             example = self.eval_example(row)
@@ -191,7 +210,7 @@ class TokenPrediction(Work):
         return self.summarize(records)
 
     def _known_without_text(self, example: dict[str, Any]) -> dict[str, Any]:
-        """What `summarize` wants of a baseline's record besides its tokens."""
+        """What `summarize` needs in a baseline's record besides the tokens."""
         return {}
 
     def _count_tokens(self) -> np.ndarray:
@@ -204,7 +223,7 @@ class TokenPrediction(Work):
         return counts
 
     def _training_text(self) -> Iterator[np.ndarray]:
-        """The first tokens of the training part, in stretches that lie together in the store."""
+        """The first tokens of the training part, in contiguous stretches of the store."""
         if not len(self.documents):
             return
         breaks = np.flatnonzero(self.documents[1:, 0] != self.documents[:-1, 1]) + 1
@@ -226,39 +245,50 @@ class PackedPrediction(TokenPrediction):
     overlap = 0
     """Tokens that a piece of a document shares with the next one."""
     spare = 0
-    """Tokens of a row that are kept free for what the objective adds."""
+    """Tokens of a row that are left free for what the objective adds."""
+    one_shape = True
+    """Whether filled rows make batches of one shape."""
 
-    def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
-        self.rows, self.eval_rows = (
-            SourceRows(
-                [
-                    PACKINGS[self.arguments.packing](
-                        store=self.store,
-                        documents=documents,
-                        tokens=self.tokens,
-                        length=self.sequence_length - self.spare,
-                        overlap=self.overlap,
-                    )
-                    for documents in by_source
-                ]
-            )
-            for by_source in (self.by_source, self.held_out_by_source)
+    def _rows_of(self, documents: np.ndarray, source: int) -> Any:
+        return PACKINGS[self.arguments.packing](
+            store=self.store,
+            documents=documents,
+            tokens=self.tokens,
+            length=self.sequence_length - self.spare,
+            overlap=self.overlap,
         )
-        self._evaluated = self._evaluated_rows(self.eval_rows.sizes, self.arguments.max_eval_examples)
-        self.num_examples, self.num_eval_examples = len(self.rows), len(self._evaluated)
+
+    @property
+    def fixed_length(self) -> bool:
+        """Whether all training batches of as many rows have one shape; unpacked rows are as long as documents."""
+        return self.one_shape and self.arguments.packing != "none"
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuse a model that reads across the documents of a row, where rows hold several."""
-        if self.arguments.packing != "none":
-            token, other = self.tokens.ordinary[[0, -1]].tolist()
-            require_documents_apart(model, token=token, other=other)
+        """Refuse a model that reads across the documents of a row.
 
-    def _row_counts(self) -> list[int]:
-        return self.rows.sizes
+        It is tried: one token of the first document changes, and no prediction may change in the second.
+        """
+        if self.arguments.packing == "none":
+            return
+        reason = "it cannot keep the documents of a row apart; use --packing none"
+        require_argument(model, "position_ids", reason=reason)
+        token, other = self.tokens.ordinary[[0, -1]].tolist()
+        rows = torch.full((2, 8), token)
+        rows[1, 1] = other
+        positions = torch.arange(4).repeat(2, 2)
+        options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+        device, training = next(model.parameters()).device, model.training
+        model.eval()
+        with torch.no_grad():
+            logits = model(input_ids=rows.to(device), position_ids=positions.to(device), **options).logits.float()
+        model.train(training)
+        if not torch.allclose(logits[0, 4:], logits[1, 4:], rtol=0, atol=1e-5):
+            raise InputError(
+                f"{type(model).__name__} reads across the documents of a packed row; use --packing none with it"
+            )
 
-    def _finished(self, row: Row, ids: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """Add what tells documents apart: positions that restart and padding, or where rows hold one a mask."""
+    def _finished(self, row: Row, ids: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Add padding and what keeps documents apart: positions that restart, or a mask if a row is one document."""
         if self.arguments.packing == "none":
             return {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": labels}
         missing = self.sequence_length - len(ids)
@@ -269,36 +299,83 @@ class PackedPrediction(TokenPrediction):
             "labels": np.pad(labels, (0, missing), constant_values=IGNORED),
         }
 
-    def describe(self) -> str:
-        """Rows, padding, and what is predicted."""
-        return f"{self._describe_rows()}\n{self._describe_targets()}"
-
     def _describe_rows(self) -> str:
-        arguments = self.arguments
-        lengths = f"{self.num_examples:,} rows of {self.sequence_length:,} tokens"
-        padding = f"{self.rows.padding:.2%} of them padding"
-        if arguments.packing == "none":
-            lengths = f"{self.num_examples:,} rows of up to {self.sequence_length:,} tokens"
-            padding = f"{self.rows.padding:.2%} padding if all were filled up (they are, to the longest of a batch)"
+        share = self.rows.padding
+        if self.arguments.packing == "none":
+            up_to, padding = (
+                "up to ",
+                f"{share:.2%} padding if all were filled up (they are, to the longest of a batch)",
+            )
+        else:
+            up_to, padding = "", f"{share:.2%} of them padding"
         documents = "document" if len(self.documents) == 1 else "documents"
         return (
-            f"{lengths} from {len(self.documents):,} {documents}, --packing {arguments.packing}: {padding}, no token "
-            f"cropped; {len(self._evaluated):,} of {len(self.eval_rows):,} held-out rows are evaluated"
+            f"{self.num_examples:,} rows of {up_to}{self.sequence_length:,} tokens from {len(self.documents):,} "
+            f"{documents}, --packing {self.arguments.packing}: {padding}, no token cropped; "
+            f"{len(self._evaluated) // self.evaluations:,} of {len(self.eval_rows):,} held-out rows are evaluated"
         )
 
-    def _describe_targets(self) -> str:
-        raise NotImplementedError
+
+def require_argument(model: nn.Module, name: str, *, reason: str) -> None:
+    """Refuse a model whose `forward` does not name an argument; many accept any and ignore what they do not know.
+
+    Args:
+        reason: what the model cannot do without it, and what to do.
+
+    Raises:
+        InputError: it does not.
+    """
+    bare = unwrap(model)
+    if name not in inspect.signature(bare.forward).parameters:
+        raise InputError(f"{type(bare).__name__} takes no {name}: {reason}")
 
 
-def describe_masking(arguments: ObjectiveArguments) -> str:
-    """One line on what is hidden and how."""
-    first, last = arguments.mask_rates
-    rate = f"{first:.0%}" if first == last else f"{first:.0%} falling to {last:.0%}" if last < first else ""
-    rate = rate or f"{first:.0%} rising to {last:.0%}"
-    what = {"token": "tokens", "whole_word": "tokens, by whole words,", "span": "tokens, by spans of words,"}
-    stay = 1 - arguments.mask_replace_prob - arguments.random_replace_prob
-    return (
-        f"{rate} of the {what[arguments.masking]} are to be found: {arguments.mask_replace_prob:.0%} of these are "
-        f"hidden behind [MASK], {arguments.random_replace_prob:.0%} replaced at random, {max(stay, 0):.0%} left as "
-        "they are"
-    )
+def at_targets(logits: Tensor, labels: Tensor) -> Tensor:
+    """Logits at the targets only, [num_targets, vocab_size], also from a model that computes them everywhere.
+
+    Args:
+        logits: [batch, length, vocab_size], or already at the targets, in row-major order.
+        labels: [batch, length], IGNORED where there is no target.
+    """
+    return logits[labels != IGNORED] if logits.ndim == 3 else logits
+
+
+def token_loss(logits: Tensor, labels: Tensor, num_targets: Tensor) -> Tensor:
+    """Cross-entropy in nats, summed over the targets of a batch and divided by those of the step.
+
+    For native models, most of which take the mean over their batch whatever `num_items_in_batch` says.
+    """
+    targets = labels[labels != IGNORED]
+    return functional.cross_entropy(at_targets(logits, labels).float(), targets, reduction="sum") / num_targets
+
+
+def summed_z_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum of log(Z)^2 over the targets of a batch, in float32; Z is the sum of the exponentials of the logits.
+
+    The z-loss of PaLM (Chowdhery et al., 2022, section 5, https://arxiv.org/abs/2204.02311). Cross-entropy does not
+    change when a number is added to all logits of a position, so nothing else keeps them from drifting to where
+    bfloat16 has few digits.
+    """
+    return at_targets(logits, labels).float().logsumexp(dim=-1).square().sum()
+
+
+def score_targets(logits: Tensor, labels: Tensor, byte_lengths: Tensor) -> list[dict[str, Any]]:
+    """One record per row: loss in nats, bytes, targets and hits.
+
+    Args:
+        logits: [batch, length, vocab_size], or [num_targets, vocab_size] in row-major order of the targets.
+        labels: [batch, length], IGNORED where there is no target.
+        byte_lengths: [vocab_size], bytes of text each token stands for.
+    """
+    is_target = labels != IGNORED
+    if logits.ndim == 3:
+        nats = functional.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+        hits = logits.argmax(dim=-1) == labels
+    else:
+        losses = functional.cross_entropy(logits.float(), labels[is_target], reduction="none")
+        nats = losses.new_zeros(labels.shape).masked_scatter(is_target, losses)
+        hits = torch.zeros_like(is_target).masked_scatter(is_target, logits.argmax(dim=-1) == labels[is_target])
+    size = byte_lengths.to(labels.device)[labels.clamp(min=0)] * is_target
+    columns = torch.stack([column.double().sum(dim=1) for column in (nats, size, is_target, hits)], dim=1)
+    names = ("nats", "bytes", "targets", "hits")
+    return [dict(zip(names, values, strict=True)) for values in columns.tolist()]

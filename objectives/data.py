@@ -1,4 +1,4 @@
-"""What every objective starts from: a part of a token store, special tokens, and streams of random numbers."""
+"""Where objectives begin and end: special tokens, random numbers, parts of a token store; batches and their hints."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -6,16 +6,22 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 
 IGNORED = -100
 """The label of a position that is no target, as everywhere in transformers."""
 
+TOKENS_A_SLOT = 128
+"""A batch has as many bounds of documents as if documents had this many tokens: one number for all batches of a shape,
+so that nothing is compiled anew. If there are more documents, twice, four times ... as many."""
+
+HINTS = ("document_bounds", "target_positions")
+
 
 class Numbered(Protocol):
-    """An array of integers that may lie on disk in several files: it has a length, and slices and rows are read."""
+    """An array of integers that may lie on disk in several files; slices and rows of it are read."""
 
     def __len__(self) -> int: ...
 
@@ -25,8 +31,8 @@ class Numbered(Protocol):
 class Store(Protocol):
     """What objectives read from a token store; `corpus.TokenStore` is one.
 
-    One of several sources also has `source_offsets`, [num_sources + 1] in documents, `source_names`, and
-    `source_weights`: a list that adds up to 1, or None where each text counts by its size.
+    A store of several sources also has `source_offsets`, [num_sources + 1] in documents, `source_names`, and
+    `source_weights`: a list that adds up to 1, or None if each text counts by its size.
     """
 
     @property
@@ -67,7 +73,7 @@ class SpecialTokens:
 
     @classmethod
     def of(cls, tokenizer: Any) -> "SpecialTokens":
-        """Read them from a tokenizer; [CLS] and [SEP], or else beginning and end of text, frame a document.
+        """Read them from a tokenizer; a document is framed by [CLS] and [SEP], or else by beginning and end of text.
 
         Raises:
             InputError: the tokenizer has neither.
@@ -116,54 +122,45 @@ def random_stream(*, seed: int, stream: str, index: int) -> np.random.Generator:
     """Random numbers that depend on (seed, stream, index) and on nothing else.
 
     Philox is a counter-based generator (Salmon et al., 2011, https://doi.org/10.1145/2063384.2063405): the key names
-    the stream and the highest counter word the sample, so streams never meet. Making one takes about 20
-    microseconds.
+    the stream and the highest counter word the sample, so streams never meet. The first 8 bytes of a stream's name
+    count. Making one takes about 20 microseconds.
     """
     key = int.from_bytes(stream.encode()[:8], "little")
     return np.random.Generator(np.random.Philox(key=[seed, key], counter=[0, 0, 0, index]))
 
 
 def rounded(number: float, generator: np.random.Generator) -> int:
-    """A whole number next to `number`, above or below it at random, such that the mean is `number` itself.
-
-    Rounded to the nearest, 0.15 of 62 tokens would be 9 every time, which is 0.145.
-    """
+    """Round up or down at random, so that the mean is `number`: 0.15 of 62 tokens must not always be 9, or 0.145."""
     return int(number + generator.random())
 
 
 def split_sources(*, store: Store, eval_fraction: float, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each source of a store that weighs its sources, what `split_documents` makes of it.
+    """Divide the documents of each source into a training part and a held-out part, see `split_documents`.
 
-    Without weights all text is one: a mixture in proportion to size needs no parts, and held-out documents come from
-    all of it. A single sentence, alone in its source, stays in the training part.
+    Without weights the whole text is one source: held-out documents come from all of it. A source that is a single
+    sentence stays in the training part.
     """
     offsets = np.asarray(store.document_offsets[:], dtype=np.int64)
     documents = np.stack([offsets[:-1], offsets[1:]], axis=1)
     if getattr(store, "source_weights", None) is None:
         return [split_documents(store=store, documents=documents, eval_fraction=eval_fraction, seed=seed)]
-    bounds = [int(bound) for bound in store.source_offsets]  # type: ignore[attr-defined]
     parts = []
-    for source, (first, last) in enumerate(pairwise(bounds)):
+    for source, (first, last) in enumerate(pairwise(map(int, store.source_offsets))):  # type: ignore[attr-defined]
         own = documents[first:last]
         single = len(own) == 1 and own[0, 1] - own[0, 0] == 1
-        parts.append(
-            split_documents(
-                store=store, documents=own, eval_fraction=0 if single else eval_fraction, seed=seed, source=source
-            )
-        )
+        fraction = 0 if single else eval_fraction
+        parts.append(split_documents(store=store, documents=own, eval_fraction=fraction, seed=seed, source=source))
     return parts
 
 
 def split_documents(
     *, store: Store, documents: np.ndarray, eval_fraction: float, seed: int, source: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Divide documents into a training part and a held-out part.
-
-    A single document is cut between two of its sentences.
+    """Divide documents into a training part and a held-out part; a single document is cut between two sentences.
 
     Args:
         documents: int64 [num_documents, 2], first and one past the last sentence of each, in the order of the store.
-        source: which of several; each is divided by random numbers of its own.
+        source: its number; each source is divided by random numbers of its own.
 
     Returns:
         Two arrays like `documents`.
@@ -192,14 +189,15 @@ def spread(total: int, at_most: int) -> np.ndarray:
     return np.unique(np.linspace(0, total - 1, num=min(total, at_most)).astype(np.int64)) if total else np.arange(0)
 
 
-def spread_by_weight(sizes: list[int], weights: list[float], at_most: int) -> np.ndarray:
-    """Rows to evaluate of sources that lie one after another, in proportion to the weights as far as there are rows.
+def spread_by_weight(sizes: list[int], weights: list[float] | None, at_most: int) -> np.ndarray:
+    """At most `at_most` rows of sources that follow one another, in proportion to their weights if there are enough.
 
     Args:
-        sizes: rows of each source.
-        weights: that add up to 1.
-        at_most: number of rows in all; each source that has rows gets one if that is possible.
+        sizes: rows of each source; each source that has rows gets one if possible.
+        weights: add up to 1; None: sources do not matter.
     """
+    if weights is None:
+        return spread(sum(sizes), at_most)
     if sum(sizes) <= at_most:
         return np.arange(sum(sizes))
     counts = [min(size, max(1, int(weight * at_most))) for size, weight in zip(sizes, weights, strict=True)]
@@ -223,3 +221,52 @@ def stack(examples: list[dict[str, Any]], *, padding: dict[str, int]) -> dict[st
             row[: len(example[name])] = example[name]
         batch[name] = torch.from_numpy(rows)
     return batch
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model itself rather than DDP, which takes any argument."""
+    return getattr(model, "module", model)
+
+
+# Where documents begin and which positions have a target are numbers that shapes follow from: to learn them from a
+# GPU, the host waits until all work queued before is done. So they are found on the CPU before the batch moves there.
+# Models of Lacuna take them as arguments; to others they mean nothing.
+
+
+def document_bounds(position_ids: Tensor) -> Tensor:
+    """Where the documents of packed rows begin and end in the flattened batch: int32 [slots + 1].
+
+    A document ends with its row. Slots that are left over are empty documents at the end.
+
+    Args:
+        position_ids: [batch, length], restarting at 0 with each document.
+    """
+    starts = position_ids == 0
+    starts[:, 0] = True
+    found = starts.flatten().nonzero().flatten()
+    slots = max(1, position_ids.numel() // TOKENS_A_SLOT)
+    while slots < len(found):
+        slots *= 2
+    bounds = torch.full((slots + 1,), position_ids.numel(), dtype=torch.int32)
+    bounds[: len(found)] = found
+    return bounds
+
+
+def target_positions(labels: Tensor) -> Tensor:
+    """Where in the flattened labels [batch, length] the targets are: int64 [number of targets], rising."""
+    return (labels != IGNORED).flatten().nonzero().flatten()
+
+
+def add_hints(batch: dict[str, Tensor], *, targets: Tensor) -> dict[str, Tensor]:
+    """A batch on the CPU with its hints; `targets` [batch, length] says what each position predicts."""
+    hints = {"target_positions": target_positions(targets)}
+    if "position_ids" in batch:
+        hints["document_bounds"] = document_bounds(batch["position_ids"])
+    return {**batch, **hints}
+
+
+def for_model(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The batch as the model takes it: without hints, unless it is one of Lacuna's."""
+    if getattr(unwrap(model), "can_take_hints", False):
+        return batch
+    return {name: value for name, value in batch.items() if name not in HINTS}

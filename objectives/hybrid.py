@@ -10,16 +10,15 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from lacuna.common.errors import InputError
 
-from . import clm, masking
-from .base import PackedPrediction, describe_masking
-from .clm import next_token_labels, next_tokens, score_next_tokens
+from . import clm, mlm
+from .base import require_argument
+from .clm import NextTokenPrediction, next_token_labels, next_tokens
 from .data import IGNORED, random_stream
-from .masking import EVAL_MASK_PROBABILITY, Masking
-from .models import loss_alone, require_argument, several_processes
+from .mlm import MaskedPrediction
 from .packing import Row
 
 _BLOCK = 64
@@ -31,74 +30,52 @@ def _order(seed: int, block: int) -> list[int]:
     return random_stream(seed=seed, stream="kinds", index=block).permutation(_BLOCK).tolist()
 
 
-class HybridLanguageModelling(PackedPrediction):
+def several_processes() -> bool:
+    """Whether this is one of several processes that train a model together."""
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
     """A share of the rows is causal, as in `clm`; in the others tokens are hidden, as in `mlm`.
 
     Which is which depends on the seed and the number of the sample alone: of each 64 samples the share is causal, up
-    to one, in random order, so that sources which take turns each get it too. Every target counts alike, so that a
-    causal row, all of whose
-    tokens are targets, has more weight than a masked one. In both kinds the first token of a piece is no target:
-    there is nothing before it that could predict it.
+    to one, in random order, so that sources which take turns each get it too. Every target counts the same, so that a
+    causal row, all of whose tokens are targets, has more weight than a masked one. In both kinds the first token of a
+    piece is no target: nothing before it could predict it.
+
+    Of each held-out row there are two examples: masked, where their number is even, and causal.
     """
 
     name = "hybrid"
     summary = "masked and next tokens in one decoder, as GPT-BERT"
-    options = (*masking.OPTIONS, "hybrid_causal_share")
+    options = (*MaskedPrediction.options, "hybrid_causal_share")
     legend = (
         "masked rows are read from both sides, and a masked token is predicted at the position before it",
-        masking.LEGEND,
+        mlm.LEGEND,
         clm.LEGEND,
     )
-    head = "AutoModelForCausalLM"
-    shape = "decoder"
-    predicts_document_ends = True
-    overlap = 1
+    one_shape = False
+    evaluations = 2
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
-        self.tokens.required_mask()
         self.share = Fraction(str(self.arguments.hybrid_causal_share))
-        # Each held-out row is evaluated twice.
-        rows = self.arguments.max_eval_examples // 2
-        self._evaluated = self._evaluated_rows(self.eval_rows.sizes, rows)
-        self.num_eval_examples = 2 * len(self._evaluated)
 
     def is_causal(self, index: int) -> bool:
-        """Whether sample number `index` is a causal row."""
+        """Whether training sample number `index` is a causal row."""
         block, place = divmod(index, _BLOCK)
         number = block * _BLOCK + _order(self.seed, block)[place]
         return math.floor((number + 1) * self.share) > math.floor(number * self.share)
 
-    def _masked(self, row: Row, *, masking: Masking, probability: float, stream: str, index: int) -> dict[str, Any]:
-        generator = random_stream(seed=self.seed, stream=stream, index=index)
-        ids, labels = masking(row.ids, probability=probability, generator=generator, candidates=row.positions > 0)
-        return {**self._finished(row, ids, labels), "is_causal": 0}
-
-    def _causal(self, row: Row) -> dict[str, Any]:
-        return {**self._finished(row, row.ids, next_token_labels(row)), "is_causal": 1}
-
-    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
+    def _example(self, row: Row, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
         """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each, and
         `is_causal`; the model shifts the labels of both kinds."""
-        packed = self.rows[row]
-        if self.is_causal(index):
-            return self._causal(packed)
-        return self._masked(
-            packed, masking=self.masking, probability=self.mask_rate(progress), stream="mask", index=index
-        )
-
-    def eval_example(self, row: int) -> dict[str, Any]:
-        """A held-out row: under its frozen mask if `row` is even, causal if it is odd."""
-        packed = self.eval_rows[int(self._evaluated[row // 2])]
-        if row % 2:
-            return self._causal(packed)
-        return self._masked(
-            packed,
-            masking=self.eval_masking,
-            probability=EVAL_MASK_PROBABILITY,
-            stream="evalmask",
-            index=row // 2,
-        )
+        if index % 2 if held_out else self.is_causal(index):
+            return {**self._finished(row, row.ids, next_token_labels(row)), "is_causal": 1}
+        masking = self.eval_masking if held_out else self.masking
+        generator = self._generator("mask", index // 2 if held_out else index, held_out=held_out)
+        ids, labels = masking(row.ids, probability=rate, generator=generator, candidates=row.positions > 0)
+        return {**self._finished(row, ids, labels), "is_causal": 0}
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
         """Positions with a label, in all rows and in each kind."""
@@ -111,7 +88,7 @@ class HybridLanguageModelling(PackedPrediction):
         """For each kind that the batch holds: whether it is causal, its rows, and what the model gets of them.
 
         Args:
-            both: give a kind that is not there a row without a target.
+            both: give a kind that is missing a row without a target.
         """
         kinds = []
         for is_causal in (False, True):
@@ -129,13 +106,13 @@ class HybridLanguageModelling(PackedPrediction):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy of hidden and of next tokens, a mean over all; the model runs once for each kind.
 
-        Of several processes each runs it for both kinds, also where its batch holds one: DDP shares out buffers in
-        each forward pass (and FSDP weights), and a process that ran once more than the others would wait for ever.
+        Each of several processes runs it for both kinds, even if its batch holds one: DDP shares buffers in each
+        forward pass (and FSDP weights), and a process that ran once more than the others would wait forever.
         """
         losses: dict[bool, Tensor] = {}
         counts: dict[bool, Tensor] = {}
-        scored: list[tuple[Tensor | None, Tensor]] = []
-        options = {"use_cache": False, **loss_alone(model, z_loss=self.arguments.z_loss)}
+        scored: list[tuple[Any, Tensor]] = []
+        options = {"use_cache": False, **self._loss_alone(model)}
         for is_causal, _, part in self._by_kind(batch, both=several_processes()):
             output = model(**part, is_causal=is_causal, num_items_in_batch=num_targets["tokens"], **options)
             losses[is_causal] = output.loss
@@ -155,18 +132,15 @@ class HybridLanguageModelling(PackedPrediction):
         """Sums over the targets of each row, and which kind it is."""
         records: list[dict[str, Any]] = [{}] * len(batch["labels"])
         for is_causal, rows, part in self._by_kind(batch, both=False):
-            scores = score_next_tokens(model, part, self.byte_lengths, is_causal=is_causal)
+            scores = self.score_next_tokens(model, part, is_causal=is_causal)
             for row, score in zip(rows.tolist(), scores, strict=True):
                 records[row] = {**score, "is_causal": int(is_causal)}
         return records
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuse a decoder that reads forwards only."""
-        require_argument(
-            model,
-            "is_causal",
-            reason="it cannot read a row from both sides; train a model of Lacuna, or use --objective clm",
-        )
+        """Refuse a decoder that only reads forwards."""
+        reason = "it cannot read a row from both sides; train a model of Lacuna, or use --objective clm"
+        require_argument(model, "is_causal", reason=reason)
         if not getattr(model.config, "hybrid", False):
             raise InputError(
                 "--objective hybrid cannot continue --model: that decoder is causal only. Begin a new model "
@@ -177,14 +151,10 @@ class HybridLanguageModelling(PackedPrediction):
     def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
         """Scores of hidden tokens as `mlm_...`, of next tokens as `clm_...`; bits per byte are those of next tokens.
 
-        `loss` weighs both as the rows of training are shared out.
+        `loss` weighs both by their share of the training rows.
         """
-        masked, causal = (
-            super(HybridLanguageModelling, self).summarize(
-                [record for record in records if record["is_causal"] == kind]
-            )
-            for kind in (0, 1)
-        )
+        kinds = ([record for record in records if record["is_causal"] == kind] for kind in (0, 1))
+        masked, causal = map(super().summarize, kinds)
         share = float(self.share)
         return {
             "loss": share * causal["loss"] + (1 - share) * masked["loss"],
@@ -201,5 +171,5 @@ class HybridLanguageModelling(PackedPrediction):
     def _describe_targets(self) -> str:
         return (
             f"{float(self.share):.0%} of the rows are causal: every token is to be found from those before it; in the "
-            f"others {describe_masking(self.arguments)}"
+            f"others {self.describe_masking()}"
         )

@@ -1,39 +1,182 @@
-"""`mlm_nsp`: masked language modelling and next sentence prediction, as BERT was trained.
+"""`mlm_nsp`: masked language modelling and next sentence prediction, as BERT was trained; and what pairs share.
 
 Devlin et al., 2019, section 3.1 and appendix A.2 (https://arxiv.org/abs/1810.04805).
 """
 
+import math
 from typing import Any
 
 import numpy as np
+from torch import Tensor, nn
+from torch.nn import functional
 
 from lacuna.common.errors import InputError
 
-from .data import random_stream, spread
-from .pairs import PairPrediction
+from .base import at_targets, score_targets, token_loss
+from .data import IGNORED, random_stream, spread
+from .mlm import MaskedPrediction
+from .packing import Chunk, Chunks
 
 _CANDIDATES = 8
 """Places that are tried for a random B; the one whose sentences come nearest to the wanted length is taken."""
 
 _COUNTED_PAIRS = 2000
-"""Pairs from which the share of what a random B stands for is worked out: about a tenth of a second."""
+"""Pairs from which the share that a random B displaces is worked out: about a tenth of a second."""
+
+_COUNTED_CHUNKS = 200_000
+"""Chunks from which the shares of padding and of cropped tokens are worked out."""
 
 IS_NEXT, IS_RANDOM = 0, 1
 """Labels of the pair, in BERT's order."""
 
 
+class PairPrediction(MaskedPrediction):
+    """`[CLS] A [SEP] B [SEP]`, masked, and one label for the pair. Subclasses say how the pair is made."""
+
+    head = "AutoModelForPreTraining"
+    shape = "encoder"
+    options = (*MaskedPrediction.options, "short_sequence_probability")
+    legend = (*MaskedPrediction.legend, "A and B see each other, and the label says what B is to A   ↵ line break")
+    pair_name: str
+    """What the metrics of the pairs begin with."""
+    answers: tuple[str, str]
+    """What the labels 0 and 1 say of a pair."""
+
+    @property
+    def room(self) -> int:
+        """Tokens of A and B together, at most."""
+        return self.sequence_length - 3
+
+    def _rows_of(self, documents: np.ndarray, source: int) -> Chunks:
+        return Chunks(
+            store=self.store,
+            documents=documents,
+            length=self.room,
+            short_probability=self.arguments.short_sequence_probability,
+            seed=self.seed,
+            source=source,
+        )
+
+    def _pair(
+        self, chunk: Chunk, *, held_out: bool, generator: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """A, B, together at most `room` tokens, and the label."""
+        raise NotImplementedError
+
+    def _text(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of a chunk, int64, and where each of its sentences begins among them, the end included."""
+        offsets = np.asarray(self.store.sentence_offsets[chunk.first : chunk.last + 1])
+        text = np.asarray(self.store.tokens[int(offsets[0]) : int(offsets[-1])]).astype(np.int64)
+        return text, offsets - offsets[0]
+
+    def _example(self, row: Chunk, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
+        """`input_ids`, `token_type_ids`, `attention_mask`, `labels`, int64 [length <= sequence_length] each, and
+        `next_sentence_label`."""
+        generator = self._generator("pair", index, held_out=held_out)
+        first, second, label = self._pair(row, held_out=held_out, generator=generator)
+        start, end = [self.tokens.start], [self.tokens.end]
+        ids = np.concatenate([start, first, end, second, end]).astype(np.int64)
+        masking = self.eval_masking if held_out else self.masking
+        masked, labels = masking(ids, probability=rate, generator=generator)
+        return {
+            "input_ids": masked,
+            "token_type_ids": np.repeat([0, 1], [len(first) + 2, len(second) + 1]),
+            "attention_mask": np.ones_like(ids),
+            "labels": labels,
+            "next_sentence_label": label,
+        }
+
+    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+        """Masked positions, and pairs."""
+        return {**super().count_targets(batch), "pairs": len(batch["next_sentence_label"])}
+
+    def loss(
+        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy at the masked positions, a mean over tokens, plus that of the pairs, a mean over pairs."""
+        output = model(**batch, num_items_in_batch=num_targets["tokens"], num_pairs_in_batch=num_targets["pairs"])
+        logits, labels = output.prediction_logits, batch["labels"]
+        pairs, answers = output.seq_relationship_logits, batch["next_sentence_label"]
+        if logits.ndim == 3:  # a native model; Lacuna's only compute logits at the targets
+            mlm_loss = token_loss(logits, labels, num_targets["tokens"])
+            pair_loss = functional.cross_entropy(pairs.float(), answers, reduction="sum") / num_targets["pairs"]
+        else:
+            mlm_loss, pair_loss = output.mlm_loss, output.nsp_loss
+        is_found = at_targets(logits.detach(), labels).argmax(dim=-1) == labels[labels != IGNORED]
+        parts = {
+            "mlm_loss": mlm_loss.detach(),
+            "mlm_accuracy": is_found.sum() / num_targets["tokens"],
+            f"{self.pair_name}_loss": pair_loss.detach(),
+            f"{self.pair_name}_accuracy": (pairs.argmax(dim=-1) == answers).sum() / num_targets["pairs"],
+        }
+        return self._with_z_loss(mlm_loss + pair_loss, parts, num_targets, (logits, labels))
+
+    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+        """Sums over the masked positions of each pair, and how the pair was judged."""
+        output, labels = model(**batch, sparse_prediction=True), batch["labels"]
+        pairs, answers = output.seq_relationship_logits.float(), batch["next_sentence_label"]
+        records = score_targets(at_targets(output.prediction_logits, labels), labels, self.byte_lengths)
+        nats = functional.cross_entropy(pairs, answers, reduction="none").double().tolist()
+        right = (pairs.argmax(dim=-1) == answers).tolist()
+        return [
+            {**record, "pair_nats": loss, "pair_right": hit}
+            for record, loss, hit in zip(records, nats, right, strict=True)
+        ]
+
+    def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
+        """Scores of the masked tokens as `mlm_...` and of the pairs under their name; `loss` is the sum of both."""
+        tokens = super().summarize(records)
+        pairs = max(len(records), 1)
+        pair_loss = math.fsum(record["pair_nats"] for record in records) / pairs
+        return {
+            "loss": tokens["loss"] + pair_loss,
+            "mlm_loss": tokens["loss"],
+            "mlm_accuracy": tokens["accuracy"],
+            "bits_per_byte": tokens["bits_per_byte"],
+            f"{self.pair_name}_loss": pair_loss,
+            f"{self.pair_name}_accuracy": math.fsum(record["pair_right"] for record in records) / pairs,
+        }
+
+    def _known_without_text(self, example: dict[str, Any]) -> dict[str, Any]:
+        """For the pairs a coin."""
+        return {"pair_nats": math.log(2), "pair_right": 0.5}
+
+    def _describe_left_out(self) -> str:
+        """What else of the text is not shown, after a sentence about what is cropped."""
+        return ""
+
+    def _describe_rows(self) -> str:
+        bounds = [
+            np.array([part[chunk][2:] for chunk in range(min(len(part), _COUNTED_CHUNKS))], dtype=np.int64)
+            for part in self.rows.parts
+        ]
+        first, last = np.concatenate([part.reshape(-1, 2) for part in bounds]).T
+        tokens = self.store.sentence_offsets[last] - self.store.sentence_offsets[first]
+        kept = np.minimum(tokens, self.room)
+        cropped = 1 - kept.sum() / max(tokens.sum(), 1)
+        filled = (kept + 3).sum() / max(len(kept) * self.sequence_length, 1)
+        return (
+            f"{self.num_examples:,} pairs of up to {self.sequence_length:,} tokens from {len(self.documents):,} "
+            f"documents: rows are {filled:.1%} full, padded to the longest of a batch; {cropped:.2%} of the text is "
+            f"cropped where a last sentence does not fit{self._describe_left_out()}, another part each time; "
+            f"{self.num_eval_examples:,} of {len(self.eval_rows):,} held-out pairs are evaluated"
+        )
+
+    def _describe_targets(self) -> str:
+        return f"{self.describe_masking()}; half of the pairs are {self.answers[0]} and half {self.answers[1]}"
+
+
 class MaskedLanguageModellingWithPairs(PairPrediction):
     """`[CLS] A [SEP] B [SEP]`: half the time B follows A, half the time it comes from another document.
 
-    An example starts from a chunk of consecutive sentences that fills the row; it is cut at a random sentence into A
-    and what follows. For a random pair, B is taken from a random sentence of another document of the same source
-    onward, of the length of what would have followed. A chunk of one sentence is cut inside the sentence, and its
-    random partner then starts inside one too. Lengths must not give the answer away: with a first version, whose real
-    pairs were shorter than its random ones, a tiny model was right for 88 % within 100 steps; with equal lengths the
-    same model was near chance there.
+    A chunk of consecutive sentences that fills the row is cut at a random sentence into A and what follows. A random B
+    begins at a random sentence of another document of the same source and is as long as what would have followed. A
+    chunk of one sentence is cut inside it, and its random partner then begins inside one too. Lengths must not give
+    the answer away: in a first version real pairs were shorter than random ones, and a tiny model was right for 88 %
+    within 100 steps; with equal lengths it was near chance.
 
-    BERT goes on after A when B is random; here a row is a chunk, whatever the label, and what would have followed is
-    seen in other epochs, when the same chunk is cut elsewhere or makes a real pair. docs/objectives.md has the shares.
+    When B is random, BERT continues after A; here a row is a chunk, whatever the label, and what would have followed
+    is seen in other epochs, when the chunk is cut elsewhere or makes a real pair. docs/objectives.md has the shares.
     """
 
     name = "mlm_nsp"
@@ -58,8 +201,8 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
     def _partners(self, source: int, document: int, *, held_out: bool) -> tuple[np.ndarray, int]:
         """Documents from which a random B may come, and the place of A's own among them, or -1.
 
-        They are of the same part and source, so that a manner of writing does not give the answer away; where A's is
-        the only one, of the training part, and where its source has no other document, of other sources.
+        They are of the same part and source, so that style does not give the answer away; if A's is the only one, of
+        the training part; if its source has no other document, of other sources.
         """
         own = self.held_out_by_source[source] if held_out else self.by_source[source]
         if len(own) > 1:
@@ -71,12 +214,12 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
     def _random_continuation(
         self, documents: np.ndarray, document: int, *, length: int, inside: bool, generator: np.random.Generator
     ) -> np.ndarray:
-        """Text of a document other than `document` that ends with a sentence and has about `length` tokens.
+        """Text of about `length` tokens that ends with a sentence, from a document other than `document`.
 
-        Of a few places in a few documents it is the one whose length comes nearest.
+        Of a few random places, the one whose length comes nearest is taken.
 
         Args:
-            inside: the end of a sentence, without its first token, rather than whole sentences.
+            inside: take the end of a sentence, without its first token, rather than whole sentences.
         """
         others = generator.integers(len(documents) - (document >= 0), size=_CANDIDATES)
         others += (document >= 0) & (others >= document)
@@ -90,7 +233,7 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
                 end = int(offsets[start + 1])
                 begin = max(end - length, int(offsets[start]) + 1)
             else:
-                # Too near the end of the document: as late as will do.
+                # If it is too near the end of the document, as late as possible.
                 start = min(start, max(0, int(np.searchsorted(offsets, offsets[-1] - length, side="right")) - 1))
                 begin = int(offsets[start])
                 end = int(offsets[min(int(np.searchsorted(offsets, begin + length, side="left")), last - first)])
@@ -101,33 +244,31 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
         return np.asarray(self.store.tokens[best[0] : best[1]]).astype(np.int64)
 
     def _pair(
-        self, chunk: tuple[int, int, int, int], *, held_out: bool, generator: np.random.Generator
+        self, chunk: Chunk, *, held_out: bool, generator: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, int]:
-        source, document, first, last = chunk
-        text, offsets = self._text(first, last)
-        one_sentence = last - first == 1
+        text, offsets = self._text(chunk)
+        one_sentence = chunk.last - chunk.first == 1
         if one_sentence:
             cut = int(generator.integers(1, max(len(text), 2)))
         else:
-            cut = int(offsets[generator.integers(first + 1, last) - first])
+            cut = int(offsets[generator.integers(chunk.first + 1, chunk.last) - chunk.first])
         before, after, label = text[:cut], text[cut:], IS_NEXT
         if generator.random() >= 0.5:
-            documents, own = self._partners(source, document, held_out=held_out)
-            after, label = (
-                self._random_continuation(documents, own, length=len(after), inside=one_sentence, generator=generator),
-                IS_RANDOM,
+            documents, own = self._partners(chunk.source, chunk.document, held_out=held_out)
+            after = self._random_continuation(
+                documents, own, length=len(after), inside=one_sentence, generator=generator
             )
+            label = IS_RANDOM
         return *truncate_pair(before, after, room=self.room, generator=generator), label
 
     def _describe_left_out(self) -> str:
         """What follows A where B is random, of some chunks of the training part."""
         shown, left_out = 0, 0
         for row in spread(self.num_examples, _COUNTED_PAIRS).tolist():
-            chunk = self.chunks[row]
             generator = random_stream(seed=self.seed, stream="describe", index=row)
+            chunk = self.rows[row]
             before, _, label = self._pair(chunk, held_out=False, generator=generator)
-            offsets = self.store.sentence_offsets[chunk[2] : chunk[3] + 1]
-            size = int(offsets[-1] - offsets[0])
+            size = int(self.store.sentence_offsets[chunk.last]) - int(self.store.sentence_offsets[chunk.first])
             shown += size
             left_out += (min(size, self.room) - len(before)) * (label == IS_RANDOM)
         return f", and about {left_out / max(shown, 1):.0%} makes room for a random B"
@@ -136,13 +277,9 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
 def truncate_pair(
     first: np.ndarray, second: np.ndarray, *, room: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shorten the longer of the two by a token at a random end until both fit, token for token as BERT does.
+    """Take tokens from a random end of the longer text until both fit into `room` tokens, exactly as BERT does.
 
-    All at once: the longer one loses tokens until both are equal, then they take turns, beginning with the second.
-
-    Args:
-        first, second: int64 [length].
-        room: tokens of both together.
+    Computed at once: the longer one loses tokens until both are equal, then they take turns, the second one first.
     """
     excess = max(0, len(first) + len(second) - room)
     at_front = generator.random(excess) < 0.5

@@ -5,7 +5,8 @@ Lan et al., 2020, section 3.1 (https://arxiv.org/abs/1909.11942).
 
 import numpy as np
 
-from .pairs import PairPrediction
+from .mlm_nsp import PairPrediction
+from .packing import Chunk
 
 IN_ORDER, SWAPPED = 0, 1
 """Labels of the pair, in ALBERT's order."""
@@ -14,11 +15,10 @@ IN_ORDER, SWAPPED = 0, 1
 class MaskedLanguageModellingWithOrder(PairPrediction):
     """`[CLS] A [SEP] B [SEP]`: two segments that follow one another, half the time in order, half the time swapped.
 
-    An example starts from a chunk of consecutive sentences that fills the row; what is too much is cut away, before
-    the first sentence or behind the last, and the rest is divided at a random sentence. ALBERT cuts the longer of the
-    two segments instead, which is more often the second: the last sentence of a chunk is the one that does not fit. A
-    judge that saw nothing but lengths was then right for 56 % of the pairs of three texts, and for 49 to 54 % of those
-    made here. Where no sentence ends inside, the text is divided inside the sentence.
+    A chunk of consecutive sentences that fills the row loses what does not fit, at its beginning or at its end, and is
+    divided at a random sentence, or inside one if there is no other way. ALBERT cuts the longer of the two segments
+    instead, which is more often the second, since the last sentence of a chunk is the one that does not fit. A judge
+    that saw only lengths was then right for 56 % of the pairs of three texts, and for 49 to 54 % of those made here.
     """
 
     name = "mlm_sop"
@@ -27,10 +27,9 @@ class MaskedLanguageModellingWithOrder(PairPrediction):
     answers = ("InOrder", "Swapped")
 
     def _pair(
-        self, chunk: tuple[int, int, int, int], *, held_out: bool, generator: np.random.Generator
+        self, chunk: Chunk, *, held_out: bool, generator: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, int]:
-        _, _, first, last = chunk
-        text, offsets = self._text(first, last)
+        text, offsets = self._text(chunk)
         dropped = max(0, len(text) - self.room)
         front = dropped if generator.random() < 0.5 else 0
         text = text[front : front + self.room]

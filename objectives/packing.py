@@ -1,16 +1,21 @@
-"""Documents in rows of a fixed length: end to end, where they fit best, or each in rows of its own.
+"""How documents fill rows: packed end to end, where they fit best, or one per row; or in chunks, for sentence pairs.
 
-Each document is framed, `[start] text [end]`, and laid down in pieces of at most one row. A piece is a stretch of a
-framed document: all of it, or where it is longer than its row, a part. Attention stays inside a piece. Nothing is
-dropped whatever the packing.
+For packed rows each document is framed, `[start] text [end]`, and laid out in pieces. A piece is the whole framed
+document, or part of one that is longer than its row. Attention stays inside a piece. No packing drops anything.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .data import SpecialTokens, Store
+
+_WINDOW = 2**22
+"""Sentences whose offsets are held at once: 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +37,7 @@ class PackedRows:
     """Rows of `length` tokens over the pieces of documents. Subclasses say which piece lies in which row."""
 
     num_tokens: int
-    """Tokens in all rows, special ones and those that stand in two rows included, padding not."""
-    pads = True
-    """Whether a row that is not full is filled up to `length`, rather than to the longest of its batch."""
+    """Tokens in all rows: with special tokens and those that stand in two rows, without padding."""
 
     def __init__(
         self, *, store: Store, documents: np.ndarray, tokens: SpecialTokens, length: int, overlap: int = 0
@@ -45,8 +48,8 @@ class PackedRows:
             documents: int64 [num_documents, 2], first and one past the last sentence of each.
             tokens: for the frame.
             length: tokens in a row, at most.
-            overlap: tokens of a document with which its next piece begins again. 1 for causal models, to which the
-                first token of a piece is given and not a target.
+            overlap: tokens that a piece repeats from the one before. 1 for causal models, to which the first token of
+                a piece is given and not a target.
         """
         self.store, self.tokens, self.length, self.overlap = store, tokens, length, overlap
         self._first_token = np.asarray(store.sentence_offsets[documents[:, 0]], dtype=np.int64)
@@ -63,7 +66,7 @@ class PackedRows:
         raise NotImplementedError
 
     def pieces(self, row: int) -> list[tuple[int, int, int]]:
-        """For each piece of a row: document, and the first and one past the last of its framed tokens."""
+        """For each piece of a row: document, first and one past the last of its framed tokens."""
         raise NotImplementedError
 
     def __getitem__(self, row: int) -> Row:
@@ -83,11 +86,6 @@ class PackedRows:
             first = int(self._first_token[document]) - 1
             ids[left:right] = self.store.tokens[first + begin : first + stop]
         return Row(ids=ids, bounds=bounds)
-
-    @property
-    def padding(self) -> float:
-        """The share of padding if every row is filled up to `length`."""
-        return 1 - self.num_tokens / max(len(self) * self.length, 1)
 
 
 class ConcatenatedRows(PackedRows):
@@ -117,7 +115,7 @@ def _count_pieces(lengths: np.ndarray, *, length: int, overlap: int) -> np.ndarr
 
 
 class BestFitRows(PackedRows):
-    """Documents as whole as possible: only what is longer than a row is cut, into full rows and a rest.
+    """Only documents longer than a row are cut, into full rows and a rest.
 
     Rests and shorter documents go where they leave the least room, longest first (best-fit decreasing: Johnson et al.,
     1974, https://doi.org/10.1137/0203025; for language models Ding et al., 2024, https://arxiv.org/abs/2404.10830).
@@ -150,9 +148,7 @@ class BestFitRows(PackedRows):
 
 
 class SingleRows(PackedRows):
-    """One document in a row; what is longer goes on in further rows. Padding depends on the batch."""
-
-    pads = False
+    """One document per row; longer ones continue in further rows. Padding depends on the batch."""
 
     def _lay_out(self, lengths: np.ndarray) -> None:
         counts = _count_pieces(lengths, length=self.length, overlap=self.overlap)
@@ -177,10 +173,10 @@ PACKINGS: dict[str, type[PackedRows]] = {
 
 
 def best_fit_decreasing(lengths: np.ndarray, *, capacity: int) -> tuple[np.ndarray, int]:
-    """Put items into bins, longest first, each into the bin that it leaves the least room in.
+    """Put items into bins, longest first, each into the bin in which it leaves the least room.
 
-    Items of a length are put down together, and bins with equal room are one: 10 million documents take seconds. Which
-    of several bins with equal room takes an item does not change the number of bins, nor the room in any.
+    Items of one length are placed together, and bins with equal room are treated as one: 10 million documents take
+    seconds. Which of several bins with equal room takes an item changes neither the number of bins nor their room.
 
     Args:
         lengths: int64 [num_items], from 1 to `capacity`.
@@ -234,9 +230,9 @@ def _take(groups: list[np.ndarray], wanted: int) -> np.ndarray:
 
 
 class SourceRows:
-    """The rows of several sources, one source after another; no row holds text of two."""
+    """The rows or chunks of several sources, one source after another; none holds text of two."""
 
-    def __init__(self, parts: list[PackedRows]) -> None:
+    def __init__(self, parts: list[Any]) -> None:
         self.parts = parts
         self._begins = np.cumsum([0, *map(len, parts)])
 
@@ -247,12 +243,133 @@ class SourceRows:
 
     @property
     def padding(self) -> float:
-        """The share of padding if every row is filled up."""
+        """The share of padding in packed rows if every row is filled up."""
         return 1 - sum(part.num_tokens for part in self.parts) / max(len(self) * self.parts[0].length, 1)
 
     def __len__(self) -> int:
         return int(self._begins[-1])
 
-    def __getitem__(self, row: int) -> Row:
+    def __getitem__(self, row: int) -> Any:
         source = int(np.searchsorted(self._begins, row, side="right")) - 1
         return self.parts[source][row - int(self._begins[source])]
+
+
+class Chunk(NamedTuple):
+    """Consecutive sentences of a document."""
+
+    source: int
+    document: int
+    """Its row among the documents of the source."""
+    first: int
+    last: int
+    """One past the last sentence."""
+
+
+class Chunks:
+    """Chunks of documents, from which sentence pairs are made. Of each only the first sentence is kept, 8 bytes."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        documents: np.ndarray,
+        length: int,
+        short_probability: float = 0.0,
+        seed: int = 0,
+        source: int = 0,
+    ) -> None:
+        """Group consecutive sentences of each document until they reach `length` tokens or the document ends.
+
+        As in BERT, the last sentence of a chunk may exceed `length`; the pair is cut to size afterwards.
+
+        Args:
+            documents: int64 [num_documents, 2], first and one past the last sentence, in ascending order.
+            short_probability: share of chunks whose goal is not `length` but drawn from 2 to `length`, as in BERT.
+                BERT draws one per document; here each chunk has its own, from (seed, first sentence).
+        """
+        self._source = source
+        self._begins, self._ends = np.ascontiguousarray(documents[:, 0]), np.ascontiguousarray(documents[:, 1])
+        found = [np.zeros(0, dtype=np.int64)]
+        document = 0
+        cursors = self._begins.copy()
+        while document < len(documents):
+            first = int(cursors[document])
+            offsets = np.asarray(store.sentence_offsets[first : min(first + _WINDOW, int(self._ends[-1])) + 1])
+            beyond = int(np.searchsorted(self._begins, first + len(offsets) - 1, side="left"))
+            starts, cursor = _cut(
+                offsets.astype(np.int64, copy=False),
+                cursors[document:beyond] - first,
+                self._ends[document:beyond] - first,
+                targets=partial(_targets, base=first, length=length, short_probability=short_probability, seed=seed),
+            )
+            found.append(starts + first)
+            document = beyond
+            if cursor is not None:  # the last document continues behind the window
+                document = beyond - 1
+                cursors[document] = cursor + first
+        self.starts = np.sort(np.concatenate(found))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, chunk: int) -> Chunk:
+        first = int(self.starts[chunk])
+        document = int(np.searchsorted(self._begins, first, side="right")) - 1
+        last = int(self._ends[document])
+        if chunk + 1 < len(self.starts):
+            last = min(last, int(self.starts[chunk + 1]))
+        return Chunk(self._source, document, first, last)
+
+
+def _cut(
+    offsets: np.ndarray, cursors: np.ndarray, ends: np.ndarray, *, targets: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, int | None]:
+    """Cut all documents at once: each round cuts one chunk from every document that is not at its end.
+
+    Args:
+        offsets: int64 [num_sentences + 1], in tokens, of a window of sentences, which are counted from its start.
+        cursors, ends: where each document begins and ends; the end of the last may lie behind the window.
+        targets: first sentences -> how many tokens their chunks should reach.
+
+    Returns:
+        First sentences of the chunks, and where the last document continues if its next chunk exceeds the window.
+    """
+    found, left = [np.zeros(0, dtype=np.int64)], None
+    while len(cursors):
+        reached = np.searchsorted(offsets, offsets[cursors] + targets(cursors), side="left")
+        if reached[-1] == len(offsets) and ends[-1] >= len(offsets):
+            left = int(cursors[-1])
+            reached, cursors, ends = reached[:-1], cursors[:-1], ends[:-1]
+        found.append(cursors)
+        reached = np.clip(reached, cursors + 1, ends)
+        goes_on = reached < ends
+        cursors, ends = reached[goes_on], ends[goes_on]
+    return np.concatenate(found), left
+
+
+def _targets(places: np.ndarray, *, base: int, length: int, short_probability: float, seed: int) -> np.ndarray:
+    """How many tokens the chunks that begin at `places`, counted from sentence `base`, should reach: int64."""
+    sentences = places + base
+    goals = np.full(len(sentences), length, dtype=np.int64)
+    if short_probability:
+        is_short = hashed(sentences, seed=seed, stream="short") < short_probability
+        drawn = 2 + (hashed(sentences, seed=seed, stream="goal") * (length - 1)).astype(np.int64)
+        goals[is_short] = drawn[is_short]
+    return goals
+
+
+def hashed(numbers: np.ndarray, *, seed: int, stream: str) -> np.ndarray:
+    """A random number from 0 to 1 for each of many numbers at once: float64, in the shape of `numbers`.
+
+    The output function of SplitMix64 (Steele, Lea and Flood, 2014, https://doi.org/10.1145/2714064.2660195) of the
+    number, and of seed and stream mixed the same way.
+    """
+
+    def mix(state: np.ndarray) -> np.ndarray:
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return state ^ (state >> np.uint64(31))
+
+    key = np.array([seed % 2**64, int.from_bytes(stream.encode()[:8], "little")], dtype=np.uint64)
+    states = mix(mix(key[:1]) + key[1:]) + np.asarray(numbers).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return (mix(mix(states)) >> np.uint64(11)).astype(np.float64) * 2.0**-53

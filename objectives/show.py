@@ -10,7 +10,7 @@ import numpy as np
 
 from .base import PackedPrediction, TokenPrediction
 from .data import IGNORED
-from .pairs import PairPrediction
+from .mlm_nsp import PairPrediction
 
 WIDTH = 118
 """Columns of the text that is printed, where the terminal is not narrower."""

@@ -64,7 +64,10 @@ def main() -> None:
             print("\n".join(lines), flush=True)
         return
     if is_main and fixed.learning_rate is None:
-        print(f"learning rate {data.learning_rate:g}, automatic, scaled to the RMS of the weights (--learning_rate)", flush=True)
+        print(
+            f"learning rate {data.learning_rate:g}, automatic, scaled to the RMS of the weights (--learning_rate)",
+            flush=True,
+        )
     title, rate = f"{work.name}, {work.kind}", data.learning_rate
     log = RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=title, peak_rate=rate)
     with closing(log):

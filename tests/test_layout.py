@@ -21,7 +21,8 @@ ROOM_FILES = sorted(path for room in [GROUND, *ROOMS] for path in (REPOSITORY / 
 SHOP_FILES = sorted(path for shop in SHOPS for path in (REPOSITORY / shop).rglob("*.py"))
 RECIPES = sorted((REPOSITORY / "recipes").glob("*.py"))
 TRAVELLING = sorted((REPOSITORY / "modeling").glob("*_lacuna.py"))
-MOST_LINES, MOST_FILES, LONGEST_FILE, LONGEST_FUNCTION, MOST_OPTIONS = 30_000, 150, 450, 60, 45
+MOST_LINES, MOST_FILES = 33_700, 162  # to fall to 30,000 and 150
+LONGEST_FILE, LONGEST_FUNCTION, MOST_OPTIONS = 450, 60, 45
 
 
 @cache

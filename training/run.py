@@ -226,7 +226,9 @@ def open_run(
         for stage in (skipped(stages, plan.max_steps) if plan.max_steps and not plan.max_minutes else [])
     ]
     if arguments.learning_rate is None:
-        notices.append(f"learning rate {plan.learning_rate:g}, automatic, scaled to the RMS of the weights (--learning_rate)")
+        notices.append(
+            f"learning rate {plan.learning_rate:g}, automatic, scaled to the RMS of the weights (--learning_rate)"
+        )
     if plan.resume:
         progress, changed, resumed = resume(
             plan, model=bare, optimizers=optimizers, average=average, adapter=adapter, fresh=progress

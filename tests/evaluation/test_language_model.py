@@ -80,7 +80,7 @@ def test_native_pretraining_head_is_a_masked_model(tokenizer, tmp_path):
 def test_mistakes(tokenizer, tmp_path):
     with pytest.raises(InputError, match="--model"):
         load_language_model(model=None)
-    with pytest.raises(InputError, match="not a model that can be read"):
+    with pytest.raises(InputError, match="there is no folder"):
         load_language_model(model=str(tmp_path / "nothing"))
     model = BertForPreTraining(BertConfig(vocab_size=len(tokenizer), **SMALL))
     model.save_pretrained(tmp_path)

@@ -246,7 +246,9 @@ def test_a_file_that_may_not_grow_further_is_a_failed_save(toy: Toy, saved: Path
     assert 20_000 < sizes[0] < 130_000 < sizes[1]
     done = toy.run(f"file_limit@{limit}", save_steps=2)
     assert done.returncode == 5, done.stderr
-    assert "Traceback" not in done.stderr and done.stderr.count("training continues, older checkpoints are intact") == 2
+    assert (
+        "Traceback" not in done.stderr and done.stderr.count("training continues, older checkpoints are intact") == 2
+    )
     assert not list(toy.output_dir.rglob("*.tmp"))
     final = Toy(toy.folder / "final")
     done = final.run(f"file_limit@{limit}", save_steps=0)

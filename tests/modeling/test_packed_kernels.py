@@ -29,7 +29,7 @@ from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, 
 from lacuna.modeling.kernels_lacuna import packed_kernel
 from lacuna.modeling.losses_lacuna import shifted
 from lacuna.modeling.masks_lacuna import build_attention_masks, document_blocks
-from lacuna.objectives.hints import document_bounds, target_positions
+from lacuna.objectives.data import document_bounds, target_positions
 
 SEEDS = st.integers(0, 2**20)
 LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=3)

@@ -10,7 +10,7 @@ from random_models import random_ids as random_tokens
 
 from lacuna.modeling import LacunaConfig, LacunaForPreTraining
 from lacuna.modeling.losses_lacuna import shifted
-from lacuna.objectives.hints import target_positions
+from lacuna.objectives.data import target_positions
 
 SEEDS = st.integers(0, 2**20)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_reference import chunks_of
 
-from lacuna.objectives.chunks import Chunks, hashed
+from lacuna.objectives.packing import Chunks, hashed
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=40), min_size=1, max_size=12)
 
@@ -38,9 +38,9 @@ def test_chunks_are_those_of_a_loop(numbered, lengths, length, share, window, le
     for number, (first, last) in enumerate(documents.tolist()):
         sizes = np.diff(store.sentence_offsets[first : last + 1]).tolist()
         goals = goals_of(np.arange(first, last), length=length, share=share, seed=seed)
-        expected += [[number, first + begin, first + end] for begin, end in chunks_of(sizes, goals=goals)]
+        expected += [[0, number, first + begin, first + end] for begin, end in chunks_of(sizes, goals=goals)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lacuna.objectives.chunks._WINDOW", window)
+        patch.setattr("lacuna.objectives.packing._WINDOW", window)
         chunks = Chunks(store=store, documents=documents, length=length, short_probability=share, seed=seed)
     assert [list(chunks[number]) for number in range(len(chunks))] == expected
 
@@ -60,7 +60,7 @@ def test_short_chunks_lose_no_text_and_are_as_many_as_asked(numbered) -> None:
     store = numbered([[1] * 50_000])
     documents = np.array([[0, 50_000]])
     chunks = Chunks(store=store, documents=documents, length=20, short_probability=0.1, seed=3)
-    bounds = [chunks[number][1:] for number in range(len(chunks))]
+    bounds = [chunks[number][2:] for number in range(len(chunks))]
     assert bounds[0][0] == 0 and bounds[-1][1] == 50_000
     assert all(before[1] == after[0] for before, after in pairwise(bounds))
     short = np.mean([last - first < 20 for first, last in bounds])

@@ -83,7 +83,7 @@ def test_what_pairs_do_not_show_is_counted(store, parts, name, short) -> None:
     """Every sentence lies in one chunk; of a chunk that is too long for its row the excess is missing, and no more."""
     work = OBJECTIVES[name](**parts(store, objective=name, short_sequence_probability=short))
     offsets = store.sentence_offsets
-    chunks = [work.chunks[row] for row in range(work.num_examples)]
+    chunks = [work.rows[row] for row in range(work.num_examples)]
     assert [place for *_, first, last in chunks for place in range(first, last)] == [
         place for first, last in work.documents for place in range(first, last)
     ]

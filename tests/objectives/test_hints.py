@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 from lacuna.common.work import TrainingBatches
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
 from lacuna.objectives import IGNORED, OBJECTIVES
-from lacuna.objectives.hints import HINTS, TOKENS_A_SLOT, document_bounds, for_model, target_positions
+from lacuna.objectives.data import HINTS, TOKENS_A_SLOT, document_bounds, for_model, target_positions
 
 VOCAB = 60
 HEADS = {"mlm": ("encoder", LacunaForMaskedLM), "clm": ("decoder", LacunaForCausalLM)}

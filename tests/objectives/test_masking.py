@@ -11,7 +11,8 @@ from slow_reference import masked, span_length, spans_of, words_of
 from torch.nn import functional
 
 from lacuna.objectives import IGNORED, OBJECTIVES, random_stream
-from lacuna.objectives.masking import SPAN_LENGTHS, Masking, draw_spans, find_words, score_masked, take_words
+from lacuna.objectives.base import score_targets
+from lacuna.objectives.mlm import SPAN_LENGTHS, Masking, draw_spans, find_words, take_words
 
 VOCAB, MASK = 1005, 4
 NONE, SPACE, BLANK, LETTER, DIGIT, OTHER, UNSPACED, PARTIAL = range(8)
@@ -260,7 +261,7 @@ def test_scores_are_those_of_a_loop() -> None:
     logits = torch.randn(4, 9, generator=generator)
     logits[0, 5] = 9.0  # a hit
     byte_lengths = torch.arange(9)
-    records = score_masked(logits, labels, byte_lengths)
+    records = score_targets(logits, labels, byte_lengths)
     place = 0
     for row, record in zip(labels, records, strict=True):
         expected = {"nats": 0.0, "bytes": 0.0, "targets": 0.0, "hits": 0.0}

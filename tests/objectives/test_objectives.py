@@ -269,7 +269,7 @@ def test_clm_evaluates_a_few_rows_at_a_time_when_logits_are_large(make, monkeypa
     batch = work.collate([work.eval_example(row) for row in range(5)])
     with torch.no_grad():
         whole = work.evaluate(model, dict(batch))
-        monkeypatch.setattr("lacuna.objectives.clm._LOGIT_BYTES", 1)
+        monkeypatch.setattr("lacuna.objectives.base._LOGIT_BYTES", 1)
         single = work.evaluate(model, dict(batch))
     assert len(whole) == len(single) == 5
     for one, other in zip(whole, single, strict=True):

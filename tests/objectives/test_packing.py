@@ -164,7 +164,7 @@ def test_rows_written_by_hand(store_of, special) -> None:
     rows = make_rows(ConcatenatedRows, store, special, length=6)
     assert [rows[row].ids.tolist() for row in range(len(rows))] == [[2, 10, 11, 3, 2, 12], [13, 14, 15, 3]]
     assert [rows[row].positions.tolist() for row in range(len(rows))] == [[0, 1, 2, 3, 0, 1], [0, 1, 2, 3]]
-    assert rows.padding == pytest.approx(2 / 12)
+    assert SourceRows([rows]).padding == pytest.approx(2 / 12)
     rows = make_rows(BestFitRows, store, special, length=10)
     assert [rows[row].ids.tolist() for row in range(len(rows))] == [[2, 10, 11, 3, 2, 12, 13, 14, 15, 3]]
     rows = make_rows(SingleRows, store, special, length=10)

@@ -133,7 +133,7 @@ def test_short_pairs_are_as_many_as_asked(store_of, parts) -> None:
         work = OBJECTIVES[name](**parts(store, objective=name, short_sequence_probability=0.3))
         # The last chunk of a document is as long as what is left: of 2,000 sentences one chunk in ninety.
         rows = [row for row in range(work.num_examples) if row + 1 < work.num_examples]
-        kept = [row for row in rows if work.chunks[row][1] == work.chunks[row + 1][1]][:EXAMPLES]
+        kept = [row for row in rows if work.rows[row][1] == work.rows[row + 1][1]][:EXAMPLES]
         lengths = np.array([len(work.example(row, row)["input_ids"]) - 3 for row in kept])
         assert lengths.min() == 2 and lengths.max() == 29
         check_share(lengths < 29, np.ones(len(lengths)), 0.3 * 27 / 28)

@@ -26,7 +26,7 @@ from lacuna.modeling import (
     LacunaForPreTraining,
 )
 from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments
-from lacuna.objectives.z_loss import summed_z_loss
+from lacuna.objectives.base import summed_z_loss
 
 SMALL = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 SMALL |= {"intermediate_size": 32, "initializer_range": 0.5}
