@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, set_seed
 
 from lacuna import modeling
-from lacuna.modeling import attention_lacuna
+from lacuna.modeling import kernels_lacuna
 from lacuna.training.environment import bf16_is_fast, keep_memory, use_all_cores
 from lacuna.training.planning.compiling import compile_model, compiler_of
 
@@ -177,7 +177,7 @@ class Contender:
 @contextlib.contextmanager
 def by_masks() -> Iterator[None]:
     """Packed rows as on a CPU: with masks of [B, 1, T, T]."""
-    with mock.patch.object(attention_lacuna, "PACKED_DEVICES", set()):
+    with mock.patch.object(kernels_lacuna, "PACKED_DEVICES", set()):
         yield
 
 

@@ -427,6 +427,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from lacuna.training import exit_cleanly
+    from lacuna.common.command_line import exit_cleanly
 
     exit_cleanly(main)

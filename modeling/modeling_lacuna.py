@@ -1106,7 +1106,9 @@ class LacunaTaskModel(LacunaPreTrainedModel):
         labels: Tensor | None = None,
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
-    ) -> ModelOutput:
+    ) -> (
+        SequenceClassifierOutput | TokenClassifierOutput | MultipleChoiceModelOutput | Seq2SeqSequenceClassifierOutput
+    ):
         """Logits, and with labels a loss; the class says what the labels are."""
         kwargs = {"use_cache": False, **kwargs}  # nothing is generated here
         outputs = self.model(

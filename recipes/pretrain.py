@@ -11,26 +11,14 @@ $LACUNA_CACHE), where later runs on the same text find it.
 """
 
 from dataclasses import asdict
+from typing import Any
 
 from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 
 
-def main() -> None:
-    """Parse, build, train."""
-    data, goal, model_arguments, arguments = parse_arguments(
-        (
-            corpus.CorpusArguments,
-            objectives.ObjectiveArguments,
-            training.NewModelArguments,
-            training.TrainingArguments,
-        ),
-        description=__doc__,
-    )
-    goal.check_used()
-    if training.is_main_process() and not goal.show_examples:
-        training.claim_output_dir(arguments)
-        print(training.processes().describe(), flush=True)
+def prepare(data: Any, goal: Any, model_arguments: Any, *, seed: int) -> tuple[Any, Any, list[tuple[float, Any]]]:
+    """The tokenizer, the token store, and the objective of each stage."""
     tokenizer, store = corpus.prepare_corpus(
         data,
         tokenizer_for=lambda text: tokenization.load_or_train(
@@ -49,8 +37,27 @@ def main() -> None:
         tokenizer=tokenizer,
         byte_lengths=tokenization.token_byte_lengths(tokenizer),
         token_edges=tokenization.token_edges(tokenizer),
-        seed=arguments.seed,
+        seed=seed,
     )
+    return tokenizer, store, works
+
+
+def main() -> None:
+    """Parse, build, train."""
+    data, goal, model_arguments, arguments = parse_arguments(
+        (
+            corpus.CorpusArguments,
+            objectives.ObjectiveArguments,
+            training.NewModelArguments,
+            training.TrainingArguments,
+        ),
+        description=__doc__,
+    )
+    goal.check_used()
+    if training.is_main_process() and not goal.show_examples:
+        training.claim_output_dir(arguments)
+        print(training.processes().describe(), flush=True)
+    tokenizer, store, works = prepare(data, goal, model_arguments, seed=arguments.seed)
     if goal.show_examples:
         shown = [objectives.show_examples(work, tokenizer, goal.show_examples, at) for at, work in works]
         return print("\n\n".join(shown))

@@ -1,7 +1,7 @@
 """Adding an objective, an optimizer and a task from the outside, in as many places as README's table says."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from lacuna.common.command_line import parse_arguments
@@ -28,6 +29,14 @@ from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tokenization import adapt_tokenizer, save_tokenizer, train_bpe
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 from lacuna.training.optimizers.optimizers import OPTIMIZERS, Optimizer
+
+
+@pytest.fixture(autouse=True)
+def accelerate_forgets() -> Iterator[None]:
+    """Other tests of this process train in another precision."""
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
 
 SMALL = ("--max_steps", "2", "--batch_size", "4", "--eval_steps", "0", "--save_steps", "0", "--compile", "off")
 

@@ -80,13 +80,7 @@ def fine_tune(
     if is_main_process():
         claim_output_dir(arguments)
         print("\n".join([processes().describe(), *shown(0)]), flush=True)
-    counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
-    info = {"command": shown_command(), **counts, **(run_info or {})}
-    if "task" in info:  # options of the data, with what the work has made of those that were left to it
-        info["task"] = {
-            name: work.settings().get(name, value) if value in (None, [], "auto") else value
-            for name, value in info["task"].items()
-        }
+    info = _facts(work, run_info or {})
     seeds = list(range(arguments.seed, arguments.seed + arguments.seeds))
     every: list[dict[str, float]] = []
     for seed in seeds:
@@ -109,6 +103,19 @@ def fine_tune(
             _gather(results, Path(arguments.output_dir), _over_seeds(work, results, seeds))
         print("\n".join([*outcome(results), f"the model is in {arguments.output_dir}"]), flush=True)
     return results
+
+
+def _facts(work: Work, run_info: dict[str, Any]) -> dict[str, Any]:
+    """Facts for run.json and the model card: options of the data have what the work made of those left to it."""
+    counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
+    info = {"command": shown_command(), **counts, **run_info}
+    if "task" in info:
+        settings = work.settings()
+        info["task"] = {
+            name: settings.get(name, value) if value in (None, [], "auto") else value
+            for name, value in info["task"].items()
+        }
+    return info
 
 
 def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:

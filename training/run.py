@@ -221,14 +221,7 @@ def open_run(
     average = make_average(plan, bare)
     identity = identity_of(arguments=plan, config=getattr(bare, "config", None), facts=facts)
     progress, changed = Progress(identity=identity, options=schedule_of(plan)), list[dict[str, Any]]()
-    notices = [
-        f"warning: of {plan.max_steps} steps none is in the stage that begins at {stage.at} of the run"
-        for stage in (skipped(stages, plan.max_steps) if plan.max_steps and not plan.max_minutes else [])
-    ]
-    if arguments.learning_rate is None:
-        notices.append(
-            f"learning rate {plan.learning_rate:g}, automatic, scaled to the RMS of the weights (--learning_rate)"
-        )
+    notices = _first_notices(plan, stages, arguments)
     if plan.resume:
         progress, changed, resumed = resume(
             plan, model=bare, optimizers=optimizers, average=average, adapter=adapter, fresh=progress
@@ -258,6 +251,18 @@ def open_run(
     for notice in notices:
         run.log.say(notice)
     return run
+
+
+def _first_notices(plan: TrainingArguments, stages: Sequence[Stage], arguments: TrainingArguments) -> list[str]:
+    """Stages that the run is too short for, and the learning rate where none was asked for."""
+    notices = [
+        f"warning: of {plan.max_steps} steps none is in the stage that begins at {stage.at} of the run"
+        for stage in (skipped(stages, plan.max_steps) if plan.max_steps and not plan.max_minutes else [])
+    ]
+    if arguments.learning_rate is None:
+        rate = f"{plan.learning_rate:g}"
+        notices.append(f"learning rate {rate}, automatic, scaled to the RMS of the weights (--learning_rate)")
+    return notices
 
 
 def _join(arguments: TrainingArguments) -> Accelerator:

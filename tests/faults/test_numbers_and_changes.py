@@ -233,7 +233,7 @@ def test_auto_is_refused_where_weights_are_sharded(toy: Toy, monkeypatch: pytest
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "2")
     done = toy.run(num_processes=2, micro_batch_size="auto")
-    assert done.returncode == 2 and "--micro_batch_size auto knows nothing of sharded weights" in done.stderr
+    assert done.returncode == 2 and "--micro_batch_size auto is not supported with FSDP or DeepSpeed" in done.stderr
 
 
 def test_sharding_that_cannot_be_is_an_error(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

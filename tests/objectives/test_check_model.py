@@ -50,7 +50,7 @@ def test_an_encoder_that_reads_across_documents_is_refused_where_rows_hold_sever
 
 
 def test_decoders_of_the_wrong_kind_are_refused(make) -> None:
-    with pytest.raises(InputError, match=r"reads forwards only.*--objective clm"):
+    with pytest.raises(InputError, match=r"causal only.*--objective clm"):
         make("hybrid").check_model(lacuna(LacunaForCausalLM, "qwen3"))
     with pytest.raises(InputError, match="use --objective hybrid"):
         make("mlm").check_model(lacuna(LacunaForCausalLM, "qwen3", hybrid=True))

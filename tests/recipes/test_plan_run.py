@@ -60,7 +60,7 @@ def test_checkpoints_are_counted_where_there_are_any(workplace: Path) -> None:
     size = number_after("a checkpoint", never)
     assert "written only if the run is told to stop" in never and "newest" not in never
     assert "checkpoint copy" not in never
-    for said, where in ((with_gpu, "in the host's memory"), (with_cpu, "written while training goes on")):
+    for said, where in ((with_gpu, "in the host's memory"), (with_cpu, "written while training continues")):
         assert number_after("checkpoint copy", said) == size and where in said
         assert number_after("checkpoints", said) == pytest.approx(4 * size, rel=0.01)
         assert "4 at most: the newest 2, the best, one being written" in said

@@ -168,7 +168,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "one document for pairs": (["--data", "{bad}/short.txt"], "--objective mlm"),
     "a small model": (
         ["--model", "{bad}/encoder", "--objective", "mlm"],
-        "the tokenizer has 300 ids and --model {bad}/encoder has embeddings for 64",
+        "the tokenizer has 300 ids but the model embeds only 64",
     ),
     "a model with short rows": (["--model", "{bad}/wide", "--objective", "mlm"], "--sequence_length 64"),
     "a decoder for masks": (["--model", "{bad}/decoder", "--objective", "mlm"], "--model {bad}/decoder"),

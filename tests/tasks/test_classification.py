@@ -272,7 +272,9 @@ def test_hold_out_of_several_labels_keeps_the_rare_ones_apart(tokenizer):
     assert work.balance() == {"often": 80, "rare": 8}
     said = "\n".join(work.describe())
     assert "training examples, each with any number of labels: often 80 (100.0%), rare 8 (10.0%)" in said
-    assert "fewer than 5 rows are held out of 1 of 2 labels, whose own scores say little: rare 2 (8 to learn" in said
+    assert (
+        "fewer than 5 rows are held out of 1 of 2 labels, whose own scores say little: rare 2 (8 in training" in said
+    )
 
 
 # Numbers

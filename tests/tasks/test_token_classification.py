@@ -387,7 +387,10 @@ def test_what_people_are_told(tokenizer):
     # Tokens are counted, each once, so that shares make a whole.
     assert work.balance() == {"O": 15, "B-place": 2, "I-place": 1, "B-water": 2, "I-water": 1}
     assert "label balance of the training tokens: O 15 (71.4%), B-place 2 (9.5%), I-place 1 (4.8%)" in said
-    assert "fewer than 5 entities are held out of 2 of 2 labels, whose own scores say little: water 1 (2 to" in said
+    assert (
+        "fewer than 5 entities are held out of 2 of 2 labels, whose own scores say little: water 1 (2 in training"
+        in said
+    )
     assert "none of the training sentences is longer than --max_length 256" in task(tokenizer, eval_rows=ROWS).notes
     plain = task(tokenizer, rows("the/DET dog/NOUN", "a/DET fox/NOUN"), eval_rows=rows("fox/NOUN " * 6))
     assert plain.balance() == {"DET": 2, "NOUN": 2} and sum(line[:8] == "example " for line in plain.describe(5)) == 2

@@ -172,9 +172,9 @@ def test_a_dry_run_shows_what_would_happen_and_writes_nothing(tuning_options, tm
     assert said[:6] == ["24 rows", *(f"example {row}" for row in range(5))]
     learned, _, of_all = (word.replace(",", "") for word in said[6].split()[:3])
     assert 0 < int(learned) < int(of_all) / 2 and said[6].endswith("weights learn, at a rate of 0.01 at its peak")
-    assert said[7].startswith("6 steps of 8 examples, 3 times: about 0:0"), "24 rows twice in batches of 8"
-    assert said[8].startswith("5 evaluations of 7 examples, 3 times: about 0:0") and said[8].endswith(" s each")
-    assert said[9].startswith("together about 0:0") and said[9].endswith("; nothing was trained or written")
+    assert said[7].startswith("6 steps of 8 examples, 3 times: about 00:0"), "24 rows twice in batches of 8"
+    assert said[8].startswith("5 evaluations of 7 examples, 3 times: about 00:0") and said[8].endswith(" s each")
+    assert said[9].startswith("together about 00:0") and said[9].endswith("; nothing was trained or written")
     assert list(tmp_path.iterdir()) == [] and len(said) == 10
 
 
