@@ -1,9 +1,10 @@
 """(token store, seed, index) -> one training example; and how examples become a batch.
 
-To add an objective, write a file with a class like those here and add the class to the registry below: name, help,
-options and the legend of `--show_examples` come with it.
+To add an objective, write a file with a class like those here and add the class to the registry below; its name, help,
+options and the legend of `--show_examples` are its own.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,22 +42,17 @@ def make_works(
     token_edges: np.ndarray,
     seed: int,
 ) -> list[tuple[float, TokenPrediction]]:
-    """The objective at each row length of the options, with the share of the run from which on it is learned."""
-    return [
-        (
-            at,
-            OBJECTIVES[arguments.objective](
-                store=store,
-                tokens=SpecialTokens.of(tokenizer),
-                byte_lengths=byte_lengths,
-                token_edges=token_edges,
-                seed=seed,
-                arguments=arguments,
-                sequence_length=length,
-            ),
-        )
-        for at, length in arguments.stages
-    ]
+    """For each stage of the run: the share of the run at which it starts, and the objective at its row length."""
+    make = partial(
+        OBJECTIVES[arguments.objective],
+        store=store,
+        tokens=SpecialTokens.of(tokenizer),
+        byte_lengths=byte_lengths,
+        token_edges=token_edges,
+        seed=seed,
+        arguments=arguments,
+    )
+    return [(at, make(sequence_length=length)) for at, length in arguments.stages]
 
 
 __all__ = [

@@ -60,13 +60,10 @@ class TokenPrediction(Work):
     ) -> None:
         """
         Args:
-            store: the tokenized text.
-            tokens: which ids are special.
             byte_lengths: int64 [vocab_size], bytes of text that each token stands for.
             token_edges: uint8 [vocab_size, 2], see `mlm.find_words`.
             seed: decides the held-out part, masks, pairs and spans.
             sequence_length: tokens per row; each stage of a run has an objective of its own.
-            arguments: the options.
 
         Raises:
             InputError: this text or tokenizer cannot provide what was asked.
@@ -110,12 +107,9 @@ class TokenPrediction(Work):
         return self._example(self.eval_rows[int(self._evaluated[row])], row, rate=self.eval_rate, held_out=True)
 
     def _example(self, row: Any, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
-        """An example from a row.
+        """An example of `row`, one of `rows` or `eval_rows`, with a share `rate` of its tokens hidden.
 
-        Args:
-            row: one of `rows` or `eval_rows`.
-            index: number of the training sample, or of the held-out example, which random numbers depend on.
-            rate: share of tokens to hide.
+        Its random numbers depend on `index`, the number of the training sample or of the held-out example.
         """
         raise NotImplementedError
 
@@ -124,11 +118,7 @@ class TokenPrediction(Work):
         return stack(examples, padding={"input_ids": self.tokens.pad, "labels": IGNORED})
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuse, before training, a model that cannot learn this.
-
-        Raises:
-            InputError: says why, and what to do.
-        """
+        """Raise InputError, before training, for a model that cannot learn this."""
 
     def _loss_alone(self, model: nn.Module) -> dict[str, bool]:
         """Options that make a model of Lacuna return its loss without logits, which are most of a step's memory.
@@ -321,9 +311,6 @@ def require_argument(model: nn.Module, name: str, *, reason: str) -> None:
 
     Args:
         reason: what the model cannot do without it, and what to do.
-
-    Raises:
-        InputError: it does not.
     """
     bare = unwrap(model)
     if name not in inspect.signature(bare.forward).parameters:

@@ -20,35 +20,16 @@ so that nothing is compiled anew. If there are more documents, twice, four times
 HINTS = ("document_bounds", "target_positions")
 
 
-class Numbered(Protocol):
-    """An array of integers that may lie on disk in several files; slices and rows of it are read."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, key: Any, /) -> Any: ...
-
-
 class Store(Protocol):
-    """What objectives read from a token store; `corpus.TokenStore` is one.
+    """What objectives read from a token store: arrays that may lie on disk, of which slices and rows are read.
 
-    A store of several sources also has `source_offsets`, [num_sources + 1] in documents, `source_names`, and
-    `source_weights`: a list that adds up to 1, or None if each text counts by its size.
+    `corpus.TokenStore` is one. A store of several sources also has `source_offsets`, [num_sources + 1] in documents,
+    `source_names`, and `source_weights`: a list that adds up to 1, or None if each text counts by its size.
     """
 
-    @property
-    def tokens(self) -> Numbered:
-        """[num_tokens], without special tokens."""
-        ...
-
-    @property
-    def sentence_offsets(self) -> Numbered:
-        """[num_sentences + 1], in tokens."""
-        ...
-
-    @property
-    def document_offsets(self) -> Numbered:
-        """[num_documents + 1], in sentences."""
-        ...
+    tokens: Any  # [num_tokens], without special tokens
+    sentence_offsets: Any  # [num_sentences + 1], in tokens
+    document_offsets: Any  # [num_documents + 1], in sentences
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,9 +44,7 @@ class PackedRows:
     ) -> None:
         """
         Args:
-            store: the tokens.
             documents: int64 [num_documents, 2], first and one past the last sentence of each.
-            tokens: for the frame.
             length: tokens in a row, at most.
             overlap: tokens that a piece repeats from the one before. 1 for causal models, to which the first token of
                 a piece is given and not a target.

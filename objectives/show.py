@@ -3,6 +3,7 @@
 import re
 import shutil
 import unicodedata
+from functools import partial
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -24,14 +25,13 @@ RESTS = "… the document continues in another row   ↵ line break"
 def show_examples(
     objective: TokenPrediction, tokenizer: Any, count: int, progress: float = 0.0, *, width: int | None = None
 ) -> str:
-    """Training examples in words: rows spread evenly, as the samples 0, 1, 2 ... of a run would damage them.
+    """Training examples as text: rows spread evenly, corrupted like the samples 0, 1, 2 ... of a run.
 
     Args:
-        objective: as a run would train it.
         tokenizer: with `decode`, for the ids of the objective.
-        count: number of examples; as many as there are if that is less.
-        progress: the share of the run that is done, for the rate of masks.
-        width: columns, of which a Chinese character takes two; by default those of the terminal, 118 at most.
+        count: number of examples, at most.
+        progress: the share of the run that is done, which the rate of masks may depend on.
+        width: columns, of which a Chinese character takes two; None: those of the terminal, 118 at most.
     """
     page = _Page(objective, tokenizer, width or min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
     count = min(count, objective.num_examples)
@@ -47,7 +47,7 @@ class _Page:
 
     def __init__(self, objective: TokenPrediction, tokenizer: Any, width: int) -> None:
         self.objective, self.tokenizer, self.width = objective, tokenizer, max(width, _NARROWEST)
-        self.tokens = objective.tokens
+        self.tokens, self._wrapped = objective.tokens, partial(wrap, width=self.width)
 
     def legend(self) -> list[str]:
         """What the signs mean, of those that this objective uses."""
@@ -74,9 +74,6 @@ class _Page:
         first, *others = self._wrapped(text, first="── ", later="   ")
         left = self.width - _columns(first) - 1
         return "\n".join([f"{first} {'─' * left}" if left > 0 else first, *others])
-
-    def _wrapped(self, text: str, *, first: str, later: str) -> list[str]:
-        return wrap(text, width=self.width, first=first, later=later)
 
     def _pair(self, example: dict[str, Any]) -> tuple[list[str], list[str]]:
         assert isinstance(self.objective, PairPrediction)
@@ -179,7 +176,7 @@ def _counted(number: int, thing: str) -> str:
 
 
 def _columns(text: str) -> int:
-    """How wide a text is in a terminal: Chinese characters take two columns, accents that are put on none."""
+    """How wide a text is in a terminal: Chinese characters take two columns, combining accents none."""
     return sum(
         0
         if unicodedata.category(character) in ("Mn", "Me", "Cf")
@@ -189,11 +186,10 @@ def _columns(text: str) -> int:
 
 
 def wrap(text: str, *, width: int, first: str, later: str) -> list[str]:
-    """Lines of at most `width` columns, broken at spaces, beside wide characters, and where the text has lines.
+    """Lines of at most `width` columns, broken at spaces, beside wide characters and at line breaks.
 
     Args:
-        first: what the first line begins with.
-        later: what all others begin with.
+        first, later: what the first line and all others begin with.
     """
     lines: list[str] = []
     room = width - max(len(first), len(later))
