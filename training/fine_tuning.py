@@ -55,17 +55,14 @@ def fine_tune(
 
     Args:
         make_model: seed -> the model to start from; a head that it lacks is drawn from the seed.
-        run_info: further facts for run.json and the model card: `objective`, `model` (where it came from), `task`
-            (the options of the data).
+        run_info: more for run.json and the model card: `objective`, `model`, `task` (the options of the data).
         identity: what must be equal when the run is resumed.
-        finish: called with the results and the folder of each run, on the main process, once its model is there;
-            what the work remembers of the held-out examples is then of that model.
+        finish: called on the main process with the results and the folder of each run, once its model is there.
         describe: number of examples -> lines about what is learned, with so many examples as the model sees them.
 
     Returns:
-        The content of results.json, on every process: with several seeds the mean of each number, the sample
-        standard deviation of each metric eval_NAME as eval_NAME_std, `seeds`, `best_seed`, whose model is kept, and
-        its own metrics as best_seed_NAME. Empty with `--dry_run`.
+        The content of results.json, on every process; with several seeds means, standard deviations (eval_NAME_std),
+        `seeds`, `best_seed`, whose model is kept, and its metrics (best_seed_NAME). Empty with `--dry_run`.
 
     Raises:
         InputError: options that do not fit the model, the data or the processes.

@@ -79,8 +79,9 @@ class FaultyWork(ToyWork):
         self.seen = self.output_dir.parent / f"seen-{os.environ.get('RANK', '0')}.txt"
 
     def loss(self, model: Any, batch: Any, num_targets: Any) -> Any:
-        if isinstance(batch["input_ids"], FakeTensor):  # the memory plan
-            return super().loss(model, batch, num_targets)
+        loss, metrics = super().loss(model, batch, num_targets)
+        if isinstance(loss, FakeTensor):  # the memory plan
+            return loss, metrics
         indices = batch["index"].tolist()
         step = indices[0] // self.batch_size + 1
         rows = zip(indices, batch["input_ids"], batch["labels"], strict=True)
@@ -92,7 +93,6 @@ class FaultyWork(ToyWork):
             file.writelines(lines)
         faults = self.faults.at(step)
         self._happen(faults)
-        loss, metrics = super().loss(model, batch, num_targets)
         for name, factor in (("nan_loss", math.nan), ("inf_loss", math.inf), ("spike", 1e4)):
             loss = loss * factor if name in faults else loss
         for name, value in (("nan_gradient", math.nan), ("inf_gradient", math.inf)):
