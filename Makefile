@@ -42,7 +42,7 @@ style: install ## Format the code
 
 quality: install ## Check format, lint and types
 	@echo "== quality: ruff and mypy"
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/mypy recipes
 
 bench: install ## Measure training speed and memory beside transformers' own models, ten minutes
 	@echo "== bench: tokens per second and memory beside BERT, ModernBERT and GPT-2"
