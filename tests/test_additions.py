@@ -34,6 +34,7 @@ from lacuna.training.optimizers.optimizers import OPTIMIZERS, Optimizer
 @pytest.fixture(autouse=True)
 def accelerate_forgets() -> Iterator[None]:
     """Other tests of this process train in another precision."""
+    AcceleratorState._reset_state(reset_partial_state=True)
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
 
