@@ -1,7 +1,7 @@
-"""The model: what it is built from, its parts, its heads, and its way to and from native families.
+"""The Lacuna model: configuration, layers, heads, and conversion to and from native transformers classes.
 
-Importing this room registers the configuration and the heads with the Auto classes of transformers, and marks them so
-that `save_pretrained` puts their code into every checkpoint. Such a checkpoint loads anywhere with
+Importing this package registers the configuration and the heads with the Auto classes of transformers, and marks them
+so that `save_pretrained` puts their code into every checkpoint. Such a checkpoint loads anywhere with
 `trust_remote_code=True`.
 """
 

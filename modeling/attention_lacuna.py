@@ -1,4 +1,4 @@
-"""What attention computes, in plain: scores, the values they weigh, positions. The fast ways are in kernels_lacuna.py.
+"""Attention in plain PyTorch: scores, weighted values, positions. The fast kernels are in kernels_lacuna.py.
 
 Letters in shapes: B rows of a batch, T tokens of a row, S tokens that are seen, H heads, D head_dim.
 """
@@ -178,7 +178,7 @@ class LacunaRotaryEmbedding(nn.Module):
             setattr(self, self.named(layer_type, "attention_scaling"), scaling)
 
     def start_weights(self) -> None:
-        """The buffers are in no checkpoint: a model that was loaded computes them anew."""
+        """Recompute the buffers, which no checkpoint holds."""
         for layer_type in self.layer_types:
             frequencies, _ = self.compute_frequencies(layer_type)
             init.copy_(getattr(self, self.named(layer_type, "inv_freq")), frequencies)
@@ -215,7 +215,7 @@ class LacunaRotaryEmbedding(nn.Module):
         """Follow the model to another device, but stay in float32 when the model is cast.
 
         Rounded to bfloat16 the frequencies are wrong in the third digit, and a model that was cast would differ from
-        the same model saved and loaded, whose frequencies are computed anew.
+        the same model saved and loaded, whose frequencies are recomputed.
         """
         before = dict(self._buffers)
         super()._apply(fn, recurse)

@@ -1,4 +1,4 @@
-"""What bad input gets: a `ValueError` that names the argument and both values.
+"""Checks of a model's inputs: a `ValueError` names the argument and both values.
 
 Shapes and dtypes are compared in every call, which costs microseconds and no waiting. Numbers are looked at where
 that is free: see `check_range`. Letters in shapes: B rows of a batch, T tokens of a row, C hidden_size.

@@ -35,7 +35,7 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 AttentionScore = Literal["scaled_dot_product", "dot_product", "multiplicative", "additive"]
 
 # Keys that are not fields and yet occur in a call or a config.json: what PreTrainedConfig itself understands, and what
-# tools write beside the architecture. Anything else is a mistake that somebody should hear about.
+# tools write beside the architecture. Anything else is an error.
 _OTHER_KEYS = (
     {"num_labels", "torch_dtype", "name_or_path", "output_attentions", "attn_implementation", "experts_implementation"}
     | {"rope_theta", "rope_scaling", "model_type", "quantization_config", "compression_config", "adapters"}

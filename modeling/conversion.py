@@ -34,14 +34,14 @@ from . import modeling_lacuna
 from .checks_lacuna import name_nearest
 from .configuration_lacuna import ConfigurationError, LacunaConfig
 from .modeling_lacuna import LacunaPreTrainedModel
-from .native_families import CONVERSIONS, Conversion, ConversionError, Head, Row
+from .native_families import CONVERSIONS, Conversion, ConversionError, Head, WeightPair
 
 # What every configuration of transformers has: the first are copied, the others follow from class, family or weights.
 SHARED = ("id2label", "label2id", "problem_type", "output_hidden_states", "return_dict", "chunk_size_feed_forward")
 WRITTEN = ("transformers_version", "architectures", "dtype", "is_encoder_decoder")
 
-# Where `from_native` keeps the tensors of dead rows, so that `to_native` can give them back to the bit. A Lacuna model
-# that was saved and loaded has lost them, and our own tensors then take their place.
+# Where `from_native` keeps the tensors of dead pairs, so that `to_native` can restore them to the bit. A Lacuna model
+# that was saved and loaded has lost them; our own tensors then take their place.
 _UNREAD = "unread_native_tensors"
 
 
@@ -75,10 +75,10 @@ def to_native(model: LacunaPreTrainedModel, family: str | None = None) -> PreTra
     ours, theirs, wanted = model.state_dict(), {}, native.state_dict()
     kept = {} if model.config.tie_word_embeddings else getattr(model, _UNREAD, {})
     pairs = list(_pairs(conversion, head, model, native))
-    for row, our_keys, native_key in pairs:
+    for pair, our_keys, native_key in pairs:
         if native_key in wanted and all(key in ours for key in our_keys):
-            theirs[native_key] = _shaped_like(_join([ours[key] for key in our_keys], row), wanted[native_key])
-            if row.dead and native_key in kept and kept[native_key].shape == wanted[native_key].shape:
+            theirs[native_key] = _shaped_like(_join([ours[key] for key in our_keys], pair), wanted[native_key])
+            if pair.dead and native_key in kept and kept[native_key].shape == wanted[native_key].shape:
                 theirs[native_key] = kept[native_key]
     return _fill(native, theirs, unused=set(ours) - {key for _, keys, _ in pairs for key in keys}, like=model)
 
@@ -105,13 +105,13 @@ def from_native(native: PreTrainedModel) -> LacunaPreTrainedModel:
     ours: dict[str, Tensor] = {}
     kept: dict[str, Tensor] = {}
     pairs = list(_pairs(conversion, head, model, native))
-    for row, our_keys, native_key in pairs:
+    for pair, our_keys, native_key in pairs:
         if native_key not in theirs:
             continue
-        if row.dead:
+        if pair.dead:
             kept[native_key] = theirs[native_key].clone()
         elif all(key in wanted for key in our_keys):
-            parts = _split(theirs[native_key], row, [wanted[key] for key in our_keys])
+            parts = _split(theirs[native_key], pair, [wanted[key] for key in our_keys])
             ours |= dict(zip(our_keys, parts, strict=True))
     if kept and not config.tie_word_embeddings:
         setattr(model, _UNREAD, kept)
@@ -199,28 +199,28 @@ def _generation_config(model: PreTrainedModel) -> Any:
 
 def _pairs(
     conversion: Conversion, head: Head, model: LacunaPreTrainedModel, native: PreTrainedModel
-) -> Iterator[tuple[Row, tuple[str, ...], str]]:
+) -> Iterator[tuple[WeightPair, tuple[str, ...], str]]:
     """Names of tensors on both sides, for every layer; also of such as these models do not have."""
     ours_at, theirs_at = (
         f"{each.base_model_prefix}." if hasattr(each, each.base_model_prefix) else "" for each in (model, native)
     )
-    rows = [(row, ours_at, theirs_at) for row in conversion.rows] + [(row, "", "") for row in head.rows]
+    weights = [(pair, ours_at, theirs_at) for pair in conversion.weights] + [(pair, "", "") for pair in head.weights]
     layers = max(len(model.config.layer_types_of(stack)) for stack in model.config.stacks)
-    for row, our_prefix, native_prefix in rows:
-        is_tensor = row.ours[0].endswith((".weight", ".bias"))
-        for layer in range(layers if "{i}" in row.theirs else 1):
+    for pair, our_prefix, native_prefix in weights:
+        is_tensor = pair.ours[0].endswith((".weight", ".bias"))
+        for layer in range(layers if "{i}" in pair.theirs else 1):
             for kind in ("",) if is_tensor else (".weight", ".bias"):
-                our_keys = tuple(f"{our_prefix}{name}{kind}".replace("{i}", str(layer)) for name in row.ours)
-                yield row, our_keys, f"{native_prefix}{row.theirs}{kind}".replace("{i}", str(layer))
+                our_keys = tuple(f"{our_prefix}{name}{kind}".replace("{i}", str(layer)) for name in pair.ours)
+                yield pair, our_keys, f"{native_prefix}{pair.theirs}{kind}".replace("{i}", str(layer))
 
 
-def _join(parts: list[Tensor], row: Row) -> Tensor:
+def _join(parts: list[Tensor], pair: WeightPair) -> Tensor:
     joined = torch.cat(parts)
-    return joined.T if row.transposed and joined.dim() == 2 else joined
+    return joined.T if pair.transposed and joined.dim() == 2 else joined
 
 
-def _split(tensor: Tensor, row: Row, wanted: list[Tensor]) -> list[Tensor]:
-    tensor = tensor.T if row.transposed and tensor.dim() == 2 else tensor
+def _split(tensor: Tensor, pair: WeightPair, wanted: list[Tensor]) -> list[Tensor]:
+    tensor = tensor.T if pair.transposed and tensor.dim() == 2 else tensor
     if len(wanted) == 1:
         return [_shaped_like(tensor, wanted[0])]
     return list(tensor.split([part.shape[0] for part in wanted]))

@@ -1,4 +1,4 @@
-"""What has a name: heads by shape, sizes, and families in the terms of LacunaConfig.
+"""Named presets: heads by shape, sizes, and families as fields of LacunaConfig.
 
 A new family is one entry here, and a table in native_families.py if its native models are to be reached.
 """
@@ -11,7 +11,7 @@ def _heads(*tasks: str) -> dict[str, str]:
 
 
 # Every head by the shape that can use it. A checkpoint offers these classes and no others: an encoder offered as a
-# causal model would load without a complaint and see the tokens it is asked to predict.
+# causal model would load silently and see the tokens it is asked to predict.
 _TASKS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
 HEADS: dict[str, dict[str, str]] = {
     "encoder": _heads("PreTraining", "MaskedLM", "NextSentencePrediction", *_TASKS),

@@ -1,4 +1,4 @@
-"""The fast ways to compute attention, by device; each does what `eager_attention_forward` does, but for rounding.
+"""Fast attention kernels by device; all equal `eager_attention_forward` up to rounding.
 
 Short rows on a CPU keep their weights (`DenseAttention`). Packed rows never compute scores between two documents: on a
 CPU documents of like length are put side by side, and a GPU has kernels that know where documents begin and end.
@@ -391,7 +391,7 @@ def attend_in_groups(
     """Attention inside documents: queries, keys and values [B, H, T, D] -> [B, T, H, D].
 
     An empty slot is seen by none and its output goes nowhere, so that all its gradients are zero and `_Into` may pass
-    over them. A compiler would begin anew with each batch's groups.
+    over them. A compiler would recompile for each batch's groups.
 
     Args:
         attend: queries, keys, values [N, H, L, D] and what is visible, bool [N, 1, L, L] or None -> [N, L, H, D].

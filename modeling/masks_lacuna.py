@@ -1,4 +1,4 @@
-"""Which tokens see which: padding, the future, windows, the other text, and documents packed into one row.
+"""Attention masks: padding, causal, sliding window, cross-attention, and documents packed into one row.
 
 Letters in shapes: B rows of a batch, T tokens of a row, S tokens that are seen, C hidden_size.
 """

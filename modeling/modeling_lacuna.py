@@ -1,6 +1,6 @@
 """The Lacuna model and its heads.
 
-Every head reads the same way: backbone, pool or select, head, loss if there are labels, typed output. The losses are
+Every head has the same steps: backbone, pool or select, head, loss if there are labels, typed output. The losses are
 in losses_lacuna.py; `num_items_in_batch` of every head is the number of targets in the whole batch, over all parts of
 it. Letters in shapes: B rows, T tokens of a row, S tokens of the encoder's text, C hidden_size, V vocab_size.
 """
@@ -168,7 +168,7 @@ class LacunaSentenceHead(nn.Module):
 def find_segments(
     input_ids: Tensor | None, token_type_ids: Tensor | None, *, sep_token_id: int | None
 ) -> Tensor | None:
-    """0 for tokens of the first segment, 1 for those of the second, [B, T]: as told, or by the first separator."""
+    """Segment numbers 0 and 1, [B, T]: `token_type_ids`, or else split at the first separator."""
     if token_type_ids is not None or input_ids is None or sep_token_id is None:
         return token_type_ids
     is_separator = (input_ids == sep_token_id).long()
@@ -192,7 +192,7 @@ class LacunaPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
-    # A pretrained model brings parts that a head does not use; leaving them out is what was asked for.
+    # A pretrained model may hold parts that a head does not use; dropping them is intended.
     _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^transform\.", r"^sentence_head\.", r"^(model\.)?pooler\."]
 
     def __init__(self, config: LacunaConfig, *inputs: Any, **kwargs: Any) -> None:
@@ -269,7 +269,7 @@ class LacunaPreTrainedModel(PreTrainedModel):
         return super()._resize_token_embeddings(new_num_tokens, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Say why a head cannot generate; `hasattr(model, "generate")` is still False, which tools go by."""
+        """Say why a head cannot generate; `hasattr(model, "generate")` stays False, which tools rely on."""
         if name == "generate":
             heads = [head for head in HEADS[self.config.shape].values() if head in GENERATIVE]
             advice = f"load it as {heads[0]}" if heads else "only a decoder or an encoder-decoder can"
@@ -280,10 +280,10 @@ class LacunaPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint; a damaged one is refused where the library would draw what is missing at random.
+        """Load a checkpoint; raise on a damaged one, where the library would initialize what is missing at random.
 
         Arguments as in `transformers.PreTrainedModel.from_pretrained`. Heads that the checkpoint does not have are
-        started anew, and with `ignore_mismatched_sizes=True` so are tensors of another shape.
+        newly initialized, and with `ignore_mismatched_sizes=True` so are tensors of another shape.
 
         Raises:
             ConfigurationError: when FSDP2 is asked for and tied embeddings have no multiple of 64 rows.
@@ -310,7 +310,7 @@ class LacunaPreTrainedModel(PreTrainedModel):
             raise CheckpointError(
                 f"{pretrained_model_name_or_path}: the tensor {name!r} has the shape {tuple(found)}, and the "
                 f"configuration makes it {tuple(expected)} ({len(info['mismatched_keys'])} such tensors); "
-                "ignore_mismatched_sizes=True starts them anew"
+                "ignore_mismatched_sizes=True initializes them instead"
             )
         return (model, info) if wants_info else model
 
@@ -321,7 +321,7 @@ _HEADS = re.compile(r"^((model\.)?pooler|transform|lm_head|sentence_head|classif
 
 
 def refuse_damaged(info: dict[str, Any], *, source: Any) -> None:
-    """Raise a `CheckpointError` when tensors of the backbone are missing, or tensors are there that nobody knows.
+    """Raise a `CheckpointError` when tensors of the backbone are missing or unknown tensors are present.
 
     `info` is what `from_pretrained(..., output_loading_info=True)` returned.
     """
@@ -1029,7 +1029,7 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
         return create_masks_for_generate(config=config.get_text_config(decoder=True), **arguments)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """What the decoder reads to predict `labels` [B, T]; collators of the library ask for it."""
+        """Decoder inputs to predict `labels` [B, T]; transformers' collators call it."""
         return shift_right(labels, config=self.config)
 
     @can_return_tuple
@@ -1053,7 +1053,7 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Predict the text of the decoder.
+        """Predict the decoder's text.
 
         Args:
             labels: [B, T], what the decoder is to say, -100 where nothing is to be predicted. They are not shifted:
@@ -1078,7 +1078,7 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
 
 
 class LacunaTaskModel(LacunaPreTrainedModel):
-    """What the task heads share: the backbone, what stands between it and their last projection, and the five beats.
+    """What the task heads share: the backbone, the layers between it and their last projection, and the forward pass.
 
     A head says how it makes logits and loss of what the backbone returned, and what it returns.
     """

@@ -31,8 +31,8 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Row:
-    """Modules that hold the same numbers, "{i}" standing for the number of a layer."""
+class WeightPair:
+    """Our modules and the native one that hold the same weights; "{i}" stands for the layer number."""
 
     ours: tuple[str, ...]  # our modules, or one tensor; several are stacked along their outputs in the native one
     theirs: str  # the native module or tensor; a tensor may also have further dimensions of size 1
@@ -45,7 +45,7 @@ class Head:
     """A head that exists on both sides."""
 
     native: str  # name of the native class in transformers
-    rows: list[Row]  # modules of the head
+    weights: list[WeightPair]  # modules of the head
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)  # what starts or trains in one way only there
     num_labels: int | None = None  # the only number of labels with which the native class works
 
@@ -55,7 +55,7 @@ class Conversion:
     """How a family is written natively."""
 
     fields: dict[str, Field]  # every field of `LacunaConfig` but `SHARED` and `WRITTEN` of conversion.py
-    rows: list[Row]  # modules of the backbone
+    weights: list[WeightPair]  # modules of the backbone
     heads: dict[str, Head]  # by the name of our class
     lost: dict[str, str] = dataclasses.field(default_factory=dict)  # what may return changed, and why that is harmless
     generation: tuple[str, ...] = ()  # native fields that repeat what the generation configuration says
@@ -86,8 +86,8 @@ def only(reason: str | None = None, /, **values: Any) -> dict[str, Field]:
     return {name: constant(value) for name, value in values.items()}
 
 
-def rows(table: str) -> list[Row]:
-    """A row for each line `ours = theirs`, which may go on with `transposed` or `dead`.
+def weights(table: str) -> list[WeightPair]:
+    """One pair per line `ours = theirs`, optionally followed by `transposed` or `dead`.
 
     `a + b = c` stacks modules of ours, and `{qkv}` stands for q, k and v stacked.
     """
@@ -95,13 +95,13 @@ def rows(table: str) -> list[Row]:
     for line in table.strip().splitlines():
         ours, _, theirs, *kinds = line.replace(" + ", "+").split()
         names = [ours.replace("{qkv}", letter) for letter in "qkv"] if "{qkv}" in ours else ours.split("+")
-        found.append(Row(tuple(names), theirs, **dict.fromkeys(kinds, True)))
+        found.append(WeightPair(tuple(names), theirs, **dict.fromkeys(kinds, True)))
     return found
 
 
-def heads(prefix: str, **by_name: list[Row]) -> dict[str, Head]:
+def heads(prefix: str, **by_name: list[WeightPair]) -> dict[str, Head]:
     """Heads that are called on both sides as the keyword says, after the prefix of the family."""
-    return {f"Lacuna{name}": Head(f"{prefix}{name}", head_rows) for name, head_rows in by_name.items()}
+    return {f"Lacuna{name}": Head(f"{prefix}{name}", head_weights) for name, head_weights in by_name.items()}
 
 
 # --------------------------------------------------------------------------------------------- fields that need a rule
@@ -190,7 +190,7 @@ _LLAMA = {
     **only(gated_mlp=True, norm_type="rms_norm", norm_bias=False, position_type="rotary"),
     "rope_parameters": Field(_rope_for_all, lambda native: dict(native.rope_parameters), meaning=_rope_by_layer_type),
 }
-_LLAMA_ROWS = rows("""
+_LLAMA_WEIGHTS = weights("""
     decoder.embeddings.embed_tokens = embed_tokens
     decoder.layers.{i}.attention_norm = layers.{i}.input_layernorm
     decoder.layers.{i}.attention.q_proj = layers.{i}.self_attn.q_proj
@@ -204,11 +204,11 @@ _LLAMA_ROWS = rows("""
     decoder.norm = norm
 """)
 
-_CLASSIFIER = rows("classifier = classifier")
-_SCORE = rows("classifier = score")
-_ANSWER = rows("qa_outputs = qa_outputs")
-_CHOICE = rows("score = classifier")
-_LM_HEAD = rows("lm_head = lm_head")
+_CLASSIFIER = weights("classifier = classifier")
+_SCORE = weights("classifier = score")
+_ANSWER = weights("qa_outputs = qa_outputs")
+_CHOICE = weights("score = classifier")
+_LM_HEAD = weights("lm_head = lm_head")
 _SUMMARY = ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")
 _NO_DROPOUT = {"classifier_dropout": 0.0}
 
@@ -220,19 +220,19 @@ def _llama_heads(prefix: str) -> dict[str, Head]:
     }
 
 
-_BERT_PREDICTIONS = rows("""
+_BERT_PREDICTIONS = weights("""
     transform.dense = cls.predictions.transform.dense
     transform.norm = cls.predictions.transform.LayerNorm
     lm_head = cls.predictions.decoder
     lm_head.bias = cls.predictions.bias dead
 """)
-_BERT_RELATION = rows("sentence_head.classifier = cls.seq_relationship")
-_MODERNBERT_HEAD = rows("transform.dense = head.dense\ntransform.norm = head.norm")
-_BART_LOGITS = rows("lm_head.weight = lm_head.weight\nlm_head.bias = final_logits_bias")
-_BART_CLASSIFIER = rows("transform.dense = classification_head.dense\nclassifier = classification_head.out_proj")
+_BERT_RELATION = weights("sentence_head.classifier = cls.seq_relationship")
+_MODERNBERT_HEAD = weights("transform.dense = head.dense\ntransform.norm = head.norm")
+_BART_LOGITS = weights("lm_head.weight = lm_head.weight\nlm_head.bias = final_logits_bias")
+_BART_CLASSIFIER = weights("transform.dense = classification_head.dense\nclassifier = classification_head.out_proj")
 
 
-def _bart_rows(stack: str, **attentions: str) -> list[Row]:
+def _bart_weights(stack: str, **attentions: str) -> list[WeightPair]:
     layer = stack + ".layers.{i}"
     lines = [f"{stack}.embeddings.{name} = {stack}.{name}" for name in ("embed_tokens", "embed_positions")]
     lines += [f"{stack}.embeddings.norm = {stack}.layernorm_embedding"]
@@ -241,7 +241,7 @@ def _bart_rows(stack: str, **attentions: str) -> list[Row]:
         lines += [f"{layer}.{ours}.o_proj = {layer}.{theirs}.out_proj"]
         lines += [f"{layer}.{ours}_norm = {layer}.{theirs}_layer_norm"]
     lines += [f"{layer}.mlp.up_proj = {layer}.fc1", f"{layer}.mlp.down_proj = {layer}.fc2"]
-    return rows("\n".join([*lines, f"{layer}.mlp_norm = {layer}.final_layer_norm"]))
+    return weights("\n".join([*lines, f"{layer}.mlp_norm = {layer}.final_layer_norm"]))
 
 
 # ----------------------------------------------------------------------------------------------------------- the table
@@ -264,7 +264,7 @@ CONVERSIONS: dict[str, Conversion] = {
             ),
             "embedding_dropout": Field(lambda config: {}, lambda native: native.hidden_dropout_prob, unread=_TRAINS),
         },
-        rows=rows("""
+        weights=weights("""
             encoder.embeddings.embed_tokens = embeddings.word_embeddings
             encoder.embeddings.embed_positions = embeddings.position_embeddings
             encoder.embeddings.embed_segments = embeddings.token_type_embeddings
@@ -316,7 +316,7 @@ CONVERSIONS: dict[str, Conversion] = {
             **only(_STARTS, initialization="truncated_normal"),
             **only("an encoder has no cache", use_cache=True),
         },
-        rows=rows("""
+        weights=weights("""
             encoder.embeddings.embed_tokens = embeddings.tok_embeddings
             encoder.embeddings.norm = embeddings.norm
             encoder.layers.{i}.attention_norm = layers.{i}.attn_norm
@@ -328,12 +328,12 @@ CONVERSIONS: dict[str, Conversion] = {
             encoder.norm = final_norm
         """),
         heads={
-            **heads("ModernBert", Model=[], ForMaskedLM=_MODERNBERT_HEAD + rows("lm_head = decoder")),
+            **heads("ModernBert", Model=[], ForMaskedLM=_MODERNBERT_HEAD + weights("lm_head = decoder")),
             **heads("ModernBert", ForSequenceClassification=_MODERNBERT_HEAD + _CLASSIFIER),
             **heads("ModernBert", ForTokenClassification=_MODERNBERT_HEAD + _CLASSIFIER),
             **heads("ModernBert", ForMultipleChoice=_MODERNBERT_HEAD + _CHOICE),
             "LacunaForQuestionAnswering": Head(
-                "ModernBertForQuestionAnswering", _MODERNBERT_HEAD + rows("qa_outputs = classifier"), num_labels=2
+                "ModernBertForQuestionAnswering", _MODERNBERT_HEAD + weights("qa_outputs = classifier"), num_labels=2
             ),
         },
         lost={
@@ -368,7 +368,7 @@ CONVERSIONS: dict[str, Conversion] = {
                 lambda native: "scaled_dot_product" if native.scale_attn_weights else "dot_product",
             ),
         },
-        rows=rows("""
+        weights=weights("""
             decoder.embeddings.embed_tokens = wte
             decoder.embeddings.embed_positions = wpe
             decoder.layers.{i}.attention_norm = h.{i}.ln_1
@@ -395,7 +395,7 @@ CONVERSIONS: dict[str, Conversion] = {
             **same("mlp_bias"),
             "num_attention_heads": Field(_whole_heads, lambda native: native.num_attention_heads),
         },
-        rows=_LLAMA_ROWS,
+        weights=_LLAMA_WEIGHTS,
         heads=_llama_heads("Llama"),
         lost={"pretraining_tp": "nothing reads it"},
     ),
@@ -412,8 +412,8 @@ CONVERSIONS: dict[str, Conversion] = {
                 lambda native: native.sliding_window,
             ),
         },
-        rows=_LLAMA_ROWS
-        + rows("""
+        weights=_LLAMA_WEIGHTS
+        + weights("""
             decoder.layers.{i}.attention.q_norm = layers.{i}.self_attn.q_norm
             decoder.layers.{i}.attention.k_norm = layers.{i}.self_attn.k_norm
         """),
@@ -435,10 +435,10 @@ CONVERSIONS: dict[str, Conversion] = {
             "embedding_dropout": Field(lambda config: {}, lambda native: native.dropout, unread=_TRAINS),
             "classifier_dropout": _CLASSIFIER_DROPOUT,
         },
-        rows=[
-            *_bart_rows("encoder", attention="self_attn"),
-            *_bart_rows("decoder", attention="self_attn", cross_attention="encoder_attn"),
-            *rows("encoder.embeddings.embed_tokens = shared dead"),
+        weights=[
+            *_bart_weights("encoder", attention="self_attn"),
+            *_bart_weights("decoder", attention="self_attn", cross_attention="encoder_attn"),
+            *weights("encoder.embeddings.embed_tokens = shared dead"),
         ],
         heads={
             **heads("Bart", Model=[], ForQuestionAnswering=_ANSWER),

@@ -1,4 +1,4 @@
-"""Questions about texts, answered by a piece of the text: `pipeline("question-answering", model=FOLDER)`.
+"""Extractive question answering as a pipeline: `pipeline("question-answering", model=FOLDER)`.
 
 transformers has had no such pipeline since version 5. This file travels beside the weights of any model for question
 answering and is named in its config.json, so that `trust_remote_code=True` finds it where nothing else is installed.
