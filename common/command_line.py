@@ -1,4 +1,4 @@
-"""The command line and YAML files, checked the same way; the help; errors without a traceback."""
+"""Parse the command line and YAML files, print the help, and turn errors into exit codes."""
 
 import argparse
 import copy
@@ -63,7 +63,7 @@ class _Parser(HfArgumentParser):
 
 
 def _shown(action: argparse.Action) -> argparse.Action:
-    """An option as the help shows it: one spelling, what its value is, and its default."""
+    """An option as the help shows it: one spelling, its value and its default."""
     shown = copy.copy(action)
     shown.option_strings = [word for word in action.option_strings if word[:2] == "--" and "-" not in word[2:]][:1]
     if action.nargs == "?":  # a switch
@@ -110,9 +110,9 @@ def _parser(kinds: Sequence[type], description: str | None) -> _Parser:
 
 
 def _instead(name: str, known: Sequence[str]) -> str:
-    """What to say after an option that is not known: that other recipes have it, or the nearest of those known."""
+    """The end of the message about an unknown option: other recipes have it, or the nearest known one."""
     if name.lstrip("-") in Arguments.known_options():
-        return ": other recipes have it, this one does not"
+        return ": it belongs to other recipes"
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""
 
@@ -206,12 +206,12 @@ def parse_arguments(
 
 
 def exit_cleanly(main: Callable[[], object]) -> NoReturn:
-    """Run `main` and leave the process with the exit code of the contract.
+    """Run `main` and exit the process with the right code.
 
-    An exception with an `exit_code` is the user's to mend: its message is printed, without a traceback. Any other
-    exception is ours, and keeps its traceback.
+    Of an exception with an `exit_code` only the message is printed. Any other exception is a bug and keeps its
+    traceback.
     """
-    transformers_logging.disable_progress_bar()  # their bars for loading and saving would break the line of the run
+    transformers_logging.disable_progress_bar()  # transformers' bars for loading and saving would garble our progress line
     try:
         signal.signal(signal.SIGTERM, _end)
         main()
@@ -233,5 +233,5 @@ def exit_cleanly(main: Callable[[], object]) -> NoReturn:
 
 
 def _end(number: int, frame: object) -> NoReturn:
-    """Before and after training a SIGTERM finds nothing that would have to be saved."""
+    """Exit at once: before and after training there is nothing to save."""
     sys.exit(128 + number)

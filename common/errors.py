@@ -1,27 +1,27 @@
-"""Every way in which a run can end other than well, each with the exit code that a recipe returns for it."""
+"""All errors that a recipe reports, each with its exit code."""
 
 
 class LacunaError(Exception):
-    """An error whose message is meant for the person at the keyboard: a recipe prints it without a traceback."""
+    """An error whose message is for the user: recipes print it without a traceback."""
 
     exit_code = 1
 
 
 class InputError(LacunaError, ValueError):
-    """An option, a configuration, a text, a table or a model that cannot be used, or two that do not fit together."""
+    """An option, configuration, text, table or model that cannot be used, or two that do not fit together."""
 
     exit_code = 2
 
 
 class BadRecord(InputError):
-    """One record or document is broken and what follows it can still be read: `--on_bad_record skip` passes over it.
+    """One broken record or document, after which reading can continue: `--on_bad_record skip` skips it.
 
-    Readers yield it in the place of the record; whoever reads decides whether to raise it.
+    Readers yield it in place of the record; the caller decides whether to raise it.
     """
 
 
 class CorruptCheckpointError(LacunaError, RuntimeError):
-    """Weights or a checkpoint that are incomplete, or whose bytes are not the ones that were written."""
+    """Weights or a checkpoint that are incomplete or damaged."""
 
     exit_code = 3
 
@@ -33,7 +33,7 @@ class NumericsError(LacunaError, RuntimeError):
 
 
 class StorageError(LacunaError, RuntimeError):
-    """The disk is full or does not let us write."""
+    """The disk is full or cannot be written."""
 
     exit_code = 5
 
@@ -45,10 +45,10 @@ class HubError(LacunaError, RuntimeError):
 
 
 class WorkerError(LacunaError, RuntimeError):
-    """A process that helps to build a token store failed or was killed."""
+    """A worker process that builds a token store failed or was killed."""
 
 
 class StoppedError(LacunaError, RuntimeError):
-    """The run was asked to stop, and has stopped with its work saved."""
+    """The run was stopped by a signal after saving its work."""
 
     exit_code = 143

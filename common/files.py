@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and locks that keep two processes apart."""
+"""Atomic file writes, and locks between processes."""
 
 import json
 import os
@@ -18,12 +18,12 @@ _held: dict[Path, FileLock] = {}
 
 
 def cache_folder() -> Path:
-    """Where later runs find what an earlier one has made of the same text: $LACUNA_CACHE, or ~/.cache/lacuna."""
+    """Cache of tokenizers and tokenized text, shared by runs: $LACUNA_CACHE, or ~/.cache/lacuna."""
     return Path(os.environ.get("LACUNA_CACHE", Path.home() / ".cache" / "lacuna"))
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk before anything is written after it."""
+    """Flush a file, or the entries of a folder, to disk (fsync)."""
     if os.name == "nt" and path.is_dir():
         return
     number = os.open(path, os.O_RDONLY)
@@ -35,11 +35,11 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path, *, hint: str = "") -> Iterator[Path]:
-    """A temporary path beside `path`, which takes its name once it is written and on the disk.
+    """Write to a temporary path, which replaces `path` once it is complete and on disk.
 
     Args:
-        path: the file; its folder is made where it is missing. What stood there stays if anything fails.
-        hint: what to do about a disk that does not let us write, as the end of the message.
+        path: the file; its folder is created if missing. The old file stays if anything fails.
+        hint: end of the error message: what to do about the disk.
 
     Raises:
         StorageError: the file cannot be written.
@@ -58,7 +58,7 @@ def replacing(path: Path, *, hint: str = "") -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, *, hint: str = "") -> None:
-    """Write a small text file, whole or not at all.
+    """Write a small text file atomically.
 
     Raises:
         StorageError: the file cannot be written.
@@ -89,12 +89,12 @@ def locked(path: Path, *, waiting: str, silent_seconds: float = 5.0) -> Iterator
 
 
 def hold(folder: Path) -> None:
-    """Keep other runs out of a folder until `release`, or until this process ends, however it ends.
+    """Keep other runs out of a folder until `release` or the end of this process, however it ends.
 
-    What a process that is gone has left behind is taken over, with a notice.
+    The lock of a process that is gone is taken over, with a notice.
 
     Raises:
-        InputError: a run is in that folder now; the message names its host and process.
+        InputError: another run uses the folder; the message names its host and process.
         StorageError: the folder cannot be written.
     """
     place = folder.absolute()
@@ -106,20 +106,20 @@ def hold(folder: Path) -> None:
         lock.acquire()
     except Timeout:
         raise InputError(
-            f"--output_dir {folder}: {_owner(place)} is training there now; name another folder, or wait for its end"
+            f"--output_dir {folder}: {_owner(place)} is training there now; choose another folder or wait for it to end"
         ) from None
     except OSError as error:
         raise StorageError(f"--output_dir {folder} cannot be written: {error.strerror}") from error
     _held[place] = lock
     if (place / OWNER).exists():
-        print(f"the lock of {_owner(place)}, whose run has ended, is taken over", file=sys.stderr)
+        print(f"taking over the lock of {_owner(place)}, whose run has ended", file=sys.stderr)
     owner = {"host": socket.gethostname(), "process": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     with suppress(OSError):  # a disk that is full: the lock holds without it
         (place / OWNER).write_text(json.dumps(owner) + "\n", encoding="utf-8")
 
 
 def release() -> None:
-    """Let other runs in again; a folder that holds nothing else is removed."""
+    """Release all held folders; one that holds nothing else is removed."""
     for place in list(_held):
         with suppress(OSError):
             (place / OWNER).unlink(missing_ok=True)

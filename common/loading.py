@@ -1,4 +1,4 @@
-"""Configuration, tokenizer and weights of a folder or Hub id, with errors that a person can act on."""
+"""Load configuration, tokenizer and weights from a folder or the Hub, with errors that say what to do."""
 
 import difflib
 import os
@@ -21,18 +21,18 @@ COUNT_POSITIONS_FROM_PADDING = {
 
 
 def first_line(error: Exception) -> str:
-    """What an error of transformers says in its first line, with our option where it wants remote code."""
+    """First line of an error from transformers; names our option where it asks for remote code."""
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return f"{line} Allow that with --trust_remote_code" if "trust_remote_code" in str(error) else line
 
 
 def _is_path(model: str) -> bool:
-    """Whether a --model can be no name of the Hub, which has one slash at most, as OWNER/NAME."""
+    """Whether a --model cannot be a Hub id, which has at most one slash, as in OWNER/NAME."""
     return model.startswith(("./", "../", "/", "~", "runs/")) or model.count("/") > 1
 
 
 def missing_folder(model: str) -> str | None:
-    """What is wrong with a --model that names a place on this machine where no folder is; None of all others."""
+    """The message for a --model that is a path to no folder; None for anything else."""
     folder, name = os.path.split(model.rstrip("/"))
     if os.path.isdir(model) or not (_is_path(model) or os.path.isdir(folder)):
         return None
@@ -41,12 +41,12 @@ def missing_folder(model: str) -> str | None:
         near = difflib.get_close_matches(name, os.listdir(folder or "."), n=1)
     more = f" Did you mean {os.path.join(folder, near[0])}?" if near else ""
     if os.path.isfile(model):
-        more = " It is a file: name the folder that it is in."
-    return f"there is no folder {model}, which --model names.{more}"
+        more = " It is a file; pass the folder that contains it."
+    return f"--model: there is no folder {model}.{more}"
 
 
 def check_folder(model: str) -> None:
-    """Refuse a path where no model is, before transformers asks the Hub for it.
+    """Refuse a path without a model, before transformers asks the Hub for it.
 
     Raises:
         InputError: there is no folder, it has no config.json, or nothing but an adapter.
@@ -57,13 +57,13 @@ def check_folder(model: str) -> None:
     if not folder.is_dir() or (folder / "config.json").is_file():
         return
     if not (folder / "adapter_config.json").is_file():
-        raise InputError(f"--model {model} is not a model that can be read: the folder has no config.json")
+        raise InputError(f"--model {model} is not a model: the folder has no config.json")
     whole = folder.resolve().parent
     if (whole / "config.json").is_file():
-        say = f"the model with the adapter merged in is {folder.parent if folder.parent.name else whole}: name that"
+        say = f"pass {folder.parent if folder.parent.name else whole}, which has the adapter merged in"
     else:
-        say = "merge it into its base model (merge_and_unload of peft), and name that"
-    raise InputError(f"--model {model} holds an adapter (adapter_config.json) and no model: {say}")
+        say = "merge it into its base model (peft's merge_and_unload) and pass the result"
+    raise InputError(f"--model {model} holds only an adapter (adapter_config.json): {say}")
 
 
 def load_configuration(model: str, *, trust_remote_code: bool = False) -> Any:
@@ -81,7 +81,7 @@ def load_configuration(model: str, *, trust_remote_code: bool = False) -> Any:
     try:
         return transformers.AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        reason = f"--model {model} is not a model that can be read: {first_line(error)}"
+        reason = f"--model {model} cannot be read: {first_line(error)}"
         raise InputError(missing_folder(model) or reason) from error
 
 
@@ -94,7 +94,7 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> Any:
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"--model {model} has no tokenizer that can be loaded: {first_line(error)}") from error
+        raise InputError(f"cannot load the tokenizer of --model {model}: {first_line(error)}") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
         raise InputError(f"--model {model} has no tokenizer: copy tokenizer.json and tokenizer_config.json there")
     return tokenizer
@@ -102,7 +102,7 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the table of transformers on weights that are new: callers say what they need of it."""
+    """Silence transformers' table of new weights; callers report what matters."""
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     try:

@@ -1,4 +1,4 @@
-"""Options: dataclasses whose fields are what a person can type, and the checks that they share."""
+"""Dataclasses of command-line options, and the checks that they share."""
 
 import argparse
 import math
@@ -10,7 +10,7 @@ from .errors import InputError
 
 
 class Arguments:
-    """The base of every dataclass of options, by which an option that only other recipes take is recognised."""
+    """Base class of all option dataclasses; through it the parser knows the options of other recipes."""
 
     @classmethod
     def known_options(cls) -> set[str]:
@@ -39,7 +39,7 @@ def option(
         text: its help. Give the default where it is computed ("Default: ..."); any other is added by `--help`.
         group: the title that it stands under in the help.
         advanced: shown by `--help_all` only.
-        metavar: what the help shows for its value, where type and name do not tell.
+        metavar: placeholder for its value in the help, where type and name do not tell.
         choices: the values it can take, where its type is not a `Literal`: names, or a registry of classes by name,
             each with a `summary` for the help.
     """

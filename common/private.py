@@ -1,4 +1,4 @@
-"""What may be shown to anybody: nothing unprintable, no tokens, no hosts or home folder of whoever ran it."""
+"""Make text safe to show or publish: without access tokens, hosts, home folders and unprintable characters."""
 
 import os
 import re
@@ -16,18 +16,17 @@ _HOMES = re.compile(r"(?:^|[/\\])(?:home|Users)[/\\][^/\\]")  # /home/name, C:\U
 
 
 def without_secrets(text: str) -> str:
-    """A text in which tokens of the Hub, and names and passwords in addresses, are ***."""
+    """Replace Hub tokens, and users and passwords in URLs, by ***."""
     return _SECRETS.sub("***", text)
 
 
 def without_places(text: str) -> str:
-    """A text in which hosts are left out, and paths that say who ran it are shortened.
+    """Remove hosts, and shorten paths that tell who ran it.
 
-    A path in the present folder becomes relative to it, and one in the home folder begins with ~. Of one in the home
-    folder of somebody else, or with the name of who runs this in it, the last part is left. All others stay as they
-    were typed, and so do Hub ids.
+    A path in the current folder becomes relative to it, one in the home folder begins with ~, and one that contains
+    the user's name or lies in somebody else's home folder keeps only its last part. Other paths, and Hub ids, stay.
     """
-    return _PLACES.sub(lambda match: _inside(match["path"]) if match["path"] else "", text)
+    return _PLACES.sub(lambda match: _inside(match["path"]) if match["path"] else "", text.replace("file:///", "/"))
 
 
 def _inside(path: str) -> str:
@@ -48,7 +47,7 @@ def shown_command(words: Sequence[str] | None = None) -> str:
         words: the script and its arguments; those of this process by default.
     """
     words = sys.argv if words is None else words
-    # A whole word that is a path may have blanks in it.
+    # A whole word that is a path may contain spaces.
     shown = [
         _inside(word) if Path(word).is_absolute() and Path(word).exists() else without_places(word) for word in words
     ]
@@ -59,17 +58,17 @@ def shown_command(words: Sequence[str] | None = None) -> str:
 
 
 def _quoted(word: str) -> str:
-    """For a shell, which knows ~ only where no quotes are around it."""
+    """Quote for a shell, which expands ~ only outside quotes."""
     return f"~/{shlex.quote(word[2:])}" if len(word) > 2 and word.startswith("~/") else shlex.quote(word)
 
 
 def visible(text: str) -> str:
-    """Text for a message: what does not print (NUL, half a surrogate pair, a line end) becomes its escape."""
+    """Text for a message: unprintable characters (NUL, half a surrogate pair, a line break) are escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def shown(path: Path | str) -> str:
-    """A path for a message; what does not print in it is escaped."""
+    """A path for a message, with unprintable characters escaped."""
     return visible(str(path))

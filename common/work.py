@@ -1,4 +1,4 @@
-"""What the loop is given to learn: examples, their loss and their metrics. Objectives and tasks derive from `Work`."""
+"""`Work`, the base class of objectives and tasks: what the training loop learns from, and how it is scored."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Work:
-    """Everything that is particular to an objective or a task; what has a default here is optional."""
+    """Examples, loss and metrics of an objective or a task; members with a default here are optional."""
 
     num_examples: int
     """Training examples in one epoch."""
@@ -25,7 +25,7 @@ class Work:
 
     @property
     def fixed_length(self) -> bool:
-        """Whether all training batches of so many rows have one shape, so that compiling pays."""
+        """Whether all training batches of one size have one shape, so that compiling pays."""
         return False
 
     @property
@@ -34,7 +34,7 @@ class Work:
         return None
 
     def settings(self) -> dict[str, Any]:
-        """What was decided of its options, by name, for the model card."""
+        """Chosen options by name, for the model card."""
         return {}
 
     def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Work:
         raise NotImplementedError
 
     def with_hints(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The batch with what a GPU would have to ask the host for in the middle of a step."""
+        """The batch plus tensors that spare a GPU from waiting for the host in the middle of a step."""
         return batch
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
@@ -81,7 +81,7 @@ class Work:
         raise NotImplementedError
 
     def baseline(self) -> dict[str, float]:
-        """What is reached without a model, under the names of `summarize`."""
+        """Metrics reached without a model, by the names of `summarize`."""
         return {}
 
 

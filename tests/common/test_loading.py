@@ -49,7 +49,7 @@ def test_a_tokenizer_with_more_ids_than_rows_is_refused() -> None:
 
 def test_a_folder_that_is_not_there_is_told_before_the_hub_is_asked(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    with pytest.raises(InputError, match=r"there is no folder .*/modle, .*Did you mean .*/model\?"):
+    with pytest.raises(InputError, match=r"there is no folder .*/modle\. Did you mean .*/model\?"):
         load_configuration(str(tmp_path / "modle"))
     with pytest.raises(InputError, match="the folder has no config"):
         load_configuration(str(tmp_path / "model"))

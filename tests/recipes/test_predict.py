@@ -497,7 +497,7 @@ def test_mistakes_in_files_and_folders(classifier, folder_of, run_recipe, tmp_pa
         ),
         (classifier, write_rows(tmp_path / "empty.txt", []), "--input has no row"),
         (tmp_path, lines, "is not a model"),
-        (tmp_path / "modl", lines, f"there is no folder {tmp_path / 'modl'}, which --model names"),
+        (tmp_path / "modl", lines, f"--model: there is no folder {tmp_path / 'modl'}."),
         (named, plain, "names the task 'cooking'"),
         (broken, plain, "is not what fine-tuning writes"),
         (answering, questions, "q.jsonl:2: no column 'context'"),

@@ -205,13 +205,13 @@ def test_a_missing_model_is_named(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("runs/absent", "there is no folder runs/absent, which --model names."),
-        ("./absent", "there is no folder ./absent, which --model names."),
-        ("../absent", "there is no folder ../absent, which --model names."),
-        ("/absent/modl", "there is no folder /absent/modl, which --model names."),
-        ("a/b/c", "there is no folder a/b/c, which --model names."),
-        ("models/modl/", "there is no folder models/modl/, which --model names. Did you mean models/model?"),
-        ("models/notes.txt", "there is no folder models/notes.txt, which --model names. It is a file: name the"),
+        ("runs/absent", "--model: there is no folder runs/absent."),
+        ("./absent", "--model: there is no folder ./absent."),
+        ("../absent", "--model: there is no folder ../absent."),
+        ("/absent/modl", "--model: there is no folder /absent/modl."),
+        ("a/b/c", "--model: there is no folder a/b/c."),
+        ("models/modl/", "--model: there is no folder models/modl/. Did you mean models/model?"),
+        ("models/notes.txt", "--model: there is no folder models/notes.txt. It is a file; pass the"),
     ],
 )
 def test_a_path_without_a_folder_is_told_first(name, message, tmp_path, monkeypatch):
@@ -237,19 +237,17 @@ def test_a_folder_without_a_model_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     adapter = tmp_path / "runs" / "mine" / "adapter"
     adapter.mkdir(parents=True)
-    with pytest.raises(
-        InputError, match="--model runs/mine/adapter is not a model that can be read: the folder has no"
-    ):
+    with pytest.raises(InputError, match="--model runs/mine/adapter is not a model: the folder has no"):
         load_base(model="runs/mine/adapter")
     (adapter / "adapter_config.json").write_text("{}")
-    with pytest.raises(InputError, match=r"runs/mine/adapter holds an adapter .* and no model: merge it"):
+    with pytest.raises(InputError, match=r"runs/mine/adapter holds only an adapter .*: merge it"):
         load_base(model="runs/mine/adapter")
     (adapter.parent / "config.json").write_text("{}")
-    with pytest.raises(InputError, match="merged in is runs/mine: name that") as caught:
+    with pytest.raises(InputError, match="pass runs/mine, which has the adapter merged in") as caught:
         load_base(model="runs/mine/adapter")
     assert caught.value.exit_code == 2
     monkeypatch.chdir(adapter)
-    with pytest.raises(InputError, match=f"merged in is {adapter.parent}: name that"):
+    with pytest.raises(InputError, match=f"pass {adapter.parent}, which has the adapter merged in"):
         load_base(model=".")
 
 

@@ -162,7 +162,11 @@ def test_embeddings_on_two_processes(checkpoint, tmp_path):
         ("finetune_seq2seq", ["--train_target_file", "x"], "--train_file"),
         ("finetune_embeddings", [], "--train_file"),
         ("finetune_token_classification", ["--train_file", "no.conll"], "no.conll"),
-        ("finetune_embeddings", ["--train_file", "a.csv", "--lora_rank", "8"], "'--lora_rank': other recipes have it"),
+        (
+            "finetune_embeddings",
+            ["--train_file", "a.csv", "--lora_rank", "8"],
+            "'--lora_rank': it belongs to other recipes",
+        ),
     ],
 )
 def test_mistakes_are_one_message_and_leave_nothing(recipe, options, message, checkpoint, tmp_path, run_recipe):

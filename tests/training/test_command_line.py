@@ -108,7 +108,7 @@ def test_mistakes_in_a_file(yaml_file, text, message) -> None:
 
 @pytest.mark.parametrize("name", ["resume", "seeds", "lora_rank", "freeze_backbone", "early_stopping_patience"])
 def test_an_option_of_other_recipes_is_named_as_such(yaml_file, name) -> None:
-    rooms, said = (ModelArguments, EmbeddingArguments), f"{name}': other recipes have it, this one does not"
+    rooms, said = (ModelArguments, EmbeddingArguments), f"{name}': it belongs to other recipes"
     with pytest.raises(InputError, match=f"unknown option '--{said}") as raised:
         parse_arguments(rooms, ["--train_file", "a.csv", f"--{name}=3"])
     assert raised.value.exit_code == 2 and "did you mean" not in str(raised.value)

@@ -121,6 +121,7 @@ def test_the_auto_class_is_one_that_there_is(class_name, auto_map, name) -> None
         ("--learning_rate", "--learning_rate"),
         ("|", "|"),
         ("0,0.5", "0,0.5"),
+        ("file:///homes/me/work/text.txt", "text.txt"),
     ],
 )
 def test_home_folders_and_hosts_are_left_out(word, shown, monkeypatch) -> None:
