@@ -1,8 +1,7 @@
-"""Equal documents, and documents that say nearly the same, over a corpus of any size in bounded memory.
+"""Equal documents, and documents that say nearly the same. Of each group the first in the corpus stays.
 
-Keys of documents (hashes of their text; hashes of bands of their MinHash signatures) are sorted into buckets on disk,
-so that equal keys stand in one bucket and one bucket fits in memory. The first of a group in the order of the corpus
-stays.
+Documents with equal hashes are equal. Documents that share a band of their MinHash signatures are candidates, and
+their whole signatures are compared. In memory are about 50 bytes for each document; signatures lie on disk.
 
 Resemblance is the Jaccard similarity of the sets of word 5-grams of two documents (A. Broder, "On the resemblance and
 containment of documents", 1997), estimated from MinHash signatures. Texts with few spaces (Chinese, Japanese, Thai)
@@ -11,6 +10,7 @@ are compared by 5-grams of characters.
 
 import importlib.util
 import re
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,32 +25,23 @@ MAX_CHARACTERS_PER_WORD = 15  # on average; in a text with more, words are not w
 SHINGLES_AT_ONCE = 4096  # 2 MB of permuted hashes
 MISSES_COUNT = 0.98  # a pair that is missed is worse than one looked at in vain: candidates are verified
 
-RECORDS_IN_BUCKET = 1 << 19
-MAX_BUCKETS = 256  # files that are open at once
 NEIGHBOURS = 4  # in a group of equal bands a document is compared with the first and with these before it
-PAIRS_AT_ONCE = 1 << 14  # signatures of a pair are a page of the disk each
+AT_ONCE = 1 << 14  # signatures that are read together, 8 MB
 
-_KEY = np.dtype([("key", "<u8"), ("rest", "<u8"), ("document", "<u8")])
 _WORD = re.compile(r"\w+")
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def find_equal(*, hashes: Iterable[np.ndarray], num_documents: int, folder: Path) -> np.ndarray:
-    """Documents whose hash an earlier one has: bool [num_documents].
+def find_equal(hashes: Iterable[np.ndarray]) -> np.ndarray:
+    """Documents whose hash an earlier one has: bool [documents].
 
     Args:
         hashes: 16 bytes a document (dtype V16), in order, in parts.
-        folder: for files of some 24 bytes a document, removed again.
     """
-    found = np.zeros(num_documents, dtype=bool)
-    with _Buckets(folder / "equal", num_records=num_documents) as buckets:
-        first = 0
-        for part in hashes:
-            halves = part.view("<u8").reshape(-1, 2)
-            buckets.add(halves[:, 0], halves[:, 1], np.arange(first, first + len(part)))
-            first += len(part)
-        for records in buckets.sorted():
-            found[records["document"][1:][_same(records)]] = True
+    halves = np.concatenate([np.zeros((0, 2), dtype="<u8"), *(part.view("<u8").reshape(-1, 2) for part in hashes)])
+    order = np.lexsort(halves.T)  # stable: the first of the corpus is the first of its group
+    found = np.zeros(len(halves), dtype=bool)
+    found[order[1:]] = (halves[order[1:]] == halves[order[:-1]]).all(axis=1)
     return found
 
 
@@ -60,36 +51,33 @@ def find_near(*, signatures: Iterable[np.ndarray], skipped: np.ndarray, threshol
     Args:
         signatures: uint32 [documents, NUM_PERMUTATIONS], in order, in parts.
         skipped: bool [num_documents], those that are dropped anyway.
-        folder: for files of some 0.5 KB a document for signatures and 24 bytes a band, removed again.
+        folder: for a file of 0.5 KB a document, removed again.
 
     Returns:
         bool [num_documents].
     """
-    bands, rows = _bands(threshold)
     found = np.zeros(len(skipped), dtype=bool)
-    path = folder / "signatures"
-    try:
-        with _Buckets(folder / "near", num_records=len(skipped) * bands) as buckets, path.open("wb") as file:
-            first = 0
-            for part in signatures:
-                file.write(part.tobytes())
-                numbers = np.flatnonzero(~skipped[first : first + len(part)])
-                for band in range(bands):
-                    keys = _mix(part[numbers, band * rows : (band + 1) * rows], seed=band)
-                    buckets.add(keys, np.full(len(keys), band), numbers + first)
-                first += len(part)
-            file.flush()
-            for records in buckets.sorted():
-                for early, late in _candidates(records):
-                    late, early = late[~found[late]], early[~found[late]]
-                    for start in range(0, len(late), PAIRS_AT_ONCE):
-                        chosen = slice(start, start + PAIRS_AT_ONCE)
-                        # Opened anew each time, so that pages that were read do not stay in this process.
-                        all_signatures = np.memmap(path, dtype="<u4", mode="r").reshape(-1, NUM_PERMUTATIONS)
-                        equal = (all_signatures[early[chosen]] == all_signatures[late[chosen]]).mean(axis=1)
-                        found[late[chosen][equal >= threshold]] = True
-    finally:
-        path.unlink(missing_ok=True)
+    numbers = np.flatnonzero(~skipped)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for part in signatures:
+            file.write(part.tobytes())
+        file.flush()
+
+        def at(places: np.ndarray) -> np.ndarray:
+            # Opened anew each time, so that pages that were read do not stay in this process.
+            return np.memmap(file, dtype="<u4", mode="r").reshape(-1, NUM_PERMUTATIONS)[places]
+
+        bands, rows = _bands(threshold)
+        for band in range(bands if len(numbers) else 0):
+            parts = (numbers[start : start + AT_ONCE] for start in range(0, len(numbers), AT_ONCE))
+            keys = np.concatenate([_mix(at(part)[:, band * rows : (band + 1) * rows], seed=band) for part in parts])
+            order = np.argsort(keys, kind="stable")
+            for early, late in _candidates(keys[order], numbers[order]):
+                late, early = late[~found[late]], early[~found[late]]
+                for start in range(0, len(late), AT_ONCE):
+                    chosen = slice(start, start + AT_ONCE)
+                    equal = (at(early[chosen]) == at(late[chosen])).mean(axis=1)
+                    found[late[chosen][equal >= threshold]] = True
     return found
 
 
@@ -152,56 +140,11 @@ def _bands(threshold: float) -> tuple[int, int]:
     return index.b, index.r
 
 
-def _same(records: np.ndarray) -> np.ndarray:
-    """bool [len(records) - 1]: whether a record has the key of the one before."""
-    return (records["key"][1:] == records["key"][:-1]) & (records["rest"][1:] == records["rest"][:-1])
-
-
-def _candidates(records: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs (earlier, later) within groups of equal keys: each with the first of its group and those just before."""
-    documents = records["document"].astype(np.int64)
-    starts = np.concatenate([[0], np.flatnonzero(~_same(records)) + 1])
-    first = np.repeat(starts, np.diff(starts, append=len(records)))
-    places = np.arange(len(records))
+def _candidates(keys: np.ndarray, documents: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Pairs (earlier, later) within runs of equal keys: each with the first of its run and those just before."""
+    starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
+    first = np.repeat(starts, np.diff(starts, append=len(keys)))
+    places = np.arange(len(keys))
     for earlier in (first, *(places - lag for lag in range(1, NEIGHBOURS + 1))):
         within = (earlier >= first) & (earlier < places)
         yield documents[earlier[within]], documents[within]
-
-
-class _Buckets:
-    """Records of a key and a document, on disk, in files by key."""
-
-    def __init__(self, folder: Path, *, num_records: int) -> None:
-        self.folder = folder
-        needed = max(1, -(-num_records // RECORDS_IN_BUCKET))
-        self.count = min(MAX_BUCKETS, 1 << (needed - 1).bit_length())
-
-    def __enter__(self) -> "_Buckets":
-        self.folder.mkdir(exist_ok=True)
-        self.files = [(self.folder / f"{number:03}").open("wb") for number in range(self.count)]
-        return self
-
-    def add(self, keys: np.ndarray, rest: np.ndarray, documents: np.ndarray) -> None:
-        records = np.empty(len(keys), dtype=_KEY)
-        records["key"], records["rest"], records["document"] = keys, rest, documents
-        buckets = records["key"] & np.uint64(self.count - 1)
-        order = np.argsort(buckets, kind="stable")
-        edges = np.searchsorted(buckets[order], np.arange(self.count + 1, dtype=np.uint64))
-        for number in range(self.count):
-            if edges[number] < edges[number + 1]:
-                self.files[number].write(records[order[edges[number] : edges[number + 1]]].tobytes())
-
-    def sorted(self) -> Iterator[np.ndarray]:
-        """The buckets, each sorted by key and then by document."""
-        for file in self.files:
-            file.close()
-        for number in range(self.count):
-            records = np.fromfile(self.folder / f"{number:03}", dtype=_KEY)
-            yield records[np.lexsort((records["document"], records["rest"], records["key"]))]
-
-    def __exit__(self, *exception: object) -> None:
-        for file in self.files:
-            file.close()
-        for number in range(self.count):
-            (self.folder / f"{number:03}").unlink(missing_ok=True)
-        self.folder.rmdir()

@@ -110,8 +110,7 @@ def _named(counts: Iterable[int]) -> dict[str, int]:
 def _find_duplicates(pieces: list[Piece], plan: Plan, folder: Path) -> tuple[np.ndarray, dict[str, int]]:
     """The documents to drop (bool [documents]), and how many for which reason."""
     num_documents = sum(piece.num_documents for piece in pieces)
-    hashes = (piece.load("hashes")[0] for piece in pieces)
-    equal = find_equal(hashes=hashes, num_documents=num_documents, folder=folder)
+    equal = find_equal(piece.load("hashes")[0] for piece in pieces)
     near = np.zeros(num_documents, dtype=bool)
     if plan.near_duplicates:
         signatures = (piece.load("signatures")[0] for piece in pieces)

@@ -24,27 +24,17 @@ def in_parts(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    numbers=st.lists(st.integers(0, 12), min_size=1, max_size=40), size=st.integers(1, 9), in_bucket=st.integers(1, 9)
-)
-def test_the_first_of_equal_documents_stays(
-    tmp_path_factory: pytest.TempPathFactory, numbers: list[int], size: int, in_bucket: int
-) -> None:
-    folder = tmp_path_factory.mktemp("equal")
+@given(numbers=st.lists(st.integers(0, 12), max_size=40), size=st.integers(1, 9))
+def test_the_first_of_equal_documents_stays(numbers: list[int], size: int) -> None:
     table = np.random.default_rng(0).bytes(16 * 13)
     hashes = np.frombuffer(b"".join(table[16 * number : 16 * number + 16] for number in numbers), dtype="V16")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates, "RECORDS_IN_BUCKET", in_bucket)
-        found = find_equal(hashes=in_parts(hashes, size), num_documents=len(numbers), folder=folder)
     expected = [number in numbers[:place] for place, number in enumerate(numbers)]
-    assert found.tolist() == expected
-    assert not list(folder.iterdir())
+    assert find_equal(in_parts(hashes, size)).tolist() == expected
 
 
-def test_hashes_that_agree_in_half_are_not_equal(tmp_path: Path) -> None:
+def test_hashes_that_agree_in_half_are_not_equal() -> None:
     hashes = np.array([[1, 2], [1, 3], [4, 2], [1, 2]], dtype="<u8").view("V16").ravel()
-    found = find_equal(hashes=[hashes], num_documents=4, folder=tmp_path)
-    assert found.tolist() == [False, False, False, True]
+    assert find_equal([hashes]).tolist() == [False, False, False, True]
 
 
 WORDS = [f"word{number}" for number in range(3000)]
@@ -86,8 +76,7 @@ def test_what_is_found_resembles_an_earlier_text_and_hardly_any_is_missed(
             assert mask[place] == (highest > threshold), (place, highest)
             clear += 1
     assert clear > 100
-    monkeypatch.setattr(duplicates, "RECORDS_IN_BUCKET", 20)
-    monkeypatch.setattr(duplicates, "PAIRS_AT_ONCE", 3)
+    monkeypatch.setattr(duplicates, "AT_ONCE", 3)
     again = find_near(signatures=in_parts(signatures, 50), skipped=nothing, threshold=threshold, folder=tmp_path)
     assert np.array_equal(again, mask)
 
