@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
 from lacuna.corpus import TextArguments, open_text, prepare_store
-from lacuna.corpus.store import duplicates
-from lacuna.corpus.store.duplicates import find_equal, find_near, make_shingles, make_signature
+from lacuna.corpus.store import build, shards
+from lacuna.corpus.store.pieces import make_shingles, make_signature
+from lacuna.corpus.store.shards import find_equal, find_near
 from lacuna.tokenization import train_bpe
 
 
@@ -76,7 +77,7 @@ def test_what_is_found_resembles_an_earlier_text_and_hardly_any_is_missed(
             assert mask[place] == (highest > threshold), (place, highest)
             clear += 1
     assert clear > 100
-    monkeypatch.setattr(duplicates, "AT_ONCE", 3)
+    monkeypatch.setattr(shards, "AT_ONCE", 3)
     again = find_near(signatures=in_parts(signatures, 50), skipped=nothing, threshold=threshold, folder=tmp_path)
     assert np.array_equal(again, mask)
 
@@ -132,9 +133,9 @@ def test_a_store_without_them(tmp_path: Path) -> None:
 
 
 def test_the_library_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    duplicates.check_near_duplicates(0.0)
+    build.check_near_duplicates(0.0)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    duplicates.check_near_duplicates(0.0)
+    build.check_near_duplicates(0.0)
     with pytest.raises(InputError, match=r'not installed\. Install it: pip install -e "\.\[dedup\]"') as caught:
-        duplicates.check_near_duplicates(0.8)
+        build.check_near_duplicates(0.8)
     assert caught.value.exit_code == 2
