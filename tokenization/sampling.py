@@ -154,7 +154,7 @@ class Sample:
             self._lower(*min(limits, key=lambda limit: limit[0]))
 
     def _fit_words(self) -> None:
-        """Keep what the budget of words allows. One passage in SHARE is looked at first: few words there, few in all."""
+        """Keep what the budget of words allows; where one passage in SHARE has few, the rest is not looked at."""
         order = np.argsort(np.asarray(self._priorities))
         if self.num_bytes <= self.max_word_bytes:
             return

@@ -234,13 +234,12 @@ class SentenceEncoder:
 
     def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all sentences one after the other, and how many each has (int64 [len(sentences)])."""
-        ids = [self._by_word(sentence) for sentence in sentences] if self.uses_table else [None] * len(sentences)
-        rest = [number for number, each in enumerate(ids) if each is None]
-        encoded = self.backend.encode_batch_fast([sentences[number] for number in rest], add_special_tokens=False)
-        for number, encoding in zip(rest, encoded, strict=True):
-            ids[number] = encoding.ids
-        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-        return np.fromiter(chain.from_iterable(ids), dtype=self.dtype, count=int(lengths.sum())), lengths
+        known = [self._by_word(sentence) if self.uses_table else None for sentence in sentences]
+        rest = [sentence for sentence, ids in zip(sentences, known, strict=True) if ids is None]
+        encoded = iter(self.backend.encode_batch_fast(rest, add_special_tokens=False))
+        rows: list[list[int]] = [next(encoded).ids if ids is None else ids for ids in known]
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        return np.fromiter(chain.from_iterable(rows), dtype=self.dtype, count=int(lengths.sum())), lengths
 
     def _by_word(self, sentence: str) -> list[int] | None:
         """The ids of a sentence from those of its words; None where only the tokenizer itself knows its words."""
