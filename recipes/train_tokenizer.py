@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +42,19 @@ def read(text: Text) -> Iterator[str]:
             bar.update(text.bytes_read - bar.n)
 
 
-def check(arguments: TokenizerArguments, text_arguments: TextArguments) -> dict[str, Any]:
-    """What the tokenizer is made with, checked before a text is read that may take hours."""
+def check(arguments: TokenizerArguments, text_arguments: TextArguments) -> Any:
+    """The tokenizer to extend, if one is; options are checked before a text is read that may take hours."""
     if text_arguments.tokenizer:
         raise InputError("--tokenizer is for recipes that use one; --extend DIR adds tokens to one")
     for name in ("normalizer", "pattern"):
         if arguments.extend and getattr(arguments, name) != getattr(TokenizerArguments, name):
             raise InputError(f"--{name} cannot be chosen with --extend, which keeps that of the old tokenizer")
-    names = ["vocab_size", "min_frequency", "extra_special_tokens", "num_sentinels", "pad_to_multiple_of"]
-    options = {name: getattr(arguments, name) for name in names}
-    if arguments.extend:
-        options["tokenizer"] = tokenization.load_tokenizer(arguments.extend)
-        tokenization.check_extension(**options)
+    old = tokenization.load_tokenizer(arguments.extend) if arguments.extend else None
+    if old is None:
+        tokenization.check_options(arguments)
     else:
-        options |= {"normalizer": arguments.normalizer, "pattern": arguments.pattern}
-        tokenization.check_options(**options)
-    return options
+        tokenization.check_extension(old, arguments)
+    return old
 
 
 def measure(*, tokenizer: Any, old: Any, sample: Sample) -> dict[str, Any]:
@@ -74,7 +72,7 @@ def measure(*, tokenizer: Any, old: Any, sample: Sample) -> dict[str, Any]:
 def main() -> None:
     """Parse, sample, learn, measure, save."""
     arguments, text_arguments = parse_arguments((TokenizerArguments, TextArguments), description=__doc__)
-    options = check(arguments, text_arguments)
+    old = check(arguments, text_arguments)
     folder = tokenization.check_output_dir(arguments.output_dir)
     said: list[str] = []
     warnings.showwarning = lambda message, *_, **__: said.append(str(message))
@@ -86,11 +84,11 @@ def main() -> None:
     )
     sampled = time.perf_counter()
     bars = sample.num_bytes > BARS_FROM_BYTES and sys.stderr.isatty()
-    make = tokenization.extend_tokenizer if arguments.extend else tokenization.train_bpe
-    tokenizer = make(documents=sample.training(), show_progress=bars, **options)
+    make = partial(tokenization.extend_tokenizer, tokenizer=old) if old else tokenization.train_bpe
+    tokenizer = make(documents=sample.training(), show_progress=bars, **asdict(arguments))
     learned = time.perf_counter()
 
-    report = measure(tokenizer=tokenizer, old=options.get("tokenizer"), sample=sample)
+    report = measure(tokenizer=tokenizer, old=old, sample=sample)
     if torn := tokenization.torn_warning(report, held_out=report["held_out"]):
         said.append(torn)
     seconds = {"reading": sampled - start, "training": learned - sampled, "measuring": time.perf_counter() - learned}

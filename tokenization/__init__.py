@@ -11,9 +11,16 @@ from .files import (
     train_once,
 )
 from .patterns import SPECIAL_TOKENS, adapt_tokenizer
-from .report import GPT2_REFERENCE, compression_report, describe_report, peak_memory, torn_warning
 from .sampling import Sample, sample_documents
-from .vocabulary import token_byte_lengths, token_edges
+from .vocabulary import (
+    GPT2_REFERENCE,
+    compression_report,
+    describe_report,
+    peak_memory,
+    token_byte_lengths,
+    token_edges,
+    torn_warning,
+)
 
 __all__ = [
     "GPT2_REFERENCE",

@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
 
+from .arguments import TokenizerArguments
 from .patterns import (
     NO_LIMIT,
     NORMALIZERS,
@@ -43,49 +44,28 @@ FIRST_CHARACTER = 0x10000  # old token i is written as the character U+10000 + i
 MOST_TOKENS = 0x110000 - FIRST_CHARACTER
 
 
-def train_bpe(
-    *,
-    documents: Iterable[str],
-    vocab_size: int = 8192,
-    min_frequency: int = 2,
-    normalizer: str = "none",
-    pattern: str = "modern",
-    extra_special_tokens: Sequence[str] = (),
-    num_sentinels: int = 0,
-    pad_to_multiple_of: int = 1,
-    show_progress: bool = False,
-) -> PreTrainedTokenizerFast:
+def train_bpe(*, documents: Iterable[str], show_progress: bool = False, **options: Any) -> PreTrainedTokenizerFast:
     """Learn a byte-level BPE; the template is that of an encoder (`adapt_tokenizer` makes the other ones).
 
     Args:
         documents: the text to learn from, read once; copies count as often as they come.
-        vocab_size: tokens to reach, special tokens and the 256 bytes included.
-        normalizer, pattern: of NORMALIZERS and PATTERNS.
-        extra_special_tokens, num_sentinels: further special tokens, then <extra_id_0> ... as T5 names gaps.
-        pad_to_multiple_of: [unused0] ... fill the vocabulary up to a multiple of this.
         show_progress: bars on standard error, where that is a terminal.
+        options: of `TokenizerArguments`: vocab_size, min_frequency, normalizer, pattern, extra_special_tokens,
+            num_sentinels, pad_to_multiple_of (here 1 unless given).
 
     Raises:
         InputError: an option has a value that cannot be, there is no text, or not one pair occurs often enough.
     Warns:
         UserWarning: the text has too few repeated pairs to reach `vocab_size`.
     """
-    special = check_options(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        normalizer=normalizer,
-        pattern=pattern,
-        extra_special_tokens=extra_special_tokens,
-        num_sentinels=num_sentinels,
-        pad_to_multiple_of=pad_to_multiple_of,
-    )
-    goal = padded_size(vocab_size, pad_to_multiple_of)
-    backend = untrained_backend(normalizer=normalizer, pattern=pattern)
+    asked = TokenizerArguments(**{"pad_to_multiple_of": 1, **options})
+    special = check_options(asked)
+    backend = untrained_backend(normalizer=asked.normalizer, pattern=asked.pattern)
     learn_merges(
         backend,
         documents,
-        vocab_size=goal,
-        min_frequency=min_frequency,
+        vocab_size=_padded(asked.vocab_size, asked),
+        min_frequency=asked.min_frequency,
         special_tokens=special,
         initial_alphabet=ALPHABET,
         show_progress=show_progress,
@@ -93,60 +73,50 @@ def train_bpe(
     # A space before [MASK] belongs to the mask, because a word's token holds the space before it: without this,
     # "the [MASK] sat" would show a lone space token that the model never sees in training.
     backend.add_special_tokens([AddedToken("[MASK]", lstrip=True, special=True, normalized=False)])
-    reached = backend.get_vocab_size()
-    if reached == len(special) + len(ALPHABET) < vocab_size:
+    if backend.get_vocab_size() == len(special) + len(ALPHABET) < asked.vocab_size:
         raise InputError(
-            f"there is nothing to learn: no two neighbours occur {min_frequency} times (--min_frequency) in the text "
-            "of --data. Bring more text; a tokenizer wants a million words or so."
+            f"there is nothing to learn: no two neighbours occur {asked.min_frequency} times (--min_frequency) in the "
+            "text of --data. Bring more text; a tokenizer wants a million words or so."
         )
-    fill_vocabulary(backend=backend, goal=goal, multiple=pad_to_multiple_of, asked=vocab_size, frequency=min_frequency)
+    fill_vocabulary(backend, asked)
     tokenizer = wrap(backend, extra_special_tokens=special[len(SPECIAL_TOKENS) :])
     return adapt_tokenizer(tokenizer=tokenizer, shape="encoder", segments=True, max_length=NO_LIMIT)
 
 
-def check_options(
-    *,
-    vocab_size: int,
-    min_frequency: int = 2,
-    normalizer: str = "none",
-    pattern: str = "modern",
-    extra_special_tokens: Sequence[str] = (),
-    num_sentinels: int = 0,
-    pad_to_multiple_of: int = 1,
-) -> list[str]:
+def check_options(asked: TokenizerArguments) -> list[str]:
     """All special tokens by id; checks what `train_bpe` is given, before hours go into reading a text.
 
     Raises:
         InputError: a name is unknown, a number cannot be, or a special token is one that a text could hold.
     """
-    for option, value, known in (("normalizer", normalizer, NORMALIZERS), ("pattern", pattern, PATTERNS)):
+    for option, value, known in (("normalizer", asked.normalizer, NORMALIZERS), ("pattern", asked.pattern, PATTERNS)):
         if value not in known:
             raise InputError(f"--{option} {value!r} is unknown; there are: {', '.join(known)}.")
-    check_counts(min_frequency=min_frequency, num_sentinels=num_sentinels, pad_to_multiple_of=pad_to_multiple_of)
-    words = untrained_backend(normalizer="none", pattern=pattern).pre_tokenizer
-    special = [*SPECIAL_TOKENS, *extra_special_tokens, *sentinels(num_sentinels)]
-    for token in extra_special_tokens:
+    special = [*SPECIAL_TOKENS, *asked.extra_special_tokens, *sentinels(asked.num_sentinels)]
+    for token in asked.extra_special_tokens:
         if special.count(token) > 1:
             raise InputError(f"--extra_special_tokens: {token!r} is there twice, or is special anyway; name it once.")
-        check_special_token(token, words)
+    _check(asked, untrained_backend(normalizer="none", pattern=asked.pattern).pre_tokenizer)
     smallest = len(special) + len(ALPHABET)
-    if vocab_size < smallest:
+    if asked.vocab_size < smallest:
         raise InputError(
-            f"--vocab_size {vocab_size} is too small: {len(special)} special tokens and {len(ALPHABET)} bytes "
+            f"--vocab_size {asked.vocab_size} is too small: {len(special)} special tokens and {len(ALPHABET)} bytes "
             f"need {smallest}. Ask for more; 4096 to 50000 is usual."
         )
     return special
 
 
-def check_counts(*, min_frequency: int, num_sentinels: int, pad_to_multiple_of: int) -> None:
-    """Raises InputError for a number that counts nothing."""
-    for name, value, least, what in (
-        ("min_frequency", min_frequency, 1, "it counts occurrences, from 1 on"),
-        ("num_sentinels", num_sentinels, 0, "it is a count, from 0 on"),
-        ("pad_to_multiple_of", pad_to_multiple_of, 1, "64 is usual, and 1 pads nothing"),
-    ):
-        if value < least:
-            raise InputError(f"--{name} {value} makes no sense: {what}.")
+def _check(asked: TokenizerArguments, words: Any) -> None:
+    """Raises InputError for a number that counts nothing, or a special token that these words of a text could be."""
+    for name, least in {"min_frequency": 1, "num_sentinels": 0, "pad_to_multiple_of": 1}.items():
+        if getattr(asked, name) < least:
+            raise InputError(f"--{name} {getattr(asked, name)} makes no sense: it must be {least} or more.")
+    for token in asked.extra_special_tokens:
+        if token != token.strip() or len(words.pre_tokenize_str(token)) < 2:
+            raise InputError(
+                f"--extra_special_tokens: {token!r} could be a word of a text and learned as one. Write it with "
+                "brackets around letters, such as <tool>, and without space at its ends."
+            )
 
 
 def sentinels(count: int) -> list[str]:
@@ -154,18 +124,9 @@ def sentinels(count: int) -> list[str]:
     return [f"<extra_id_{number}>" for number in range(count)]
 
 
-def check_special_token(token: str, words: Any) -> None:
-    """Raises InputError for a special token that these words of a text could be or become."""
-    if token != token.strip() or len(words.pre_tokenize_str(token)) < 2:
-        raise InputError(
-            f"--extra_special_tokens: {token!r} could be a word of a text and learned as one. Write it with "
-            "brackets around letters, such as <tool>, and without space at its ends."
-        )
-
-
-def padded_size(vocab_size: int, multiple: int) -> int:
-    """`vocab_size` rounded up to a multiple."""
-    return -(-vocab_size // multiple) * multiple
+def _padded(size: int, asked: TokenizerArguments) -> int:
+    """A number of tokens rounded up to a multiple."""
+    return -(-size // asked.pad_to_multiple_of) * asked.pad_to_multiple_of
 
 
 def learn_merges(backend: Tokenizer, documents: Iterable[str], **options: Any) -> None:
@@ -183,21 +144,22 @@ def learn_merges(backend: Tokenizer, documents: Iterable[str], **options: Any) -
         raise InputError("there is no text to train a tokenizer on: every document is empty. Check --data.")
 
 
-def fill_vocabulary(*, backend: Tokenizer, goal: int, multiple: int, asked: int, frequency: int) -> None:
+def fill_vocabulary(backend: Tokenizer, asked: TokenizerArguments) -> None:
     """Where the text ended before the goal, fill up to the next multiple; warn if less came than was asked for."""
     reached = backend.get_vocab_size()
-    if reached >= goal:
+    if reached >= _padded(asked.vocab_size, asked):
         return
-    missing = padded_size(reached, multiple) - reached
+    missing = _padded(reached, asked) - reached
     free = (f"[unused{number}]" for number in itertools.count())
     names = itertools.islice((name for name in free if backend.token_to_id(name) is None), missing)
     backend.add_special_tokens(list(names))
-    if reached >= asked:
+    if reached >= asked.vocab_size:
         return
+    multiple = asked.pad_to_multiple_of
     filled = f" {missing} reserved tokens [unused0] ... fill it to a multiple of {multiple}." if missing else ""
     warnings.warn(
-        f"the vocabulary has {reached} tokens, not the {asked} of --vocab_size: no further pair occurs "
-        f"{frequency} times (--min_frequency) in this text.{filled} Bring more text or ask for fewer tokens.",
+        f"the vocabulary has {reached} tokens, not the {asked.vocab_size} of --vocab_size: no further pair occurs "
+        f"{asked.min_frequency} times (--min_frequency) in this text.{filled} Bring more text or ask for less.",
         stacklevel=3,
     )
 
@@ -222,23 +184,15 @@ class _Pieces:
 
 
 def extend_tokenizer(
-    *,
-    tokenizer: PreTrainedTokenizerFast,
-    documents: Iterable[str],
-    vocab_size: int,
-    min_frequency: int = 2,
-    extra_special_tokens: Sequence[str] = (),
-    num_sentinels: int = 0,
-    pad_to_multiple_of: int = 1,
-    show_progress: bool = False,
+    *, tokenizer: PreTrainedTokenizerFast, documents: Iterable[str], show_progress: bool = False, **options: Any
 ) -> PreTrainedTokenizerFast:
     """A copy with more tokens, learned from a text that the tokenizer was not made for.
 
     Args:
         tokenizer: a byte-level BPE, from here or from elsewhere (GPT-2's, Llama 3's ...).
-        vocab_size: tokens to reach, the old ones included.
-        extra_special_tokens, num_sentinels: special tokens that are added first, where they are not there yet.
-        documents, min_frequency, pad_to_multiple_of, show_progress: as in `train_bpe`.
+        documents, show_progress: as in `train_bpe`.
+        options: as in `train_bpe`, without normalizer and pattern; vocab_size counts the old tokens too, and special
+            tokens are added first, where they are not there yet.
 
     Returns:
         A tokenizer with the normalizer, pattern, template, special tokens and ids of the old one. A model needs its
@@ -249,48 +203,43 @@ def extend_tokenizer(
     Warns:
         UserWarning: the text has too few repeated pairs to reach `vocab_size`.
     """
-    special = check_extension(
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        extra_special_tokens=extra_special_tokens,
-        num_sentinels=num_sentinels,
-        pad_to_multiple_of=pad_to_multiple_of,
-    )
-    old_size = len(tokenizer)
+    asked = TokenizerArguments(**{"pad_to_multiple_of": 1, **options})
+    special = check_extension(tokenizer, asked)
     state = json.loads(tokenizer.backend_tokenizer.to_str())
-    goal = padded_size(vocab_size, pad_to_multiple_of)
-    room = goal - old_size - len(special)
-    first_new = 1 + max(max(tokenizer.get_vocab().values()), old_size - 1)
+    room = _padded(asked.vocab_size, asked) - len(tokenizer) - len(special)
+    first_new = 1 + max(*tokenizer.get_vocab().values(), len(tokenizer) - 1)
     _append_special(state, special, first_new)
-    options = {"min_frequency": min_frequency, "show_progress": show_progress}
-    merges = _learn(tokenizer, documents, num_old=first_new, room=room, **options)
+    merges = _learn(
+        tokenizer,
+        documents,
+        num_old=first_new,
+        room=room,
+        min_frequency=asked.min_frequency,
+        show_progress=show_progress,
+    )
     names = {token_id: name for name, token_id in tokenizer.get_vocab().items()}
     if not _append_merges(state, merges, names=names, first_new=first_new + len(special), room=room):
         raise InputError(
             f"the text adds no token to the tokenizer of --extend: no two of its tokens stand together "
-            f"{min_frequency} times (--min_frequency) inside a word. Bring more text of the domain."
+            f"{asked.min_frequency} times (--min_frequency) inside a word. Bring more text of the domain."
         )
     backend = Tokenizer.from_str(json.dumps(state))
-    fill_vocabulary(backend=backend, goal=goal, multiple=pad_to_multiple_of, asked=vocab_size, frequency=min_frequency)
-    return _like(tokenizer, backend, special)
+    fill_vocabulary(backend, asked)
+    with tempfile.TemporaryDirectory() as folder:  # all else of the old tokenizer stays as it was
+        tokenizer.save_pretrained(folder)
+        backend.save(str(Path(folder, "tokenizer.json")))
+        named = [*tokenizer.extra_special_tokens, *special]
+        return PreTrainedTokenizerFast.from_pretrained(
+            folder, extra_special_tokens=named, clean_up_tokenization_spaces=False
+        )
 
 
-def check_extension(
-    *,
-    tokenizer: PreTrainedTokenizerFast,
-    vocab_size: int,
-    min_frequency: int = 2,
-    extra_special_tokens: Sequence[str] = (),
-    num_sentinels: int = 0,
-    pad_to_multiple_of: int = 1,
-) -> list[str]:
+def check_extension(tokenizer: PreTrainedTokenizerFast, asked: TokenizerArguments) -> list[str]:
     """The special tokens that are new, by id; checks what `extend_tokenizer` is given, before hours go into reading.
 
     Raises:
         InputError: the tokenizer cannot be extended or has `vocab_size` tokens already, or a number cannot be.
     """
-    check_counts(min_frequency=min_frequency, num_sentinels=num_sentinels, pad_to_multiple_of=pad_to_multiple_of)
     token_bytes(tokenizer)  # raises where it is not byte-level
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     if state["model"]["type"] != "BPE":
@@ -300,29 +249,17 @@ def check_extension(
             "--extend: the tokenizer leaves out merges at random (BPE dropout). Set model.dropout to null in its "
             "tokenizer.json."
         )
+    _check(asked, tokenizer.backend_tokenizer.pre_tokenizer)
     known = {token["content"] for token in state["added_tokens"]}
-    wanted = dict.fromkeys([*extra_special_tokens, *sentinels(num_sentinels)])
+    wanted = dict.fromkeys([*asked.extra_special_tokens, *sentinels(asked.num_sentinels)])
     special = [token for token in wanted if token not in known]
-    for token in extra_special_tokens:
-        check_special_token(token, tokenizer.backend_tokenizer.pre_tokenizer)
-    room = padded_size(vocab_size, pad_to_multiple_of) - len(tokenizer) - len(special)
-    if room < 1 or vocab_size <= len(tokenizer):
+    room = _padded(asked.vocab_size, asked) - len(tokenizer) - len(special)
+    if room < 1 or asked.vocab_size <= len(tokenizer):
         raise InputError(
-            f"--vocab_size {vocab_size} leaves no room: the tokenizer of --extend has {len(tokenizer)} tokens"
+            f"--vocab_size {asked.vocab_size} leaves no room: the tokenizer of --extend has {len(tokenizer)} tokens"
             f"{f' and {len(special)} special ones come to it' if special else ''}. Ask for more."
         )
     return special
-
-
-def _like(tokenizer: PreTrainedTokenizerFast, backend: Tokenizer, special: list[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer of transformers with another backend and all else as it was."""
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        backend.save(str(Path(folder, "tokenizer.json")))
-        named = [*tokenizer.extra_special_tokens, *special]
-        return PreTrainedTokenizerFast.from_pretrained(
-            folder, extra_special_tokens=named, clean_up_tokenization_spaces=False
-        )
 
 
 def _append_special(state: dict[str, Any], special: Sequence[str], first: int) -> None:

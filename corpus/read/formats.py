@@ -3,16 +3,15 @@
 import csv
 import difflib
 import json
-import mmap
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lacuna.common.errors import BadRecord, InputError, StorageError
+from lacuna.common.errors import BadRecord, InputError
 from lacuna.common.private import shown, visible
 
 from .streams import (
@@ -35,9 +34,6 @@ from .streams import (
 BATCH_BYTES = 8 << 20  # of a parquet file, in memory at once
 MAX_JSON_BYTES = 256 << 20  # a .json file is read whole
 KINDS = {bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
-_SIGNS = {".csv": ",", ".tsv": "\t"}  # between columns
-_SPOKEN = {"\t": "tabs", ";": "';'", ",": "commas"}
-_MOST_WORDS = 5  # of the name of a column
 BAD_JSON = (json.JSONDecodeError, RecursionError, ValueError)  # ValueError: a number of more than 4,300 digits
 
 
@@ -89,21 +85,17 @@ def _json_record(line: Line, path: Path) -> Record | BadRecord:
     except BadRecord as error:
         return error
     except BAD_JSON as error:
-        return bad_line(path, line, f"not valid JSON ({_json_reason(error, text, whole='line')})", head=text)
+        what = f"not valid JSON ({_json_reason(error)}); JSON over several lines is called .json"
+        return bad_line(path, line, what, head=text)
     if not isinstance(value, dict):
         what = f'a line must be a JSON object such as {{"text": "..."}}, not {type(value).__name__}'
         return bad_line(path, line, what, head=text)
     return Record(value, str(path), line.number, line.offset)
 
 
-def _json_reason(error: Exception, text: str, *, whole: str) -> str:
-    """What is wrong with JSON; `whole` is what the text is, a "line" or a "file", which may end too early."""
+def _json_reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
-        if error.msg.startswith("Unterminated string") or 0 < len(text.rstrip()) <= error.pos:
-            of_many = "; JSON over several lines is called .json" if whole == "line" else ": it was cut short"
-            return f"the {whole} ends before its JSON does{of_many}"
-        reason = error.msg.removesuffix(" at")
-        return f"{reason} at character {error.pos}" if error.pos else reason
+        return f"{error.msg.removesuffix(' at')} at character {error.pos}"
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:80]
 
 
@@ -122,15 +114,8 @@ def _read_json(path: Path, column: str | None, progress: Progress) -> Iterator[R
     try:
         value = json.loads(text)
     except BAD_JSON as error:
-        position = error.pos if isinstance(error, json.JSONDecodeError) else 0
-        begin = text.rfind("\n", 0, position) + 1
-        raise bad_record(
-            path,
-            number=text.count("\n", 0, position) + 1,
-            what=f"not valid JSON ({_json_reason(error, text, whole='file')})",
-            offset=len(text[:position].encode()),
-            head=text[begin:],
-        ) from error
+        what = f"not valid JSON ({_json_reason(error)})"
+        raise bad_record(path, number=getattr(error, "lineno", 1), what=what) from error
     rows = value.get("data") if isinstance(value, dict) else value
     if not isinstance(rows, list):
         raise InputError(f'{shown(path)} must hold a list of objects, or an object whose "data" is one.')
@@ -168,11 +153,14 @@ class _CsvLines:
 
 
 def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
+    """Rows of .csv and .tsv; quotation marks mean nothing in the latter."""
     # The default, 128 KiB a field, is less than a chapter. The limit belongs to the process; it is never lowered here.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_DOCUMENT_BYTES))
+    is_tsv = kind_of(path) == ".tsv"
+    options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
     with open_stream(path, progress=progress) as stream:
         lines = _CsvLines(read_lines(stream), path)
-        rows = csv.reader(lines, strict=True)
+        rows = csv.reader(lines, **options)
         columns: list[str] | None = None
         while True:
             lines.first = None
@@ -182,15 +170,13 @@ def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
                 bad = error
             except csv.Error as error:
                 first = lines.first or Line(b"", rows.line_num, stream.position)
-                if columns is None:  # names between quotation marks, with another sign between them
-                    _refuse_other_sign(decode(first, path).strip(), path=path)
                 bad = bad_line(path, first, f"not valid CSV ({error})")
             else:
                 if row is None:
                     return
                 if row and columns is None:
                     columns = _header(row, path=path, column=column)
-                elif row and columns is not None and lines.first is not None:
+                elif row and columns is not None and lines.first is not None and not lines.first.data.isspace():
                     yield _row(columns, row, path=path, first=lines.first)
                 continue
             # Without the names of the columns nothing can be read. Nor after a row of several lines that is broken:
@@ -198,26 +184,6 @@ def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
             if columns is None or lines.in_row:
                 raise bad
             yield bad
-
-
-def _read_tsv(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
-    columns: list[str] | None = None
-    with open_stream(path, progress=progress) as stream:
-        for line in read_lines(stream):
-            try:
-                if isinstance(line, BadRecord):
-                    raise line
-                text = decode(line, path)
-            except BadRecord as error:
-                if columns is None:
-                    raise
-                yield error
-                continue
-            cells = text.rstrip("\r\n").split("\t")
-            if columns is None:
-                columns = _header(cells, path=path, column=column)
-            elif not text.isspace():
-                yield _row(columns, cells, path=path, first=line)
 
 
 def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
@@ -231,25 +197,7 @@ def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
     return cells
 
 
-def _refuse_other_sign(name: str, *, path: Path, cells: Sequence[str] | None = None) -> None:
-    """See that people did not save the columns in another way than the ending of the file says.
-
-    Raises BadRecord if `name`, the only column that was found, is several short names with another sign between them,
-    which stands in the cells of the first row too (where they are known).
-    """
-    kind = kind_of(path)
-    named = _SPOKEN[_SIGNS[kind]]
-    for sign in (sign for sign in _SPOKEN if sign in name and sign != _SIGNS[kind]):
-        in_row = cells is None or any(sign in cell for cell in cells)
-        if in_row and all(len(each.split()) <= _MOST_WORDS for each in name.split(sign)):
-            way = next((f", or call it {other}" for other, its in _SIGNS.items() if its == sign), "")
-            what = f"columns seem to be separated by {_SPOKEN[sign]}, and those of {kind} are by {named}"
-            raise bad_record(path, number=1, offset=0, what=what, head=name, remedy=f"Save it with {named}{way}.")
-
-
 def _row(columns: list[str], cells: list[str], *, path: Path, first: Line) -> Record | BadRecord:
-    if len(columns) == 1 and first.number == 2:
-        _refuse_other_sign(columns[0], path=path, cells=cells)
     if len(cells) != len(columns):
         what = f"{len(cells)} values where the first line names {len(columns)} columns ({', '.join(columns)[:80]})"
         if kind_of(path) == ".tsv":
@@ -291,15 +239,12 @@ def _read_parquet(path: Path, column: str | None, progress: Progress) -> Iterato
 
 
 def _read_arrow(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
-    """One data file of a folder that `datasets` saved: Arrow's stream format, mapped into memory."""
+    """One data file of a folder that `datasets` saved: Arrow's stream format."""
     import pyarrow
 
-    with _arrow_errors(path, "a dataset saved by `datasets`"), path.open("rb") as opened:
-        # The map closes itself when the last batch that points into it is gone.
-        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-        source = pyarrow.BufferReader(pyarrow.py_buffer(mapped))
+    with _arrow_errors(path, "a dataset saved by `datasets`"), path.open("rb") as file:
         number = 0
-        for batch in pyarrow.ipc.open_stream(source):
+        for batch in pyarrow.ipc.open_stream(file):
             if column in batch.schema.names:
                 batch = batch.select([column])
             step = max(1, BATCH_BYTES * batch.num_rows // max(1, batch.nbytes))
@@ -307,9 +252,7 @@ def _read_arrow(path: Path, column: str | None, progress: Progress) -> Iterator[
                 part = batch.slice(start, step)
                 yield from _batch_rows(part, path=path, number=number)
                 number += part.num_rows
-            progress.current = source.tell()
-            if hasattr(mmap, "MADV_DONTNEED"):  # what was read need not stay in memory
-                mapped.madvise(mmap.MADV_DONTNEED)
+            progress.current = file.tell()
 
 
 def _batch_rows(batch: Any, *, path: Path, number: int) -> Iterator[Record | BadRecord]:
@@ -336,13 +279,7 @@ def _on_disk(path: Path) -> Iterator[BinaryIO]:
         return
     with tempfile.TemporaryFile() as copy, open_stream(path) as stream:
         while chunk := stream.read(CHUNK_BYTES):
-            try:
-                copy.write(chunk)
-            except OSError as error:
-                raise StorageError(
-                    f"{shown(path)} cannot be unpacked in {tempfile.gettempdir()}: {error.strerror}. "
-                    "Name another folder with the environment variable TMPDIR."
-                ) from error
+            copy.write(chunk)
         copy.seek(0)
         yield copy
 
@@ -352,7 +289,7 @@ READERS: dict[str, Callable[[Path, str | None, Progress], Iterator[Record | BadR
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".tsv": _read_csv,
     ".parquet": _read_parquet,
     ".arrow": _read_arrow,
 }

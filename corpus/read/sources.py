@@ -110,7 +110,7 @@ def _folder_files(folder: Path, split: str | None) -> list[Path]:
     saved = (folder / SAVED_DATASET).is_file() and (folder / "dataset_info.json").is_file()
     if saved or (folder / SAVED_SPLITS).is_file():
         return saved_files(folder, split)
-    inside = list(_walk(folder, set()))
+    inside = _walk(folder)
     files = [file for file in inside if kind_of(file) in FOLDER_KINDS]
     if not files:
         others = sorted({shown(file.suffix or file.name) for file in inside})
@@ -119,27 +119,23 @@ def _folder_files(folder: Path, split: str | None) -> list[Path]:
     return files
 
 
-def _walk(folder: Path, entered: set[tuple[int, int]]) -> Iterator[Path]:
+def _walk(folder: Path) -> list[Path]:
     """Files in the order of their names, those of folders in the place of the folder. Links are followed, each folder
     is entered once; hidden ones are not: caches and copies of editors, not somebody's text."""
-    try:
-        about = folder.stat()
-        if (about.st_dev, about.st_ino) in entered:
-            return
+
+    def refuse(error: OSError) -> None:
+        raise unreadable(Path(error.filename or folder), error) from error
+
+    found: list[Path] = []
+    entered: set[tuple[int, int]] = set()
+    for root, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        about = os.stat(root)
+        is_new = (about.st_dev, about.st_ino) not in entered
         entered.add((about.st_dev, about.st_ino))
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        raise unreadable(folder, error) from error
-    for name in names:
-        path = folder / name
-        if name.startswith("."):
-            continue
-        if path.is_dir():
-            yield from _walk(path, entered)
-        elif path.is_file():
-            yield path
-        elif path.is_symlink() and kind_of(path) in FOLDER_KINDS:
-            raise InputError(f"{shown(path)} is a link to {shown(os.readlink(path))}, which is not there.")
+        folders[:] = sorted(name for name in folders if is_new and not name.startswith("."))
+        paths = [Path(root, name) for name in names if is_new and not name.startswith(".")]
+        found += [path for path in paths if path.is_file() or path.is_symlink()]
+    return sorted(found, key=lambda path: path.parts)
 
 
 def saved_files(folder: Path, split: str | None, *, way: str = SPLIT_WAY) -> list[Path]:
@@ -306,29 +302,11 @@ def hub_errors(
     except LacunaError:
         raise
     except Exception as error:
-        kind, text = type(error).__name__, without_secrets(" ".join(str(error).split()))
-        # The libraries wrap each other's exceptions: a gated dataset may come as DatasetNotFoundError.
-        names = {type(cause).__name__ for cause in _causes(error)}
-        where = f"{option}{name}: there is no such file or folder, and the dataset {name} of the Hub"
-        if "GatedRepoError" in names or "is a gated dataset" in text:
-            raise HubError(
-                f"{where} is gated. Ask for access on https://huggingface.co/datasets/{name} and log in: hf auth login"
-            ) from None
-        if names & {"RepositoryNotFoundError", "DatasetNotFoundError"} or " 404 " in f" {text} ":
-            raise HubError(
-                f"{where} does not exist, or is private and you are not logged in (hf auth login)."
-            ) from None
-        if names & {"OfflineModeIsEnabled", "ConnectionError", "ConnectError", "ConnectTimeout", "ReadTimeout"}:
-            raise HubError(
-                f"{where} cannot be looked up: the Hub cannot be reached ({kind}: {text[:160]}). "
-                "Check the connection, and that HF_HUB_OFFLINE is not set."
-            ) from None
+        text = without_secrets(" ".join(str(error).split()))
         if isinstance(error, ValueError) and "onfig" in text:
             raise InputError(f"{option}{name}: {config}. {text[:600]}") from None
-        raise HubError(f"{option}{name}: the dataset cannot be read ({kind}: {text[:300]}).") from None
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+        raise HubError(
+            f"{option}{name}: there is no such file or folder, and the dataset {name} of the Hub cannot be read "
+            f"({type(error).__name__}: {text[:300]}). For a private or gated one log in (hf auth login); else check "
+            "the name, the connection, and that HF_HUB_OFFLINE is not set."
+        ) from None

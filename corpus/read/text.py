@@ -2,18 +2,13 @@
 
 import hashlib
 import json
-import os
 import re
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from lacuna.common.errors import BadRecord, InputError, StorageError
-from lacuna.common.files import cache_folder, write_text
+from lacuna.common.errors import BadRecord, InputError
 from lacuna.common.private import shown
 
 from ..arguments import TextArguments
@@ -29,11 +24,6 @@ BAD_RECORD = "bad record"  # in `dropped`
 MAX_BAD_SHARE = 0.001  # of the records, with --on_bad_record skip
 CHECKED_EVERY = 1000  # records
 SHOWN_BAD_RECORDS = 20
-
-HASHES = "hashes.json"
-HASH_KEPT_BYTES = 64 << 10  # smaller files are hashed as fast as they are looked up
-MAX_ENTRIES = 100_000
-SETTLED_SECONDS = 2  # a file written later than this could change again with the same time of change
 PROGRESS_SECONDS = 3
 
 
@@ -301,46 +291,15 @@ def sha256(path: Path) -> str:
 def hash_files(paths: Sequence[Path]) -> list[str]:
     """SHA-256 (hexadecimal) of each file, with a progress bar when that takes long.
 
-    Files of 64 KiB and more that have not changed since an earlier call (path, size, inode and times) are not read
-    again: the hashes are kept in hashes.json of the cache. Raises InputError if a file cannot be read.
+    Raises InputError if a file cannot be read.
     """
-    known = _known_hashes()
-    new: dict[str, list[Any]] = {}
     digests = []
     try:
         total = sum(path.stat().st_size for path in paths)
         with progress_bar(total=total, doing="hashing", delay=PROGRESS_SECONDS) as bar:
             for path in paths:
-                stat = path.stat()
-                key = os.path.abspath(path)
-                state = [stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
-                remembered = known.get(key, [])[:-1] == state
-                digests.append(str(known[key][-1]) if remembered else sha256(path))
-                settled = time.time() - max(stat.st_mtime, stat.st_ctime) > SETTLED_SECONDS
-                if not remembered and settled and stat.st_size >= HASH_KEPT_BYTES:
-                    new[key] = [*state, digests[-1]]
-                bar.update(stat.st_size)
+                digests.append(sha256(path))
+                bar.update(path.stat().st_size)
     except OSError as error:
         raise unreadable(Path(error.filename or path), error) from error
-    finally:
-        if new:
-            _keep_hashes(new)
     return digests
-
-
-def _known_hashes() -> dict[str, list[Any]]:
-    """What is remembered; nothing if the file is absent or broken."""
-    try:
-        entries = json.loads((cache_folder() / HASHES).read_bytes())["files"]
-        return {key: value for key, value in entries.items() if isinstance(value, list)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
-
-
-def _keep_hashes(new: dict[str, list[Any]]) -> None:
-    """Add entries. Of two processes that write at once the later wins; what the other learned is hashed again."""
-    entries = {key: value for key, value in _known_hashes().items() if key not in new} | new
-    with suppress(StorageError):  # a cache that cannot be written is none
-        write_text(
-            cache_folder() / HASHES, json.dumps({"files": dict(list(entries.items())[-MAX_ENTRIES:])}, indent=0)
-        )

@@ -11,6 +11,7 @@ on workers nor on kills, nor on the number of parts where a part is a run of fil
 """
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -27,8 +28,6 @@ from lacuna.common.files import cache_folder, locked, sync, write_text
 from ..arguments import CorpusArguments
 from ..read.streams import progress_bar
 from ..read.text import BAD_RECORD, Document, Text, check_shard, open_text, stop_if_many_are_bad
-from .duplicates import check_near_duplicates
-from .encoding import token_dtype
 from .pieces import KEPT, PLAN, SUFFIX, TOKENIZER, Piece, Plan, TextPiece, make_pieces
 from .shards import assemble, check_weighted, write_manifest
 from .token_store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
@@ -38,7 +37,6 @@ MAX_DEFAULT_WORKERS = 8  # a worker takes about 100 MB, and all together are to 
 PIECE_BYTES = 2 << 20  # of text: a second of work for one process
 DOCUMENT_OVERHEAD = 64  # bytes that a document counts beside its text, so that many tiny ones make no giant piece
 SILENT_WAIT_SECONDS = 5  # for another builder, before saying so
-BYTES_PER_TOKEN = 4  # of text, about, for the check of free space
 
 
 def prepare_store(
@@ -85,8 +83,11 @@ def prepare_store(
         num_shards=num_shards,
     )
     builder = _Builder(_place(output_dir), plan, text, max_shard_bytes)
+    if num_workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        num_workers = min(cores, MAX_DEFAULT_WORKERS)
     try:
-        return builder.build(tokenizer, _default_workers() if num_workers is None else num_workers, shard or 0)
+        return builder.build(tokenizer, num_workers, shard or 0)
     except OSError as error:
         raise StorageError(f"cannot write {builder.output_dir}: {error}{KEPT}") from error
 
@@ -208,8 +209,9 @@ class _Builder:
                 plan = replace(self.plan, num_shards=1)
             if plan.num_shards > 1:
                 raise InputError(
-                    f"shards of {self.output_dir} were prepared with {_difference(plan, self.plan)}. All shards need "
-                    f"the same data and options. Go on with those, or give up what is ready: rm -r {other}"
+                    f"shards of {self.output_dir} were prepared with other data or options (--num_shards "
+                    f"{plan.num_shards}, --near_duplicates {plan.near_duplicates}), and all need the same. Go on with "
+                    f"those, or give up what is ready: rm -r {other}"
                 )
             shutil.rmtree(other, ignore_errors=True)  # of a build that was killed; nobody holds the lock
         self.folder.mkdir(exist_ok=True)
@@ -222,15 +224,11 @@ class _Builder:
 
     def _make_part(self, num_workers: int, shard: int) -> None:
         """Make the pieces of one part that are not there yet."""
-        ready = self._pieces(shard)
-        if ready is not None:
+        if ready := self._pieces(shard):
             print(f"{len(ready)} of {len(ready)} pieces were ready and are kept", file=sys.stderr)
             return
         part, text = self._part(shard), self.text
         part.mkdir(exist_ok=True)
-        _remove_halves(part)
-        total = text.shard_bytes(shard=shard, num_shards=self.plan.num_shards)
-        self._check_space(total)
         count = made = 0
 
         def missing_pieces() -> Iterator[tuple[TextPiece, Path]]:
@@ -244,6 +242,7 @@ class _Builder:
                     yield piece, path
                 bar.update(text.bytes_read - bar.n)
 
+        total = text.shard_bytes(shard=shard, num_shards=self.plan.num_shards)
         try:
             with progress_bar(total=total, doing="tokenizing") as bar:
                 make_pieces(missing_pieces(), folder=self.folder, num_workers=num_workers)
@@ -252,10 +251,8 @@ class _Builder:
             shutil.rmtree(part if self.plan.num_shards > 1 else self.folder, ignore_errors=True)
             raise
         finally:
-            _remove_halves(part)  # of workers that were stopped while they wrote
-        for path in part.glob(f"*{SUFFIX}"):
-            if int(path.name.removesuffix(SUFFIX)) >= count:
-                path.unlink()
+            for half in part.glob("*.tmp"):  # of workers that were stopped while they wrote
+                half.unlink(missing_ok=True)
         sync(part)
         if made < count:
             print(f"{count - made} of {count} pieces were ready and are kept", file=sys.stderr)
@@ -324,33 +321,6 @@ class _Builder:
         sizes = [self.text.shard_bytes(shard=shard, num_shards=count) for shard in range(count)]
         return None not in sizes and sum(filter(None, sizes)) == self.text.total_bytes
 
-    def _check_space(self, total_bytes: int | None) -> None:
-        """Pieces and store together take about twice the tokens; StorageError if not a quarter of that is free."""
-        ready = sum(file.stat().st_size for file in self.folder.rglob(f"*{SUFFIX}"))
-        size = token_dtype(self.plan.vocab_size).itemsize
-        needed = 2 * (total_bytes or 0) * size // BYTES_PER_TOKEN - ready
-        free = shutil.disk_usage(self.folder).free
-        if free >= needed:
-            return
-        message = (
-            f"{self.output_dir} will take about {needed / 1e9:.2g} GB while it is built, half of it afterwards, and "
-            f"{free / 1e9:.2g} GB are free"
-        )
-        if free < needed // 4:  # columns beside the text can make the estimate too large, but hardly four times
-            raise StorageError(f"{message}. Make room or choose another --output_dir.")
-        print(f"warning: {message}", file=sys.stderr)
-
-
-def _default_workers() -> int:
-    """As many as there are cores for this process, up to MAX_DEFAULT_WORKERS."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MAX_DEFAULT_WORKERS)
-
-
-def _remove_halves(folder: Path) -> None:
-    for half in folder.glob("*.tmp"):
-        half.unlink(missing_ok=True)
-
 
 def _cut_pieces(documents: Iterable[Document]) -> Iterator[TextPiece]:
     """Pieces of PIECE_BYTES and what the last document has more; each of one source."""
@@ -381,22 +351,25 @@ def _check_options(num_workers: int | None, max_shard_bytes: int, num_shards: in
     check_shard(shard or 0, num_shards)
 
 
+def check_near_duplicates(threshold: float) -> None:
+    """Raises InputError where --near_duplicates is no similarity, or its library is not installed."""
+    if not 0 <= threshold <= 1:
+        raise InputError(
+            f"--near_duplicates must be a similarity from 0 (keep all) to 1, such as 0.8; got {threshold}"
+        )
+    if threshold and importlib.util.find_spec("datasketch") is None:
+        raise InputError(
+            "--near_duplicates needs the library datasketch, which is not installed. Install it: "
+            'pip install -e ".[dedup]"'
+        )
+
+
 def _place(output_dir: Path | str) -> Path:
     """Where the store goes: what a link points to, for a folder cannot be renamed into the place of a link."""
     place = Path(output_dir)
     if not str(output_dir) or place.name in ("", ".."):
         raise InputError(f"--output_dir {str(output_dir)!r} has no name of its own; name a folder: runs/corpus")
     return place.resolve() if place.is_symlink() else place
-
-
-def _difference(there: Plan, here: Plan) -> str:
-    names = {"text": "other data", "tokenizer": "another tokenizer", "vocab_size": "another vocabulary"}
-    found = [
-        names.get(name) or f"--{name} {value} (here {vars(here)[name]})"
-        for name, value in vars(there).items()
-        if value != vars(here)[name]
-    ]
-    return " and ".join(found)
 
 
 def _hash(*values: Any) -> str:

@@ -12,9 +12,9 @@ engines read differently) and tokenizers of another make go through `tokenizers`
 import json
 import re
 import unicodedata
-from array import array
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -57,8 +57,7 @@ _ENDINGS = r"\(\?i:(?:'s\|'t\|'re\|'ve\|'m\|'ll\|'d|\[sdmt\]\|ll\|ve\|re)\)"
 SAFE_PATTERN = re.compile(
     rf"(?:{_ITEM}|\\S|\[\^?(?:{_ITEM})+\]|{_ENDINGS}|\(\?[:!=]|[|)?*+]|\{{\d+(?:,\d*)?\}}(?![+?]))+"
 )
-MAX_IDS = 1 << 18  # in the table, with some 100 bytes for each
-PAUSE_BATCHES = 8  # through the tokenizer after a batch of mostly new words (base64), which are slower here
+MAX_WORDS = 1 << 17  # in the table, with some 200 bytes for each
 
 
 def split_sentences(text: str, *, language: str = "en") -> list[str]:
@@ -221,91 +220,41 @@ class SentenceEncoder:
         self.backend.no_padding()
         self.backend.no_truncation()
         self.backend.encode_special_tokens = True  # "[MASK]" in somebody's text is text
+        self._normalizer, self._model = self.backend.normalizer, self.backend.model
         parts = json.loads(tokenizer_json)
-        pattern = _word_pattern(parts)
-        self.words = None if pattern is None else _Words(self.backend.model)
-        self._find_words = regex.compile(pattern or "").findall
         # A token that was added to the BPE stands for its text wherever that occurs.
         added = [re.escape(token["content"]) for token in parts["added_tokens"] if not token["special"]]
-        self._unfit = re.compile("|".join([f"[^{_known_characters()}]", *added])).search
+        pattern = _word_pattern(parts)
         if parts["normalizer"] is not None and added:
-            self.words = None  # whether it stands in the text before or after is a matter of the tokenizer
-        self._pause = 0
+            pattern = None  # whether it stands in the text before or after is a matter of the tokenizer
+        self.uses_table = pattern is not None
+        self._find_words = regex.compile(pattern or "").findall
+        self._is_unfit = re.compile("|".join([f"[^{_known_characters()}]", *added])).search
+        self._word_ids = lru_cache(MAX_WORDS)(self._encode_word)
 
     def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all sentences one after the other, and how many each has (int64 [len(sentences)])."""
-        if self.words is None or self._pause:
-            self._pause = max(0, self._pause - 1)
-            return self._through_backend(sentences)
-        normalizer = self.backend.normalizer
-        texts = [normalizer.normalize_str(sentence) for sentence in sentences] if normalizer else sentences
-        fits = np.array([self._unfit(text) is None for text in texts], dtype=bool)
-        found = self._through_table(self.words, [text for text, fit in zip(texts, fits, strict=True) if fit])
-        if found is None:
-            self.words = None  # for good: the expression leaves something out
-            return self._through_backend(sentences)
-        if fits.all():
-            return found
-        other = self._through_backend([sentences[number] for number in np.flatnonzero(~fits)])
-        lengths = np.empty(len(sentences), dtype=np.int64)
-        lengths[fits], lengths[~fits] = found[1], other[1]
-        tokens = np.empty(int(lengths.sum()), dtype=self.dtype)
-        of_fitting = np.repeat(fits, lengths)
-        tokens[of_fitting], tokens[~of_fitting] = found[0], other[0]
-        return tokens, lengths
+        known = [self._by_word(sentence) if self.uses_table else None for sentence in sentences]
+        rest = [sentence for sentence, ids in zip(sentences, known, strict=True) if ids is None]
+        encoded = iter(self.backend.encode_batch_fast(rest, add_special_tokens=False))
+        rows: list[list[int]] = [next(encoded).ids if ids is None else ids for ids in known]
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        return np.fromiter(chain.from_iterable(rows), dtype=self.dtype, count=int(lengths.sum())), lengths
 
-    def _through_table(self, table: "_Words", texts: list[str]) -> tuple[np.ndarray, np.ndarray] | None:
-        words: list[str] = []
-        counts = [0]
-        for text in texts:
-            words += self._find_words(text)
-            counts.append(len(words))
-        if sum(map(len, words)) != sum(map(len, texts)):
+    def _by_word(self, sentence: str) -> list[int] | None:
+        """The ids of a sentence from those of its words; None where only the tokenizer itself knows its words."""
+        text = self._normalizer.normalize_str(sentence) if self._normalizer else sentence
+        if self._is_unfit(text):
             return None
-        before = len(table)
-        places = np.fromiter(map(table.__getitem__, words), dtype=np.int64, count=len(words))
-        edges = np.array(table.edges, dtype=np.int64)
-        sizes = edges[places + 1] - edges[places]
-        ends = np.concatenate([[0], np.cumsum(sizes)])
-        picked = np.repeat(edges[places] - ends[:-1], sizes) + np.arange(ends[-1])
-        tokens = np.array(table.ids, dtype=self.dtype)[picked]
-        if len(table) - before > len(words) // 4:
-            self._pause = PAUSE_BATCHES
-        if len(table.ids) > MAX_IDS:
-            table.forget()
-        return tokens, np.diff(ends[counts])
+        words = self._find_words(text)
+        if sum(map(len, words)) != len(text):  # the expression leaves something out
+            return None
+        return list(chain.from_iterable(map(self._word_ids, words)))
 
-    def _through_backend(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids = [encoding.ids for encoding in self.backend.encode_batch_fast(sentences, add_special_tokens=False)]
-        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-        tokens = np.empty(int(lengths.sum()), dtype=self.dtype)
-        start = 0
-        for row in ids:
-            tokens[start : start + len(row)] = row
-            start += len(row)
-        return tokens, lengths
-
-
-class _Words(dict[str, int]):
-    """Words met so far, each with its place among `edges`; a word that is asked for and missing is encoded."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model  # neither normalizes nor cuts, and sees bytes as letters
-        self.forget()
-
-    def __missing__(self, word: str) -> int:
+    def _encode_word(self, word: str) -> list[int]:
+        # The model neither normalizes nor cuts, and sees bytes as letters.
         letters = word.encode().decode("latin-1").translate(_byte_letters())
-        self.ids.extend([token.id for token in self.model.tokenize(letters)])
-        self.edges.append(len(self.ids))
-        place = self[word] = len(self.edges) - 2
-        return place
-
-    def forget(self) -> None:
-        """Forget all words."""
-        self.clear()
-        self.ids = array("I")
-        self.edges = array("Q", [0])
+        return [token.id for token in self._model.tokenize(letters)]
 
 
 def _word_pattern(parts: dict[str, Any]) -> str | None:

@@ -1,9 +1,17 @@
-"""The last step of a build: pieces -> shards, without the documents that come again."""
+"""The last step of a build: pieces -> shards, without the documents that come again.
+
+Of each group of equal or similar documents the first in the corpus stays. Documents with equal hashes are equal.
+Resemblance is the Jaccard similarity of the sets of word 5-grams of two documents (A. Broder, "On the resemblance and
+containment of documents", 1997), estimated from MinHash signatures. Documents that share a band of their signatures
+are candidates, and their whole signatures are compared. In memory are about 50 bytes for each document; signatures
+lie on disk.
+"""
 
 import contextlib
 import json
 import shutil
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +23,18 @@ from lacuna.common.private import shown
 
 from ..read.streams import progress_bar
 from ..read.text import sha256
-from .duplicates import find_equal, find_near
 from .encoding import token_dtype
-from .pieces import KEPT, Piece, Plan
+from .pieces import KEPT, NUM_PERMUTATIONS, Piece, Plan, hash_rows
 from .token_store import FILES, FORMAT_VERSION, MANIFEST
 
 EMPTY_SHARD_BYTES = 2 * (128 + 8)  # two .npy headers, and the first offsets
 MAX_SHARDS = 256  # whoever reads a store keeps three files of each open, and many systems allow a process 1024
+MISSES_COUNT = 0.98  # a pair that is missed is worse than one looked at in vain: candidates are verified
+
+NEIGHBOURS = 4  # in a group of equal bands a document is compared with the first and with these before it
+AT_ONCE = 1 << 14  # signatures that are read together, 8 MB
+
+
 COUNTS = ("num_documents", "num_sentences", "num_tokens", "num_bytes")
 
 
@@ -52,10 +65,7 @@ def assemble(
     dtype = token_dtype(plan.vocab_size)
     total = sum(piece.num_tokens for piece in pieces) * dtype.itemsize
     counts = np.zeros((len(sources), len(COUNTS)), dtype=np.int64)
-    # Two shards that follow each other have more than the limit together, beside the headers of their files.
-    size = total + sum(8 * (piece.num_sentences + piece.num_documents) for piece in pieces)
-    enough = size // (MAX_SHARDS // 2) + 1 + EMPTY_SHARD_BYTES
-    writer = _ShardWriter(store, dtype=dtype, limit=shard_bytes, enough=enough)
+    writer = _ShardWriter(store, dtype=dtype, limit=shard_bytes)
     first = 0
     with progress_bar(total=total, doing="joining") as bar, writer.files:
         for piece in pieces:
@@ -110,8 +120,7 @@ def _named(counts: Iterable[int]) -> dict[str, int]:
 def _find_duplicates(pieces: list[Piece], plan: Plan, folder: Path) -> tuple[np.ndarray, dict[str, int]]:
     """The documents to drop (bool [documents]), and how many for which reason."""
     num_documents = sum(piece.num_documents for piece in pieces)
-    hashes = (piece.load("hashes")[0] for piece in pieces)
-    equal = find_equal(hashes=hashes, num_documents=num_documents, folder=folder)
+    equal = find_equal(piece.load("hashes")[0] for piece in pieces)
     near = np.zeros(num_documents, dtype=bool)
     if plan.near_duplicates:
         signatures = (piece.load("signatures")[0] for piece in pieces)
@@ -135,11 +144,10 @@ def _load(piece: Piece, kept: np.ndarray, dropped: dict[str, int]) -> list[np.nd
 class _ShardWriter:
     """Writes documents into shards; a new one begins where the next document would make the last too large."""
 
-    def __init__(self, folder: Path, *, dtype: np.dtype, limit: int, enough: int) -> None:
+    def __init__(self, folder: Path, *, dtype: np.dtype, limit: int) -> None:
         self.folder = folder
         self.dtype = dtype
         self.limit = limit
-        self.enough = enough  # a limit under which there are not too many shards
         self.shards: list[dict[str, Any]] = []
         self.files = contextlib.ExitStack()
         self.counts = np.zeros(len(COUNTS), dtype=np.int64)  # of the shard that is open
@@ -172,7 +180,7 @@ class _ShardWriter:
         if len(self.shards) == MAX_SHARDS:
             raise StorageError(
                 f"--max_shard_bytes {self.limit} makes more than {MAX_SHARDS} shards, and those who read a store keep "
-                f"all files open. Run it again with --max_shard_bytes {self.enough} or more. What is ready is kept."
+                "all files open. Run it again with a larger --max_shard_bytes. What is ready is kept."
             )
         path = self.folder / f"{len(self.shards):05}"
         path.mkdir()
@@ -209,3 +217,74 @@ def _write_header(file: Any, count: int) -> None:
     """Write the header of a .npy file of so many numbers; that of a larger one has the same size."""
     file.seek(0)
     np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (count,)})
+
+
+def find_equal(hashes: Iterable[np.ndarray]) -> np.ndarray:
+    """Documents whose hash an earlier one has: bool [documents].
+
+    Args:
+        hashes: 16 bytes a document (dtype V16), in order, in parts.
+    """
+    halves = np.concatenate([np.zeros((0, 2), dtype="<u8"), *(part.view("<u8").reshape(-1, 2) for part in hashes)])
+    order = np.lexsort(halves.T)  # stable: the first of the corpus is the first of its group
+    found = np.zeros(len(halves), dtype=bool)
+    found[order[1:]] = (halves[order[1:]] == halves[order[:-1]]).all(axis=1)
+    return found
+
+
+def find_near(*, signatures: Iterable[np.ndarray], skipped: np.ndarray, threshold: float, folder: Path) -> np.ndarray:
+    """Documents whose signature agrees with that of an earlier one, dropped or not, in a share `threshold` of places.
+
+    Args:
+        signatures: uint32 [documents, NUM_PERMUTATIONS], in order, in parts.
+        skipped: bool [num_documents], those that are dropped anyway.
+        folder: for a file of 0.5 KB a document, removed again.
+
+    Returns:
+        bool [num_documents].
+    """
+    found = np.zeros(len(skipped), dtype=bool)
+    numbers = np.flatnonzero(~skipped)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for part in signatures:
+            file.write(part.tobytes())
+        file.flush()
+
+        def at(places: np.ndarray) -> np.ndarray:
+            # Opened anew each time, so that pages that were read do not stay in this process.
+            return np.memmap(file, dtype="<u4", mode="r").reshape(-1, NUM_PERMUTATIONS)[places]
+
+        bands, rows = _bands(threshold)
+        for band in range(bands if len(numbers) else 0):
+            parts = (numbers[start : start + AT_ONCE] for start in range(0, len(numbers), AT_ONCE))
+            keys = np.concatenate(
+                [hash_rows(at(part)[:, band * rows : (band + 1) * rows], seed=band) for part in parts]
+            )
+            order = np.argsort(keys, kind="stable")
+            for early, late in _candidates(keys[order], numbers[order]):
+                late, early = late[~found[late]], early[~found[late]]
+                for start in range(0, len(late), AT_ONCE):
+                    chosen = slice(start, start + AT_ONCE)
+                    equal = (at(early[chosen]) == at(late[chosen])).mean(axis=1)
+                    found[late[chosen][equal >= threshold]] = True
+    return found
+
+
+def _bands(threshold: float) -> tuple[int, int]:
+    """How signatures are cut: bands, and places in each, so that pairs at the threshold meet in one of them."""
+    from datasketch import MinHashLSH
+
+    index = MinHashLSH(
+        threshold=min(threshold, 0.95), num_perm=NUM_PERMUTATIONS, weights=(round(1 - MISSES_COUNT, 6), MISSES_COUNT)
+    )
+    return index.b, index.r
+
+
+def _candidates(keys: np.ndarray, documents: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Pairs (earlier, later) within runs of equal keys: each with the first of its run and those just before."""
+    starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
+    first = np.repeat(starts, np.diff(starts, append=len(keys)))
+    places = np.arange(len(keys))
+    for earlier in (first, *(places - lag for lag in range(1, NEIGHBOURS + 1))):
+        within = (earlier >= first) & (earlier < places)
+        yield documents[earlier[within]], documents[within]

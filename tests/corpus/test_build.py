@@ -446,13 +446,14 @@ def test_shards_with_other_arguments_are_refused(tokenizer: PreTrainedTokenizerF
     }  # fmt: skip
     text = lines_of(write_files(tmp_path / "text"))
     assert prepare_store(text=text, num_shards=4, shard=0, **options) is None
-    for changed, message in (
-        ({"num_shards": 3, "shard": 1}, "--num_shards 4 .here 3."),
-        ({"num_shards": 4, "shard": 1, "near_duplicates": 0.8}, "--near_duplicates 0.0 .here 0.8."),
-        ({"num_shards": 4, "shard": 1, "tokenizer_fingerprint": "t2"}, "another tokenizer"),
-        ({"num_shards": 1}, "--num_shards 4 .here 1."),
+    message = r"other data or options \(--num_shards 4, --near_duplicates 0.0\).*rm -r"
+    for changed in (
+        {"num_shards": 3, "shard": 1},
+        {"num_shards": 4, "shard": 1, "near_duplicates": 0.8},
+        {"num_shards": 4, "shard": 1, "tokenizer_fingerprint": "t2"},
+        {"num_shards": 1},
     ):
-        with pytest.raises(InputError, match=f"{message}.*rm -r") as caught:
+        with pytest.raises(InputError, match=message) as caught:
             prepare_store(text=text, **options | changed)
         assert caught.value.exit_code == 2
     (tmp_path / "text" / "00.txt").write_text("Another text.")
@@ -545,7 +546,7 @@ def test_a_small_disk_that_runs_full(driver: Driver, tmp_path: Path) -> None:
     if done.returncode in (1, 77) and "Error" not in done.stderr:
         pytest.skip(f"this system lets no test mount a disk: {done.stderr[:100]}")
     assert done.returncode == 5, done.stderr
-    assert "No space left" in done.stderr or "GB are free" in done.stderr
+    assert "No space left" in done.stderr
     assert "store" not in done.stdout.split()
 
 
@@ -581,19 +582,6 @@ def test_each_failure_to_write_says_which(
         assert not (tmp_path / "store").exists() or contents(tmp_path / "store") == expected
         step += 2
     assert step >= 8 and contents(tmp_path / "store") == expected
-
-
-def test_a_disk_that_is_too_small_is_refused_before_hours_of_work(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
-    text = write_rows(tmp_path / "rows.jsonl", ["Some text. " * 5000])
-    usage = build_module.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(build_module.shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(StorageError, match=r"will take about 5\.5e-05 GB while it is built, .* 1e-06 GB are free"):
-        prepare(text, tokenizer, tmp_path / "store")
-    monkeypatch.setattr(build_module.shutil, "disk_usage", lambda _: usage._replace(free=40_000))
-    prepare(text, tokenizer, tmp_path / "store")
-    assert "warning: " in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("small_pieces")

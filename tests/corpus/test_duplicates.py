@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
 from lacuna.corpus import TextArguments, open_text, prepare_store
-from lacuna.corpus.store import duplicates
-from lacuna.corpus.store.duplicates import find_equal, find_near, make_shingles, make_signature
+from lacuna.corpus.store import build, shards
+from lacuna.corpus.store.pieces import make_shingles, make_signature
+from lacuna.corpus.store.shards import find_equal, find_near
 from lacuna.tokenization import train_bpe
 
 
@@ -24,27 +25,17 @@ def in_parts(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    numbers=st.lists(st.integers(0, 12), min_size=1, max_size=40), size=st.integers(1, 9), in_bucket=st.integers(1, 9)
-)
-def test_the_first_of_equal_documents_stays(
-    tmp_path_factory: pytest.TempPathFactory, numbers: list[int], size: int, in_bucket: int
-) -> None:
-    folder = tmp_path_factory.mktemp("equal")
+@given(numbers=st.lists(st.integers(0, 12), max_size=40), size=st.integers(1, 9))
+def test_the_first_of_equal_documents_stays(numbers: list[int], size: int) -> None:
     table = np.random.default_rng(0).bytes(16 * 13)
     hashes = np.frombuffer(b"".join(table[16 * number : 16 * number + 16] for number in numbers), dtype="V16")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates, "RECORDS_IN_BUCKET", in_bucket)
-        found = find_equal(hashes=in_parts(hashes, size), num_documents=len(numbers), folder=folder)
     expected = [number in numbers[:place] for place, number in enumerate(numbers)]
-    assert found.tolist() == expected
-    assert not list(folder.iterdir())
+    assert find_equal(in_parts(hashes, size)).tolist() == expected
 
 
-def test_hashes_that_agree_in_half_are_not_equal(tmp_path: Path) -> None:
+def test_hashes_that_agree_in_half_are_not_equal() -> None:
     hashes = np.array([[1, 2], [1, 3], [4, 2], [1, 2]], dtype="<u8").view("V16").ravel()
-    found = find_equal(hashes=[hashes], num_documents=4, folder=tmp_path)
-    assert found.tolist() == [False, False, False, True]
+    assert find_equal([hashes]).tolist() == [False, False, False, True]
 
 
 WORDS = [f"word{number}" for number in range(3000)]
@@ -86,8 +77,7 @@ def test_what_is_found_resembles_an_earlier_text_and_hardly_any_is_missed(
             assert mask[place] == (highest > threshold), (place, highest)
             clear += 1
     assert clear > 100
-    monkeypatch.setattr(duplicates, "RECORDS_IN_BUCKET", 20)
-    monkeypatch.setattr(duplicates, "PAIRS_AT_ONCE", 3)
+    monkeypatch.setattr(shards, "AT_ONCE", 3)
     again = find_near(signatures=in_parts(signatures, 50), skipped=nothing, threshold=threshold, folder=tmp_path)
     assert np.array_equal(again, mask)
 
@@ -143,9 +133,9 @@ def test_a_store_without_them(tmp_path: Path) -> None:
 
 
 def test_the_library_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    duplicates.check_near_duplicates(0.0)
+    build.check_near_duplicates(0.0)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    duplicates.check_near_duplicates(0.0)
+    build.check_near_duplicates(0.0)
     with pytest.raises(InputError, match=r'not installed\. Install it: pip install -e "\.\[dedup\]"') as caught:
-        duplicates.check_near_duplicates(0.8)
+        build.check_near_duplicates(0.8)
     assert caught.value.exit_code == 2

@@ -144,8 +144,8 @@ def test_datasets_streams_from_a_server(tmp_path: Path, endpoint: str) -> None:
     assert len(results["fingerprint"]) == 64 and results["test"] == ["test 0"]
     errors = results["errors"]
     assert [code for code, _ in errors.values()] == [6, 6, 2, 2, 2]
-    assert "me/missing of the Hub does not exist, or is private" in errors["me/missing"][1]
-    assert "me/gated of the Hub is gated" in errors["me/gated"][1] and "hf auth login" in errors["me/gated"][1]
+    assert "me/missing of the Hub cannot be read (RepositoryNotFoundError" in errors["me/missing"][1]
+    assert "me/gated of the Hub cannot be read" in errors["me/gated"][1] and "hf auth login" in errors["me/gated"][1]
     assert "has no split 'dev'; name one with --dataset_split: train, test" in errors["me/good dataset_split"][1]
     assert "choose a configuration with --dataset_config" in errors["me/good dataset_config"][1]
     assert "there is no column 'body'; there are: 'text', 'n'" in errors["me/good text_column"][1]
@@ -174,7 +174,9 @@ def test_a_path_is_not_taken_for_a_dataset(tmp_path: Path, monkeypatch: pytest.M
 
 def test_offline_is_said_with_another_code_than_a_missing_file() -> None:
     """The tests run with HF_HUB_OFFLINE=1."""
-    with pytest.raises(HubError, match=r"me/good of the Hub cannot be looked up.*HF_HUB_OFFLINE") as caught:
+    with pytest.raises(
+        HubError, match=r"me/good of the Hub cannot be read \(OfflineModeIsEnabled.*HF_HUB_OFFLINE"
+    ) as caught:
         open_text(TextArguments(data=["me/good"]))
     assert caught.value.exit_code == 6
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import regex
 
 from lacuna.common.errors import InputError, StorageError
-from lacuna.tokenization import Sample, sample_documents, sampling
-from lacuna.tokenization.sampling import LARGEST_HELD_OUT, _find_words
+from lacuna.tokenization import Sample, sample_documents
+from lacuna.tokenization.sampling import LARGEST_HELD_OUT
 
 
 def make_documents(count: int, *, length: int = 200, seed: int = 0) -> list[str]:
@@ -123,21 +122,14 @@ def test_text_of_many_different_words_is_sampled_further() -> None:
     )
 
 
-def test_words_are_looked_at_one_by_one_only_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[int] = []
-    find = sampling._find_words
-    monkeypatch.setattr(sampling, "_find_words", lambda data: looked_at.append(len(data)) or find(data))
+def test_the_budget_of_words_does_not_depend_on_the_order_of_the_text() -> None:
     few = make_documents(3000)  # 1,000 words, and their numbers
-    total = sum(map(len, few))
-    assert sample_of(few, max_word_bytes=300_000).limited_by is None
-    assert total > 300_000 and 0 < sum(looked_at) < total / 4
-    # When they turn out to be many, the sample is the same as if all had been looked at from the beginning.
+    assert sum(map(len, few)) > 300_000 and sample_of(few, max_word_bytes=300_000).limited_by is None
     draw = random.Random(0)
     many = [" ".join(f"{draw.getrandbits(40):010x}" for _ in range(500)) for _ in range(200)]
-    chosen = everything(sample_of(few + many, max_word_bytes=300_000))
-    assert set(chosen) == set(everything(sample_of(many + few, max_word_bytes=300_000)))
-    monkeypatch.setattr(sampling._WordBytes, "SHARE", 1)
-    assert chosen == everything(sample_of(few + many, max_word_bytes=300_000))
+    chosen = sample_of(few + many, max_word_bytes=300_000)
+    assert chosen.limited_by == "words" and 0 < chosen.num_held_out_bytes < chosen.num_bytes
+    assert set(everything(chosen)) == set(everything(sample_of(many + few, max_word_bytes=300_000)))
 
 
 def test_very_many_small_documents_are_sampled_further() -> None:
@@ -195,22 +187,8 @@ def test_memory_does_not_grow_with_the_text(kind: str, reason: str, tmp_path: Pa
         limited_by, seen, peak = done.stdout.split()
         assert limited_by == reason and int(seen) > 0.8e6 * megabytes
         peaks.append(int(peak))
-    # The table of words has 128 MB, and training takes 150 bytes for each of the 1,000,000 bytes of words.
+    # Training takes 150 bytes for each of the 1,000,000 bytes of words.
     assert peaks[1] < peaks[0] + 40e6 and peaks[1] < 450e6, peaks
-
-
-def test_words_are_found_as_runs_of_letters_or_of_punctuation() -> None:
-    text = "It's 12 naïve-words...  “don’t”\n你好，世界。the the end"
-    data = np.frombuffer(text.encode() + b"  ", dtype=np.uint8)
-    starts, lengths, hashes = _find_words(data)
-    found = [bytes(data[start : start + length]).decode() for start, length in zip(starts, lengths, strict=True)]
-    punctuation = r"[\x21-\x2f\x3a-\x40\x5b-\x60\x7b-\x7e\u2000-\u203f\u3000-\u303f\uff00-\uff3f]+"
-    assert found == regex.findall(rf"{punctuation}|(?:(?!{punctuation})\S)+", text)
-    by_word: dict[str, set[int]] = {}
-    for word, value in zip(found, hashes.tolist(), strict=True):
-        by_word.setdefault(word, set()).add(value)
-    assert all(len(values) == 1 for values in by_word.values())
-    assert len({values.pop() for values in by_word.values()}) == len(by_word)
 
 
 @pytest.mark.parametrize(("option", "value"), [("max_bytes", 0), ("max_bytes", -5), ("seed", -1)])
