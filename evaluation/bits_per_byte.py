@@ -12,8 +12,7 @@ from tqdm import tqdm
 
 from lacuna.common.errors import InputError
 
-from .language_model import LanguageModel
-from .scoring import Row, score_rows
+from .language_model import LanguageModel, Request, score
 
 DEFAULT_WINDOW = 256
 MASK_PROBABILITY = 0.15  # BERT's rate, whatever the model was trained with, so that results can be compared
@@ -94,17 +93,17 @@ def _causal(
     if join_documents:
         streams, is_text = [np.concatenate(streams)], [np.concatenate(is_text)]
 
-    def rows() -> Iterator[Row]:
+    def requests() -> Iterator[Request]:
         for owner, (stream, text) in enumerate(zip(streams, is_text, strict=True)):
             for begin, first, end in cut_windows(length=len(stream), window=window, stride=stride):
                 scored = np.flatnonzero(text[first:end]) + first  # the start tokens of joined documents are given
                 if len(scored):
-                    yield Row(stream[begin:end], scored - 1 - begin, stream[scored], owner, len(scored))
+                    yield Request(stream[begin:end], scored - 1 - begin, stream[scored], owner, len(scored))
 
     tokens = int(sum(text.sum() for text in is_text))
     if not tokens:
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
-    nats, counts, _ = _sums(language_model, rows(), total=tokens, batch_size=batch_size)
+    nats, counts, _ = _sums(language_model, requests(), total=tokens, batch_size=batch_size)
     size = sum(len(text.encode()) for text in documents)
     return {
         "bits_per_byte": nats / math.log(2) / size,
@@ -126,7 +125,7 @@ def _masked(
     room = window - len(prefix) - len(suffix)
     if room < 1:
         raise InputError(f"--window {window} leaves no room for text beside special tokens: raise it")
-    rows: list[Row] = []
+    requests: list[Request] = []
     masked_bytes = 0
     for document, (ids, offsets) in enumerate(_encode(language_model, documents)):
         units = text_units(text=documents[document], offsets=offsets)
@@ -137,13 +136,13 @@ def _masked(
             places = np.concatenate([np.arange(*units[first + unit][:2]) for unit in chosen])
             hidden = ids[begin : units[last - 1][1]].copy()
             hidden[places - begin] = language_model.tokenizer.mask_token_id
-            row = np.concatenate([prefix, hidden, suffix]).astype(np.int64)
-            rows.append(Row(row, places - begin + len(prefix), ids[places], document, len(row)))
+            whole = np.concatenate([prefix, hidden, suffix]).astype(np.int64)
+            requests.append(Request(whole, places - begin + len(prefix), ids[places], document, len(whole)))
             masked_bytes += sum(units[first + unit][2] for unit in chosen)
     if not masked_bytes:
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
-    total = sum(row.weight for row in rows)
-    nats, counts, hits = _sums(language_model, iter(rows), total=total, batch_size=batch_size)
+    total = sum(request.weight for request in requests)
+    nats, counts, hits = _sums(language_model, iter(requests), total=total, batch_size=batch_size)
     tokens = int(counts.sum())
     return {
         "masked_bits_per_byte": nats / math.log(2) / masked_bytes,
@@ -202,18 +201,22 @@ def _encode(language_model: LanguageModel, documents: Sequence[str]) -> Iterator
 
 
 def _sums(
-    language_model: LanguageModel, rows: Iterator[Row], *, total: int, batch_size: int | None
+    language_model: LanguageModel, requests: Iterator[Request], *, total: int, batch_size: int | None
 ) -> tuple[float, np.ndarray, int]:
     """Nats of all targets, how often each token is one (int64 [vocabulary]), and how many were the likeliest token."""
     counts = np.zeros(language_model.model.get_input_embeddings().num_embeddings, dtype=np.int64)
     nats: list[float] = []
     hits = 0
-    for scored in score_rows(
-        language_model=language_model, rows=rows, total=total, batch_size=batch_size, description="bits per byte"
+    for scored in score(
+        language_model=language_model,
+        requests=requests,
+        total=total,
+        batch_size=batch_size,
+        description="bits per byte",
     ):
         nats.append(scored.nats.sum())
         hits += int(scored.hits.sum())
-        np.add.at(counts, scored.row.targets, 1)
+        np.add.at(counts, scored.request.targets, 1)
     return math.fsum(nats), counts, hits
 
 

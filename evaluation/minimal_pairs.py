@@ -15,8 +15,7 @@ import numpy as np
 
 from lacuna.common.errors import InputError
 
-from .language_model import LanguageModel
-from .scoring import Row, score_rows
+from .language_model import LanguageModel, Request, score
 
 GOOD, BAD = "sentence_good", "sentence_bad"
 TIE = 1e-6  # relative: scores are sums of float32 log-probabilities, and what lies below their precision is no answer
@@ -122,29 +121,29 @@ def score_sentences(
     texts = list(numbers)
     lengths = np.asarray([len(ids) for ids in texts], dtype=np.int64)
     scores = np.zeros(len(texts), dtype=np.float64)
-    for scored in score_rows(
+    for scored in score(
         language_model=language_model,
-        rows=_rows(language_model, texts),
+        requests=_requests(language_model, texts),
         total=int(lengths.sum()),
         batch_size=batch_size,
         description="minimal pairs",
     ):
-        scores[scored.row.owner] -= scored.nats.sum()
+        scores[scored.request.owner] -= scored.nats.sum()
     return scores[owners], lengths[owners]
 
 
-def _rows(language_model: LanguageModel, texts: Iterable[tuple[int, ...]]) -> Iterator[Row]:
+def _requests(language_model: LanguageModel, texts: Iterable[tuple[int, ...]]) -> Iterator[Request]:
     prefix, suffix, mask = language_model.prefix, language_model.suffix, language_model.tokenizer.mask_token_id
     for owner, text in enumerate(texts):
-        targets, row = np.asarray(text, dtype=np.int64), np.asarray([*prefix, *text, *suffix], dtype=np.int64)
+        targets, whole = np.asarray(text, dtype=np.int64), np.asarray([*prefix, *text, *suffix], dtype=np.int64)
         places = np.arange(len(text)) + len(prefix)
         if language_model.kind == "causal":
-            yield Row(row, places - 1, targets, owner, len(text))
+            yield Request(whole, places - 1, targets, owner, len(text))
             continue
         for place in places.tolist():
-            copy = row.copy()
-            copy[place] = mask
-            yield Row(copy, np.asarray([place]), row[place : place + 1], owner, 1)
+            masked = whole.copy()
+            masked[place] = mask
+            yield Request(masked, np.asarray([place]), whole[place : place + 1], owner)
 
 
 def _refuse_constant_scores(scores: np.ndarray, lengths: np.ndarray) -> None:
