@@ -7,8 +7,8 @@ from typing import Any
 
 from lacuna.tasks.base.arguments import used
 from lacuna.tasks.base.models import load_base, load_model
+from lacuna.tasks.base.report import write_results
 from lacuna.tasks.base.task import Task
-from lacuna.tasks.report.report import write_results
 
 
 def fine_tune_task(

@@ -12,8 +12,8 @@ from lacuna.common.work import Work
 from lacuna.tasks.base.columns import Layout
 from lacuna.tasks.base.features import by_length
 from lacuna.tasks.base.models import resolve_max_length
+from lacuna.tasks.base.report import Shown
 from lacuna.tasks.base.rows import Row, as_rows, doubtful_names, scarce_labels, some_of
-from lacuna.tasks.report.tables import Matrix, Points, Table
 
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
@@ -211,8 +211,8 @@ class Task(Work):
 
         return sorted((item for item in predictions if not item["correct"]), key=sureness, reverse=True)
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
-        """What the report shows of `records`, by heading, in text and as a picture (see `tasks.report.tables`)."""
+    def tables(self) -> dict[str, Shown]:
+        """What the report shows of `records`, by heading, in text and as a picture."""
         return {}
 
     def settings(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Classification: one text, or a pair of texts, gets a label out of several, any number of them, or a number."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, tokenize
+from lacuna.tasks.base.report import Shown
 from lacuna.tasks.base.rows import Row, some_of, stratified_split
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.classification.heads import Head, Number, SeveralLabels, SingleLabel
@@ -19,7 +21,7 @@ from lacuna.tasks.classification.reader import (
     ClassificationArguments,
     problem_type_of,
 )
-from lacuna.tasks.report.tables import Matrix, Points, Table
+from lacuna.tasks.predict.predictor import PipelinePredictor
 
 HEADS: dict[str, Callable[..., Head]] = {SINGLE: SingleLabel, MULTI: SeveralLabels, NUMBER: Number}
 _SPOKEN = {SINGLE: "one label a row", MULTI: "several labels a row", NUMBER: "a number a row"}
@@ -49,7 +51,8 @@ class Classification(Task):
             split = stratified_split(labels=strata, fraction=asked.eval_fraction, seed=self.seed)
             how = "" if self.problem_type == NUMBER else ", of each label the same share"
             train, held_out = self.hold_out(train, split, more=how)
-        self._train_targets, self._eval_targets = (list(map(self.head.target, rows)) for rows in (train, held_out))
+        self._train_targets: list[Any] = [self.head.target(row) for row in train]
+        self._eval_targets: list[Any] = [self.head.target(row) for row in held_out]
         texts, self._eval_texts = (list(map(self._texts, rows)) for rows in (train, held_out))
         examples, cut = self._examples(texts, self._train_targets)
         self.set_examples(train=examples, held_out=self._examples(self._eval_texts, self._eval_targets)[0])
@@ -127,7 +130,8 @@ class Classification(Task):
 
     def scores(self) -> dict[str, float]:
         """One label: accuracy, F1, Matthews; several: F1 and subset accuracy; numbers: Pearson, Spearman, distance."""
-        return self.head.scores(self.records)
+        predictions, gold = ([record[name] for record in self.records] for name in ("prediction", "label"))
+        return self.head.metrics(predictions, gold)
 
     def baseline(self) -> dict[str, float]:
         """The best guess that knows the training labels and no text."""
@@ -149,7 +153,7 @@ class Classification(Task):
             return sorted(predictions, key=lambda prediction: -abs(prediction["error"]))
         return super().mistakes(predictions)
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
+    def tables(self) -> dict[str, Shown]:
         """A confusion matrix; scores by label; or numbers over numbers."""
         return self.head.tables(self.records)
 
@@ -178,3 +182,36 @@ class Classification(Task):
             self.problem_type, lambda: ", ".join(self.label_names[number] for number in target) or "none"
         )
         return [f"{self.label_column}: {shown()}", *(f"    {line}" for line in super().show(example))]
+
+
+class ClassificationPredictor(PipelinePredictor):
+    """The label of a text or a pair; where several can hold, these and the probabilities of all; or a number."""
+
+    task, auto_class, takes_pairs = "text-classification", "AutoModelForSequenceClassification", True
+
+    def options(self) -> dict[str, Any]:
+        return {**self.cut, "top_k": None}
+
+    def prepare(self) -> None:
+        config = self.model.config
+        guess = "regression" if config.num_labels == 1 else "single_label_classification"
+        # By this the pipeline chooses between softmax, sigmoid and neither.
+        config.problem_type = self.settings.get("problem_type") or config.problem_type or guess
+        self.problem = config.problem_type
+        if self.problem != "regression":
+            several = self.problem == "multi_label_classification"
+            self.columns = ("prediction", "probability", *(("probabilities",) if several else ()))
+        super().prepare()
+
+    def readable(self, given: Any, found: Any) -> dict[str, Any]:
+        scores = {each["label"]: each["score"] for each in found}
+        if self.problem == "regression":
+            numbers = {name: round(score, 6) for name, score in scores.items()}
+            return {"prediction": next(iter(numbers.values())) if len(numbers) == 1 else numbers}
+        if self.problem != "multi_label_classification":
+            return {"prediction": found[0]["label"], "probability": round(found[0]["score"], 6)}
+        chances = {name: scores[name] for _, name in sorted(self.model.config.id2label.items())}
+        chosen = [name for name, chance in chances.items() if chance > self.settings.get("threshold", 0.5)]
+        whole = math.prod(chance if name in chosen else 1 - chance for name, chance in chances.items())
+        rounded = {name: round(chance, 6) for name, chance in chances.items()}
+        return {"prediction": chosen, "probability": round(whole, 6), "probabilities": rounded}

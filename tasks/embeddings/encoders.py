@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from lacuna.common.loading import first_line, missing_folder
 from lacuna.common.private import shown_command, without_places
 from lacuna.tasks.base.arguments import used
 from lacuna.tasks.base.metrics import optional_module
+from lacuna.tasks.base.report import markdown_table
 from lacuna.tasks.embeddings.reader import EmbeddingArguments
 from lacuna.tasks.embeddings.task import LOSSES, SCORED, Embeddings
-from lacuna.tasks.report.tables import markdown_table
+from lacuna.tasks.predict.predictor import Predictor
 
 _MODULE = "sentence_transformers.sentence_transformer"
 
@@ -288,3 +289,17 @@ def save_encoder(
         hidden.rmdir()
     except OSError as error:
         raise StorageError(f"--output_dir {folder}: cannot be written: {error.strerror or error}") from error
+
+
+class EmbeddingPredictor(Predictor):
+    """The vector of a text, by sentence-transformers."""
+
+    def prepare(self) -> None:
+        asked = self.arguments
+        self._encoder = load_encoder(
+            model=asked.model, max_length=asked.max_length, trust_remote_code=asked.trust_remote_code
+        )
+
+    def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        for vector in self._encoder.encode(list(given), batch_size=len(given), show_progress_bar=False).tolist():
+            yield {"prediction": [round(value, 6) for value in vector]}

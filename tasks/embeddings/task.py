@@ -18,6 +18,7 @@ from tqdm import tqdm
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import WORDS, records, tokenize
 from lacuna.tasks.base.metrics import measure
+from lacuna.tasks.base.report import Points, Shown, Table
 from lacuna.tasks.base.rows import split_groups
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.embeddings.reader import (
@@ -31,7 +32,6 @@ from lacuna.tasks.embeddings.reader import (
     kind_of,
     read_together,
 )
-from lacuna.tasks.report.tables import Matrix, Points, Table
 
 CUTOFFS = (1, 5, 10)
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}
@@ -225,7 +225,7 @@ class Embeddings(Task):
             return super().mistakes(predictions)
         return sorted(predictions, key=lambda prediction: -abs(prediction["rank_difference"]))
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
+    def tables(self) -> dict[str, Shown]:
         """Scores over cosines; or how many texts find what belongs to them at which rank."""
         if self.kind == SCORED:
             cosines = [record["cosine"] for record in self.records]

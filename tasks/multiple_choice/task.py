@@ -5,7 +5,7 @@ softmax. Questions may have different numbers of choices.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lacuna.tasks.base.features import model_inputs, pad_inputs, records, tokenize
-from lacuna.tasks.base.rows import split_groups
+from lacuna.tasks.base.features import model_inputs, pad_inputs, records, tokenize, tokenizer_inputs
+from lacuna.tasks.base.report import Shown, Table
+from lacuna.tasks.base.rows import Row, split_groups
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.multiple_choice.reader import (
     MULTIPLE_CHOICE,
@@ -24,9 +25,10 @@ from lacuna.tasks.multiple_choice.reader import (
     Problem,
     find_reading,
     read_labels,
+    read_problem,
     read_problems,
 )
-from lacuna.tasks.report.tables import Matrix, Points, Table
+from lacuna.tasks.predict.predictor import Predictor
 
 
 class MultipleChoice(Task):
@@ -183,7 +185,7 @@ class MultipleChoice(Task):
         """What `recipes/predict.py` needs to choose in new rows."""
         return {**super().settings(), **self._named, "choices_columns": list(self.columns.choices)}
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
+    def tables(self) -> dict[str, Shown]:
         """How often each place is right, was chosen, and was chosen where it was right."""
         places = range(max((len(record["probabilities"]) for record in self.records), default=0))
         rows: list[list[object]] = []
@@ -219,3 +221,40 @@ def split_choices(example: Inputs) -> list[Inputs]:
 
 def _content(problem: Problem) -> tuple[str, str, tuple[str, ...]]:
     return problem.context, problem.question, problem.choices
+
+
+class ChoicePredictor(Predictor):
+    """The best of several choices, its number from 0, and what the model believes of each."""
+
+    columns = ("prediction", "prediction_number", "probability", "probabilities")
+    auto_class = "AutoModelForMultipleChoice"
+
+    def choose_columns(self, row: Row) -> None:
+        named = {name.partition("_")[0]: self.settings.get(name) for name in ("context_column", "question_column")}
+        named["choices"] = self.settings.get("choices_columns")
+        there = [name for name in (named["context"], named["question"], *(named["choices"] or ())) if name]
+        trained = named["choices"] is not None and all(name in row.fields for name in there)
+        layout = MULTIPLE_CHOICE.only("context", "question", "choices")
+        self._places = Columns(*layout.find([row], **(named if trained else {})))
+        if not trained:
+            there = [name for name in (self._places.context, self._places.question, *self._places.choices) if name]
+            self.notes.append(f"question and choices from columns {', '.join(there)} (inferred)")
+
+    def read(self, row: Row) -> Problem:
+        return read_problem(row, self._places)
+
+    def size(self, given: Any) -> int:
+        return max(sum(map(len, given.pair(choice))) for choice in given.choices)
+
+    def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        firsts, seconds = zip(*(problem.pair(choice) for problem in given for choice in problem.choices), strict=True)
+        encoding = self.tokenizer(list(firsts), list(seconds), **self.cut, return_attention_mask=False)
+        examples = [tokenizer_inputs(encoding, number) for number in range(len(firsts))]
+        batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
+        batch["choices"] = torch.tensor([len(problem.choices) for problem in given])
+        chances = MultipleChoice.logits(self.model, self.to_model(batch)).softmax(dim=1).tolist()
+        for problem, row in zip(given, chances, strict=True):
+            believed = [round(chance, 6) for chance in row[: len(problem.choices)]]
+            best = max(range(len(believed)), key=row.__getitem__)
+            numbers = {"prediction_number": best, "probability": believed[best], "probabilities": believed}
+            yield {"prediction": problem.choices[best], **numbers}

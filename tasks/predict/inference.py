@@ -12,12 +12,12 @@ from lacuna.common.errors import InputError
 from lacuna.common.loading import load_model, longest_input
 from lacuna.tasks.base.models import check_tokenizer, load_base, pad_for_reading, resolve_max_length
 from lacuna.tasks.base.rows import ENDINGS
-from lacuna.tasks.classification.predictor import ClassificationPredictor
-from lacuna.tasks.embeddings.predictor import EmbeddingPredictor
-from lacuna.tasks.multiple_choice.predictor import ChoicePredictor
+from lacuna.tasks.classification.task import ClassificationPredictor
+from lacuna.tasks.embeddings.encoders import EmbeddingPredictor
+from lacuna.tasks.multiple_choice.task import ChoicePredictor
 from lacuna.tasks.predict.predictor import FillMaskPredictor, GenerationPredictor, PredictionArguments, Predictor
-from lacuna.tasks.question_answering.predictor import QuestionPredictor
-from lacuna.tasks.sequence_to_sequence.predictor import WritingPredictor
+from lacuna.tasks.question_answering.task import QuestionPredictor
+from lacuna.tasks.sequence_to_sequence.task import WritingPredictor
 from lacuna.tasks.token_classification.predictor import TagPredictor
 
 SETTINGS = "task.json"

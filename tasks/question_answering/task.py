@@ -7,7 +7,7 @@ of a question say so, by more than a threshold that is tuned on the held-out que
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,17 +26,20 @@ from lacuna.tasks.base.metrics import (
     token_f1,
     tuned_threshold,
 )
-from lacuna.tasks.base.rows import FEW, split_groups
+from lacuna.tasks.base.report import Shown, Table
+from lacuna.tasks.base.rows import FEW, Row, split_groups
 from lacuna.tasks.base.task import Inputs, Task
+from lacuna.tasks.predict.predictor import PipelinePredictor
 from lacuna.tasks.question_answering.reader import (
     Question,
     QuestionAnsweringArguments,
     Window,
+    check_columns,
     cut_windows,
+    flat_rows,
     misaligned,
     read_questions,
 )
-from lacuna.tasks.report.tables import Matrix, Points, Table
 
 _LONGEST_BASELINE = 10  # words
 _BASELINE_QUESTIONS = 2000
@@ -292,7 +295,7 @@ class QuestionAnswering(Task):
         overlap = squad_v2_f1 if self.may_have_none else token_f1
         return best_over_answers(exact_match, prediction, answers), best_over_answers(overlap, prediction, answers)
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
+    def tables(self) -> dict[str, Shown]:
         """Scores by the first word of the question (rare ones together), and with and without an answer."""
         marks: dict[str, list[tuple[float, float]]] = {}
         kinds = Counter(_first_word(item) for item in self._eval_questions).most_common(_MOST_KINDS)
@@ -410,3 +413,31 @@ def trimmed(context: str, start: int, end: int) -> tuple[int, int]:
     text = context[start:end]
     start += len(text) - len(text.lstrip())
     return start, start + len(text.strip())
+
+
+class QuestionPredictor(PipelinePredictor):
+    """The piece of a context that answers a question; nothing where the model says that there is no answer."""
+
+    columns = ("prediction", "probability", "start", "end")
+    auto_class = "AutoModelForQuestionAnswering"
+
+    def prepare(self) -> None:
+        assert self.question_pipeline is not None
+        options = {"max_length": self.arguments.max_length} if self.arguments.max_length else {}
+        self.pipeline = self.question_pipeline(
+            model=self.model, tokenizer=self.tokenizer, device=self.model.device, **options
+        )
+
+    def expand(self, row: Row) -> Iterator[Row]:
+        yield from flat_rows(row)
+
+    def choose_columns(self, row: Row) -> None:
+        check_columns(row, answered=False)
+
+    def read(self, row: Row) -> dict[str, str]:
+        check_columns(row, answered=False)
+        return {name: row.text(name, option=None) for name in ("question", "context")}
+
+    def readable(self, given: Any, found: Any) -> dict[str, Any]:
+        place = {name: found[name] if found["answer"] else None for name in ("start", "end")}
+        return {"prediction": found["answer"], "probability": round(found["score"], 6), **place}

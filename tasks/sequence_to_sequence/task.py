@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from lacuna.tasks.base.features import IGNORED, records
-from lacuna.tasks.base.metrics import generation_metrics
-from lacuna.tasks.base.rows import split_groups
+from lacuna.tasks.base.metrics import measure
+from lacuna.tasks.base.report import Shown, Table, groups
+from lacuna.tasks.base.rows import Row, split_groups
 from lacuna.tasks.base.task import Inputs, Task
-from lacuna.tasks.report.tables import Matrix, Points, Table, groups
+from lacuna.tasks.predict.predictor import NEW_TOKENS, Predictor
 from lacuna.tasks.sequence_to_sequence.reader import (
     SEQUENCE_TO_SEQUENCE,
     SequenceToSequenceArguments,
@@ -138,7 +139,7 @@ class SequenceToSequence(Task):
 
     def _scores(self, texts: dict[int, str]) -> dict[str, float]:
         references = [[self._eval_pairs[row].target] for row in texts]
-        return generation_metrics(predictions=list(texts.values()), references=references)
+        return measure("generation", predictions=list(texts.values()), references=references)
 
     def baseline(self) -> dict[str, float]:
         """The source itself as the text; the loss: always the tokens' frequencies in the training targets (plus 1)."""
@@ -165,7 +166,7 @@ class SequenceToSequence(Task):
             readable.append({**sides, "probability": record["probability"], "correct": right})
         return readable
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
+    def tables(self) -> dict[str, Shown]:
         """Scores by the length of the source, in parts of about as many texts each."""
         words = [len(self._eval_pairs[record["row"]].source.split()) for record in self.records]
         rows: list[list[object]] = []
@@ -190,3 +191,43 @@ class SequenceToSequence(Task):
         labels = example["labels"]
         read = example["input_ids"] if self.writer.is_encoder_decoder else example["input_ids"][labels == IGNORED]
         return [self.tokenizer.decode(read), f"-> {self.tokenizer.decode(labels[labels != IGNORED])}"]
+
+
+class WritingPredictor(Predictor):
+    """A text written from another one, and the mean probability of its tokens."""
+
+    columns = ("prediction", "probability")
+    trained_column = "source_column"
+
+    @classmethod
+    def head(cls, config: Any) -> str:
+        return writes_with(config)
+
+    def prepare(self) -> None:
+        source, target = resolve_lengths(
+            source=self.arguments.max_length or self.settings.get("max_length"),
+            target=self.arguments.max_new_tokens or self.settings.get("max_target_length"),
+            config=self.model.config,
+            tokenizer=self.tokenizer,
+            default=(256, NEW_TOKENS),
+        )
+        self._writer = Writer(
+            tokenizer=self.tokenizer,
+            config=self.model.config,
+            max_length=source,
+            max_target_length=target,
+            num_beams=self.settings.get("num_beams", 1),
+            source_prefix=self.settings.get("source_prefix", ""),
+        )
+
+    def expand(self, row: Row) -> Iterator[Row]:
+        yield from unfold([row])
+
+    def read(self, row: Row) -> str:
+        return row.text(self.text_column, option="--text_column").strip()
+
+    def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        sources, _ = self._writer.sources(given)
+        written = self._writer.write(self.model, self.to_model(self._writer.prompts(sources)))
+        for ids, sure in zip(written, self._writer.sureness(self.model, sources, written), strict=True):
+            yield {"prediction": self._writer.text(ids), "probability": round(sure, 6)}

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import IGNORED, model_inputs, pad_inputs, pad_like, records
-from lacuna.tasks.base.metrics import classification_metrics, measure
+from lacuna.tasks.base.metrics import measure
+from lacuna.tasks.base.report import Matrix, Shown, Table
 from lacuna.tasks.base.rows import counted, note_alike, some_of, stratified_split
 from lacuna.tasks.base.task import Inputs, Task
-from lacuna.tasks.report.tables import Matrix, Points, Table
 from lacuna.tasks.token_classification.reader import (
     TOKEN_CLASSIFICATION,
     Sentence,
@@ -298,7 +298,8 @@ class TokenClassification(Task):
 
     def _scores(self, predictions: Sequence[Sequence[str]]) -> dict[str, float]:
         if self.scheme == PLAIN:
-            return classification_metrics(
+            return measure(
+                "classification",
                 predictions=[self._number_of[tag] for tags in predictions for tag in tags],
                 references=[int(number) for numbers in self._eval_tags for number in numbers],
             )
@@ -355,7 +356,7 @@ class TokenClassification(Task):
             "scheme": self.scheme,
         }
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
+    def tables(self) -> dict[str, Shown]:
         """Entities by type; of plain tags what was taken for what."""
         tags = [tags for tags, _ in self._predicted()]
         if self.scheme != PLAIN:

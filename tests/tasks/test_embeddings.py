@@ -16,10 +16,10 @@ from accelerate.state import AcceleratorState
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
+from lacuna.tasks.base.report import write_results
 from lacuna.tasks.base.rows import as_rows
 from lacuna.tasks.embeddings.reader import EMBEDDINGS, Columns, EmbeddingArguments, kind_of
 from lacuna.tasks.embeddings.task import Embeddings
-from lacuna.tasks.report.report import write_results
 from lacuna.training.reports.log import RunLog
 
 sentence_transformers = pytest.importorskip(
