@@ -30,11 +30,7 @@ def max_length_option(length: int, of: str = "a text") -> Any:
 
 
 def check_max_length(max_length: int | None) -> None:
-    """Refuse a length that special tokens alone fill.
-
-    Raises:
-        InputError: fewer than 8 tokens.
-    """
+    """Refuse a length that special tokens alone fill, with an InputError."""
     if max_length is not None and max_length < 8:
         raise InputError(
             f"--max_length must be at least 8, or nothing is left beside special tokens; got {max_length}"
@@ -61,8 +57,7 @@ class TaskArguments(Arguments):
 
 
 def used(arguments: Any) -> dict[str, Any]:
-    """Options of the data by name, as a model card says them: without those that decided nothing, such as the share to
-    hold out beside a file of held-out rows, columns beside files with a text a line, or a prefix that is empty."""
+    """Options of the data by name, for a model card: without those that decided nothing."""
     options = asdict(arguments)
     without = {name for name, value in options.items() if value == ""}
     if options.get("eval_file"):

@@ -1,4 +1,4 @@
-"""The road that all recipes for fine-tuning share: load, read, train, and write what was reached."""
+"""What all fine-tuning recipes do: load a model, read rows, train, and write the results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

@@ -46,6 +46,8 @@ class Classification(Task):
         self.metric, self.mistakes_heading = self.head.metric, self.head.mistakes_heading
         self.probability_note = self.head.probability_note
         self.problem_type, self.label_names = self.head.problem_type, self.head.names
+        if self.problem_type == MULTI:
+            self.balance_of = "training examples, each with any number of labels"
         if not held_out:
             strata = [self.head.stratum(self.head.target(row)) for row in train]
             split = stratified_split(labels=strata, fraction=asked.eval_fraction, seed=self.seed)
@@ -169,11 +171,6 @@ class Classification(Task):
     def balance(self) -> dict[str, int]:
         """Training rows of each label; empty for numbers."""
         return self.head.balance(self._train_targets)
-
-    def balanced(self) -> tuple[str, int]:
-        """Rows, also where one has several labels: shares are then more than one together, or less."""
-        counted, total = super().balanced()
-        return f"{counted}, each with any number of labels" if self.problem_type == MULTI else counted, total
 
     def show(self, example: Inputs) -> list[str]:
         """Tokens and label of an example."""

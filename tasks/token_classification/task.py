@@ -4,7 +4,6 @@ Whatever way the data writes entities, the model's labels are those of IOB2, whi
 predictions are written in the way of the data.
 """
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,8 +38,6 @@ from lacuna.tasks.token_classification.tags import (
     write_tags,
 )
 
-_IN_COLUMNS = re.compile(r"\.(conllu?|txt|iob|bio)(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
-
 
 def name_numbers(sentences: Sequence[Sentence], names: Sequence[str] | None) -> list[Sentence]:
     """Sentences whose tags are numbers get the names of these, the others stay.
@@ -69,6 +66,7 @@ class TokenClassification(Task):
     name, objective = "token_classification", "fine-tuning for token classification"
     auto_class = "AutoModelForTokenClassification"
     label_names: list[str]
+    balance_of = "training tokens"
     probability_note = "The probability is that of the least sure tag: of the sentence, and of each entity."
 
     def prepare(self, train: list[Any], held_out: list[Any]) -> None:
@@ -86,7 +84,9 @@ class TokenClassification(Task):
             self.note_overlap(train=[item.words for item in train], held_out=[item.words for item in held_out])
         else:
             split = stratified_split(labels=self._strata(train), fraction=asked.eval_fraction, seed=self.seed)
-            train, held_out = self.hold_out(train, split, what="sentences")
+            train, held_out = self.hold_out(
+                train, split, what="sentences", hint=" (an empty line ends one in files of columns)"
+            )
         self._train_tags, self._eval_tags = self._normalized(train), self._normalized(held_out)
         self._train_sentences, self._eval_sentences = train, held_out
         windows = [self._windows(part) for part in (train, held_out)]
@@ -94,11 +94,6 @@ class TokenClassification(Task):
         self.set_examples(
             train=self._examples(windows[0], self._train_tags), held_out=self._examples(windows[1], self._eval_tags)
         )
-
-    def doubt_of_one(self, example: Sentence) -> str:
-        """A file of columns without an empty line is one sentence."""
-        in_columns = _IN_COLUMNS.search(example.where) is not None
-        return f" ({len(example.words):,} tokens{', are the empty lines between sentences missing?' * in_columns})"
 
     # Tags and windows
 
@@ -372,10 +367,6 @@ class TokenClassification(Task):
     def balance(self) -> Mapping[str, int]:
         """How many tokens of the training sentences have each label of the model."""
         return counted(self.label_names, np.concatenate(self._train_tags).tolist())
-
-    def balanced(self) -> tuple[str, int]:
-        """Tokens, as the data has them."""
-        return "training tokens", sum(len(item.words) for item in self._train_sentences)
 
     def show(self, example: Inputs) -> list[str]:
         """One example: its tokens, each that counts with its tag."""

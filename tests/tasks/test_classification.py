@@ -5,7 +5,6 @@ import dataclasses
 import json
 import math
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -348,14 +347,6 @@ def test_what_is_shown_before_training(tokenizer):
     plain = task(tokenizer).describe()
     assert not any("warning" in line for line in plain)
     assert "none of the training texts is cut to --max_length 256" in plain
-
-
-def test_a_table_without_names_is_doubted(tokenizer):
-    """Its first row is lost to them."""
-    fields = [{"Film 0 was fun": f"Film {n} was fun", "good": ("good", "bad")[n % 2]} for n in range(1, 20)]
-    rows = [SimpleNamespace(fields=row, path="a.csv", line=line) for line, row in enumerate(fields, start=2)]
-    (note,) = [note for note in task(tokenizer, rows).notes if note.startswith("warning")]
-    assert "the column of labels is called 'good', as one of its labels is: does the first line of the file" in note
 
 
 def test_nothing_is_trained_that_cannot_be_evaluated(tokenizer):
