@@ -220,7 +220,7 @@ def split_groups(*, groups: Sequence[Hashable], fraction: float, seed: int) -> t
 
 
 def scarce_labels(*, train: Mapping[str, int], held_out: Mapping[str, int], what: str = "rows") -> str | None:
-    """A line on the labels that are learnt and that few held-out examples have, or none; None where all have enough."""
+    """A line on the labels that are learnt and that few held-out examples have, or none."""
     learnt = [name for name, count in train.items() if count]
     few = sorted((name for name in learnt if held_out.get(name, 0) < FEW), key=lambda name: held_out.get(name, 0))
     if not few or not any(held_out.values()):

@@ -163,8 +163,8 @@ def _relation(row: Row, column: str) -> str | None:
 def read_together(rows: Sequence[Row], columns: Columns, *, kind: str) -> tuple[list[Together], list[str]]:
     """What the rows hold, and notes on what was made of them and left out.
 
-    Of premises with hypotheses, those that follow are made triples with those that contradict the same premise; where
-    no premise has both, they are pairs.
+    Hypotheses that follow from a premise make triples with those that contradict it, or pairs where no premise has
+    both.
     """
     if kind == TRIPLES and columns.negative is None:
         raise InputError(f"{rows[0].where}: triples need a third text: name its column with --negative_column")

@@ -1,7 +1,6 @@
-"""Embeddings: a vector for each text, near to those of texts that belong to it; by way of sentence-transformers.
+"""Embeddings, a vector for each text: which rows are learnt from, and how good vectors are.
 
-Its trainer and losses teach the encoder, and what is saved is a folder that `SentenceTransformer(folder)` loads. How
-good it is, is measured here: the correlation of cosines with scores, or at which rank a text finds what belongs to it.
+Measured is the correlation of cosines with scores, or at which rank a text finds what belongs to it.
 """
 
 import math
@@ -13,7 +12,6 @@ import torch
 from scipy.stats import rankdata
 from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
-from tqdm import tqdm
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import WORDS, records, tokenize
@@ -36,7 +34,6 @@ from lacuna.tasks.embeddings.reader import (
 CUTOFFS = (1, 5, 10)
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}
 _QUERIES_AT_ONCE = 256
-_TEXTS_AT_ONCE = 256
 
 _SPOKEN = {
     SCORED: "pairs with a score of how alike they are",
@@ -73,7 +70,7 @@ class Embeddings(Task):
         self.mistakes_heading = (
             "The {count} largest differences of rank" if self.kind == SCORED else "The {count} surest wrong texts"
         )
-        how = " (told by the columns; --kind overrides it)" if kind == "auto" else ""
+        how = " (inferred; --kind overrides it)" if kind == "auto" else ""
         self.notes += [f"the rows are {_SPOKEN[self.kind]}{how}; the loss is {LOSSES[self.kind]}", *notes]
         if held_out:
             self.note_overlap(train=[item.texts for item in train], held_out=[item.texts for item in held_out])
@@ -116,14 +113,8 @@ class Embeddings(Task):
     def evaluate_encoder(self, encoder: Any) -> dict[str, float]:
         """Scores of the held-out rows; what was found of each stays in `records`."""
         options = {"convert_to_tensor": True, "normalize_embeddings": True, "show_progress_bar": False}
-
-        def vectors(texts: Sequence[str]) -> Tensor:
-            # With `delay` the bar appears only where evaluation takes long enough to ask what is happening.
-            starts = tqdm(range(0, len(texts), _TEXTS_AT_ONCE), "evaluating", leave=False, delay=3, disable=None)
-            return torch.cat([encoder.encode(texts[at : at + _TEXTS_AT_ONCE], **options).float() for at in starts])
-
         encoder.eval()
-        self.records, self._found = self._measure(vectors)
+        self.records, self._found = self._measure(lambda texts: encoder.encode(list(texts), **options).float())
         return self.scores()
 
     def _measure(self, vectors: Vectors) -> tuple[list[dict[str, Any]], dict[str, float]]:

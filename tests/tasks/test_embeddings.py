@@ -298,16 +298,6 @@ def test_what_is_expected_is_counted_as_it_happens(tokenizer, encoder, tmp_path,
     assert expected_of(work, encoder, batch_size=5, max_steps=3, eval_steps=0)[1][0] == 2
 
 
-def test_many_texts_are_encoded_in_parts(tokenizer, encoder, monkeypatch):
-    whole = task(tokenizer, SCORED, eval_rows=SCORED)
-    scores = whole.evaluate_encoder(encoder)
-    monkeypatch.setattr("lacuna.tasks.embeddings.task._TEXTS_AT_ONCE", 5)
-    parts = task(tokenizer, SCORED, eval_rows=SCORED)
-    assert parts.evaluate_encoder(encoder) == pytest.approx(scores, abs=1e-5)
-    found = [[record["cosine"] for record in work.records] for work in (whole, parts)]
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
-
-
 # What people are told
 
 
