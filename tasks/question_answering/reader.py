@@ -1,6 +1,5 @@
-"""Questions about contexts, out of SQuAD's nested JSON or flat rows; and how a context is cut into windows."""
+"""Reading questions about contexts, from SQuAD's JSON or flat rows, and cutting contexts into windows."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,16 +71,12 @@ class Question:
 
 
 _FORMAT = "questions are read from columns of these names; rename yours, or convert the file"
-_INSIDE = {"data": "article", "paragraphs": "paragraph", "qas": "question"}
-"""What the lists of SQuAD's JSON hold."""
-_ROW_OF_JSON = re.compile(r"(.+\.json(?:\.gz|\.zst)?):(\d+)", flags=re.DOTALL | re.IGNORECASE)
 
 
 def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Texts and starts, from {"text": [...], "answer_start": [...]} or [{"text": ..., "answer_start": ...}, ...].
 
-    None for a question that "is_impossible", whatever stands beside it. A table may have the columns "answer" and
-    "answer_start" instead, for one answer.
+    A table may have columns "answer" and "answer_start" instead. A question that "is_impossible" has none.
     """
     if _is_impossible(row):
         return (), ()
@@ -111,16 +106,12 @@ def _is_impossible(row: Row) -> bool:
 
 
 def flat_rows(row: Row) -> Iterator[Row]:
-    """The flat rows inside a row: of SQuAD's whole file, of one article, of one paragraph, or the row itself.
-
-    Where they are is said by article, paragraph and question, which people find in JSON that is one long line.
-    """
-    fields = row.fields
-    part = next((name for name in _INSIDE if isinstance(fields.get(name), list)), None)
+    """The flat rows inside a row: of SQuAD's whole file, of one article, of one paragraph, or the row itself."""
+    fields, where = row.fields, row.where
+    part = next((name for name in ("data", "paragraphs", "qas") if isinstance(fields.get(name), list)), None)
     if part is None or "question" in fields:
         yield row
         return
-    where = _place_in_json(row, part)
     for number, inner in enumerate(fields[part], start=1):
         if not isinstance(inner, Mapping):
             raise InputError(f"{where}: '{part}' number {number} is not an object, so this is not SQuAD JSON")
@@ -128,23 +119,8 @@ def flat_rows(row: Row) -> Iterator[Row]:
             if "context" not in inner:
                 row.require(["context"], remedy="in SQuAD's format it stands beside the questions; mend the file")
             inner = {"context": fields.get("context"), **inner}
-        yield from flat_rows(Row(fields=inner, where=f"{where}, {_place(_INSIDE[part], number, inner)}"))
-
-
-def _place(kind: str, number: int | str, fields: Mapping[str, Any]) -> str:
-    """An article by its number and title, a paragraph by its number, a question by its id."""
-    if kind == "question":
-        return f"question {fields.get('id', number)}"
-    title = fields.get("title") if kind == "article" else None
-    return f"{kind} {number} {title!r}" if isinstance(title, str) else f"{kind} {number}"
-
-
-def _place_in_json(row: Row, part: str) -> str:
-    """Where a nested row is. In a .json file what stands for its line is its number, from 1."""
-    found = _ROW_OF_JSON.fullmatch(row.where)
-    if found is None or part == "data":
-        return row.where
-    return f"{found[1]}, {_place('article' if part == 'paragraphs' else 'paragraph', found[2], row.fields)}"
+            where = f"{row.where}, question {inner.get('id', number)}"
+        yield from flat_rows(Row(fields=inner, where=where))
 
 
 def check_columns(row: Row, *, answered: bool) -> None:
@@ -154,12 +130,7 @@ def check_columns(row: Row, *, answered: bool) -> None:
 
 
 def read_questions(rows: Sequence[Row]) -> list[Question]:
-    """Questions in the order of the data.
-
-    Args:
-        rows: flat rows with question, context, answers and perhaps id; or SQuAD's whole JSON file (1.1 or 2.0), or
-            one article or one paragraph of it, as a row.
-    """
+    """Questions of flat rows with question, context, answers and perhaps id, or of rows of SQuAD's JSON."""
     questions: list[Question] = []
     for row in (flat for nested in rows for flat in flat_rows(nested)):
         check_columns(row, answered=True)
@@ -182,24 +153,16 @@ def misaligned(
 ) -> tuple[list[int], str | None]:
     """Numbers of the questions whose first answer does not stand where `answer_start` says, and a note on them.
 
-    Args:
-        option: the option that named their file.
-        tolerated: which share of the answers may be wrong.
-
-    Raises:
-        InputError: more than that are.
+    InputError where more than the `tolerated` share is wrong; `option` named their file.
     """
     wrong = [number for number, question in enumerate(questions) if not question.is_aligned]
     if not wrong:
         return [], None
     first, total = questions[wrong[0]], sum(bool(question.answers) for question in questions)
     found = first.context[max(0, first.starts[0]) :][: len(first.answers[0])]
-    file = first.where.partition(", ")[0]  # is not said again
-    next_ones = "; ".join(questions[number].where.removeprefix(f"{file}, ") for number in wrong[1:5])
-    others = f", the next at {next_ones}" if next_ones else ""
     line = (
         f"{len(wrong)} of {total} answers are not where answer_start says; the first: {first.where}: "
-        f"answer {first.answers[0]!r}, but at character {first.starts[0]} stands {found!r}{others}"
+        f"answer {first.answers[0]!r}, but at character {first.starts[0]} stands {found!r}"
     )
     if len(wrong) > tolerated * total:
         raise InputError(
