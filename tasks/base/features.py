@@ -1,6 +1,6 @@
-"""What every task does to its inputs and outputs: tokenize texts, pad batches, make records of what came out."""
+"""What every task does to inputs and outputs: tokenize texts, pad batches, make records of outputs, find words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,18 +31,20 @@ def tokenize(
     """The inputs of texts, or pairs of texts, cut to `max_length`, the longer text first; and how many were cut."""
     inputs: list[dict[str, np.ndarray]] = []
     cut = 0
-    for start in range(0, len(texts), _TOKENIZE_AT_ONCE):
-        part = slice(start, start + _TOKENIZE_AT_ONCE)
-        encoding = tokenizer(
-            list(texts[part]),
-            None if pairs is None else list(pairs[part]),
-            truncation=True,
-            max_length=max_length,
-            return_attention_mask=False,
-        )
+    for _, encoding in encodings(tokenizer, texts, pairs, truncation=True, max_length=max_length):
         inputs += [tokenizer_inputs(encoding, number) for number in range(len(encoding.encodings))]
         cut += sum(bool(each.overflowing) for each in encoding.encodings)
     return inputs, cut
+
+
+def encodings(
+    tokenizer: Any, texts: Sequence[str], pairs: Sequence[str] | None = None, **options: Any
+) -> Iterator[tuple[int, Any]]:
+    """What a tokenizer makes of texts, a thousand at once to save memory, each time with the number of the first."""
+    for start in range(0, len(texts), _TOKENIZE_AT_ONCE):
+        part = slice(start, start + _TOKENIZE_AT_ONCE)
+        second = None if pairs is None else list(pairs[part])
+        yield start, tokenizer(list(texts[part]), second, return_attention_mask=False, **options)
 
 
 def pad_inputs(*, examples: Sequence[Mapping[str, Any]], tokenizer: Any, side: str | None = None) -> dict[str, Tensor]:
@@ -71,12 +73,16 @@ def pad_inputs(*, examples: Sequence[Mapping[str, Any]], tokenizer: Any, side: s
     return batch
 
 
+def stacked(examples: Sequence[Mapping[str, Any]], *names: str) -> dict[str, Tensor]:
+    """A number of each example under each of the names that the examples have: int64 [batch]."""
+    return {name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]}
+
+
 def pad_like(*, values: Sequence[np.ndarray], batch: Mapping[str, Tensor], fill: int) -> Tensor:
     """A number for each token of a batch, int64 [batch, length], with `fill` where `batch` is padded.
 
     Args:
-        values: int [tokens] of each example, as many as its mask has ones.
-        batch: what `pad_inputs` made of the same examples.
+        values: int [tokens] of each example in the batch.
     """
     padded = torch.full_like(batch["input_ids"], fill)
     padded[batch["attention_mask"].bool()] = torch.from_numpy(np.concatenate(values).astype(np.int64))

@@ -4,11 +4,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.features import model_inputs, pad_inputs, records, tokenize
+from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown
 from lacuna.tasks.base.rows import Row, some_of, stratified_split
 from lacuna.tasks.base.task import Inputs, Task
@@ -110,9 +109,7 @@ class Classification(Task):
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
         if "labels" in examples[0]:
             batch["labels"] = self.head.tensor([example["labels"] for example in examples])
-        if "row" in examples[0]:
-            batch["row"] = torch.tensor([example["row"] for example in examples], dtype=torch.long)
-        return batch
+        return batch | stacked(examples, "row")
 
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lacuna.tasks.base.features import model_inputs, pad_inputs, records, tokenize, tokenizer_inputs
+from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize, tokenizer_inputs
 from lacuna.tasks.base.report import Shown, Table
 from lacuna.tasks.base.rows import Row, split_groups
 from lacuna.tasks.base.task import Inputs, Task
@@ -92,10 +92,7 @@ class MultipleChoice(Task):
             examples=[row for example in examples for row in split_choices(example)], tokenizer=self.tokenizer
         )
         batch["choices"] = torch.tensor([len(example["sizes"]) for example in examples])
-        for name in ("labels", "row"):
-            if name in examples[0]:
-                batch[name] = torch.tensor([example[name] for example in examples])
-        return batch
+        return batch | stacked(examples, "labels", "row")
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
         """One target a question."""

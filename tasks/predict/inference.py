@@ -18,7 +18,7 @@ from lacuna.tasks.multiple_choice.task import ChoicePredictor
 from lacuna.tasks.predict.predictor import FillMaskPredictor, GenerationPredictor, PredictionArguments, Predictor
 from lacuna.tasks.question_answering.task import QuestionPredictor
 from lacuna.tasks.sequence_to_sequence.task import WritingPredictor
-from lacuna.tasks.token_classification.predictor import TagPredictor
+from lacuna.tasks.token_classification.task import TagPredictor
 
 SETTINGS = "task.json"
 

@@ -9,7 +9,7 @@ import numpy as np
 from lacuna.common.errors import InputError
 from lacuna.common.options import check_range
 from lacuna.tasks.base.arguments import TaskArguments, data_option, essential_option, eval_fraction_option
-from lacuna.tasks.base.features import tokenizer_inputs
+from lacuna.tasks.base.features import encodings, tokenizer_inputs
 from lacuna.tasks.base.rows import Row
 
 
@@ -40,7 +40,6 @@ class QuestionAnsweringArguments(TaskArguments):
         check_range(self, "stride", "max_answer_length", above=0)
 
 
-_TOKENIZE_AT_ONCE = 500
 _SHORTEST_QUESTION = 8
 
 
@@ -213,10 +212,11 @@ def answer_tokens(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] 
 
 def _shortened(questions: Sequence[str], *, tokenizer: Any, longest: int) -> list[str]:
     """Each question, cut after `longest` tokens."""
-    encoding = tokenizer(list(questions), add_special_tokens=False, return_offsets_mapping=True)
+    parts = encodings(tokenizer, questions, add_special_tokens=False, return_offsets_mapping=True)
+    every = [offsets for _, encoding in parts for offsets in encoding["offset_mapping"]]
     return [
         question if len(offsets) <= longest else question[: offsets[longest - 1][1]]
-        for question, offsets in zip(questions, encoding["offset_mapping"], strict=True)
+        for question, offsets in zip(questions, every, strict=True)
     ]
 
 
@@ -240,23 +240,17 @@ def cut_windows(*, questions: Sequence[Question], tokenizer: Any, max_length: in
             f"question, fewer than {_SHORTEST_QUESTION}: raise --max_length or lower --stride"
         )
     windows: list[Window] = []
-    for begin in range(0, len(questions), _TOKENIZE_AT_ONCE):
-        part = questions[begin : begin + _TOKENIZE_AT_ONCE]
-        encoding = tokenizer(
-            _shortened([item.question for item in part], tokenizer=tokenizer, longest=longest_question),
-            [item.context for item in part],
-            truncation="only_second",
-            max_length=max_length,
-            stride=stride,
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-        )
+    options = {"max_length": max_length, "stride": stride, "truncation": "only_second"}
+    asked = _shortened([item.question for item in questions], tokenizer=tokenizer, longest=longest_question)
+    contexts = [item.context for item in questions]
+    for begin, encoding in encodings(
+        tokenizer, asked, contexts, **options, return_overflowing_tokens=True, return_offsets_mapping=True
+    ):
         for number, sample in enumerate(encoding["overflow_to_sample_mapping"]):
             context = np.flatnonzero([sequence == 1 for sequence in encoding.sequence_ids(number)])
             first = int(context[0]) if len(context) else 0
             offsets = np.asarray(encoding["offset_mapping"][number], dtype=np.int32)[context]
-            item = part[sample]
+            item = questions[begin + sample]
             found = answer_tokens(offsets, *item.target) if item.answers and item.is_aligned else None
             start, end = (found[0] + first, found[1] + first) if found else (0, 0)
             inputs = tokenizer_inputs(encoding, number)

@@ -1,8 +1,8 @@
-"""Extractive question answering: the answer to a question is a piece of its context, or there is none.
+"""Extractive question answering: the answer to a question is a span of its context, or there is none.
 
-A context longer than the model is cut into windows that overlap. A window that does not hold the answer is taught to
-point at its first token, so each window also says how much it believes that the answer is elsewhere. Where all windows
-of a question say so, by more than a threshold that is tuned on the held-out questions, there is no answer.
+A context longer than the model is cut into windows that overlap. A window without the answer learns to point at its
+first token, so each window also says how likely the answer is elsewhere. Where all windows of a question say so, by
+more than a threshold that is tuned on the held-out questions, there is no answer.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.features import model_inputs, pad_inputs, records
+from lacuna.tasks.base.features import model_inputs, pad_inputs, pad_like, records, stacked
 from lacuna.tasks.base.metrics import (
     answers_with_words,
     best_over_answers,
@@ -72,7 +72,6 @@ class QuestionAnswering(Task):
             train, held_out = self.hold_out(train, split, what="questions", more=", by context")
         self._train_questions, self._eval_questions = train, held_out
         self.may_have_none = any(not item.answers for item in (*train, *held_out))
-        """Whether some questions have no answer, so that "no answer" is one."""
         self.threshold: float | None = None
         """Above it a question's lead of "no answer", in nats, makes the prediction empty; None: never."""
         self._note_unanswerable()
@@ -133,14 +132,11 @@ class QuestionAnswering(Task):
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
         first = batch["attention_mask"].argmax(dim=1)  # of all tokens; not 0 where padding stands on the left
         for side in ("start", "end"):
-            batch[f"{side}_positions"] = first + torch.tensor([example[side] for example in examples])
+            batch[f"{side}_positions"] = first + stacked(examples, side)[side]
         if "row" in examples[0]:
-            batch["row"] = torch.tensor([example["row"] for example in examples])
-            batch["allowed"] = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
-            for number, example in enumerate(examples):
-                place = slice(int(first[number]), int(first[number]) + len(example["allowed"]))
-                batch["allowed"][number, place] = torch.from_numpy(example["allowed"])
-        return batch
+            allowed = [example["allowed"] for example in examples]
+            batch["allowed"] = pad_like(values=allowed, batch=batch, fill=0).bool()
+        return batch | stacked(examples, "row")
 
     @staticmethod
     def _logits(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -191,8 +187,8 @@ class QuestionAnswering(Task):
     def scores(self) -> dict[str, float]:
         """Exact match and F1 in percent over the questions of the records.
 
-        Where some have no answer, the threshold is tuned on these questions first; then also the scores with and
-        without an answer apart, F1 with a threshold of 0 that nobody tuned, and the threshold.
+        Where some have no answer: with the threshold tuned on these questions, also for those with and without an
+        answer apart, with F1 at an untuned threshold of 0 and the threshold itself.
         """
         found = self._answers(apply_threshold=False)
         texts = [answer["prediction"] for answer in found]
@@ -210,9 +206,9 @@ class QuestionAnswering(Task):
     def _answers(self, *, apply_threshold: bool = True) -> list[dict[str, Any]]:
         """The best span over all windows of each question in the records, with blanks around it removed.
 
-        Its score is by how much it is believed more than "no answer", in nats; that of an empty prediction is by how
-        much "no answer" is believed more. Its probability is that among all spans of all windows and "no answer"; a
-        place that several windows have kept counts once, by its best score.
+        Its score is its lead over "no answer", in nats; that of an empty prediction is the lead of "no answer". Its
+        probability is that among all spans of all windows and "no answer"; a place in several windows counts once, by
+        its best score.
         """
         places: dict[int, dict[tuple[int, int], float]] = {}
         rests: dict[int, list[float]] = {}
@@ -242,11 +238,8 @@ class QuestionAnswering(Task):
         return {name: found[name] for name in ("exact_match", "f1")}
 
     def baseline(self) -> dict[str, float]:
-        """For each metric the best of two or three guesses that need no model.
-
-        One is the most frequent answer of the training questions. Another is the first words of the context, as many
-        as score best on the training questions. Where questions may have no answer, the third is none for all.
-        """
+        """For each metric the best of these guesses: the most frequent answer in training; the first words of the
+        context, as many as score best in training; where questions may have no answer, none for all."""
         if not self._eval_questions:
             return {}
         answered = [item for item in self._train_questions if item.answers]
@@ -272,20 +265,13 @@ class QuestionAnswering(Task):
         """What was last summarized, readable: question, gold, prediction, its place in the context, probability."""
         readable = []
         for answer in self._answers():
-            question = self._eval_questions[answer["id"]]
-            readable.append(
-                {
-                    "id": question.id,
-                    "question": question.question,
-                    "context": question.context,
-                    "gold": list(dict.fromkeys(question.answers)),
-                    "prediction": answer["prediction"],
-                    "start": answer["start"],
-                    "end": answer["end"],
-                    "probability": round(answer["probability"], 6),
-                    "correct": bool(self._marks(answer["prediction"], question.answers)[0]),
-                }
-            )
+            asked = self._eval_questions[answer["id"]]
+            given = {"id": asked.id, "question": asked.question, "context": asked.context}
+            found = {name: answer[name] for name in ("prediction", "start", "end")}
+            sure = {"probability": round(answer["probability"], 6)}
+            right = bool(self._marks(answer["prediction"], asked.answers)[0])
+            gold = list(dict.fromkeys(asked.answers))
+            readable.append({**given, "gold": gold, **found, **sure, "correct": right})
         return readable
 
     def _marks(self, prediction: str, answers: Sequence[str]) -> tuple[float, float]:
@@ -308,21 +294,17 @@ class QuestionAnswering(Task):
             with_answer.setdefault("has an answer" if question.answers else "has none", []).append(mark)
         columns, bars = ("question", "exact_match", "f1", "questions"), ("exact_match", "f1")
         order = sorted(marks, key=lambda word: (word == "others", -len(marks[word])))
-        by_word = Table(columns, [_row(word, marks[word]) for word in order], bars=bars, highest=100.0)
-        shown = {"By the first word of the question": by_word}
+        by_word = Table(columns, [_line(word, marks[word]) for word in order], bars=bars, highest=100.0)
+        shown: dict[str, Shown] = {"By the first word of the question": by_word}
         if self.may_have_none:
-            rows = [_row(name, part) for name, part in sorted(with_answer.items())]
-            shown["With and without an answer"] = Table(columns, rows)
-        return dict(shown)
+            lines = [_line(name, part) for name, part in sorted(with_answer.items())]
+            shown["With and without an answer"] = Table(columns, lines)
+        return shown
 
     def settings(self) -> dict[str, Any]:
         """Lengths and the threshold of "no answer"."""
-        return {
-            **super().settings(),
-            "stride": self.stride,
-            "max_answer_length": self.max_answer_length,
-            "threshold": self.threshold,
-        }
+        more = {name: getattr(self, name) for name in ("stride", "max_answer_length", "threshold")}
+        return {**super().settings(), **more}
 
     def balance(self) -> Mapping[str, int]:
         """Windows that hold the answer and windows that do not."""
@@ -347,7 +329,7 @@ def _allowed(window: Window) -> np.ndarray:
     return allowed
 
 
-def _row(name: str, marks: Sequence[tuple[float, float]]) -> list[object]:
+def _line(name: str, marks: Sequence[tuple[float, float]]) -> list[object]:
     exact, overlap = (100 * math.fsum(mark[place] for mark in marks) / len(marks) for place in (0, 1))
     return [name, exact, overlap, len(marks)]
 
@@ -372,22 +354,19 @@ def best_spans(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The best spans of every window, exactly: all spans up to the longest are scored, not only pairs of good ends.
 
-    The score of a span is the sum of the logits of its ends, minus that sum at the first token of the window: by how
-    much, in nats, the model believes more in this span than in "not in this window". With "no answer" at a score of 0,
-    a softmax over all spans of all windows of a question says how probable an answer is.
+    The score of a span is the sum of the logits of its ends, minus that sum at the first token of the window: its
+    lead, in nats, over "not in this window". With "no answer" at a score of 0, a softmax over all spans of all windows
+    of a question says how probable an answer is.
 
     Args:
-        start: start logits [batch, length].
-        end: end logits [batch, length].
+        start, end: logits [batch, length].
         allowed: bool [batch, length], tokens at which a span may start and end.
         null: int64 [batch], the position that stands for "not in this window".
         max_answer_length: most tokens of a span.
-        num_best: how many spans to return.
 
     Returns:
-        Scores, first tokens and last tokens, each [batch, at most num_best], best first; a score is -inf where a
-        window has fewer spans. And the rest [batch]: the logarithm of the sum of the exponentials of the scores of all
-        spans that are not returned; -inf where there are none.
+        Scores (-inf where a window has fewer spans), first and last tokens, each [batch, at most num_best], best
+        first; and the log-sum-exp of the scores of all other spans [batch].
     """
     length = start.shape[1]
     width = min(max_answer_length, length)

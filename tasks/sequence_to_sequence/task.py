@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from lacuna.tasks.base.features import IGNORED, records
+from lacuna.tasks.base.features import IGNORED, records, stacked
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Shown, Table, groups
 from lacuna.tasks.base.rows import Row, split_groups
@@ -100,10 +99,7 @@ class SequenceToSequence(Task):
 
     def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
         """Inputs padded to the longest, `labels`, -100 where nothing is to be written; `row` for held-out examples."""
-        batch = self.writer.collate(examples)
-        if "row" in examples[0]:
-            batch["row"] = torch.tensor([example["row"] for example in examples])
-        return batch
+        return self.writer.collate(examples) | stacked(examples, "row")
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
         """One target a token to be written."""
