@@ -39,9 +39,7 @@ def measure_bits_per_byte(
 
     Args:
         window: tokens read at once, special tokens included; None: `DEFAULT_WINDOW` or the model's limit.
-        stride: causal only, tokens from one window to the next; None: half the window.
-        join_documents: causal only, whether windows run on over the ends of documents.
-        batch_size: windows at once; None chooses.
+        stride, join_documents: as `EvaluationArguments` has them, for causal models.
 
     Returns:
         `bits_per_byte` (causal) or `masked_bits_per_byte` and `masked_accuracy`; `baseline_unigram_...`, of the best
@@ -62,9 +60,7 @@ def measure_bits_per_byte(
     stride = max(1, window // 2) if stride is None else stride
     if not 1 <= stride < window:
         raise InputError(f"--stride {stride} must be at least 1 and less than --window {window}")
-    return _causal(
-        language_model, documents, window=window, stride=stride, join_documents=join_documents, batch_size=batch_size
-    )
+    return _causal(language_model, documents, window, stride, join_documents, batch_size)
 
 
 def cut_windows(*, length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
@@ -81,7 +77,6 @@ def cut_windows(*, length: int, window: int, stride: int) -> Iterator[tuple[int,
 def _causal(
     language_model: LanguageModel,
     documents: Sequence[str],
-    *,
     window: int,
     stride: int,
     join_documents: bool,
@@ -163,9 +158,7 @@ def text_units(*, text: str, offsets: np.ndarray) -> list[tuple[int, int, int]]:
 
     Tokens that share a character, as byte-level tokens of rare ones do, are one unit; so is a token without any
     character and its neighbour. What lies between two units belongs to the second, what follows the last one to it.
-
-    Args:
-        offsets: characters of each token, int64 [number of tokens, 2].
+    `offsets` are the characters of each token, int64 [number of tokens, 2].
     """
     units: list[tuple[int, int, int]] = []
     first, begin, reached = 0, 0, 0

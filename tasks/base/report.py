@@ -32,18 +32,14 @@ _STYLE = {"text.usetex": False, "font.family": "DejaVu Sans", "font.size": 9.0, 
 
 
 def write_results(task: "Task", results: Mapping[str, float], output_dir: Path | str) -> None:
-    """Write what became of the held-out examples, and print the names of the files and what there is to warn of.
-
-    The folder receives predictions.jsonl (an object for each example), report.md (scores beside the baseline, tables,
-    the most confident mistakes), confusion.png, per-type.png or scatter.png, and task.json (what must be known to use
-    the model on new rows). They appear when all of them are complete.
+    """Write predictions.jsonl, report.md, its picture and task.json, all or none, and print their names and warnings.
 
     Args:
         task: the task whose `records` are those of the model in the folder.
         results: the content of results.json, `eval_NAME`, `baseline_NAME` and perhaps `start_NAME` among it.
 
     Raises:
-        StorageError: the folder cannot be written; none of the files is then there, or each is the one from before.
+        StorageError: the folder cannot be written.
     """
     folder = Path(output_dir)
     hidden = folder / f".report.{os.getpid()}"
@@ -206,21 +202,14 @@ class Matrix:
             if count and gold != predicted
         ]
         shown = sorted(pairs, key=lambda pair: -pair[2])[:_MOST_CONFUSIONS]
-        return [
-            f"The {len(shown)} most frequent confusions:", "", *markdown_table(["gold", "predicted", "times"], shown)
-        ]  # fmt: skip
+        table = markdown_table(["gold", "predicted", "times"], shown)
+        return [f"The {len(shown)} most frequent confusions:", "", *table]
 
     def reduced(self, most: int) -> "Matrix":
-        """The same with no more than `most` labels: the most frequent ones, and all others as one."""
-        counts, size = np.asarray(self.counts), len(self.labels)
-        if size <= most:
-            return self
-        kept = np.sort(np.argsort(-counts.sum(axis=1), kind="stable")[: most - 1])
-        place = np.full(size, most - 1)
-        place[kept] = np.arange(most - 1)
-        fewer = np.zeros((most, most), dtype=int)
-        np.add.at(fewer, (place[:, None], place[None, :]), counts)
-        return Matrix([*(self.labels[label] for label in kept), f"{size - most + 1} others"], fewer.tolist())
+        """The same for the `most` frequent labels."""
+        counts = np.asarray(self.counts)
+        kept = np.sort(np.argsort(-counts.sum(axis=1), kind="stable")[:most])
+        return Matrix([self.labels[label] for label in kept], counts[np.ix_(kept, kept)].tolist())
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,21 +148,19 @@ def write_rows(*, rows: Iterable[Mapping[str, Any]], path: Path) -> int:
     # Half of a surrogate pair, which "\ud800" in somebody's .jsonl is, becomes such an escape again.
     options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
     with replacing(path) as temporary, temporary.open("w", **options) as file:
-        table = csv.writer(file, lineterminator="\n")
+        # .tsv is without quotes, as such files are read.
+        plain: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
+        table = csv.writer(file, lineterminator="\n", **(plain if ending == ".tsv" else {}))
         for count, row in enumerate(rows, start=1):
             if ending == ".jsonl":
                 file.write(json_line(row))
                 continue
-            lines = [[_cell(row.get(name)) for name in columns or row]]
-            if not columns:
-                columns = list(row)
-                lines.insert(0, columns)
+            columns = columns or list(row)
             if reason := unwritable(row, columns=columns, ending=ending):
                 raise InputError(f"row {count} {reason}")
-            if ending == ".csv":
-                table.writerows(lines)
-            else:  # without quotes, as such files are read
-                file.writelines("\t".join(cells) + "\n" for cells in lines)
+            if count == 1:
+                table.writerow(columns)
+            table.writerow([_cell(row.get(name)) for name in columns])
     return count
 
 

@@ -62,7 +62,6 @@ class Classification(Task):
         self.note_cut(cut, of=len(texts))
 
     def head_options(self) -> dict[str, Any]:
-        """Labels, what the label column holds, and what of an encoder is read."""
         return {**super().head_options(), "problem_type": self.problem_type, "pooling": self.options.pooling}
 
     # Columns, labels and features
@@ -147,7 +146,6 @@ class Classification(Task):
         return readable
 
     def mistakes(self, predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Wrong ones, the surest first; of numbers the largest errors."""
         if self.problem_type == NUMBER:
             return sorted(predictions, key=lambda prediction: -abs(prediction["error"]))
         return super().mistakes(predictions)
@@ -157,7 +155,6 @@ class Classification(Task):
         return self.head.tables(self.records)
 
     def settings(self) -> dict[str, Any]:
-        """Columns, labels and length."""
         return {
             **super().settings(),
             "problem_type": self.problem_type,
@@ -166,11 +163,9 @@ class Classification(Task):
         }
 
     def balance(self) -> dict[str, int]:
-        """Training rows of each label; empty for numbers."""
         return self.head.balance(self._train_targets)
 
     def show(self, example: Inputs) -> list[str]:
-        """Tokens and label of an example."""
         target = example["labels"]
         shown = {SINGLE: lambda: self.label_names[target], NUMBER: lambda: f"{target:g}"}.get(
             self.problem_type, lambda: ", ".join(self.label_names[number] for number in target) or "none"

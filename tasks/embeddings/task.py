@@ -211,7 +211,6 @@ class Embeddings(Task):
         )
 
     def mistakes(self, predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Of scores the largest differences of rank; else the wrong texts that are nearest."""
         if self.kind != SCORED:
             return super().mistakes(predictions)
         return sorted(predictions, key=lambda prediction: -abs(prediction["rank_difference"]))
@@ -230,12 +229,10 @@ class Embeddings(Task):
         return {"Rank of what belongs to a text": Table(("rank", "texts", "share"), rows, bars=("share",))}
 
     def settings(self) -> dict[str, Any]:
-        """What `recipes/predict.py` needs to know."""
         columns = {"text_column": self.columns.first, "text_pair_column": self.columns.second}
         return {**super().settings(), "kind": self.kind, **columns}
 
     def show(self, example: Inputs) -> list[str]:
-        """The texts of a row, as tokens."""
         inputs, _ = tokenize(tokenizer=self.tokenizer, texts=example["texts"], max_length=self.max_length)
         return [self.tokenizer.decode(each["input_ids"]) for each in inputs]
 

@@ -1,7 +1,6 @@
-"""Multiple choice: which of several texts answers a question, or goes on from a context?
+"""Multiple choice: which of several texts answers a question, or continues a context?
 
-Each choice is scored beside the question in a row of its own, and the scores of a question's choices go through one
-softmax. Questions may have different numbers of choices.
+Each choice is scored beside the question by itself, and the scores of a question's choices go through one softmax.
 """
 
 from collections import Counter
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize, tokenizer_inputs
+from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown, Table
 from lacuna.tasks.base.rows import Row, split_groups
 from lacuna.tasks.base.task import Inputs, Task
@@ -95,15 +94,13 @@ class MultipleChoice(Task):
         return batch | stacked(examples, "labels", "row")
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
-        """One target a question."""
         return {"examples": len(batch["choices"])}
 
     @staticmethod
     def logits(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         """Scores in float32, [batch, most choices], -inf where a question has fewer.
 
-        A head takes [questions, choices, length] and scores each row by itself: all rows go in as the choices of one
-        question, so that none is made up where another question has more.
+        All choices of the batch go in as those of one question, so that none is made up where another one has more.
         """
         scores = model(**{name: value[None] for name, value in model_inputs(batch).items()}).logits.float().flatten()
         counts = batch["choices"]
@@ -161,25 +158,24 @@ class MultipleChoice(Task):
         """Each question with its choices, the chosen and the right one, and what the model believes of each."""
         readable = []
         for record in self.records:
-            problem = self._eval_problems[record["row"]]
+            problem, guess, label = self._eval_problems[record["row"]], record["prediction"], record["label"]
             texts = {"context": problem.context, "question": problem.question}
             readable.append(
                 {
                     **{name: text for name, text in texts.items() if text},
                     "choices": list(problem.choices),
-                    "prediction": problem.choices[record["prediction"]],
-                    "gold": problem.choices[record["label"]],
-                    "prediction_number": record["prediction"],
-                    "gold_number": record["label"],
-                    "probability": record["probabilities"][record["prediction"]],
+                    "prediction": problem.choices[guess],
+                    "gold": problem.choices[label],
+                    "prediction_number": guess,
+                    "gold_number": label,
+                    "probability": record["probabilities"][guess],
                     "probabilities": record["probabilities"],
-                    "correct": record["prediction"] == record["label"],
+                    "correct": guess == label,
                 }
             )
         return readable
 
     def settings(self) -> dict[str, Any]:
-        """What `recipes/predict.py` needs to choose in new rows."""
         return {**super().settings(), **self._named, "choices_columns": list(self.columns.choices)}
 
     def tables(self) -> dict[str, Shown]:
@@ -195,11 +191,9 @@ class MultipleChoice(Task):
         return {"By the place of the right choice": Table(columns, rows, bars=("accuracy",))}
 
     def balance(self) -> Mapping[str, int]:
-        """How often each place is right in training."""
         return {f"choice {place}": count for place, count in sorted(Counter(self._train_labels).items())}
 
     def show(self, example: Inputs) -> list[str]:
-        """One example: each choice as the model sees it, the right one marked."""
         return [
             f"{'*' if number == example['labels'] else ' '} {self.tokenizer.decode(row['input_ids'])}"
             for number, row in enumerate(split_choices(example))
@@ -245,8 +239,7 @@ class ChoicePredictor(Predictor):
 
     def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
         firsts, seconds = zip(*(problem.pair(choice) for problem in given for choice in problem.choices), strict=True)
-        encoding = self.tokenizer(list(firsts), list(seconds), **self.cut, return_attention_mask=False)
-        examples = [tokenizer_inputs(encoding, number) for number in range(len(firsts))]
+        examples, _ = tokenize(tokenizer=self.tokenizer, texts=firsts, pairs=seconds, max_length=self.max_length)
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
         batch["choices"] = torch.tensor([len(problem.choices) for problem in given])
         chances = MultipleChoice.logits(self.model, self.to_model(batch)).softmax(dim=1).tolist()

@@ -258,7 +258,6 @@ class QuestionAnswering(Task):
 
     @property
     def num_judged(self) -> int:
-        """Held-out questions; `num_eval_examples` are their windows."""
         return len(self._eval_questions)
 
     def predictions(self) -> list[dict[str, Any]]:
@@ -302,17 +301,14 @@ class QuestionAnswering(Task):
         return shown
 
     def settings(self) -> dict[str, Any]:
-        """Lengths and the threshold of "no answer"."""
         more = {name: getattr(self, name) for name in ("stride", "max_answer_length", "threshold")}
         return {**super().settings(), **more}
 
     def balance(self) -> Mapping[str, int]:
-        """Windows that hold the answer and windows that do not."""
         held = sum(window.has_answer for window in self._train_windows)
         return {"window with the answer": held, "window without": len(self._train_windows) - held}
 
     def show(self, example: Inputs) -> list[str]:
-        """Tokens of a window and of the answer in it."""
         start, end = example["start"], example["end"]
         answer = self.tokenizer.decode(example["input_ids"][start : end + 1]).strip() if end else "not in this window"
         return [f"answer: {answer}", *(f"    {line}" for line in super().show(example))]

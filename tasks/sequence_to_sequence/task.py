@@ -102,7 +102,6 @@ class SequenceToSequence(Task):
         return self.writer.collate(examples) | stacked(examples, "row")
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
-        """One target a token to be written."""
         return {"tokens": int((batch["labels"] != IGNORED).sum())}
 
     def loss(
@@ -138,7 +137,7 @@ class SequenceToSequence(Task):
         return measure("generation", predictions=list(texts.values()), references=references)
 
     def baseline(self) -> dict[str, float]:
-        """The source itself as the text; the loss: always the tokens' frequencies in the training targets (plus 1)."""
+        """The source itself as the text; the loss: the tokens' frequencies in the training targets (plus 1)."""
         if not self._eval_pairs:
             return {}
         counts = Counter(int(token) for item in self._train for token in item["labels"] if token != IGNORED)
@@ -150,15 +149,12 @@ class SequenceToSequence(Task):
     # For people
 
     def predictions(self) -> list[dict[str, Any]]:
-        """Each source with what was written and what should have been.
-
-        The probability is the (geometric) mean of those of the tokens written; right is only what is the same.
-        """
+        """Each source with what was written and what should have been; correct is only what is the same."""
         readable = []
         for record in self.records:
             pair = self._eval_pairs[record["row"]]
             sides = {"source": pair.source, "prediction": record["prediction"], "gold": pair.target}
-            right = " ".join(record["prediction"].split()) == " ".join(pair.target.split())
+            right = record["prediction"].split() == pair.target.split()
             readable.append({**sides, "probability": record["probability"], "correct": right})
         return readable
 
@@ -173,17 +169,10 @@ class SequenceToSequence(Task):
         return {"By the length of the source": Table(columns, rows, bars=columns[2:], highest=100.0)}
 
     def settings(self) -> dict[str, Any]:
-        """What `recipes/predict.py` needs to write from new sources."""
-        return {
-            **super().settings(),
-            "max_target_length": self.max_target_length,
-            "num_beams": self.options.num_beams,
-            "source_prefix": self.options.source_prefix,
-            **self.columns,
-        }
+        options = {name: getattr(self.options, name) for name in ("num_beams", "source_prefix")}
+        return {**super().settings(), "max_target_length": self.max_target_length, **options, **self.columns}
 
     def show(self, example: Inputs) -> list[str]:
-        """One example: what is read, and what is learnt."""
         labels = example["labels"]
         read = example["input_ids"] if self.writer.is_encoder_decoder else example["input_ids"][labels == IGNORED]
         return [self.tokenizer.decode(read), f"-> {self.tokenizer.decode(labels[labels != IGNORED])}"]

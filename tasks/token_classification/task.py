@@ -224,7 +224,6 @@ class TokenClassification(Task):
         return batch | stacked(examples, "sentence", "row")
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
-        """One target a token that counts."""
         return {"tokens": int((batch["labels"] != IGNORED).sum())}
 
     def loss(
@@ -312,7 +311,6 @@ class TokenClassification(Task):
         return readable
 
     def settings(self) -> dict[str, Any]:
-        """Columns, length, labels and scheme."""
         more = {name: getattr(self, name) for name in ("label_names", "label_all_tokens", "scheme")}
         return {**super().settings(), **self.columns, **more}
 
@@ -330,11 +328,9 @@ class TokenClassification(Task):
         return {"Confusion matrix": Matrix(self.label_names, counts.tolist())}
 
     def balance(self) -> Mapping[str, int]:
-        """Training tokens of each label."""
         return counted(self.label_names, np.concatenate(self._train_tags).tolist())
 
     def show(self, example: Inputs) -> list[str]:
-        """One example: its tokens, each that counts with its tag."""
         pieces = self.tokenizer.convert_ids_to_tokens(example["input_ids"].tolist())
         shown = [
             piece if label == IGNORED else f"{piece}/{self.label_names[label]}"

@@ -185,8 +185,7 @@ def test_a_matrix_is_reduced_to_its_frequent_labels():
     counts = [[10 * (i == j) + (i == 0 and j == 69) + i for j in range(70)] for i in range(70)]
     small = Matrix([f"l{i}" for i in range(70)], counts).reduced(MOST_LABELS)
     assert len(small.labels) == len(small.counts) == len(small.counts[0]) == 60
-    assert small.labels[-1] == "11 others" and small.labels[0] == "l11"
-    assert sum(map(sum, small.counts)) == sum(map(sum, counts))
+    assert small.labels[0] == "l10" and small.labels[-1] == "l69" and small.counts[0][0] == 20
 
 
 @pytest.mark.parametrize(
