@@ -33,10 +33,7 @@ def exact_match(prediction: str, answer: str) -> float:
 
 
 def token_f1(prediction: str, answer: str) -> float:
-    """F1 of the bags of words of prediction and answer, both normalized; 0.0 when they share no word.
-
-    As in the script for version 1.1, two empty texts share no word.
-    """
+    """F1 of the bags of normalized words; 0.0 when they share none, as two empty texts do in SQuAD's script 1.1."""
     predicted, wanted = normalize_answer(prediction).split(), normalize_answer(answer).split()
     shared = sum((Counter(predicted) & Counter(wanted)).values())
     if not shared:
@@ -83,8 +80,7 @@ def squad_v2(
     Args:
         predictions: the best text of each question, also where "no answer" is more likely.
         references: the answers of each question; none where it cannot be answered.
-        no_answer: a number for each question that rises with the belief in "no answer"; None: all are answered.
-        threshold: a question whose number is above it counts as not answered.
+        no_answer: how likely "no answer" is for each question; above `threshold` it counts as not answered.
     """
     refused = [value > threshold for value in no_answer] if no_answer is not None else [False] * len(predictions)
     scores = {
@@ -110,11 +106,7 @@ def squad_v2(
 def tuned_threshold(
     predictions: Sequence[str], references: Sequence[Sequence[str]], *, no_answer: Sequence[float]
 ) -> float:
-    """The threshold of `squad_v2` that gives the best F1.
-
-    It lies half-way between the numbers of two questions and never between equal ones, so that rounding moves no
-    question over it.
-    """
+    """The threshold of `squad_v2` with the best F1, half-way between two questions so that rounding moves none."""
     gains: dict[float, float] = {}
     for guess, answers, value in zip(predictions, references, no_answer, strict=True):
         gain = best_over_answers(squad_v2_f1, guess, answers_with_words(answers)) - float(not answers)
@@ -122,14 +114,9 @@ def tuned_threshold(
     values = sorted(gains)
     if not values:
         return 0.0
-    best = current = 0.0
-    chosen = -1  # the last value that is answered
-    for place, value in enumerate(values):
-        current += gains[value]
-        if current > best:
-            best, chosen = current, place
-    below = values[chosen] if chosen >= 0 else values[0] - 2.0
-    above = values[chosen + 1] if chosen + 1 < len(values) else below + 2.0
+    answered = int(np.argmax(np.cumsum([0.0, *(gains[value] for value in values)])))  # so many of the values
+    below = values[answered - 1] if answered else values[0] - 2.0
+    above = values[answered] if answered < len(values) else below + 2.0
     middle = (below + above) / 2
     return middle if math.isfinite(middle) else below + 1.0
 
@@ -168,8 +155,8 @@ def classification(predictions: Labels, references: Labels) -> dict[str, float]:
 def multi_label(predictions: Sequence[Labels], references: Sequence[Labels]) -> dict[str, float]:
     """F1 of label sets over labels (macro), decisions (micro) and examples (samples), and the share of exact sets.
 
-    Predictions and references are rows of 0 and 1, one number a label. Macro F1 is the mean over the labels that
-    occur. An example without labels for which none is predicted has an F1 of 1.
+    Predictions and references hold 0 or 1 for each label. Macro F1 is the mean over the labels that occur. An example
+    without labels for which none is predicted has an F1 of 1.
     """
     guessed, wanted = np.asarray(predictions, dtype=bool), np.asarray(references, dtype=bool)
     both, either = (guessed & wanted).astype(int), guessed.astype(int) + wanted.astype(int)
@@ -195,11 +182,7 @@ def correlation(predictions: Sequence[float], references: Sequence[float]) -> di
 
 
 def entity_f1(predictions: Tags, references: Tags) -> dict[str, Any]:
-    """Precision, recall and F1 of named entities, overall and `by_type` (with `number`), and the accuracy of tags.
-
-    An entity is right when its type and both its ends are. seqeval finds entities as CoNLL's own script does: in IOB1,
-    IOB2 and BIOES alike, and also where an "I-" tag follows none.
-    """
+    """Precision, recall and F1 of entities by seqeval, overall and `by_type` (with `number`), and accuracy of tags."""
     seqeval = optional_module("seqeval.metrics")
     report: dict[str, Any] = {}
     if any(tag != "O" for tags in [*predictions, *references] for tag in tags):  # seqeval needs one entity

@@ -9,16 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.arguments import (
-    ROWS,
-    TaskArguments,
-    column_option,
-    data_option,
-    essential_option,
-    eval_fraction_option,
-    max_length_option,
-    model_option,
-)
+from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, data_option, essential_option, model_option
 from lacuna.tasks.base.columns import SAMPLE, TEXT, Column, Found, Free, Layout
 from lacuna.tasks.base.rows import Row, as_number, some_of
 
@@ -29,9 +20,6 @@ class ClassificationArguments(TaskArguments):
 
     is_built_in = True
     train_file: str | None = essential_option(None, f"Labelled rows to train on: {ROWS}. Default: the built-in task.")
-    eval_file: str | None = essential_option(
-        None, "Labelled rows to evaluate on. Default: a part of the training rows."
-    )
     text_column: str | None = column_option("Column of the text.")
     text_pair_column: str | None = column_option("Column of the second text, for pairs.")
     label_column: str | None = column_option("Column of the label.")
@@ -56,8 +44,6 @@ class ClassificationArguments(TaskArguments):
     pooling: Literal["auto", "first", "mean"] = model_option(
         "auto", "Encoder output to classify: first (token), mean (of all tokens) or auto (as in its config.json)."
     )
-    max_length: int | None = max_length_option(256)
-    eval_fraction: float = eval_fraction_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,8 +102,8 @@ def is_missing(value: Any) -> bool:
 def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) -> str:
     """What a column holds, by its values: lists are several labels, fractions are numbers, all else is one label.
 
-    With a `separator` of labels in a text each text is several labels. InputError where not all rows have lists, or
-    texts seem to be several labels joined.
+    With a `separator` each text is several labels. InputError where texts stand among lists, or seem to be joined
+    labels.
     """
     values = [row.value(column, option=_OPTION) for row in rows]
     if separator is not None:
@@ -146,11 +132,7 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
 
 
 def joined_by(texts: Sequence[str]) -> str | None:
-    """The sign that joins several labels in most of the texts ("[" for written lists), or None.
-
-    A text with ";" or "," counts only where its pieces come again in other texts, as those of "news, sports" do and
-    those of a phrase do not.
-    """
+    """The sign that joins labels in the texts ("[" for written lists), or None; pieces by ";" and "," come again."""
     if not texts:
         return None
     if sum(text.strip().startswith("[") and text.strip().endswith("]") for text in texts) > _JOINED * len(texts):
@@ -189,11 +171,7 @@ def _name(value: Any) -> str | None:
 
 
 def label_set(row: Row, column: str, *, separator: str | None) -> list[str]:
-    """The labels of a row, each once; none for an empty list or, with a separator, an empty text.
-
-    Args:
-        separator: what stands between labels in a text. A text that is a list in JSON or Python is taken as that.
-    """
+    """The labels of a row, each once, of a list or of a text with a separator or a list in JSON or Python."""
     value = row.value(column, option=_OPTION)
     if isinstance(value, str) and separator is not None:
         written = _written_list(value)

@@ -8,7 +8,7 @@ import numpy as np
 
 from lacuna.common.errors import InputError
 from lacuna.common.options import check_range
-from lacuna.tasks.base.arguments import TaskArguments, data_option, essential_option, eval_fraction_option
+from lacuna.tasks.base.arguments import TaskArguments, data_option, essential_option, max_length_option
 from lacuna.tasks.base.features import encodings, tokenizer_inputs
 from lacuna.tasks.base.rows import Row
 
@@ -23,17 +23,9 @@ class QuestionAnsweringArguments(TaskArguments):
         "Questions to train on: SQuAD JSON (1.1 or 2.0), .jsonl or .parquet with one question per row, or a Hub "
         "dataset (OWNER/NAME:CONFIG:SPLIT). Default: the built-in task.",
     )
-    eval_file: str | None = essential_option(
-        None, "Questions to evaluate on. Default: a part of the training contexts."
-    )
-    max_length: int | None = data_option(
-        None,
-        "Tokens per window: the question and a part of the context. Default: 384, or the model's limit if that is "
-        "less.",
-    )
+    max_length: int | None = max_length_option("Tokens per window: the question and a part of the context.", 384)
     stride: int | None = data_option(None, "Tokens by which windows overlap. Default: a third of --max_length.")
     max_answer_length: int = data_option(48, "Most tokens in an answer.")
-    eval_fraction: float = eval_fraction_option("contexts")
 
     def __post_init__(self) -> None:
         super().__post_init__()

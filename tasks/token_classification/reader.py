@@ -7,13 +7,7 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.arguments import (
-    TaskArguments,
-    column_option,
-    data_option,
-    essential_option,
-    eval_fraction_option,
-)
+from lacuna.tasks.base.arguments import TaskArguments, column_option, data_option, essential_option, max_length_option
 from lacuna.tasks.base.columns import SAMPLE, Column, Found, Free, Layout
 from lacuna.tasks.base.features import encodings
 from lacuna.tasks.base.rows import Row, listed
@@ -28,9 +22,6 @@ class TokenClassificationArguments(TaskArguments):
         "Tagged sentences to train on: CoNLL columns (.conll, .txt), or rows with lists of tokens and tags (.jsonl, "
         ".parquet, a folder saved by `datasets` or a Hub dataset, OWNER/NAME:CONFIG:SPLIT).",
     )
-    eval_file: str | None = essential_option(
-        None, "Tagged sentences to evaluate on. Default: a part of the training sentences."
-    )
     tokens_column: str | None = column_option("Column of the tokens.")
     tags_column: str | None = column_option("Column of the tags.")
     label_names: list[str] | None = data_option(
@@ -41,12 +32,7 @@ class TokenClassificationArguments(TaskArguments):
     label_all_tokens: bool = data_option(
         False, "Train on all tokens of a word and average their predictions. Default: the first token alone."
     )
-    max_length: int | None = data_option(
-        None,
-        "Tokens per window; longer sentences have several windows. Default: 256, or the model's limit if that is "
-        "less.",
-    )
-    eval_fraction: float = eval_fraction_option("sentences")
+    max_length: int | None = max_length_option("Tokens per window; longer sentences have several windows.", 256)
 
 
 def _parallel_lists(rows: Sequence[Row], found: Found, free: Free) -> None:
