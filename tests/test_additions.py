@@ -94,9 +94,8 @@ class Length(Task):
         self.columns = self.find_columns(
             Layout({"text": Column("the text", "--text_column", names="text", kinds=TEXT)}), train
         )
-        split = (list(range(5, len(train))), list(range(5)))
-        kept, out = (train, held_out) if held_out else self.hold_out(train, split)
-        examples = [[self._example(row) for row in rows] for rows in (kept, out)]
+        parts = self.divide(train, held_out, same=lambda row: row.fields["text"])
+        examples = [[self._example(row) for row in rows] for rows in parts]
         self.set_examples(train=examples[0], held_out=examples[1])
 
     def _example(self, row: Row) -> Inputs:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Self
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from lacuna.tasks.base.columns import Layout
 from lacuna.tasks.base.features import by_length
 from lacuna.tasks.base.models import resolve_max_length
 from lacuna.tasks.base.report import Shown
-from lacuna.tasks.base.rows import Row, as_rows, scarce_labels, some_of
+from lacuna.tasks.base.rows import Row, as_rows, scarce_labels, some_of, split_groups, stratified_split
 
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
@@ -126,37 +126,54 @@ class Task(Work):
         self._eval_order = by_length(held_out)
         self.num_examples, self.num_eval_examples = len(train), len(held_out)
 
-    def hold_out(
+    def divide(
         self,
-        items: Sequence[Any],
-        split: tuple[list[int], list[int]],
+        train: Sequence[Any],
+        held_out: Sequence[Any],
         *,
+        same: Callable[[Any], Hashable],
+        group: Callable[[Any], Hashable] | None = None,
+        strata: Callable[[Sequence[Any]], Sequence[int]] = lambda items: [0] * len(items),
         what: str = "rows",
-        more: str = "",
+        how: str = "",
         hint: str = "",
     ) -> tuple[list[Any], list[Any]]:
-        """Part training items, which have a `where`, by their numbers, and say how many are held out.
+        """Training and held-out items, which have a `where`; without held-out ones a part of the training items.
 
         Args:
-            split: numbers of those that are kept and of those that are held out.
-            what: they are.
-            more: by what they were chosen.
+            same: what is equal of two items that are the same, of which one must not be held out.
+            group: what items have in common that are held out together; None: single items are.
+            strata: a number for each item; of those with the same number the same share is held out.
+            what, how: what the items are, and how they are chosen, for messages.
             hint: what may be wrong with a file that has but one.
 
         Raises:
             InputError: none is held out, so that nobody could say what a model has learnt.
         """
-        kept, out = split
-        if not out:
-            why = f"no label has two of the {len(items):,} training {what}"
-            if len(items) == 1:
-                why = f"this is the only training {what.removesuffix('s')}{hint}"
-            raise InputError(
-                f"{items[0].where}: {why}, so nothing can be held out to evaluate on: add {what}, or name a file of "
-                "others with --eval_file"
+        if not held_out:
+            options: dict[str, Any] = {"fraction": self.options.eval_fraction, "seed": self.seed}
+            if group is not None:
+                kept, out = split_groups(groups=[group(item) for item in train], **options)
+            else:
+                kept, out = stratified_split(labels=strata(train), **options)
+            if not out:
+                why = f"no label has two of the {len(train):,} training {what}"
+                if len(train) == 1:
+                    why = f"this is the only training {what.removesuffix('s')}{hint}"
+                raise InputError(
+                    f"{train[0].where}: {why}, so nothing can be held out to evaluate on: add {what}, or name a file "
+                    "of others with --eval_file"
+                )
+            self.notes.append(f"held out {len(out):,} of {len(train):,} training {what} for evaluation{how}")
+            train, held_out = [train[number] for number in kept], [train[number] for number in out]
+        known = {same(item) for item in train}
+        if count := sum(same(item) in known for item in held_out):
+            whole = " (are they the same file?)" if count == len(held_out) else ""
+            self.notes.append(
+                f"warning: {count:,} of {len(held_out):,} held-out rows are also in the training rows{whole}; the "
+                "scores are too good by them"
             )
-        self.notes.append(f"held out {len(out):,} of {len(items):,} training {what} for evaluation{more}")
-        return [items[number] for number in kept], [items[number] for number in out]
+        return list(train), list(held_out)
 
     # What the loop asks for
 
@@ -269,16 +286,6 @@ class Task(Work):
         how = f" (inferred; {', '.join(options[:-1])} and {options[-1]} override it)" if guessed else ""
         self.notes.append(instead or ", ".join(parts) + how)
         return named
-
-    def note_overlap(self, *, train: Sequence[Any], held_out: Sequence[Any]) -> None:
-        """Warn of held-out rows that are training rows too; given is what makes two rows the same, hashable."""
-        known = set(train)
-        if count := sum(row in known for row in held_out):
-            whole = " (are they the same file?)" if count == len(held_out) else ""
-            self.notes.append(
-                f"warning: {count:,} of {len(held_out):,} held-out rows are also in the training rows{whole}; the "
-                "scores are too good by them"
-            )
 
     def note_cut(self, cut: int, *, of: int, what: str = "texts", option: str = "max_length") -> None:
         """Say which share of the training texts is cut."""

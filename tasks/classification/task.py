@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown
-from lacuna.tasks.base.rows import Row, some_of, stratified_split
+from lacuna.tasks.base.rows import Row, some_of
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.classification.heads import Head, Number, SeveralLabels, SingleLabel
 from lacuna.tasks.classification.reader import (
@@ -47,17 +47,18 @@ class Classification(Task):
         self.problem_type, self.label_names = self.head.problem_type, self.head.names
         if self.problem_type == MULTI:
             self.balance_of = "training examples, each with any number of labels"
-        if not held_out:
-            strata = [self.head.stratum(self.head.target(row)) for row in train]
-            split = stratified_split(labels=strata, fraction=asked.eval_fraction, seed=self.seed)
-            how = "" if self.problem_type == NUMBER else ", of each label the same share"
-            train, held_out = self.hold_out(train, split, more=how)
+        train, held_out = self.divide(
+            train,
+            held_out,
+            same=self._texts,
+            strata=lambda rows: [self.head.stratum(self.head.target(row)) for row in rows],
+            how="" if self.problem_type == NUMBER else ", of each label the same share",
+        )
         self._train_targets: list[Any] = [self.head.target(row) for row in train]
         self._eval_targets: list[Any] = [self.head.target(row) for row in held_out]
         texts, self._eval_texts = (list(map(self._texts, rows)) for rows in (train, held_out))
         examples, cut = self._examples(texts, self._train_targets)
         self.set_examples(train=examples, held_out=self._examples(self._eval_texts, self._eval_targets)[0])
-        self.note_overlap(train=texts, held_out=self._eval_texts)
         self.note_scarce(train=self.balance(), held_out=self.head.balance(self._eval_targets))
         self.note_cut(cut, of=len(texts))
 

@@ -17,7 +17,6 @@ from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import WORDS, records, tokenize
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Points, Shown, Table
-from lacuna.tasks.base.rows import split_groups
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.embeddings.reader import (
     EMBEDDINGS,
@@ -72,12 +71,9 @@ class Embeddings(Task):
         )
         how = " (inferred; --kind overrides it)" if kind == "auto" else ""
         self.notes += [f"the rows are {_SPOKEN[self.kind]}{how}; the loss is {LOSSES[self.kind]}", *notes]
-        if held_out:
-            self.note_overlap(train=[item.texts for item in train], held_out=[item.texts for item in held_out])
-        else:
-            groups = [item.first for item in train]
-            split = split_groups(groups=groups, fraction=asked.eval_fraction, seed=self.seed)
-            train, held_out = self.hold_out(train, split, more=", by first text")
+        train, held_out = self.divide(
+            train, held_out, same=lambda item: item.texts, group=lambda item: item.first, how=", by first text"
+        )
         self.train_rows, self.eval_rows = train, held_out
         self._train = [{"texts": item.texts} for item in train]
         self._documents: list[str] = []

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown, Table
-from lacuna.tasks.base.rows import Row, split_groups
+from lacuna.tasks.base.rows import Row
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.multiple_choice.reader import (
     MULTIPLE_CHOICE,
@@ -51,12 +51,14 @@ class MultipleChoice(Task):
         self.notes.append(
             ", ".join(f"{count:,} questions with {size} choices" for size, count in sorted(sizes.items()))
         )
-        if held_out:
-            self.note_overlap(train=[_content(item) for item in train], held_out=[_content(item) for item in held_out])
-        else:
-            groups = [problem.context or problem.question for problem in train]
-            split = split_groups(groups=groups, fraction=asked.eval_fraction, seed=self.seed)
-            train, held_out = self.hold_out(train, split, what="questions", more=", by context")
+        train, held_out = self.divide(
+            train,
+            held_out,
+            same=lambda item: (item.context, item.question, item.choices),
+            group=lambda item: item.context or item.question,
+            what="questions",
+            how=", by context",
+        )
         self._eval_problems = held_out
         self._train_labels, self._eval_labels = (read_labels(part, reading=reading) for part in (train, held_out))
         self.note_pairs()
@@ -208,10 +210,6 @@ def split_choices(example: Inputs) -> list[Inputs]:
         {name: example[name][end - size : end] for name in names}
         for end, size in zip(ends, example["sizes"].tolist(), strict=True)
     ]
-
-
-def _content(problem: Problem) -> tuple[str, str, tuple[str, ...]]:
-    return problem.context, problem.question, problem.choices
 
 
 class ChoicePredictor(Predictor):

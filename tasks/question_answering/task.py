@@ -27,7 +27,7 @@ from lacuna.tasks.base.metrics import (
     tuned_threshold,
 )
 from lacuna.tasks.base.report import Shown, Table
-from lacuna.tasks.base.rows import FEW, Row, split_groups
+from lacuna.tasks.base.rows import FEW, Row
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.predictor import PipelinePredictor
 from lacuna.tasks.question_answering.reader import (
@@ -66,10 +66,14 @@ class QuestionAnswering(Task):
         self.stride = self.max_length // 3 if self.options.stride is None else self.options.stride
         train, held_out = read_questions(train), read_questions(held_out)
         train = self._checked(train, held_out)
-        if not held_out:
-            groups = [item.context for item in train]
-            split = split_groups(groups=groups, fraction=self.options.eval_fraction, seed=self.seed)
-            train, held_out = self.hold_out(train, split, what="questions", more=", by context")
+        train, held_out = self.divide(
+            train,
+            held_out,
+            same=lambda item: (item.question, item.context),
+            group=lambda item: item.context,
+            what="questions",
+            how=", by context",
+        )
         self._train_questions, self._eval_questions = train, held_out
         self.may_have_none = any(not item.answers for item in (*train, *held_out))
         self.threshold: float | None = None
@@ -84,8 +88,6 @@ class QuestionAnswering(Task):
             train=[_features(window) for window in self._train_windows],
             held_out=[{**_features(window), "allowed": _allowed(window)} for window in self._eval_windows],
         )
-        known = [[(item.question, item.context) for item in part] for part in (train, held_out)]
-        self.note_overlap(train=known[0], held_out=known[1])
         self.note_windows(
             [window.question for window in self._train_windows], what="training questions with their contexts"
         )

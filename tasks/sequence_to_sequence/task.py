@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lacuna.tasks.base.features import IGNORED, records, stacked
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Shown, Table, groups
-from lacuna.tasks.base.rows import Row, split_groups
+from lacuna.tasks.base.rows import Row
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.predictor import NEW_TOKENS, Predictor
 from lacuna.tasks.sequence_to_sequence.reader import (
@@ -69,12 +69,13 @@ class SequenceToSequence(Task):
         )
         source, target = self.columns.values()
         train, held_out = (read_pairs(part, source=source, target=target) for part in (train, held_out))
-        if held_out:
-            known = [[(pair.source, pair.target) for pair in part] for part in (train, held_out)]
-            self.note_overlap(train=known[0], held_out=known[1])
-        else:
-            split = split_groups(groups=[pair.source for pair in train], fraction=asked.eval_fraction, seed=self.seed)
-            train, held_out = self.hold_out(train, split, what="pairs")
+        train, held_out = self.divide(
+            train,
+            held_out,
+            same=lambda pair: (pair.source, pair.target),
+            group=lambda pair: pair.source,
+            what="pairs",
+        )
         self._eval_pairs = held_out
         examples, _, *cut = self._examples(train)
         for count, what, option in zip(cut, ("sources", "targets"), ("max_length", "max_target_length"), strict=True):

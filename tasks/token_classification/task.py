@@ -17,7 +17,7 @@ from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import IGNORED, TOKENS, model_inputs, pad_inputs, pad_like, records, stacked
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Matrix, Shown, Table
-from lacuna.tasks.base.rows import Row, counted, note_alike, some_of, stratified_split
+from lacuna.tasks.base.rows import Row, counted, note_alike, some_of
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tasks.token_classification.reader import (
@@ -64,13 +64,10 @@ class TokenClassification(Task):
             name_numbers(read_sentences(part, **self.columns), asked.label_names) for part in (train, held_out)
         )
         self._choose_labels(train, asked.label_names)
-        if held_out:
-            self.note_overlap(train=[item.words for item in train], held_out=[item.words for item in held_out])
-        else:
-            split = stratified_split(labels=self._strata(train), fraction=asked.eval_fraction, seed=self.seed)
-            train, held_out = self.hold_out(
-                train, split, what="sentences", hint=" (an empty line ends one in files of columns)"
-            )
+        hint = " (an empty line ends one in files of columns)"
+        train, held_out = self.divide(
+            train, held_out, same=lambda item: item.words, strata=self._strata, what="sentences", hint=hint
+        )
         self._train_tags, self._eval_tags = self._normalized(train), self._normalized(held_out)
         self._train_sentences, self._eval_sentences = train, held_out
         windows = [
