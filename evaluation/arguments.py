@@ -1,4 +1,4 @@
-"""The options of an evaluation, and its results as a table for people and as JSON with flat names."""
+"""The options of an evaluation, and its results as a table for people and as JSON."""
 
 import json
 import os
@@ -72,8 +72,7 @@ def _format(value: Any) -> str:
 def check_output_file(*, output_file: str | None, model: str, suite: str) -> Path:
     """Where results go: --output_file, else evaluation_SUITE.json in the model's folder, or here for a Hub model.
 
-    Raises:
-        StorageError: nothing can be written there.
+    StorageError: nothing can be written there.
     """
     folder = Path(model).expanduser()
     default = (folder if folder.is_dir() else Path()) / f"evaluation_{suite}.json"
@@ -85,9 +84,5 @@ def check_output_file(*, output_file: str | None, model: str, suite: str) -> Pat
 
 
 def write_results(*, results: Mapping[str, Any], path: Path) -> None:
-    """Write JSON, whole or not at all.
-
-    Raises:
-        StorageError: the disk does not take it.
-    """
+    """Write JSON, whole or not at all. StorageError: the disk does not take it."""
     write_text(path, json.dumps(dict(results), indent=2) + "\n", hint=". See --output_file")

@@ -37,13 +37,8 @@ def measure_bits_per_byte(
     bytes. This is not the likelihood of the text and cannot be compared with a causal model's, hence the other name. A
     unit is a token; tokens that share a character are hidden together, and white space belongs to the unit after it.
 
-    Args:
-        window: tokens read at once, special tokens included; None: `DEFAULT_WINDOW` or the model's limit.
-        stride, join_documents: as `EvaluationArguments` has them, for causal models.
-
-    Returns:
-        `bits_per_byte` (causal) or `masked_bits_per_byte` and `masked_accuracy`; `baseline_unigram_...`, of the best
-        model without context; counts; `unknown_tokens`, which make bits per byte look too good.
+    `EvaluationArguments` explains the options. `baseline_unigram_...` is of the best model without context;
+    `unknown_tokens` make bits per byte look too good.
 
     Raises:
         InputError: there is no text, or the window does not fit the model.

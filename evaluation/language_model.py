@@ -42,15 +42,10 @@ class LanguageModel:
 
     @classmethod
     def of(cls, *, model: Any, tokenizer: Any, kind: Kind | None = None) -> "LanguageModel":
-        """Take a model in memory and put it into evaluation mode.
-
-        Args:
-            model: a `PreTrainedModel` with a head that predicts tokens.
-            kind: None: found from its class.
+        """Take a model with a head that predicts tokens, and put it into evaluation mode; `kind` is that of its class.
 
         Raises:
-            InputError: model and tokenizer do not fit, a special token is missing, or a model said to be causal
-                sees what it is to predict.
+            InputError: model and tokenizer do not fit, a special token is missing, or a causal model sees ahead.
         """
         kind = find_kind(model.config, architecture=type(model).__name__) if kind is None else kind
         check_vocabulary(tokenizer=tokenizer, model=model)
@@ -84,8 +79,7 @@ class LanguageModel:
 def find_kind(config: Any, *, architecture: str | None = None) -> Kind:
     """Which way a model reads, from the class that was saved or from its configuration.
 
-    Raises:
-        InputError: it does not predict tokens, or is an encoder-decoder.
+    InputError: it does not predict tokens, or is an encoder-decoder.
     """
     if getattr(config, "is_encoder_decoder", False):
         raise InputError(f"{config.model_type} is an encoder-decoder; only encoders and decoders can be evaluated")
@@ -222,11 +216,10 @@ def logits_at(model: Any, inputs: dict[str, Tensor], *, rows: Tensor, positions:
 def score(
     *, language_model: LanguageModel, requests: Iterable[Request], total: int, batch_size: int | None, description: str
 ) -> Iterator[Scored]:
-    """Score requests, in another order than they came.
+    """Score requests, in another order than they came, with a progress bar after three seconds.
 
     Args:
-        requests: read lazily.
-        total: sum of their weights, for the progress bar, which appears after three seconds.
+        total: sum of their weights.
         batch_size: requests at once; None: about `TOKENS_AT_ONCE` tokens.
 
     Raises:

@@ -26,14 +26,9 @@ Pair = tuple[str, str]
 def group_pairs(
     *, rows: Iterable[tuple[Mapping[str, Any], str, int]], max_examples: int | None = None
 ) -> dict[str, list[Pair]]:
-    """Pairs (good, bad) by paradigm: the row's UID as in BLiMP, else the name of its file.
+    """The first `max_examples` pairs (good, bad) of each paradigm: the row's UID as in BLiMP, else its file's name.
 
-    Args:
-        rows: fields of each row, the path of its file and its line there.
-        max_examples: keep at most so many pairs of each paradigm, the first ones.
-
-    Raises:
-        InputError: a sentence is missing, no text or empty, or there is no pair at all; file and line are named.
+    `rows` are fields, path and line. InputError, with both, where a sentence is missing or empty.
     """
     pairs: dict[str, list[Pair]] = {}
     for fields, path, line in rows:

@@ -25,10 +25,7 @@ def fine_tune_task(
     """Fine-tune a pretrained model on a task.
 
     Args:
-        kind: the task.
-        start: which model to start from (`ModelArguments`).
-        data: the options of the task's data.
-        arguments: the options of training (`FineTuningArguments`).
+        start, data, arguments: `ModelArguments`, the options of the task's data, `FineTuningArguments`.
         fine_tune: `lacuna.training.fine_tune`.
         read, builtin: see `Task.from_arguments`.
         add: called with the folder of each model, to put more into it.

@@ -129,8 +129,7 @@ Tags = Sequence[Sequence[str]]
 def optional_module(name: str, *, extra: str = "tasks") -> Any:
     """A module of a package that only some tasks need.
 
-    Raises:
-        InputError: it is not installed; the message says how to install it.
+    InputError: it is not installed; the message says how to install it.
     """
     try:
         return import_module(name)
@@ -264,9 +263,5 @@ class Metric(evaluate.Metric):
 
 
 def measure(name: str, *, predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
-    """The scores of one of `METRICS`, to which `options` go.
-
-    Raises:
-        InputError: a package that it needs is not installed.
-    """
+    """The scores of one of `METRICS`, to which `options` go. InputError: a package that it needs is not installed."""
     return Metric(name).compute(predictions=list(predictions), references=list(references), **options)

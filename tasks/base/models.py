@@ -50,8 +50,7 @@ def pad_for_reading(*, config: Any, tokenizer: Any) -> None:
 def resolve_max_length(*, asked: int | None, default: int, config: Any, tokenizer: Any) -> int:
     """The length to cut inputs to: what was asked for, else the smaller of `default` and what the model takes.
 
-    Raises:
-        InputError: more was asked for than the model takes.
+    InputError: more was asked for than the model takes.
     """
     limit = loading.longest_input(config=config, tokenizer=tokenizer)
     if asked is None:

@@ -137,11 +137,8 @@ def unwritable(row: Mapping[str, Any], *, columns: Sequence[str], ending: str) -
 def write_rows(*, rows: Iterable[Mapping[str, Any]], path: Path) -> int:
     """Write a file of one of `ENDINGS`, whole or not at all, and return how many rows it has.
 
-    In .csv and .tsv the first row names the columns; lists and mappings become JSON in a cell, None an empty one.
-
-    Raises:
-        InputError: a row has a column that the first one has not, or a cell of .tsv a tab or the end of a line.
-        StorageError: the file cannot be written.
+    In .csv and .tsv lists and mappings become JSON in a cell, None an empty one. InputError where a row does not fit
+    (see `unwritable`), StorageError where the file cannot be written.
     """
     ending, count = path.suffix.lower(), 0
     columns: list[str] = []

@@ -264,15 +264,11 @@ class Task(Work):
     def find_columns(
         self, layout: Layout, rows: Sequence[Row], *, instead: str | None = None, **given: Any
     ) -> dict[str, Any]:
-        """The columns of a layout by the names of their options, such as `text_column`; and a note on them.
+        """The columns of the training rows by the names of their options, such as `text_column`; and a note on them.
 
         Args:
-            rows: the training rows.
-            instead: a note in place of that on the columns.
+            instead: a note in place of that.
             given: columns that somebody named, by their names in the layout.
-
-        Raises:
-            InputError: a given column is not there, or one that is needed was not found.
         """
         found = dict(zip(layout.columns, layout.find(rows, **given), strict=True))
         named = {column.option.removeprefix("--"): found[name] for name, column in layout.columns.items()}

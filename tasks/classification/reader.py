@@ -1,4 +1,4 @@
-"""Labelled texts: options, columns, and what a label column holds."""
+"""Reading labelled texts: options, columns, and what a label column holds."""
 
 import ast
 import json

@@ -80,17 +80,13 @@ class Classification(Task):
         more = {"separator": separator} if kind == MULTI else {}
         balanced, given = self.options.class_weights == "balanced", self.options.label_names
         head = HEADS[kind](rows=rows, column=self.label_column, given=given, balanced=balanced, **more)
-        how = " (told by its values; --problem_type overrides it)" if asked == "auto" else ""
+        how = " (inferred; --problem_type overrides it)" if asked == "auto" else ""
         names = "" if kind == NUMBER else f", {len(head.names)} in all: {some_of(head.names)}"
         self.notes += [f"column '{self.label_column}' holds {_SPOKEN[kind]}, {kind}{how}{names}", *head.notes]
         return head
 
     def _texts(self, row: Row) -> tuple[str, ...]:
-        """The text of a row, or its two texts.
-
-        Raises:
-            InputError: one of them is missing or empty.
-        """
+        """The text of a row, or its two texts. InputError: one of them is missing or empty."""
         named = [(name, self.columns[name]) for name in ("text_column", "text_pair_column")]
         return tuple(row.text(column, option=f"--{name}") for name, column in named if column is not None)
 

@@ -33,16 +33,10 @@ def _library(module: str = "") -> Any:
 
 
 def load_encoder(*, model: str, max_length: int | None = None, trust_remote_code: bool = False, seed: int = 0) -> Any:
-    """A `SentenceTransformer` of a checkpoint, in float32.
+    """A `SentenceTransformer` of a checkpoint, in float32, that cuts texts to `max_length` tokens.
 
-    A folder that sentence-transformers has made keeps its modules; of any other model the mean over the tokens is
-    taken, of a decoder the last token.
-
-    Args:
-        max_length: tokens that texts are cut to; None: as the folder says.
-
-    Raises:
-        InputError: sentence-transformers is not installed, or the model cannot be loaded.
+    A folder that sentence-transformers has made keeps its modules; any other encoder is pooled by the mean over the
+    tokens, a decoder by the last token. InputError where it cannot be loaded.
     """
     library = _library()
     transformers.set_seed(seed)
@@ -154,11 +148,7 @@ def make_trainer(
 
 
 def train_encoder(task: Embeddings, encoder: Any, *, log: Any, **options: Any) -> dict[str, float]:
-    """Train an encoder, in place, and keep its best weights, whose `records` the task has then.
-
-    Args:
-        log: a `RunLog`.
-        options: see `make_trainer`.
+    """Train an encoder in place with the options of `make_trainer`, and keep its best weights.
 
     Returns:
         What results.json says: scores before (`start_`) and after (`eval_`), of a method without a model
@@ -239,8 +229,7 @@ def save_encoder(
 ) -> None:
     """Write the encoder, made from `model`, and its card to `--output_dir`, whole or not at all.
 
-    Raises:
-        StorageError: the folder cannot be written.
+    StorageError: the folder cannot be written.
     """
     folder = Path(data.output_dir)
     hidden = folder / f".model.{os.getpid()}"

@@ -1,4 +1,4 @@
-"""Texts that belong together, alike as their vectors are to be: options, columns and kinds of rows."""
+"""Reading texts that belong together (pairs, triples, scored pairs, NLI): options, columns and kinds of rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

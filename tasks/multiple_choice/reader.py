@@ -1,4 +1,4 @@
-"""Questions with several choices: options, and columns of public data sets or of anybody's own."""
+"""Reading questions with several choices: options, columns, and what a label says."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -215,15 +215,8 @@ def _shortened(questions: Sequence[str], *, tokenizer: Any, longest: int) -> lis
 def cut_windows(*, questions: Sequence[Question], tokenizer: Any, max_length: int, stride: int) -> list[Window]:
     """Cut every context into windows of at most `max_length` tokens, question and special tokens included.
 
-    Args:
-        stride: tokens of the context that neighbouring windows share.
-
-    Returns:
-        The windows in the order of the questions, at least one for each. Questions are cut to half of what `stride`
-        leaves, so that a window always moves on by as much.
-
-    Raises:
-        InputError: the lengths leave no room.
+    Neighbouring windows share `stride` tokens of the context. Questions are cut to half of what that leaves, so that a
+    window always moves on by as much. InputError where the lengths leave no room.
     """
     longest_question = (max_length - tokenizer.num_special_tokens_to_add(pair=True) - stride) // 2
     if longest_question < _SHORTEST_QUESTION:

@@ -1,4 +1,4 @@
-"""Pairs of texts, one to be written from the other: options and columns."""
+"""Reading pairs of texts, a source and a target: options and columns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Sequence to sequence: a text is written from another one, as a translation or a summary."""
+"""Sequence to sequence: generating a text from another one, as a translation or a summary."""
 
 import math
 from collections import Counter

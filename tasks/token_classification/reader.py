@@ -98,11 +98,7 @@ def read_sentences(rows: Sequence[Row], *, tokens_column: str, tags_column: str)
 
 
 def name_numbers(sentences: Sequence[Sentence], names: Sequence[str] | None) -> list[Sentence]:
-    """Sentences whose tags are numbers get the names of these, the others stay.
-
-    Raises:
-        InputError: a number has no name.
-    """
+    """Sentences whose tags are numbers get the names of these, the others stay. InputError: a number has no name."""
     numbers = all(tag.isdecimal() for sentence in sentences for tag in sentence.tags)
     if not names or not sentences or not numbers or any(name.isdecimal() for name in names):
         return list(sentences)

@@ -37,8 +37,7 @@ class Entity:
 def split_tag(tag: str) -> tuple[str, str]:
     """Letter (B, I, O, E or S) and type of a tag of entities; the type is empty where there is but one.
 
-    Raises:
-        ValueError: it is no such tag.
+    ValueError: it is no such tag.
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""

@@ -144,8 +144,7 @@ class TokenClassification(Task):
     def _normalized(self, sentences: Sequence[Sentence]) -> list[np.ndarray]:
         """The labels of each sentence as the model has them: int32 [words].
 
-        Raises:
-            InputError: a tag that training does not know.
+        InputError: a tag that training does not know.
         """
         numbers = []
         for item in sentences:

@@ -340,7 +340,7 @@ def test_what_is_shown_before_training(tokenizer):
     work = task(tokenizer, eval_rows=ROWS[:3])
     said = "\n".join(work.describe(2))
     assert "text from column 'text', label from column 'label' (inferred" in said
-    assert "column 'label' holds one label a row, single_label_classification (told by its values" in said
+    assert "column 'label' holds one label a row, single_label_classification (inferred; --problem_type" in said
     assert "label balance of the training examples: dog 8 (50.0%), fox 8 (50.0%)" in said
     assert "example 1:\n    label: fox\n        [CLS]quick number 0[SEP]" in said and "example 3" not in said
     assert "warning: 3 of 3 held-out rows are also in the training rows (are they the same file?)" in said
