@@ -54,9 +54,7 @@ def measure_minimal_pairs(
 ) -> dict[str, float]:
     """Share of pairs, (good, bad) sentences by paradigm, in which the good one gets the higher score.
 
-    Returns:
-        `accuracy`, the mean over the paradigms; `accuracy_PARADIGM` for each, if there are several; `ties`, `pairs`,
-        `paradigms`; `baseline_accuracy`, 0.5.
+    `accuracy` is the mean over the paradigms; `accuracy_PARADIGM` stands for each, if there are several.
 
     Raises:
         InputError: the scores do not depend on the sentences, or a sentence is too long for the model.

@@ -48,14 +48,9 @@ def encodings(
 
 
 def pad_inputs(*, examples: Sequence[Mapping[str, Any]], tokenizer: Any, side: str | None = None) -> dict[str, Tensor]:
-    """Pad the inputs of a batch to its longest example, rounded up.
+    """`input_ids`, `attention_mask` and `token_type_ids` (where examples have them) of a batch, int64 [batch, length].
 
-    Args:
-        examples: each with `input_ids` [length] and, where the tokenizer makes them, `token_type_ids` [length].
-        side: "left" or "right"; None: the tokenizer's padding side.
-
-    Returns:
-        int64 tensors [batch, length]: `input_ids`, `attention_mask` (1 for tokens, 0 for padding), `token_type_ids`.
+    They are padded to the longest example, rounded up, on that `side` or the tokenizer's.
     """
     longest = max(len(example["input_ids"]) for example in examples)
     longest = max(longest, min(-(-longest // LENGTH_STEP) * LENGTH_STEP, tokenizer.model_max_length))
@@ -79,11 +74,7 @@ def stacked(examples: Sequence[Mapping[str, Any]], *names: str) -> dict[str, Ten
 
 
 def pad_like(*, values: Sequence[np.ndarray], batch: Mapping[str, Tensor], fill: int) -> Tensor:
-    """A number for each token of a batch, int64 [batch, length], with `fill` where `batch` is padded.
-
-    Args:
-        values: int [tokens] of each example in the batch.
-    """
+    """A number for each token of a batch, int64 [batch, length]: of int [tokens] of each; `fill` where padded."""
     padded = torch.full_like(batch["input_ids"], fill)
     padded[batch["attention_mask"].bool()] = torch.from_numpy(np.concatenate(values).astype(np.int64))
     return padded
@@ -92,11 +83,6 @@ def pad_like(*, values: Sequence[np.ndarray], batch: Mapping[str, Tensor], fill:
 def model_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The part of a batch that a model's forward takes; labels stay out, since the task computes the loss."""
     return {name: batch[name] for name in MODEL_INPUTS if name in batch}
-
-
-def by_length(inputs: Sequence[Mapping[str, np.ndarray]]) -> list[int]:
-    """Numbers of the inputs from the shortest to the longest, so that neighbours share a batch with little padding."""
-    return sorted(range(len(inputs)), key=lambda number: len(inputs[number]["input_ids"]))
 
 
 def records(**columns: Tensor | Sequence[Any]) -> list[dict[str, Any]]:

@@ -97,7 +97,6 @@ def load_model(
     """A checkpoint with the head of a task, in float32; what the checkpoint lacks is drawn from `seed`.
 
     Args:
-        auto_class: name of the Auto class of the head, such as "AutoModelForSequenceClassification".
         label_names: labels in the order of the head's outputs; a head of another number of labels is replaced.
         problem_type: for `config.problem_type`; None: the head has none.
         pooling: "first" or "mean": what of an encoder a classifier reads; "auto": as its configuration says. A

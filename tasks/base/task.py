@@ -10,7 +10,6 @@ from torch import Tensor
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
 from lacuna.tasks.base.columns import Layout
-from lacuna.tasks.base.features import by_length
 from lacuna.tasks.base.models import resolve_max_length
 from lacuna.tasks.base.report import Shown
 from lacuna.tasks.base.rows import Row, as_rows, scarce_labels, some_of, split_groups, stratified_split
@@ -93,18 +92,17 @@ class Task(Work):
         """The task with the rows of the files that the options name.
 
         Args:
-            read: file -> its rows.
+            read: file, and perhaps a second one of targets -> its rows.
             builtin: the training rows where no file is named.
             parts: tokenizer, configuration and seed.
         """
-        train = builtin() if builtin is not None and options.train_file is None else cls.rows(options, "train", read)
-        return cls(options, train_rows=train, eval_rows=cls.rows(options, "eval", read), **parts)
 
-    @classmethod
-    def rows(cls, options: Any, part: str, read: Callable[..., Sequence[Any]]) -> Sequence[Any]:
-        """The rows of `--train_file` or `--eval_file`; none where it is not named."""
-        file = getattr(options, f"{part}_file")
-        return read(file) if file else []
+        def rows(part: str) -> Sequence[Any]:
+            file, targets = (getattr(options, f"{part}_{name}", None) for name in ("file", "target_file"))
+            return [] if file is None else read(file, targets) if targets else read(file)
+
+        train = builtin() if builtin is not None and options.train_file is None else rows("train")
+        return cls(options, train_rows=train, eval_rows=rows("eval"), **parts)
 
     def longest(self) -> int:
         """`max_length`: what was asked for, or the default, if the model takes as much."""
@@ -123,7 +121,7 @@ class Task(Work):
     def set_examples(self, *, train: Sequence[Inputs], held_out: Sequence[Inputs]) -> None:
         """Take the examples; those held out are evaluated from the shortest to the longest, with little padding."""
         self._train, self._eval = train, held_out
-        self._eval_order = by_length(held_out)
+        self._eval_order = sorted(range(len(held_out)), key=lambda number: len(held_out[number]["input_ids"]))
         self.num_examples, self.num_eval_examples = len(train), len(held_out)
 
     def divide(
@@ -144,11 +142,7 @@ class Task(Work):
             same: what is equal of two items that are the same, of which one must not be held out.
             group: what items have in common that are held out together; None: single items are.
             strata: a number for each item; of those with the same number the same share is held out.
-            what, how: what the items are, and how they are chosen, for messages.
-            hint: what may be wrong with a file that has but one.
-
-        Raises:
-            InputError: none is held out, so that nobody could say what a model has learnt.
+            what, how, hint: what the items are, how they are chosen, what may be wrong with a single one, in words.
         """
         if not held_out:
             options: dict[str, Any] = {"fraction": self.options.eval_fraction, "seed": self.seed}

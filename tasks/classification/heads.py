@@ -22,11 +22,8 @@ Record = dict[str, Any]
 class _Head:
     """What the three kinds share; a target is what a row has in place of a label: a number, several, or a float.
 
-    Args:
-        rows: training rows.
-        column: of the label.
-        given: names in the order of the outputs, or None.
-        balanced: whether a rare label weighs more in training.
+    They are made from the training rows and the label column, perhaps `given` names in the order of the outputs, and
+    `balanced` where a rare label weighs more in training.
     """
 
     mistakes_heading = "The {count} most confident mistakes"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import datasets
 import numpy as np
 import torch
 from scipy.stats import rankdata
@@ -96,12 +97,11 @@ class Embeddings(Task):
 
     def dataset(self) -> Any:
         """The training rows as sentence-transformers wants them: columns of texts in order, then the score."""
-        import datasets
-
         names = ["anchor", "positive", "negative"] if self.kind == TRIPLES else ["first", "second"]
-        columns: dict[str, list[Any]] = {
-            name: [item.texts[number] for item in self.train_rows] for number, name in enumerate(names)
-        }
+        columns: dict[str, Any] = {name: [] for name in names}
+        for item in self.train_rows:
+            for name, text in zip(names, item.texts, strict=True):
+                columns[name].append(text)
         if self.kind == SCORED:
             columns["score"] = [item.score for item in self.train_rows]
         return datasets.Dataset.from_dict(columns)

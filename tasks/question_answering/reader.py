@@ -178,6 +178,18 @@ class Window:
     """First and last token of the answer; both 0, the first token of all, when it is not in this window."""
 
     @property
+    def features(self) -> dict[str, Any]:
+        """What is learnt of it."""
+        return {**self.inputs, "start": self.start, "end": self.end}
+
+    @property
+    def allowed(self) -> np.ndarray:
+        """Tokens at which an answer may start or end, bool [length]."""
+        allowed = np.zeros(len(self.inputs["input_ids"]), dtype=bool)
+        allowed[self.first : self.first + len(self.offsets)] = self.offsets[:, 0] < self.offsets[:, 1]
+        return allowed
+
+    @property
     def has_answer(self) -> bool:
         """Whether the whole answer is in this window."""
         return self.end > 0

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -33,7 +32,6 @@ from lacuna.tasks.predict.predictor import PipelinePredictor
 from lacuna.tasks.question_answering.reader import (
     Question,
     QuestionAnsweringArguments,
-    Window,
     check_columns,
     cut_windows,
     flat_rows,
@@ -85,8 +83,8 @@ class QuestionAnswering(Task):
             for part in (train, held_out)
         )
         self.set_examples(
-            train=[_features(window) for window in self._train_windows],
-            held_out=[{**_features(window), "allowed": _allowed(window)} for window in self._eval_windows],
+            train=[window.features for window in self._train_windows],
+            held_out=[{**window.features, "allowed": window.allowed} for window in self._eval_windows],
         )
         self.note_windows(
             [window.question for window in self._train_windows], what="training questions with their contexts"
@@ -316,17 +314,6 @@ class QuestionAnswering(Task):
         return [f"answer: {answer}", *(f"    {line}" for line in super().show(example))]
 
 
-def _features(window: Window) -> Inputs:
-    return {**window.inputs, "start": window.start, "end": window.end}
-
-
-def _allowed(window: Window) -> np.ndarray:
-    """Tokens of a window, bool [length], at which an answer may start or end."""
-    allowed = np.zeros(len(window.inputs["input_ids"]), dtype=bool)
-    allowed[window.first : window.first + len(window.offsets)] = window.offsets[:, 0] < window.offsets[:, 1]
-    return allowed
-
-
 def _line(name: str, marks: Sequence[tuple[float, float]]) -> list[object]:
     exact, overlap = (100 * math.fsum(mark[place] for mark in marks) / len(marks) for place in (0, 1))
     return [name, exact, overlap, len(marks)]
@@ -360,7 +347,6 @@ def best_spans(
         start, end: logits [batch, length].
         allowed: bool [batch, length], tokens at which a span may start and end.
         null: int64 [batch], the position that stands for "not in this window".
-        max_answer_length: most tokens of a span.
 
     Returns:
         Scores (-inf where a window has fewer spans), first and last tokens, each [batch, at most num_best], best

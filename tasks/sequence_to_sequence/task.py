@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,12 +82,6 @@ class SequenceToSequence(Task):
             self.note_cut(count, of=len(train), what=what, option=option)
         judged, self._eval_sources, *_ = self._examples(held_out)
         self.set_examples(train=examples, held_out=judged)
-
-    @classmethod
-    def rows(cls, options: Any, part: str, read: Callable[..., Sequence[Any]]) -> Sequence[Any]:
-        """The pairs of a file, or of two; `read` takes both."""
-        file = getattr(options, f"{part}_file")
-        return read(file, getattr(options, f"{part}_target_file")) if file else []
 
     def _examples(self, pairs: Sequence[TextPair]) -> tuple[list[Inputs], list[Inputs], int, int]:
         """Examples, what is read of each before writing, and how many sources and targets were cut."""

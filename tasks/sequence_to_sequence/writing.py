@@ -65,14 +65,9 @@ class Writer:
     """What a tokenizer and a model need to know of each other for one to write texts.
 
     Args:
-        config: the model's.
         max_length: tokens that a source is cut to, special tokens included.
         max_target_length: tokens that a target is cut to, and that are written at most, the end included.
-        num_beams: of beam search; 1: the most probable token is taken each time.
-        source_prefix: stands before every source, as some pretrained models want it.
-
-    Raises:
-        InputError: the tokenizer has no token that ends a text.
+        num_beams, source_prefix: as `SequenceToSequenceArguments` has them.
     """
 
     def __init__(

@@ -338,12 +338,8 @@ class TokenClassification(Task):
 def word_choices(logits: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The label of each word, with the highest mean probability over the tokens that speak for it.
 
-    Args:
-        logits: float [batch, length, labels].
-        words: int64 [batch, length], -1 for tokens that speak for none.
-
-    Returns:
-        Row in the batch, word, label and its probability, each [words of the batch], in the order of the tokens.
+    Of logits [batch, length, labels] and words [batch, length] (-1 for tokens that speak for none): number in the
+    batch, word, label and its probability, each [words of the batch], in the order of the tokens.
     """
     rows, places = torch.nonzero(words >= 0, as_tuple=True)
     probabilities = logits[rows, places].softmax(dim=-1)
