@@ -1,6 +1,6 @@
 """What a pretrained model knows: bits per byte of text, and minimal pairs."""
 
-from .arguments import EvaluationArguments, check_output_file, format_results, write_results
+from .arguments import EvaluationArguments, check_output_file, format_results
 from .bits_per_byte import measure_bits_per_byte
 from .language_model import LanguageModel, load_language_model
 from .minimal_pairs import group_pairs, measure_minimal_pairs, score_sentences
@@ -15,5 +15,4 @@ __all__ = [
     "measure_bits_per_byte",
     "measure_minimal_pairs",
     "score_sentences",
-    "write_results",
 ]

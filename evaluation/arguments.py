@@ -1,6 +1,5 @@
-"""The options of an evaluation, and its results as a table for people and as JSON with flat names."""
+"""The options of an evaluation, and its results as a table for people and as JSON."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lacuna.common.errors import StorageError
-from lacuna.common.files import write_text
 from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
 
 _bits = partial(option, group="bits_per_byte")
@@ -72,8 +70,7 @@ def _format(value: Any) -> str:
 def check_output_file(*, output_file: str | None, model: str, suite: str) -> Path:
     """Where results go: --output_file, else evaluation_SUITE.json in the model's folder, or here for a Hub model.
 
-    Raises:
-        StorageError: nothing can be written there.
+    StorageError: nothing can be written there.
     """
     folder = Path(model).expanduser()
     default = (folder if folder.is_dir() else Path()) / f"evaluation_{suite}.json"
@@ -82,12 +79,3 @@ def check_output_file(*, output_file: str | None, model: str, suite: str) -> Pat
     if path.is_dir() or not parent.is_dir() or not os.access(path if path.exists() else parent, os.W_OK):
         raise StorageError(f"cannot write results to {path}: choose another file with --output_file")
     return path
-
-
-def write_results(*, results: Mapping[str, Any], path: Path) -> None:
-    """Write JSON, whole or not at all.
-
-    Raises:
-        StorageError: the disk does not take it.
-    """
-    write_text(path, json.dumps(dict(results), indent=2) + "\n", hint=". See --output_file")

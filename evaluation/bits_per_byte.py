@@ -12,8 +12,7 @@ from tqdm import tqdm
 
 from lacuna.common.errors import InputError
 
-from .language_model import LanguageModel
-from .scoring import Row, score_rows
+from .language_model import LanguageModel, Request, score
 
 DEFAULT_WINDOW = 256
 MASK_PROBABILITY = 0.15  # BERT's rate, whatever the model was trained with, so that results can be compared
@@ -38,15 +37,8 @@ def measure_bits_per_byte(
     bytes. This is not the likelihood of the text and cannot be compared with a causal model's, hence the other name. A
     unit is a token; tokens that share a character are hidden together, and white space belongs to the unit after it.
 
-    Args:
-        window: tokens read at once, special tokens included; None: `DEFAULT_WINDOW` or the model's limit.
-        stride: causal only, tokens from one window to the next; None: half the window.
-        join_documents: causal only, whether windows run on over the ends of documents.
-        batch_size: windows at once; None chooses.
-
-    Returns:
-        `bits_per_byte` (causal) or `masked_bits_per_byte` and `masked_accuracy`; `baseline_unigram_...`, of the best
-        model without context; counts; `unknown_tokens`, which make bits per byte look too good.
+    `EvaluationArguments` explains the options. `baseline_unigram_...` is of the best model without context;
+    `unknown_tokens` make bits per byte look too good.
 
     Raises:
         InputError: there is no text, or the window does not fit the model.
@@ -63,9 +55,7 @@ def measure_bits_per_byte(
     stride = max(1, window // 2) if stride is None else stride
     if not 1 <= stride < window:
         raise InputError(f"--stride {stride} must be at least 1 and less than --window {window}")
-    return _causal(
-        language_model, documents, window=window, stride=stride, join_documents=join_documents, batch_size=batch_size
-    )
+    return _causal(language_model, documents, window, stride, join_documents, batch_size)
 
 
 def cut_windows(*, length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
@@ -82,7 +72,6 @@ def cut_windows(*, length: int, window: int, stride: int) -> Iterator[tuple[int,
 def _causal(
     language_model: LanguageModel,
     documents: Sequence[str],
-    *,
     window: int,
     stride: int,
     join_documents: bool,
@@ -94,17 +83,17 @@ def _causal(
     if join_documents:
         streams, is_text = [np.concatenate(streams)], [np.concatenate(is_text)]
 
-    def rows() -> Iterator[Row]:
+    def requests() -> Iterator[Request]:
         for owner, (stream, text) in enumerate(zip(streams, is_text, strict=True)):
             for begin, first, end in cut_windows(length=len(stream), window=window, stride=stride):
                 scored = np.flatnonzero(text[first:end]) + first  # the start tokens of joined documents are given
                 if len(scored):
-                    yield Row(stream[begin:end], scored - 1 - begin, stream[scored], owner, len(scored))
+                    yield Request(stream[begin:end], scored - 1 - begin, stream[scored], owner, len(scored))
 
     tokens = int(sum(text.sum() for text in is_text))
     if not tokens:
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
-    nats, counts, _ = _sums(language_model, rows(), total=tokens, batch_size=batch_size)
+    nats, counts, _ = _sums(language_model, requests(), total=tokens, batch_size=batch_size)
     size = sum(len(text.encode()) for text in documents)
     return {
         "bits_per_byte": nats / math.log(2) / size,
@@ -126,7 +115,7 @@ def _masked(
     room = window - len(prefix) - len(suffix)
     if room < 1:
         raise InputError(f"--window {window} leaves no room for text beside special tokens: raise it")
-    rows: list[Row] = []
+    requests: list[Request] = []
     masked_bytes = 0
     for document, (ids, offsets) in enumerate(_encode(language_model, documents)):
         units = text_units(text=documents[document], offsets=offsets)
@@ -137,13 +126,13 @@ def _masked(
             places = np.concatenate([np.arange(*units[first + unit][:2]) for unit in chosen])
             hidden = ids[begin : units[last - 1][1]].copy()
             hidden[places - begin] = language_model.tokenizer.mask_token_id
-            row = np.concatenate([prefix, hidden, suffix]).astype(np.int64)
-            rows.append(Row(row, places - begin + len(prefix), ids[places], document, len(row)))
+            whole = np.concatenate([prefix, hidden, suffix]).astype(np.int64)
+            requests.append(Request(whole, places - begin + len(prefix), ids[places], document, len(whole)))
             masked_bytes += sum(units[first + unit][2] for unit in chosen)
     if not masked_bytes:
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
-    total = sum(row.weight for row in rows)
-    nats, counts, hits = _sums(language_model, iter(rows), total=total, batch_size=batch_size)
+    total = sum(request.weight for request in requests)
+    nats, counts, hits = _sums(language_model, iter(requests), total=total, batch_size=batch_size)
     tokens = int(counts.sum())
     return {
         "masked_bits_per_byte": nats / math.log(2) / masked_bytes,
@@ -164,9 +153,7 @@ def text_units(*, text: str, offsets: np.ndarray) -> list[tuple[int, int, int]]:
 
     Tokens that share a character, as byte-level tokens of rare ones do, are one unit; so is a token without any
     character and its neighbour. What lies between two units belongs to the second, what follows the last one to it.
-
-    Args:
-        offsets: characters of each token, int64 [number of tokens, 2].
+    `offsets` are the characters of each token, int64 [number of tokens, 2].
     """
     units: list[tuple[int, int, int]] = []
     first, begin, reached = 0, 0, 0
@@ -202,18 +189,22 @@ def _encode(language_model: LanguageModel, documents: Sequence[str]) -> Iterator
 
 
 def _sums(
-    language_model: LanguageModel, rows: Iterator[Row], *, total: int, batch_size: int | None
+    language_model: LanguageModel, requests: Iterator[Request], *, total: int, batch_size: int | None
 ) -> tuple[float, np.ndarray, int]:
     """Nats of all targets, how often each token is one (int64 [vocabulary]), and how many were the likeliest token."""
     counts = np.zeros(language_model.model.get_input_embeddings().num_embeddings, dtype=np.int64)
     nats: list[float] = []
     hits = 0
-    for scored in score_rows(
-        language_model=language_model, rows=rows, total=total, batch_size=batch_size, description="bits per byte"
+    for scored in score(
+        language_model=language_model,
+        requests=requests,
+        total=total,
+        batch_size=batch_size,
+        description="bits per byte",
     ):
         nats.append(scored.nats.sum())
         hits += int(scored.hits.sum())
-        np.add.at(counts, scored.row.targets, 1)
+        np.add.at(counts, scored.request.targets, 1)
     return math.fsum(nats), counts, hits
 
 

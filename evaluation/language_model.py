@@ -1,16 +1,20 @@
-"""A model, its tokenizer, and what a suite must know of them: which way it reads and how its texts begin and end."""
+"""A pretrained language model that scores text: how likely it finds given tokens at given positions."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from inspect import signature
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, NumericsError
 from lacuna.common.loading import check_vocabulary, load_configuration, load_model, load_tokenizer, longest_input
-
-from .scoring import dense_logits, logits_at
 
 Kind = Literal["causal", "masked"]
 AUTO_CLASSES = {"causal": "AutoModelForCausalLM", "masked": "AutoModelForMaskedLM"}
@@ -20,6 +24,9 @@ ARCHITECTURES = {
     "ForMaskedLM": "masked",
     "ForPreTraining": "masked",
 }
+TOKENS_AT_ONCE = 8192
+LOGIT_BYTES = 2**28  # logits held at once: 256 MiB, which is 8192 positions of a vocabulary of 8192
+REQUESTS_SORTED_AT_ONCE = 4096  # so that a batch has requests of similar length
 
 
 @dataclass(frozen=True)
@@ -32,19 +39,13 @@ class LanguageModel:
     prefix: tuple[int, ...]  # special tokens before a text, and after it
     suffix: tuple[int, ...]
     max_length: int | None  # tokens the model takes, special ones included; None without a limit
-    selects: bool  # whether logits can be computed at chosen positions only
 
     @classmethod
     def of(cls, *, model: Any, tokenizer: Any, kind: Kind | None = None) -> "LanguageModel":
-        """Take a model in memory and put it into evaluation mode.
-
-        Args:
-            model: a `PreTrainedModel` with a head that predicts tokens.
-            kind: None: found from its class.
+        """Take a model with a head that predicts tokens, and put it into evaluation mode; `kind` is that of its class.
 
         Raises:
-            InputError: model and tokenizer do not fit, a special token is missing, or a model said to be causal
-                sees what it is to predict.
+            InputError: model and tokenizer do not fit, a special token is missing, or a causal model sees ahead.
         """
         kind = find_kind(model.config, architecture=type(model).__name__) if kind is None else kind
         check_vocabulary(tokenizer=tokenizer, model=model)
@@ -53,14 +54,7 @@ class LanguageModel:
         if kind == "causal":
             _refuse_foresight(model, prefix=prefix, vocab_size=len(tokenizer))
         limit = longest_input(config=model.config, tokenizer=tokenizer)
-        return cls(
-            model, tokenizer, kind, prefix, suffix, limit, selects=_can_select(model, vocab_size=len(tokenizer))
-        )
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model computes."""
-        return self.model.device
+        return cls(model, tokenizer, kind, prefix, suffix, limit)
 
     def encode(self, text: str, *, where: str) -> tuple[np.ndarray, np.ndarray]:
         """Ids of a text without special tokens, int64 [length], and their characters, int64 [length, 2].
@@ -85,8 +79,7 @@ class LanguageModel:
 def find_kind(config: Any, *, architecture: str | None = None) -> Kind:
     """Which way a model reads, from the class that was saved or from its configuration.
 
-    Raises:
-        InputError: it does not predict tokens, or is an encoder-decoder.
+    InputError: it does not predict tokens, or is an encoder-decoder.
     """
     if getattr(config, "is_encoder_decoder", False):
         raise InputError(f"{config.model_type} is an encoder-decoder; only encoders and decoders can be evaluated")
@@ -159,7 +152,7 @@ def _refuse_foresight(model: Any, *, prefix: tuple[int, ...], vocab_size: int) -
     """
     row = [*prefix, *(token % vocab_size for token in range(5, 12))]
     other = [*row[:-1], (row[-1] + 1) % vocab_size]
-    logits = dense_logits(model, input_ids=torch.tensor([row, other], device=model.device))[:, :-1].float()
+    logits = _dense_logits(model, input_ids=torch.tensor([row, other], device=model.device))[:, :-1].float()
     if (logits[0] - logits[1]).abs().max() > 1e-3 * logits.std().clamp(min=1e-3):
         raise InputError(
             f"{type(model).__name__} is used as a causal model but sees the tokens that follow: its predictions would "
@@ -167,16 +160,111 @@ def _refuse_foresight(model: Any, *, prefix: tuple[int, ...], vocab_size: int) -
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Tokens whose likelihood is asked, and what the model reads to predict them."""
+
+    ids: np.ndarray  # what the model reads, int64 [length]
+    positions: np.ndarray  # where its predictions are read, int64 [num_targets]
+    targets: np.ndarray  # ids whose likelihood is asked there, int64 [num_targets]
+    owner: int  # number of the text or window that it is from
+    weight: int = 1  # how far it moves the progress bar
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A request with its losses in nats, float64 [num_targets], and whether each target was the likeliest token."""
+
+    request: Request
+    nats: np.ndarray
+    hits: np.ndarray
+
+
+def _dense_logits(model: Any, **inputs: Any) -> Tensor:
+    """Logits of all positions, [batch, length, vocabulary]; without a cache where the model could keep one."""
+    if "use_cache" in signature(model.forward).parameters:
+        inputs["use_cache"] = False
+    output = model(**inputs)
+    return output.prediction_logits if "prediction_logits" in output else output.logits
+
+
+def logits_at(model: Any, inputs: dict[str, Tensor], *, rows: Tensor, positions: Tensor) -> Tensor:
+    """Logits at chosen positions, [number chosen, vocabulary]; `rows` and `positions` are int64 [number chosen].
+
+    A hook before the last projection drops the other positions: pseudo-log-likelihood reads one position of a text,
+    and with a vocabulary of 8,192 the projection of a tiny model costs as much as its blocks.
+    """
+    shape = inputs["input_ids"].shape
+
+    def choose(module: Any, arguments: tuple[Any, ...]) -> Any:
+        hidden = arguments[0]
+        return (hidden[rows, positions], *arguments[1:]) if hidden.shape[:-1] == shape else None
+
+    if (head := model.get_output_embeddings()) is not None:
+        handle = head.register_forward_pre_hook(choose)
+        try:
+            logits = _dense_logits(model, **inputs)
+            return logits[rows, positions] if logits.dim() == 3 else logits
+        except (RuntimeError, IndexError, ValueError):
+            pass  # what follows the head wants all positions
+        finally:
+            handle.remove()
+    return _dense_logits(model, **inputs)[rows, positions]
+
+
 @torch.no_grad()
-def _can_select(model: Any, *, vocab_size: int) -> bool:
-    """Whether `logits_at` gives the same numbers when the head computes them at chosen positions only."""
-    row = [token % vocab_size for token in (5, 6, 7, 8)]
-    input_ids = torch.tensor([row, row[::-1]], device=model.device)
-    rows, positions = torch.tensor([1, 0, 1], device=model.device), torch.tensor([3, 1, 2], device=model.device)
-    inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
-    expected = logits_at(model, inputs, rows=rows, positions=positions, selects=False)
-    try:
-        found = logits_at(model, inputs, rows=rows, positions=positions, selects=True)
-    except (RuntimeError, IndexError, ValueError):
-        return False
-    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
+def score(
+    *, language_model: LanguageModel, requests: Iterable[Request], total: int, batch_size: int | None, description: str
+) -> Iterator[Scored]:
+    """Score requests, in another order than they came, with a progress bar after three seconds.
+
+    Args:
+        total: sum of their weights.
+        batch_size: requests at once; None: about `TOKENS_AT_ONCE` tokens.
+
+    Raises:
+        NumericsError: a target's likelihood is not a finite number.
+    """
+    vocab_size = language_model.model.get_input_embeddings().num_embeddings
+    with tqdm(total=total, desc=description, unit="token", unit_scale=True, delay=3, leave=False) as bar:
+        for batch in _batches(iter(requests), batch_size=batch_size, vocab_size=vocab_size):
+            yield from _score_batch(language_model, batch)
+            bar.update(sum(request.weight for request in batch))
+
+
+def _batches(requests: Iterator[Request], *, batch_size: int | None, vocab_size: int) -> Iterator[list[Request]]:
+    """Batches of requests of similar length, the longest first."""
+    while pool := sorted(islice(requests, REQUESTS_SORTED_AT_ONCE), key=lambda request: -len(request.ids)):
+        while pool:
+            batch = pool[: batch_size or max(1, TOKENS_AT_ONCE // len(pool[0].ids))]
+            if batch_size is None:
+                sizes = 4 * vocab_size * np.cumsum([len(request.targets) for request in batch])
+                batch = batch[: max(1, int(np.searchsorted(sizes, LOGIT_BYTES, side="right")))]
+            yield batch
+            pool = pool[len(batch) :]
+
+
+def _score_batch(language_model: LanguageModel, batch: list[Request]) -> list[Scored]:
+    device, pad = language_model.model.device, language_model.tokenizer.pad_token_id
+    shape = (len(batch), max(len(request.ids) for request in batch))
+    ids, mask = torch.full(shape, 0 if pad is None else pad), torch.zeros(shape, dtype=torch.long)
+    for number, request in enumerate(batch):  # padding on the right: a causal model never sees it
+        ids[number, : len(request.ids)] = torch.from_numpy(request.ids)
+        mask[number, : len(request.ids)] = 1
+    counts = [len(request.targets) for request in batch]
+    targets = torch.from_numpy(np.concatenate([request.targets for request in batch])).to(device)
+    logits = logits_at(
+        language_model.model,
+        {"input_ids": ids.to(device), "attention_mask": mask.to(device)},
+        rows=torch.from_numpy(np.repeat(np.arange(len(batch)), counts)).to(device),
+        positions=torch.from_numpy(np.concatenate([request.positions for request in batch])).to(device),
+    )
+    nats = F.cross_entropy(logits.float(), targets, reduction="none").double().cpu().numpy()
+    hits = (logits.argmax(dim=-1) == targets).cpu().numpy()
+    if not np.isfinite(nats).all():
+        raise NumericsError(
+            "the model gives likelihoods that are not finite numbers: its weights are damaged, or it learned nothing. "
+            "Look at the loss in metrics.jsonl beside it"
+        )
+    ends = np.cumsum(counts)[:-1]
+    return [Scored(*each) for each in zip(batch, np.split(nats, ends), np.split(hits, ends), strict=True)]

@@ -15,8 +15,7 @@ import numpy as np
 
 from lacuna.common.errors import InputError
 
-from .language_model import LanguageModel
-from .scoring import Row, score_rows
+from .language_model import LanguageModel, Request, score
 
 GOOD, BAD = "sentence_good", "sentence_bad"
 TIE = 1e-6  # relative: scores are sums of float32 log-probabilities, and what lies below their precision is no answer
@@ -27,14 +26,9 @@ Pair = tuple[str, str]
 def group_pairs(
     *, rows: Iterable[tuple[Mapping[str, Any], str, int]], max_examples: int | None = None
 ) -> dict[str, list[Pair]]:
-    """Pairs (good, bad) by paradigm: the row's UID as in BLiMP, else the name of its file.
+    """The first `max_examples` pairs (good, bad) of each paradigm: the row's UID as in BLiMP, else its file's name.
 
-    Args:
-        rows: fields of each row, the path of its file and its line there.
-        max_examples: keep at most so many pairs of each paradigm, the first ones.
-
-    Raises:
-        InputError: a sentence is missing, no text or empty, or there is no pair at all; file and line are named.
+    `rows` are fields, path and line. InputError, with both, where a sentence is missing or empty.
     """
     pairs: dict[str, list[Pair]] = {}
     for fields, path, line in rows:
@@ -60,9 +54,7 @@ def measure_minimal_pairs(
 ) -> dict[str, float]:
     """Share of pairs, (good, bad) sentences by paradigm, in which the good one gets the higher score.
 
-    Returns:
-        `accuracy`, the mean over the paradigms; `accuracy_PARADIGM` for each, if there are several; `ties`, `pairs`,
-        `paradigms`; `baseline_accuracy`, 0.5.
+    `accuracy` is the mean over the paradigms; `accuracy_PARADIGM` stands for each, if there are several.
 
     Raises:
         InputError: the scores do not depend on the sentences, or a sentence is too long for the model.
@@ -122,29 +114,29 @@ def score_sentences(
     texts = list(numbers)
     lengths = np.asarray([len(ids) for ids in texts], dtype=np.int64)
     scores = np.zeros(len(texts), dtype=np.float64)
-    for scored in score_rows(
+    for scored in score(
         language_model=language_model,
-        rows=_rows(language_model, texts),
+        requests=_requests(language_model, texts),
         total=int(lengths.sum()),
         batch_size=batch_size,
         description="minimal pairs",
     ):
-        scores[scored.row.owner] -= scored.nats.sum()
+        scores[scored.request.owner] -= scored.nats.sum()
     return scores[owners], lengths[owners]
 
 
-def _rows(language_model: LanguageModel, texts: Iterable[tuple[int, ...]]) -> Iterator[Row]:
+def _requests(language_model: LanguageModel, texts: Iterable[tuple[int, ...]]) -> Iterator[Request]:
     prefix, suffix, mask = language_model.prefix, language_model.suffix, language_model.tokenizer.mask_token_id
     for owner, text in enumerate(texts):
-        targets, row = np.asarray(text, dtype=np.int64), np.asarray([*prefix, *text, *suffix], dtype=np.int64)
+        targets, whole = np.asarray(text, dtype=np.int64), np.asarray([*prefix, *text, *suffix], dtype=np.int64)
         places = np.arange(len(text)) + len(prefix)
         if language_model.kind == "causal":
-            yield Row(row, places - 1, targets, owner, len(text))
+            yield Request(whole, places - 1, targets, owner, len(text))
             continue
         for place in places.tolist():
-            copy = row.copy()
-            copy[place] = mask
-            yield Row(copy, np.asarray([place]), row[place : place + 1], owner, 1)
+            masked = whole.copy()
+            masked[place] = mask
+            yield Request(masked, np.asarray([place]), whole[place : place + 1], owner)
 
 
 def _refuse_constant_scores(scores: np.ndarray, lengths: np.ndarray) -> None:

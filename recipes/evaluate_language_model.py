@@ -9,6 +9,7 @@ sentence_good and sentence_bad, one file for each paradigm, as BLiMP comes. The 
 with flat names. Without --data, bits per byte are those of the built-in corpus, which the recipes train on by default.
 """
 
+import json
 import time
 from importlib.metadata import version
 from itertools import islice
@@ -16,6 +17,7 @@ from itertools import islice
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
+from lacuna.common.files import write_text
 from lacuna.corpus import TextArguments, find_files, open_text, read_records
 from lacuna.evaluation import (
     EvaluationArguments,
@@ -26,7 +28,6 @@ from lacuna.evaluation import (
     load_language_model,
     measure_bits_per_byte,
     measure_minimal_pairs,
-    write_results,
 )
 from lacuna.training import use_all_cores
 
@@ -85,7 +86,7 @@ def main() -> None:
         "torch": version("torch"),
         "transformers": version("transformers"),
     }
-    write_results(results={**results, **about}, path=path)
+    write_text(path, json.dumps({**results, **about}, indent=2) + "\n", hint=". See --output_file")
     print(f"{seconds:.1f} s; results are in {path}")
 
 

@@ -22,10 +22,10 @@ from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
 from lacuna.tasks.base.models import load_base
+from lacuna.tasks.base.report import write_results
 from lacuna.tasks.embeddings.encoders import expected_of, load_encoder, save_encoder, train_encoder
 from lacuna.tasks.embeddings.reader import EmbeddingArguments
 from lacuna.tasks.embeddings.task import Embeddings
-from lacuna.tasks.report.report import write_results
 from lacuna.training import FineTuningArguments, ModelArguments, claim_output_dir, is_main_process, processes, refusal
 from lacuna.training.environment import bf16_is_fast, use_all_cores
 from lacuna.training.fine_tuning import expected_time, learning, outcome

@@ -24,7 +24,7 @@ from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
-def read(file: str, target_file: str | None) -> list[Any]:
+def read(file: str, target_file: str | None = None) -> list[Any]:
     """The pairs of a file, or of two."""
     return read_labelled(file, tagged=False) if target_file is None else read_parallel(file, target_file)
 

@@ -1,5 +1,5 @@
-"""Labelled data to features, metrics and readable predictions: a folder a task, and what all tasks share in `base`.
+"""Tasks to fine-tune on: a folder for each, and what all share in `base` and `predict`.
 
-A task has a `reader` (its options, and rows to what is learned from), a `task` (batches, loss, metrics, what people
-are shown) and a `predictor` (answers to new rows), which `predict.inference.PREDICTORS` registers.
+A task has a `reader` (its options, and rows to what is learned from) and a `task` (batches, loss, metrics, reports,
+and the predictor of new rows), which `predict.inference.PREDICTORS` registers.
 """

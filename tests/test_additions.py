@@ -81,10 +81,7 @@ def test_an_objective_and_an_optimizer_are_a_class_a_function_and_a_line_each(
 class LengthArguments(TaskArguments):
     """The options of a task: its reader."""
 
-    train_file: str | None = option(None, "Texts to learn from.")
-    eval_file: str | None = option(None, "Texts to evaluate on.")
-    max_length: int | None = option(None, "Tokens to cut a text to.")
-    eval_fraction: float = option(0.2, "Share of the texts to hold out.")
+    long: int = option(12, "Letters from which on a text is long.")
 
 
 class Length(Task):
@@ -97,15 +94,14 @@ class Length(Task):
         self.columns = self.find_columns(
             Layout({"text": Column("the text", "--text_column", names="text", kinds=TEXT)}), train
         )
-        split = (list(range(5, len(train))), list(range(5)))
-        kept, out = (train, held_out) if held_out else self.hold_out(train, split)
-        examples = [[self._example(row) for row in rows] for rows in (kept, out)]
+        parts = self.divide(train, held_out, same=lambda row: row.fields["text"])
+        examples = [[self._example(row) for row in rows] for rows in parts]
         self.set_examples(train=examples[0], held_out=examples[1])
 
     def _example(self, row: Row) -> Inputs:
         text = str(row.fields["text"])
         [inputs], _ = tokenize(texts=[text], tokenizer=self.tokenizer, max_length=self.max_length)
-        return {**inputs, "target": int(len(text) > 12)}
+        return {**inputs, "target": int(len(text) > self.options.long)}
 
     def collate(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)

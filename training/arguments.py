@@ -291,7 +291,13 @@ class FineTuningArguments(TrainingArguments):
         "linear", "Learning-rate schedule: wsd (warmup, stable, decay), linear, cosine or constant."
     )
     warmup_steps: float = _optimizer(0.06, "Warmup steps; below 1, a fraction of the run.")
-    save_steps: float = _saving(0, "Steps between checkpoints; below 1, a fraction of the run; 0 turns them off.")
+    save_steps: float = _saving(
+        0, "Steps between checkpoints, which --resume needs; below 1, a fraction of the run; 0 writes none."
+    )
+    resume: bool = _length(
+        False, "Resume from the newest checkpoint in --output_dir, of a run with --save_steps or --save_minutes."
+    )
+    seed: int = _hardware(0, "Seed of the held-out part, sample order, dropout and new weights.")
     average: AverageName = _optimizer(
         "best",
         "Weights to save: best (best evaluation), none (the last), ema (moving average) or tail (mean over the end of "

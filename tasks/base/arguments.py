@@ -1,6 +1,6 @@
-"""What the options of all tasks have in common."""
+"""`TaskArguments`, the options that all tasks share, and makers of options."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,37 +19,28 @@ def column_option(text: str) -> Any:
     return data_option(None, f"{text} Default: inferred and printed.")
 
 
-def eval_fraction_option(rows: str = "rows") -> Any:
-    return data_option(0.1, f"Fraction of the training {rows} to hold out without --eval_file.")
-
-
-def max_length_option(length: int, of: str = "a text") -> Any:
-    return data_option(
-        None, f"Truncate {of} to this many tokens. Default: {length}, or the model's limit if that is less."
-    )
+def max_length_option(text: str, default: int) -> Any:
+    return data_option(None, f"{text} Default: {default}, or the model's limit if that is less.")
 
 
 def check_max_length(max_length: int | None) -> None:
-    """Refuse a length that special tokens alone fill.
-
-    Raises:
-        InputError: fewer than 8 tokens.
-    """
+    """Refuse a length that special tokens alone fill, with an InputError."""
     if max_length is not None and max_length < 8:
         raise InputError(
             f"--max_length must be at least 8, or nothing is left beside special tokens; got {max_length}"
         )
 
 
+@dataclass
 class TaskArguments(Arguments):
-    """The checks that the options of all tasks share."""
+    """The options of all tasks, to which each adds its own."""
 
     is_built_in: ClassVar[bool] = False
     """Whether there are rows to learn from without a file."""
-    train_file: str | None
-    eval_file: str | None
-    max_length: int | None
-    eval_fraction: float
+    train_file: str | None = essential_option(None, f"Rows to train on: {ROWS}.")
+    eval_file: str | None = essential_option(None, "Rows to evaluate on. Default: a part of the training rows.")
+    eval_fraction: float = data_option(0.1, "Fraction of the training rows to hold out without --eval_file.")
+    max_length: int | None = max_length_option("Truncate texts to this many tokens.", 256)
 
     def __post_init__(self) -> None:
         check_range(self, "eval_fraction", above=0, below=1)
@@ -61,8 +52,7 @@ class TaskArguments(Arguments):
 
 
 def used(arguments: Any) -> dict[str, Any]:
-    """Options of the data by name, as a model card says them: without those that decided nothing, such as the share to
-    hold out beside a file of held-out rows, columns beside files with a text a line, or a prefix that is empty."""
+    """Options of the data by name, for a model card: without those that decided nothing."""
     options = asdict(arguments)
     without = {name for name, value in options.items() if value == ""}
     if options.get("eval_file"):

@@ -1,7 +1,4 @@
-"""Which columns of a table a task reads: those that somebody named, else told by name, by type and by content.
-
-Each task describes what it reads in a `Layout`; names are those that public data sets use, best guess first.
-"""
+"""Finding the columns of a table that a task reads: as options name them, else by name, type and content."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,8 +44,7 @@ class Layout:
     def find(self, rows: Sequence[Row], **given: Any) -> tuple[Any, ...]:
         """The columns in the order of the layout; those not given are guessed, None is what was not found.
 
-        Raises:
-            InputError: a given column is not there, or something that is needed was not found.
+        InputError where a given column is not there, or one that is needed was not found.
         """
         found: Found = {name: given.get(name) for name in self.columns}
         for name, column in self.columns.items():
@@ -64,7 +60,16 @@ class Layout:
                 fitting = free(name)
                 found[name] = next((one for one in self._names(name, found, fitting) if one in fitting), None)
         self.by_content(rows, found, free)
-        self._check(rows[0], found)
+        missing = [
+            column
+            for name, column in self.columns.items()
+            if not (found[name] or column.optional or found.get(column.instead))
+        ]
+        if missing:
+            whats, options = all_of([column.what for column in missing]), all_of([column.option for column in missing])
+            columns, hold, them = ("columns", "hold", "them") if len(missing) > 1 else ("column", "holds", "it")
+            there = rows[0].shown(rows[0].fields)
+            raise InputError(f"{rows[0].where}: which {columns} of {there} {hold} {whats}? Name {them} with {options}")
         return tuple(found.values())
 
     def only(self, *names: str, **changes: Any) -> "Layout":
@@ -86,19 +91,6 @@ class Layout:
             known = [one for one, others in self.pairs.items() if found.get(second) or {*others.split()} & {*fitting}]
             return [*known, *names]
         return names
-
-    def _check(self, row: Row, found: Found) -> None:
-        missing = [
-            column
-            for name, column in self.columns.items()
-            if not (found[name] or column.optional or found.get(column.instead))
-        ]
-        if missing:
-            whats, options = all_of([column.what for column in missing]), all_of([column.option for column in missing])
-            columns, hold, them = ("columns", "hold", "them") if len(missing) > 1 else ("column", "holds", "it")
-            raise InputError(
-                f"{row.where}: which {columns} of {row.shown(row.fields)} {hold} {whats}? Name {them} with {options}"
-            )
 
 
 def names_in(value: Any) -> list[str]:

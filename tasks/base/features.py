@@ -1,6 +1,6 @@
-"""What every task does to its inputs and outputs: tokenize texts, pad batches, make records of what came out."""
+"""What every task does to inputs and outputs: tokenize texts, pad batches, make records of outputs, find words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,29 +31,26 @@ def tokenize(
     """The inputs of texts, or pairs of texts, cut to `max_length`, the longer text first; and how many were cut."""
     inputs: list[dict[str, np.ndarray]] = []
     cut = 0
-    for start in range(0, len(texts), _TOKENIZE_AT_ONCE):
-        part = slice(start, start + _TOKENIZE_AT_ONCE)
-        encoding = tokenizer(
-            list(texts[part]),
-            None if pairs is None else list(pairs[part]),
-            truncation=True,
-            max_length=max_length,
-            return_attention_mask=False,
-        )
+    for _, encoding in encodings(tokenizer, texts, pairs, truncation=True, max_length=max_length):
         inputs += [tokenizer_inputs(encoding, number) for number in range(len(encoding.encodings))]
         cut += sum(bool(each.overflowing) for each in encoding.encodings)
     return inputs, cut
 
 
+def encodings(
+    tokenizer: Any, texts: Sequence[str], pairs: Sequence[str] | None = None, **options: Any
+) -> Iterator[tuple[int, Any]]:
+    """What a tokenizer makes of texts, a thousand at once to save memory, each time with the number of the first."""
+    for start in range(0, len(texts), _TOKENIZE_AT_ONCE):
+        part = slice(start, start + _TOKENIZE_AT_ONCE)
+        second = None if pairs is None else list(pairs[part])
+        yield start, tokenizer(list(texts[part]), second, return_attention_mask=False, **options)
+
+
 def pad_inputs(*, examples: Sequence[Mapping[str, Any]], tokenizer: Any, side: str | None = None) -> dict[str, Tensor]:
-    """Pad the inputs of a batch to its longest example, rounded up.
+    """`input_ids`, `attention_mask` and `token_type_ids` (where examples have them) of a batch, int64 [batch, length].
 
-    Args:
-        examples: each with `input_ids` [length] and, where the tokenizer makes them, `token_type_ids` [length].
-        side: "left" or "right"; None: the tokenizer's padding side.
-
-    Returns:
-        int64 tensors [batch, length]: `input_ids`, `attention_mask` (1 for tokens, 0 for padding), `token_type_ids`.
+    They are padded to the longest example, rounded up, on that `side` or the tokenizer's.
     """
     longest = max(len(example["input_ids"]) for example in examples)
     longest = max(longest, min(-(-longest // LENGTH_STEP) * LENGTH_STEP, tokenizer.model_max_length))
@@ -71,13 +68,13 @@ def pad_inputs(*, examples: Sequence[Mapping[str, Any]], tokenizer: Any, side: s
     return batch
 
 
-def pad_like(*, values: Sequence[np.ndarray], batch: Mapping[str, Tensor], fill: int) -> Tensor:
-    """A number for each token of a batch, int64 [batch, length], with `fill` where `batch` is padded.
+def stacked(examples: Sequence[Mapping[str, Any]], *names: str) -> dict[str, Tensor]:
+    """A number of each example under each of the names that the examples have: int64 [batch]."""
+    return {name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]}
 
-    Args:
-        values: int [tokens] of each example, as many as its mask has ones.
-        batch: what `pad_inputs` made of the same examples.
-    """
+
+def pad_like(*, values: Sequence[np.ndarray], batch: Mapping[str, Tensor], fill: int) -> Tensor:
+    """A number for each token of a batch, int64 [batch, length]: of int [tokens] of each; `fill` where padded."""
     padded = torch.full_like(batch["input_ids"], fill)
     padded[batch["attention_mask"].bool()] = torch.from_numpy(np.concatenate(values).astype(np.int64))
     return padded
@@ -86,11 +83,6 @@ def pad_like(*, values: Sequence[np.ndarray], batch: Mapping[str, Tensor], fill:
 def model_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The part of a batch that a model's forward takes; labels stay out, since the task computes the loss."""
     return {name: batch[name] for name in MODEL_INPUTS if name in batch}
-
-
-def by_length(inputs: Sequence[Mapping[str, np.ndarray]]) -> list[int]:
-    """Numbers of the inputs from the shortest to the longest, so that neighbours share a batch with little padding."""
-    return sorted(range(len(inputs)), key=lambda number: len(inputs[number]["input_ids"]))
 
 
 def records(**columns: Tensor | Sequence[Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The road that all recipes for fine-tuning share: load, read, train, and write what was reached."""
+"""What all fine-tuning recipes do: load a model, read rows, train, and write the results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -7,8 +7,8 @@ from typing import Any
 
 from lacuna.tasks.base.arguments import used
 from lacuna.tasks.base.models import load_base, load_model
+from lacuna.tasks.base.report import write_results
 from lacuna.tasks.base.task import Task
-from lacuna.tasks.report.report import write_results
 
 
 def fine_tune_task(
@@ -25,10 +25,7 @@ def fine_tune_task(
     """Fine-tune a pretrained model on a task.
 
     Args:
-        kind: the task.
-        start: which model to start from (`ModelArguments`).
-        data: the options of the task's data.
-        arguments: the options of training (`FineTuningArguments`).
+        start, data, arguments: `ModelArguments`, the options of the task's data, `FineTuningArguments`.
         fine_tune: `lacuna.training.fine_tune`.
         read, builtin: see `Task.from_arguments`.
         add: called with the folder of each model, to put more into it.

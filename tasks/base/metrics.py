@@ -6,6 +6,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from itertools import zip_longest
 from typing import Any
 
 import datasets
@@ -32,10 +33,7 @@ def exact_match(prediction: str, answer: str) -> float:
 
 
 def token_f1(prediction: str, answer: str) -> float:
-    """F1 of the bags of words of prediction and answer, both normalized; 0.0 when they share no word.
-
-    As in the script for version 1.1, two empty texts share no word.
-    """
+    """F1 of the bags of normalized words; 0.0 when they share none, as two empty texts do in SQuAD's script 1.1."""
     predicted, wanted = normalize_answer(prediction).split(), normalize_answer(answer).split()
     shared = sum((Counter(predicted) & Counter(wanted)).values())
     if not shared:
@@ -82,8 +80,7 @@ def squad_v2(
     Args:
         predictions: the best text of each question, also where "no answer" is more likely.
         references: the answers of each question; none where it cannot be answered.
-        no_answer: a number for each question that rises with the belief in "no answer"; None: all are answered.
-        threshold: a question whose number is above it counts as not answered.
+        no_answer: how likely "no answer" is for each question; above `threshold` it counts as not answered.
     """
     refused = [value > threshold for value in no_answer] if no_answer is not None else [False] * len(predictions)
     scores = {
@@ -109,11 +106,7 @@ def squad_v2(
 def tuned_threshold(
     predictions: Sequence[str], references: Sequence[Sequence[str]], *, no_answer: Sequence[float]
 ) -> float:
-    """The threshold of `squad_v2` that gives the best F1.
-
-    It lies half-way between the numbers of two questions and never between equal ones, so that rounding moves no
-    question over it.
-    """
+    """The threshold of `squad_v2` with the best F1, half-way between two questions so that rounding moves none."""
     gains: dict[float, float] = {}
     for guess, answers, value in zip(predictions, references, no_answer, strict=True):
         gain = best_over_answers(squad_v2_f1, guess, answers_with_words(answers)) - float(not answers)
@@ -121,14 +114,9 @@ def tuned_threshold(
     values = sorted(gains)
     if not values:
         return 0.0
-    best = current = 0.0
-    chosen = -1  # the last value that is answered
-    for place, value in enumerate(values):
-        current += gains[value]
-        if current > best:
-            best, chosen = current, place
-    below = values[chosen] if chosen >= 0 else values[0] - 2.0
-    above = values[chosen + 1] if chosen + 1 < len(values) else below + 2.0
+    answered = int(np.argmax(np.cumsum([0.0, *(gains[value] for value in values)])))  # so many of the values
+    below = values[answered - 1] if answered else values[0] - 2.0
+    above = values[answered] if answered < len(values) else below + 2.0
     middle = (below + above) / 2
     return middle if math.isfinite(middle) else below + 1.0
 
@@ -136,15 +124,12 @@ def tuned_threshold(
 Labels = Sequence[int]
 Tags = Sequence[Sequence[str]]
 """The tags of each sentence."""
-References = Sequence[Sequence[str]]
-"""One or more right texts for each predicted one."""
 
 
 def optional_module(name: str, *, extra: str = "tasks") -> Any:
     """A module of a package that only some tasks need.
 
-    Raises:
-        InputError: it is not installed; the message says how to install it.
+    InputError: it is not installed; the message says how to install it.
     """
     try:
         return import_module(name)
@@ -155,30 +140,22 @@ def optional_module(name: str, *, extra: str = "tasks") -> Any:
         ) from error
 
 
-def accuracy(predictions: Labels, references: Labels) -> dict[str, float]:
-    """Share of predictions that equal their reference."""
-    return {"accuracy": float(accuracy_score(references, predictions))}
-
-
-def f1(predictions: Labels, references: Labels) -> dict[str, float]:
-    """F1, averaged over the classes that occur (macro) or over all decisions (micro)."""
-    return {
-        f"f1_{average}": float(f1_score(references, predictions, average=average, zero_division=0))
-        for average in ("macro", "micro")
-    }
-
-
-def matthews_correlation(predictions: Labels, references: Labels) -> dict[str, float]:
-    """Correlation of predicted and true classes (Gorodkin 2004 for more than two); 0 for any constant guess."""
+def classification(predictions: Labels, references: Labels) -> dict[str, float]:
+    """Accuracy, F1 over classes (macro) and decisions (micro), and Matthews correlation, 0 for any constant guess."""
     constant = len({*predictions, *references}) == 1  # scikit-learn warns about it, and returns 0 too
-    return {"matthews_correlation": 0.0 if constant else float(matthews_corrcoef(references, predictions))}
+    f1 = {name: f1_score(references, predictions, average=name, zero_division=0) for name in ("macro", "micro")}
+    return {
+        "accuracy": float(accuracy_score(references, predictions)),
+        **{f"f1_{name}": float(value) for name, value in f1.items()},
+        "matthews_correlation": 0.0 if constant else float(matthews_corrcoef(references, predictions)),
+    }
 
 
 def multi_label(predictions: Sequence[Labels], references: Sequence[Labels]) -> dict[str, float]:
     """F1 of label sets over labels (macro), decisions (micro) and examples (samples), and the share of exact sets.
 
-    Predictions and references are rows of 0 and 1, one number a label. Macro F1 is the mean over the labels that
-    occur. An example without labels for which none is predicted has an F1 of 1.
+    Predictions and references hold 0 or 1 for each label. Macro F1 is the mean over the labels that occur. An example
+    without labels for which none is predicted has an F1 of 1.
     """
     guessed, wanted = np.asarray(predictions, dtype=bool), np.asarray(references, dtype=bool)
     both, either = (guessed & wanted).astype(int), guessed.astype(int) + wanted.astype(int)
@@ -204,19 +181,15 @@ def correlation(predictions: Sequence[float], references: Sequence[float]) -> di
 
 
 def entity_f1(predictions: Tags, references: Tags) -> dict[str, Any]:
-    """Precision, recall and F1 of named entities, overall and `by_type` (with `number`), and the accuracy of tags.
-
-    An entity is right when its type and both its ends are. seqeval finds entities as CoNLL's own script does: in IOB1,
-    IOB2 and BIOES alike, and also where an "I-" tag follows none.
-    """
+    """Precision, recall and F1 of entities by seqeval, overall and `by_type` (with `number`), and accuracy of tags."""
     seqeval = optional_module("seqeval.metrics")
     report: dict[str, Any] = {}
     if any(tag != "O" for tags in [*predictions, *references] for tag in tags):  # seqeval needs one entity
         report = seqeval.classification_report(references, predictions, output_dict=True, zero_division=0)
     columns = {"precision": "precision", "recall": "recall", "f1": "f1-score"}
     table = {
-        name: {ours: float(row[theirs]) for ours, theirs in columns.items()} | {"number": int(row["support"])}
-        for name, row in report.items()
+        name: {ours: float(scores[theirs]) for ours, theirs in columns.items()} | {"number": int(scores["support"])}
+        for name, scores in report.items()
     }
     total = table.get("micro avg", dict.fromkeys(columns, 0.0))
     guesses, gold = ([tag for tags in part for tag in tags] for part in (predictions, references))
@@ -224,24 +197,8 @@ def entity_f1(predictions: Tags, references: Tags) -> dict[str, Any]:
     return {
         **{name: total[name] for name in columns},
         "accuracy": right / max(len(gold), 1),
-        "by_type": {name: row for name, row in table.items() if not name.endswith(" avg")},
+        "by_type": {name: scores for name, scores in table.items() if not name.endswith(" avg")},
     }
-
-
-def _streams(references: References) -> list[list[str | None]]:
-    """References as sacrebleu wants them: the first of all texts, the second of all; None where a text has fewer."""
-    most = max(len(texts) for texts in references)
-    return [[texts[n] if n < len(texts) else None for texts in references] for n in range(most)]
-
-
-def bleu(predictions: Sequence[str], references: References) -> dict[str, float]:
-    """BLEU of the corpus from 0 to 100, by sacrebleu with its tokenizer 13a (Post 2018)."""
-    return {"bleu": float(optional_module("sacrebleu").corpus_bleu(predictions, _streams(references)).score)}
-
-
-def chrf(predictions: Sequence[str], references: References) -> dict[str, float]:
-    """chrF, the F-score of character n-grams, from 0 to 100, by sacrebleu (Popović 2015)."""
-    return {"chrf": float(optional_module("sacrebleu").corpus_chrf(predictions, _streams(references)).score)}
 
 
 class _Words:
@@ -251,55 +208,52 @@ class _Words:
         return WORDS.findall(text.lower().replace("_", " "))
 
 
-def rouge(predictions: Sequence[str], references: References) -> dict[str, float]:
-    """ROUGE-1, -2 and -L (Lin 2004) from 0 to 100: means over texts of the best F-measure; words are not stemmed."""
+def generation(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """BLEU and chrF of the corpus (sacrebleu: Post 2018, Popović 2015) and ROUGE-1, -2, -L (Lin 2004), from 0 to 100.
+
+    ROUGE is the mean over texts of the best F-measure, without stemming.
+    """
+    sacrebleu, rouge = optional_module("sacrebleu"), optional_module("rouge_score.rouge_scorer")
+    # The first reference of all texts, the second of all; None where a text has fewer.
+    streams = list(zip_longest(*references))
     kinds = ("rouge1", "rouge2", "rougeL")
-    scorer = optional_module("rouge_score.rouge_scorer").RougeScorer(list(kinds), tokenizer=_Words())
+    scorer = rouge.RougeScorer(list(kinds), tokenizer=_Words())
     found = [scorer.score_multi(texts, guess) for guess, texts in zip(predictions, references, strict=True)]
-    return {kind: 100.0 * sum(scores[kind].fmeasure for scores in found) / len(found) for kind in kinds}
+    return {
+        "bleu": float(sacrebleu.corpus_bleu(predictions, streams).score),
+        "chrf": float(sacrebleu.corpus_chrf(predictions, streams).score),
+        **{kind: 100.0 * sum(scores[kind].fmeasure for scores in found) / len(found) for kind in kinds},
+    }
+
+
+def _features(predictions: Any, references: Any) -> datasets.Features:
+    return datasets.Features({"predictions": predictions, "references": references})
 
 
 _CLASS, _NUMBER, _TEXT = (datasets.Value(kind) for kind in ("int32", "float64", "string"))
 _CLASSES, _TEXTS = datasets.List(_CLASS), datasets.List(_TEXT)
 
-METRICS: dict[str, tuple[Callable[..., dict[str, Any]], Any, Any]] = {
-    "accuracy": (accuracy, _CLASS, _CLASS),
-    "f1": (f1, _CLASS, _CLASS),
-    "matthews_correlation": (matthews_correlation, _CLASS, _CLASS),
-    "multi_label": (multi_label, _CLASSES, _CLASSES),
-    "correlation": (correlation, _NUMBER, _NUMBER),
-    "squad": (squad, _TEXT, _TEXTS),
-    "squad_v2": (squad_v2, _TEXT, _TEXTS),
-    "entity_f1": (entity_f1, _TEXTS, _TEXTS),
-    "bleu": (bleu, _TEXT, _TEXTS),
-    "chrf": (chrf, _TEXT, _TEXTS),
-    "rouge": (rouge, _TEXT, _TEXTS),
+METRICS: dict[str, tuple[Callable[..., dict[str, Any]], datasets.Features]] = {
+    "classification": (classification, _features(_CLASS, _CLASS)),
+    "multi_label": (multi_label, _features(_CLASSES, _CLASSES)),
+    "correlation": (correlation, _features(_NUMBER, _NUMBER)),
+    "squad": (squad, _features(_TEXT, _TEXTS)),
+    "squad_v2": (squad_v2, _features(_TEXT, _TEXTS)),
+    "entity_f1": (entity_f1, _features(_TEXTS, _TEXTS)),
+    "generation": (generation, _features(_TEXT, _TEXTS)),
 }
-"""What computes a metric, and of what type its predictions and its references are."""
+"""What computes metrics, and the types of predictions and references."""
 
 
 class Metric(evaluate.Metric):
-    """One of `METRICS` for `evaluate`, in memory and without the Hub.
-
-    A plain `evaluate.Metric` makes a folder and a locked Arrow file in the user's cache even for one number; two
-    processes then get in each other's way, and so does a home folder that is read-only.
-    """
+    """One of `METRICS` for `evaluate`, in memory: others make a locked file in the user's cache for a number."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, keep_in_memory=True)
 
-    @property
-    def name(self) -> str:
-        """That in `METRICS`."""
-        return str(self.config_name)
-
     def _info(self) -> evaluate.MetricInfo:
-        function, predictions, references = METRICS[self.config_name]
-        features = datasets.Features({"predictions": predictions, "references": references})
-        description = function.__doc__ or ""
-        return evaluate.MetricInfo(
-            description=description, citation="", inputs_description=description, features=features
-        )
+        function, features = METRICS[self.config_name]
+        return evaluate.MetricInfo(description=function.__doc__ or "", citation="", features=features)
 
     def _build_data_dir(self) -> str:
         return ""  # nothing is kept there
@@ -308,23 +262,6 @@ class Metric(evaluate.Metric):
         return METRICS[self.config_name][0](predictions, references, **options)
 
 
-def measure(*names: str, predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
-    """The scores of several of `METRICS` together; `options` go to each of them.
-
-    Raises:
-        InputError: a package that one of them needs is not installed.
-    """
-    found: dict[str, Any] = {}
-    for name in names:
-        found |= Metric(name).compute(predictions=list(predictions), references=list(references), **options)
-    return found
-
-
-def classification_metrics(*, predictions: Labels, references: Labels) -> dict[str, float]:
-    """Accuracy, F1 (macro and micro) and Matthews correlation of class numbers."""
-    return measure("accuracy", "f1", "matthews_correlation", predictions=predictions, references=references)
-
-
-def generation_metrics(*, predictions: Sequence[str], references: References) -> dict[str, float]:
-    """BLEU, chrF and ROUGE of texts, from 0 to 100."""
-    return measure("bleu", "chrf", "rouge", predictions=predictions, references=references)
+def measure(name: str, *, predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
+    """The scores of one of `METRICS`, to which `options` go. InputError: a package that it needs is not installed."""
+    return Metric(name).compute(predictions=list(predictions), references=list(references), **options)

@@ -1,4 +1,4 @@
-"""The model that a task starts from: a checkpoint of Lacuna or any native model, with a head for the task."""
+"""Loading the model that a task starts from: a checkpoint of Lacuna or any native model, with a head for the task."""
 
 import warnings
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ import transformers
 from lacuna.common import loading
 from lacuna.common.errors import InputError
 
-_READ_THE_LAST_PLACE = {"xlnet"}
-"""Models whose classifiers read the last place of a row, be it padding or not."""
+_READ_THE_LAST_TOKEN = {"xlnet"}
+"""Models whose classifiers read the last token, be it padding or not."""
 
 
 def load_base(*, model: str | None, trust_remote_code: bool = False, writes: bool = False) -> tuple[Any, Any]:
@@ -18,9 +18,7 @@ def load_base(*, model: str | None, trust_remote_code: bool = False, writes: boo
 
     Args:
         model: a folder or Hub id, the value of --model.
-        trust_remote_code: whether code in the checkpoint may run; checkpoints of Lacuna need none where `modeling`
-            is imported.
-        writes: whether the model is to go on with texts; else the tokenizer pads as `pad_for_reading` has it.
+        writes: whether the model generates text; else the tokenizer pads as `pad_for_reading` has it.
 
     Raises:
         InputError: no model was named, or there is no model or no fast tokenizer under that name.
@@ -40,24 +38,19 @@ def load_base(*, model: str | None, trust_remote_code: bool = False, writes: boo
 
 
 def pad_for_reading(*, config: Any, tokenizer: Any) -> None:
-    """Let the tokenizer pad on the right, where a model that goes on with no text does not mind it.
+    """Let the tokenizer of a model that generates nothing pad on the right; it is saved so beside the model.
 
-    Decoders come with padding on the left. Those that learn a vector for each position count it from the first place
-    of the row, and would see the same text at other positions beside a longer one.
-
-    Args:
-        config: the model's configuration.
-        tokenizer: its tokenizer, which is changed, and saved so beside the fine-tuned model.
+    Decoders come with padding on the left. Those that learn a vector for each position count positions from the first
+    token of padding, and would see the same text at other positions beside a longer one.
     """
-    if config.model_type not in _READ_THE_LAST_PLACE:
+    if config.model_type not in _READ_THE_LAST_TOKEN:
         tokenizer.padding_side = "right"
 
 
 def resolve_max_length(*, asked: int | None, default: int, config: Any, tokenizer: Any) -> int:
     """The length to cut inputs to: what was asked for, else the smaller of `default` and what the model takes.
 
-    Raises:
-        InputError: more was asked for than the model takes.
+    InputError: more was asked for than the model takes.
     """
     limit = loading.longest_input(config=config, tokenizer=tokenizer)
     if asked is None:
@@ -68,11 +61,7 @@ def resolve_max_length(*, asked: int | None, default: int, config: Any, tokenize
 
 
 def check_tokenizer(*, tokenizer: Any, model: Any) -> None:
-    """Refuse a tokenizer that does not belong to the model, or cannot make batches for it.
-
-    Raises:
-        InputError: ids beyond the embedding, or no padding token to make batches with.
-    """
+    """InputError for a tokenizer with ids that the model has no embedding for, or without a padding token."""
     loading.check_vocabulary(tokenizer=tokenizer, model=model)
     if tokenizer.pad_token_id is None:
         raise InputError(
@@ -82,11 +71,7 @@ def check_tokenizer(*, tokenizer: Any, model: Any) -> None:
 
 
 def _pooling_name(model: str, pooling: str, *, trust_remote_code: bool) -> str:
-    """What the configuration of an encoder calls a pooling.
-
-    Raises:
-        InputError: its classifier has no choice.
-    """
+    """What the configuration of an encoder calls a pooling; InputError where its classifier has no choice."""
     config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
     own = getattr(config, "classifier_pooling", None)
     names = {"first": "first" if config.model_type == "lacuna" else "cls", "mean": "mean"}
@@ -112,33 +97,26 @@ def load_model(
     """A checkpoint with the head of a task, in float32; what the checkpoint lacks is drawn from `seed`.
 
     Args:
-        auto_class: name of the Auto class of the head, such as "AutoModelForSequenceClassification".
-        model: a folder or Hub id.
-        tokenizer: the tokenizer that will make its inputs.
-        label_names: labels in the order of the head's outputs, written to `config.id2label`; a head of another
-            number of labels in the checkpoint is replaced.
-        problem_type: written to `config.problem_type` beside them; None: the head has none.
+        label_names: labels in the order of the head's outputs; a head of another number of labels is replaced.
+        problem_type: for `config.problem_type`; None: the head has none.
         pooling: "first" or "mean": what of an encoder a classifier reads; "auto": as its configuration says. A
             decoder's is the last token that is not padding.
 
     Raises:
-        InputError: the model has no such head or pooling, the tokenizer does not fit, or weights do not fit the
-            configuration.
+        InputError: no such head or pooling, or tokenizer or weights do not fit the configuration.
         CorruptCheckpointError: the weights cannot be read.
     """
-    labels: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if label_names is not None:
-        labels = {
-            "id2label": dict(enumerate(label_names)),
-            "label2id": {name: number for number, name in enumerate(label_names)},
-        }
+        numbers = {name: number for number, name in enumerate(label_names)}
+        options = {"id2label": dict(enumerate(label_names)), "label2id": numbers}
     if problem_type is not None:
-        labels["problem_type"] = problem_type
+        options["problem_type"] = problem_type
     if pooling != "auto":
-        labels["classifier_pooling"] = _pooling_name(model, pooling, trust_remote_code=trust_remote_code)
+        options["classifier_pooling"] = _pooling_name(model, pooling, trust_remote_code=trust_remote_code)
     transformers.set_seed(seed)
     loaded, report = loading.load_model(
-        model, auto_class=auto_class, trust_remote_code=trust_remote_code, ignore_mismatched_sizes=True, **labels
+        model, auto_class=auto_class, trust_remote_code=trust_remote_code, ignore_mismatched_sizes=True, **options
     )
     body = f"{loaded.base_model_prefix}."
     misfits = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]

@@ -1,8 +1,4 @@
-"""Rows in, rows out: labelled rows that know where they came from, and a file of what became of them.
-
-A task takes any sequence of mappings, or of records with `fields`, `path` and `line` (what `corpus.read_records`
-gives); the latter make its errors name file and line.
-"""
+"""Labelled rows that know their file and line: values, splits into training and held-out parts, and writing rows."""
 
 import csv
 import json
@@ -20,7 +16,7 @@ from lacuna.common.errors import InputError
 from lacuna.common.files import replacing
 
 _NAMED_BY_FIRST_LINE = re.compile(r"\.[ct]sv(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
-_LONGEST_NAME, _LONGEST_NAME_IN_WORDS = 40, 5
+_LONGEST_NAME = 40
 _BREAKS = re.compile(r"[\t\r\n]")
 MOST_NAMED = 30
 """Labels that a line for people names."""
@@ -51,15 +47,11 @@ class Row:
 
     def shown(self, columns: Iterable[str]) -> str:
         """Columns, for a message; with a question for .csv and .tsv, of which the first line may hold no names."""
-        names = [_cut(name) for name in columns]
+        names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in columns]
         return f"{names}{' (does the first line hold names?)' if _NAMED_BY_FIRST_LINE.search(self.where) else ''}"
 
     def text(self, column: str, *, option: str | None) -> str:
-        """The value of a column that holds text, as `value`; InputError where it is no text, or an empty one.
-
-        Args:
-            option: names the column; None where none does.
-        """
+        """The text of a column, which `option` names, if one does; InputError where it is no text, or an empty one."""
         remedy = "mend the row" if option is None else f"name the text column with {option}"
         self.require([column], remedy=remedy if option is None else f"name one with {option}")
         value = self.fields[column]
@@ -88,50 +80,23 @@ def listed(row: Row, column: str, *, option: str) -> list[Any]:
         ) from error
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-
-
 def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
-    """Give every record its place in words.
+    """Rows of mappings, or of records with `fields`, `path` and `line`, as `corpus.read_labelled` gives them.
 
     Args:
-        records: mappings, or objects with `fields`, `path` and `line`.
-        part: name of the part of the data ("train", "evaluation"), for records without a file.
+        part: name of the part of the data ("training", "evaluation"), for messages on mappings.
     """
-    rows = []
-    for number, record in enumerate(records, start=1):
-        if isinstance(record, Row):
-            rows.append(record)
-        elif isinstance(record, Mapping):
-            rows.append(Row(fields=record, where=f"{part} row {number}"))
-        else:
-            rows.append(Row(fields=record.fields, where=f"{record.path}:{record.line}"))
-    return rows
+    return [
+        Row(record, f"{part} row {number}")
+        if isinstance(record, Mapping)
+        else Row(record.fields, f"{record.path}:{record.line}")
+        for number, record in enumerate(records, start=1)
+    ]
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
     """The columns of the first row, in its order."""
     return list(rows[0].fields) if rows else []
-
-
-def doubtful_names(rows: Sequence[Row], *, texts: Sequence[str], label: str | None = None) -> str | None:
-    """A warning where the columns of a .csv or .tsv are named by what seems to be its first row, which is lost then.
-
-    Args:
-        texts, label: names of the columns that are read.
-    """
-    if not rows or not _NAMED_BY_FIRST_LINE.search(rows[0].where):
-        return None
-    longest = max(texts, key=lambda name: len(name.split()), default="")
-    words = len(longest.split())
-    if words > 1 and label and any(str(row.fields.get(label)).strip() == label.strip() for row in rows):
-        why = f"the column of labels is called {_cut(label)!r}, as one of its labels is"
-    elif label is None and words > _LONGEST_NAME_IN_WORDS:
-        why = f"a column is called {_cut(longest)!r}, which reads like a text"
-    else:  # a single word seems to be a name
-        return None
-    return f"warning: {why}: does the first line of the file hold names? If not, put some above it"
 
 
 def all_of(parts: Sequence[str], word: str = "and") -> str:
@@ -152,11 +117,7 @@ def json_line(record: Mapping[str, Any]) -> str:
 
 
 def unwritable(row: Mapping[str, Any], *, columns: Sequence[str], ending: str) -> str | None:
-    """Why a row cannot be written to a file whose first row has `columns`, as the end of a message; None: it can.
-
-    Args:
-        ending: of the file, in lower case.
-    """
+    """Why a row cannot be written to a file of that ending whose first row has `columns`; None: it can."""
     if ending == ".jsonl":
         return None
     if strange := [name for name in row if name not in columns]:
@@ -176,32 +137,27 @@ def unwritable(row: Mapping[str, Any], *, columns: Sequence[str], ending: str) -
 def write_rows(*, rows: Iterable[Mapping[str, Any]], path: Path) -> int:
     """Write a file of one of `ENDINGS`, whole or not at all, and return how many rows it has.
 
-    In .csv and .tsv the first row names the columns; lists and mappings become JSON in a cell, None an empty one.
-
-    Raises:
-        InputError: a row has a column that the first one has not, or a cell of .tsv a tab or the end of a line.
-        StorageError: the file cannot be written.
+    In .csv and .tsv lists and mappings become JSON in a cell, None an empty one. InputError where a row does not fit
+    (see `unwritable`), StorageError where the file cannot be written.
     """
     ending, count = path.suffix.lower(), 0
     columns: list[str] = []
     # Half of a surrogate pair, which "\ud800" in somebody's .jsonl is, becomes such an escape again.
     options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
     with replacing(path) as temporary, temporary.open("w", **options) as file:
-        table = csv.writer(file, lineterminator="\n")
+        # .tsv is without quotes, as such files are read.
+        plain: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
+        table = csv.writer(file, lineterminator="\n", **(plain if ending == ".tsv" else {}))
         for count, row in enumerate(rows, start=1):
             if ending == ".jsonl":
                 file.write(json_line(row))
                 continue
-            lines = [[_cell(row.get(name)) for name in columns or row]]
-            if not columns:
-                columns = list(row)
-                lines.insert(0, columns)
+            columns = columns or list(row)
             if reason := unwritable(row, columns=columns, ending=ending):
                 raise InputError(f"row {count} {reason}")
-            if ending == ".csv":
-                table.writerows(lines)
-            else:  # without quotes, as such files are read
-                file.writelines("\t".join(cells) + "\n" for cells in lines)
+            if count == 1:
+                table.writerow(columns)
+            table.writerow([_cell(row.get(name)) for name in columns])
     return count
 
 
@@ -244,13 +200,11 @@ FEW = 5
 def split_groups(*, groups: Sequence[Hashable], fraction: float, seed: int) -> tuple[list[int], list[int]]:
     """Hold out whole groups, so that nothing is learnt of what is asked; where there is one group, single rows.
 
-    The order of rows is kept. The split depends on `groups`, `fraction` and `seed` only.
-
     Args:
         groups: of each row what it shares with the others of its group, such as a context.
 
     Returns:
-        Row numbers of the training part and of the held-out part, of which neither is empty given two rows.
+        Row numbers, in order, of the training part and of the held-out part; neither is empty given two rows.
     """
     numbers: Sequence[Hashable] = groups if len(set(groups)) > 1 else range(len(groups))
     kinds = list(dict.fromkeys(numbers))
@@ -261,12 +215,7 @@ def split_groups(*, groups: Sequence[Hashable], fraction: float, seed: int) -> t
 
 
 def scarce_labels(*, train: Mapping[str, int], held_out: Mapping[str, int], what: str = "rows") -> str | None:
-    """A line on the labels that are learnt and that few held-out examples have, or none; None where there are none.
-
-    Args:
-        train, held_out: how often each label is there.
-        what: was counted.
-    """
+    """A line on the labels that are learnt and that few held-out examples have, or none."""
     learnt = [name for name, count in train.items() if count]
     few = sorted((name for name in learnt if held_out.get(name, 0) < FEW), key=lambda name: held_out.get(name, 0))
     if not few or not any(held_out.values()):
@@ -281,11 +230,10 @@ def scarce_labels(*, train: Mapping[str, int], held_out: Mapping[str, int], what
 def stratified_split(*, labels: Sequence[int], fraction: float, seed: int) -> tuple[list[int], list[int]]:
     """Split rows into a training and a held-out part with the same share of every label.
 
-    Every label with two rows or more is in both parts; a label with one row stays in training. The order of rows is
-    kept. The split depends on `labels`, `fraction` and `seed` only; with one label for all rows it is a plain one.
+    Every label with two rows or more is in both parts; a label with one row stays in training.
 
     Returns:
-        Row numbers of the training part and of the held-out part.
+        Row numbers, in order, of the training part and of the held-out part.
     """
     generator = np.random.default_rng(seed)
     held_out: set[int] = set()

@@ -1,8 +1,8 @@
-"""What all tasks have in common: how they are made from options, what the loop asks for, and what people are shown."""
+"""`Task`, the base class of all tasks: made from options, asked by the training loop, shown to people."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Self
 
 from torch import Tensor
@@ -10,10 +10,9 @@ from torch import Tensor
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
 from lacuna.tasks.base.columns import Layout
-from lacuna.tasks.base.features import by_length
 from lacuna.tasks.base.models import resolve_max_length
-from lacuna.tasks.base.rows import Row, as_rows, doubtful_names, scarce_labels, some_of
-from lacuna.tasks.report.tables import Matrix, Points, Table
+from lacuna.tasks.base.report import Shown
+from lacuna.tasks.base.rows import Row, as_rows, scarce_labels, some_of, split_groups, stratified_split
 
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
@@ -22,8 +21,8 @@ Inputs = dict[str, Any]
 class Task(Work):
     """Labelled data as a `Work` of the loop; a task says how its batches, its loss and its metrics are made.
 
-    A subclass reads its rows in `prepare`, and has `collate`, `loss`, `evaluate`, `scores`,
-    `baseline`, `predictions`, `tables` and `settings`.
+    A subclass reads its rows in `prepare`, and has `collate`, `loss`, `evaluate`, `scores`, `baseline`, `predictions`,
+    `tables` and `settings`.
     """
 
     name: str
@@ -38,13 +37,15 @@ class Task(Work):
     default_length = 256
     """`--max_length` where it is not given and the model takes as many tokens."""
     writes = False
-    """Whether the model is to go on with texts, so that a decoder wants its padding on the left."""
+    """Whether the model generates text, so that a decoder wants its padding on the left."""
     label_names: list[str] | None = None
     """The labels in the order of the model's outputs, where it has any."""
     mistakes_heading = "The {count} most confident mistakes"
     """What the report calls the first of `mistakes`."""
     probability_note = ""
     """What the `probability` of `predictions` is that of, a sentence for the report."""
+    balance_of = "training examples"
+    """What `balance` counts."""
 
     def __init__(
         self,
@@ -60,10 +61,9 @@ class Task(Work):
         Args:
             options: those of the task's data, such as `ClassificationArguments`.
             train_rows: mappings, or records with `fields`, `path` and `line`.
-            eval_rows: the same, held out; empty: a seeded part of `train_rows` is.
+            eval_rows: the same, held out; empty: a part of `train_rows` is, drawn by `seed`.
             tokenizer: a fast tokenizer with a padding token.
             config: that of the model, which limits the length of inputs.
-            seed: decides the held-out part.
 
         Raises:
             InputError: options or rows that cannot be used; the message has the row's file and line.
@@ -92,18 +92,17 @@ class Task(Work):
         """The task with the rows of the files that the options name.
 
         Args:
-            read: file -> its rows.
+            read: file, and perhaps a second one of targets -> its rows.
             builtin: the training rows where no file is named.
             parts: tokenizer, configuration and seed.
         """
-        train = builtin() if builtin is not None and options.train_file is None else cls.rows(options, "train", read)
-        return cls(options, train_rows=train, eval_rows=cls.rows(options, "eval", read), **parts)
 
-    @classmethod
-    def rows(cls, options: Any, part: str, read: Callable[..., Sequence[Any]]) -> Sequence[Any]:
-        """The rows of `--train_file` or `--eval_file`; none where it is not named."""
-        file = getattr(options, f"{part}_file")
-        return read(file) if file else []
+        def rows(part: str) -> Sequence[Any]:
+            file, targets = (getattr(options, f"{part}_{name}", None) for name in ("file", "target_file"))
+            return [] if file is None else read(file, targets) if targets else read(file)
+
+        train = builtin() if builtin is not None and options.train_file is None else rows("train")
+        return cls(options, train_rows=train, eval_rows=rows("eval"), **parts)
 
     def longest(self) -> int:
         """`max_length`: what was asked for, or the default, if the model takes as much."""
@@ -122,43 +121,59 @@ class Task(Work):
     def set_examples(self, *, train: Sequence[Inputs], held_out: Sequence[Inputs]) -> None:
         """Take the examples; those held out are evaluated from the shortest to the longest, with little padding."""
         self._train, self._eval = train, held_out
-        self._eval_order = by_length(held_out)
+        self._eval_order = sorted(range(len(held_out)), key=lambda number: len(held_out[number]["input_ids"]))
         self.num_examples, self.num_eval_examples = len(train), len(held_out)
 
-    def hold_out(
-        self, items: Sequence[Any], split: tuple[list[int], list[int]], *, what: str = "rows", more: str = ""
+    def divide(
+        self,
+        train: Sequence[Any],
+        held_out: Sequence[Any],
+        *,
+        same: Callable[[Any], Hashable],
+        group: Callable[[Any], Hashable] | None = None,
+        strata: Callable[[Sequence[Any]], Sequence[int]] = lambda items: [0] * len(items),
+        what: str = "rows",
+        how: str = "",
+        hint: str = "",
     ) -> tuple[list[Any], list[Any]]:
-        """Part training items, which have a `where`, by their numbers, and say how many are held out.
+        """Training and held-out items, which have a `where`; without held-out ones a part of the training items.
 
         Args:
-            split: numbers of those that are kept and of those that are held out.
-            what: they are.
-            more: by what they were chosen.
-
-        Raises:
-            InputError: none is held out, so that nobody could say what a model has learnt.
+            same: what is equal of two items that are the same, of which one must not be held out.
+            group: what items have in common that are held out together; None: single items are.
+            strata: a number for each item; of those with the same number the same share is held out.
+            what, how, hint: what the items are, how they are chosen, what may be wrong with a single one, in words.
         """
-        kept, out = split
-        if not out:
-            why = f"no label has two of the {len(items):,} training {what}"
-            if len(items) == 1:
-                why = f"this is the only training {what.removesuffix('s')}{self.doubt_of_one(items[0])}"
-            raise InputError(
-                f"{items[0].where}: {why}, so nothing can be held out to evaluate on: add {what}, or name a file of "
-                "others with --eval_file"
+        if not held_out:
+            options: dict[str, Any] = {"fraction": self.options.eval_fraction, "seed": self.seed}
+            if group is not None:
+                kept, out = split_groups(groups=[group(item) for item in train], **options)
+            else:
+                kept, out = stratified_split(labels=strata(train), **options)
+            if not out:
+                why = f"no label has two of the {len(train):,} training {what}"
+                if len(train) == 1:
+                    why = f"this is the only training {what.removesuffix('s')}{hint}"
+                raise InputError(
+                    f"{train[0].where}: {why}, so nothing can be held out to evaluate on: add {what}, or name a file "
+                    "of others with --eval_file"
+                )
+            self.notes.append(f"held out {len(out):,} of {len(train):,} training {what} for evaluation{how}")
+            train, held_out = [train[number] for number in kept], [train[number] for number in out]
+        known = {same(item) for item in train}
+        if count := sum(same(item) in known for item in held_out):
+            whole = " (are they the same file?)" if count == len(held_out) else ""
+            self.notes.append(
+                f"warning: {count:,} of {len(held_out):,} held-out rows are also in the training rows{whole}; the "
+                "scores are too good by them"
             )
-        self.notes.append(f"held out {len(out):,} of {len(items):,} training {what} for evaluation{more}")
-        return [items[number] for number in kept], [items[number] for number in out]
-
-    def doubt_of_one(self, example: Any) -> str:
-        """What may be wrong with a file that has but one example, " (...)" in a message."""
-        return ""
+        return list(train), list(held_out)
 
     # What the loop asks for
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each training example, by which the loop puts examples of like length into one micro-batch."""
+        """Tokens of each training example."""
         return [len(example["input_ids"]) for example in self._train]
 
     def example(self, row: int, index: int, progress: float = 0.0) -> Inputs:
@@ -211,8 +226,8 @@ class Task(Work):
 
         return sorted((item for item in predictions if not item["correct"]), key=sureness, reverse=True)
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
-        """What the report shows of `records`, by heading, in text and as a picture (see `tasks.report.tables`)."""
+    def tables(self) -> dict[str, Shown]:
+        """What the report shows of `records`, by heading, in text and as a picture."""
         return {}
 
     def settings(self) -> dict[str, Any]:
@@ -220,22 +235,18 @@ class Task(Work):
         return {"max_length": self.max_length}
 
     def balance(self) -> Mapping[str, int]:
-        """How many training examples there are of each label; empty where there are no labels."""
+        """How many of the training examples, or of their parts, have each label; empty where there are no labels."""
         return {}
-
-    def balanced(self) -> tuple[str, int]:
-        """What `balance` counts, and of how many shares are taken."""
-        return "training examples", self.num_examples
 
     def describe(self, examples: int = 0) -> list[str]:
         """`notes`, how many rows there are, and the first training examples as the model will see them."""
         lines = [*self.notes, f"{self.num_examples:,} examples to train on, {self.num_eval_examples:,} held out"]
         if balance := self.balance():
-            counted, total = self.balanced()
+            total = self.num_examples if "examples" in self.balance_of else sum(balance.values())
             parts = [f"{name} {count:,} ({count / max(total, 1):.1%})" for name, count in balance.items()]
-            lines.append(f"label balance of the {counted}: {some_of(parts)}")
-        for row in range(min(examples, self.num_examples)):
-            lines += [f"example {row + 1}:", *(f"    {line}" for line in self.show(self._train[row]))]
+            lines.append(f"label balance of the {self.balance_of}: {some_of(parts)}")
+        for number in range(min(examples, self.num_examples)):
+            lines += [f"example {number + 1}:", *(f"    {line}" for line in self.show(self._train[number]))]
         return lines
 
     def show(self, example: Inputs) -> list[str]:
@@ -247,49 +258,24 @@ class Task(Work):
     def find_columns(
         self, layout: Layout, rows: Sequence[Row], *, instead: str | None = None, **given: Any
     ) -> dict[str, Any]:
-        """The columns of a layout by the names of their options, such as `text_column`; and notes on them.
+        """The columns of the training rows by the names of their options, such as `text_column`; and a note on them.
 
         Args:
-            rows: the training rows.
-            instead: a note in place of that on the columns.
+            instead: a note in place of that.
             given: columns that somebody named, by their names in the layout.
-
-        Raises:
-            InputError: a given column is not there, or one that is needed was not found.
         """
         found = dict(zip(layout.columns, layout.find(rows, **given), strict=True))
         named = {column.option.removeprefix("--"): found[name] for name, column in layout.columns.items()}
-        texts = {name: [one] if isinstance(one, str) else list(one or ()) for name, one in found.items()}
         parts = []
-        for option, columns in zip(named, texts.values(), strict=True):
-            if columns:
+        for option, value in named.items():
+            if columns := [value] if isinstance(value, str) else list(value or ()):
                 what, plural = option.rsplit("_", 1)[0].replace("_", " "), "s" * (len(columns) > 1)
                 parts.append(f"{what} from column{plural} " + ", ".join(f"'{name}'" for name in columns))
         options = [f"--{option}" for option in named]
-        guessed = any(texts[name] and not given.get(name) for name in texts)
+        guessed = any(found[name] and not given.get(name) for name in found)
         how = f" (inferred; {', '.join(options[:-1])} and {options[-1]} override it)" if guessed else ""
         self.notes.append(instead or ", ".join(parts) + how)
-        label = found.get("label")
-        if line := doubtful_names(
-            rows, texts=[one for columns in texts.values() for one in columns if one != label], label=label
-        ):
-            self.notes.append(line)
         return named
-
-    def note_overlap(self, *, train: Sequence[Any], held_out: Sequence[Any]) -> None:
-        """Warn of held-out rows that are training rows too.
-
-        Args:
-            train, held_out: of each row what makes it the same as another; hashable.
-        """
-        known = set(train)
-        count = sum(row in known for row in held_out)
-        if count:
-            whole = " (are they the same file?)" if count == len(held_out) else ""
-            self.notes.append(
-                f"warning: {count:,} of {len(held_out):,} held-out rows are also in the training rows{whole}; the "
-                "scores are too good by them"
-            )
 
     def note_cut(self, cut: int, *, of: int, what: str = "texts", option: str = "max_length") -> None:
         """Say which share of the training texts is cut."""

@@ -1,4 +1,4 @@
-"""What the outputs of a classifier stand for: one label, several, or a number. Loss, records, scores and tables."""
+"""What the outputs of a classifier stand for (one label, several, a number): losses, records, scores and tables."""
 
 import math
 from collections import Counter
@@ -11,61 +11,40 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.metrics import classification_metrics, measure
+from lacuna.tasks.base.metrics import measure
+from lacuna.tasks.base.report import Matrix, Points, Shown, Table
 from lacuna.tasks.base.rows import Row, counted, note_alike, some_of
 from lacuna.tasks.classification import reader as labels
-from lacuna.tasks.report.tables import Matrix, Points, Table
 
 Record = dict[str, Any]
 
 
-class Head:
-    """Everything in which the three kinds of labels differ. `target` is what a row has in its place.
+class _Head:
+    """What the three kinds share; a target is what a row has in place of a label: a number, several, or a float.
 
-    Args:
-        rows: training rows.
-        column: of the label.
-        given: names in the order of the outputs, or None.
-        balanced: whether a rare label weighs more in training.
+    They are made from the training rows and the label column, perhaps `given` names in the order of the outputs, and
+    `balanced` where a rare label weighs more in training.
     """
 
-    problem_type: str
-    metric: str
     mistakes_heading = "The {count} most confident mistakes"
-    probability_note: str
+    probability_note = ""
     names: list[str]
     """Of the outputs, in order."""
     weights: Tensor
     """Of the labels in training."""
 
-    def __init__(self, *, rows: Sequence[Row], column: str, given: Sequence[str] | None, balanced: bool) -> None:
+    def __init__(self, column: str) -> None:
         self.column = column
         self.notes: list[str] = []
-        self.learn_names(rows, given)
-        targets = [self.target(row) for row in rows]
-        self.learn_targets(rows, targets, balanced=balanced)
-
-    def learn_names(self, rows: Sequence[Row], given: Sequence[str] | None) -> None:
-        """Set what `target` needs."""
-        raise NotImplementedError
-
-    def learn_targets(self, rows: Sequence[Row], targets: Sequence[Any], *, balanced: bool) -> None:
-        """Set what is known by the targets of all training rows."""
-        raise NotImplementedError
 
     def _name_labels(self, found: set[str], rows: Sequence[Row], given: Sequence[str] | None) -> None:
-        named = labels.name_labels(found=found, given=given, rows=rows, column=self.column)
-        self.names, self._number_of, note = named
+        self.names, self._number_of, note = labels.name_labels(found=found, given=given, rows=rows, column=self.column)
         self.notes += [*([note] if note else []), *note_alike(found)]
 
     def _weigh(self, weights: Sequence[float], what: str) -> None:
         self.weights = torch.tensor(weights)
         shown = some_of([f"{name} {weight:.3g}" for name, weight in zip(self.names, weights, strict=True)])
         self.notes.append(f"weights of {what}: {shown}")
-
-    def target(self, row: Row) -> Any:
-        """The target of a row; raises InputError where it has none."""
-        raise NotImplementedError
 
     def stratum(self, target: Any) -> int:
         """Rows of one stratum are held out in the same share."""
@@ -74,38 +53,6 @@ class Head:
     def tensor(self, targets: Sequence[Any]) -> Tensor:
         """Targets of a batch."""
         return torch.tensor(targets)
-
-    def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
-        """The loss of each example [batch], in nats or squares; `weighted` by --class_weights."""
-        raise NotImplementedError
-
-    def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """What of each example [batch] is shown in the course of training."""
-        raise NotImplementedError
-
-    def records(self, logits: Tensor) -> list[Record]:
-        """What is predicted for each example."""
-        raise NotImplementedError
-
-    def metrics(self, predictions: Sequence[Any], references: Sequence[Any]) -> dict[str, float]:
-        """Metrics of predicted targets."""
-        raise NotImplementedError
-
-    def scores(self, records: Sequence[Record]) -> dict[str, float]:
-        """Metrics of records."""
-        return self.metrics([record["prediction"] for record in records], [record["label"] for record in records])
-
-    def baseline(self, train: Sequence[Any], held_out: Sequence[Any]) -> dict[str, float]:
-        """The loss and metrics of the best guess that knows the training targets and no text."""
-        raise NotImplementedError
-
-    def readable(self, record: Record) -> Record:
-        """Gold and prediction in the data's own terms."""
-        raise NotImplementedError
-
-    def tables(self, records: Sequence[Record]) -> dict[str, Matrix | Table | Points]:
-        """What the report shows."""
-        raise NotImplementedError
 
     def balance(self, targets: Sequence[Any]) -> dict[str, int]:
         """Rows of each label."""
@@ -124,33 +71,36 @@ def _by_label(names: Sequence[str], right: np.ndarray, guessed: np.ndarray, gold
     return Table(("label", "precision", "recall", "f1", "examples"), rows, **options)
 
 
-class SingleLabel(Head):
+class SingleLabel(_Head):
     """One label a row: softmax over the outputs."""
 
     problem_type, metric = labels.SINGLE, "accuracy"
     probability_note = "The probability is that of the predicted label."
 
-    def learn_names(self, rows: Sequence[Row], given: Sequence[str] | None) -> None:
-        self._name_labels({labels.label_name(row, self.column) for row in rows}, rows, given)
-
-    def learn_targets(self, rows: Sequence[Row], targets: Sequence[int], *, balanced: bool) -> None:
+    def __init__(self, *, rows: Sequence[Row], column: str, given: Sequence[str] | None, balanced: bool) -> None:
+        super().__init__(column)
+        self._name_labels({labels.label_name(row, column) for row in rows}, rows, given)
+        counts = Counter(map(self.target, rows))
         self.weights = torch.ones(len(self.names))
         if balanced:
-            self._weigh(labels.balanced_weights(Counter(targets), len(self.names)), "the labels in training")
+            self._weigh(labels.balanced_weights(counts, len(self.names)), "the labels in training")
 
     def target(self, row: Row) -> int:
+        """The number of a row's label; InputError where it has none that is known."""
         name = labels.label_name(row, self.column)
         labels.check_known(name=name, known=self._number_of, row=row, column=self.column)
         return self._number_of[name]
 
-    def stratum(self, target: int) -> int:
+    def stratum(self, target: Any) -> int:
         return target
 
     def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
+        """The loss of each example [batch], in nats; `weighted` by --class_weights."""
         weight = self.weights.to(logits.device) if weighted else None
         return F.cross_entropy(logits, targets, weight=weight, reduction="none")
 
     def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """What of each example [batch] is shown in the course of training."""
         return {"accuracy": logits.argmax(dim=-1) == targets}
 
     def records(self, logits: Tensor) -> list[Record]:
@@ -158,7 +108,7 @@ class SingleLabel(Head):
         return [{"prediction": label, "probability": chance} for label, chance in zip(best, sure, strict=True)]
 
     def metrics(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
-        return classification_metrics(predictions=predictions, references=references)
+        return measure("classification", predictions=predictions, references=references)
 
     def baseline(self, train: Sequence[int], held_out: Sequence[int]) -> dict[str, float]:
         """Always the most frequent training label; its loss: always the training frequencies (plus 1)."""
@@ -175,7 +125,7 @@ class SingleLabel(Head):
             "correct": record["label"] == record["prediction"],
         }
 
-    def tables(self, records: Sequence[Record]) -> dict[str, Matrix | Table | Points]:
+    def tables(self, records: Sequence[Record]) -> dict[str, Shown]:
         counts = np.zeros((len(self.names), len(self.names)), dtype=int)
         for record in records:
             counts[record["label"], record["prediction"]] += 1
@@ -186,12 +136,10 @@ class SingleLabel(Head):
         return counted(self.names, targets)
 
 
-class SeveralLabels(Head):
+class SeveralLabels(_Head):
     """Any number of labels a row: a sigmoid for each output; predicted is what has a probability above one half.
 
-    Args:
-        separator: what stands between labels in a text.
-        options: as for every head; balanced: having a label and not having it weigh the same.
+    With `balanced`, having a label and not having it weigh the same; `separator` stands between labels in a text.
     """
 
     problem_type, metric = labels.MULTI, "f1_micro"
@@ -202,25 +150,24 @@ class SeveralLabels(Head):
     )
     threshold = 0.5
 
-    def __init__(self, *, separator: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        rows: Sequence[Row],
+        column: str,
+        given: Sequence[str] | None,
+        balanced: bool,
+        separator: str | None = None,
+    ) -> None:
+        super().__init__(column)
         self.separator = separator
-        super().__init__(**options)
-
-    def learn_names(self, rows: Sequence[Row], given: Sequence[str] | None) -> None:
-        width = self._width = labels.multi_hot_width(rows=rows, column=self.column)
-        if width is None:
-            found = {name for row in rows for name in labels.label_set(row, self.column, separator=self.separator)}
+        self._width = labels.multi_hot_width(rows=rows, column=column)
+        if self._width is None:
+            found = {name for row in rows for name in labels.label_set(row, column, separator=separator)}
             self._name_labels(found, rows, given)
-            return
-        self.notes.append(f"each row has a list of {width} zeros and ones, one for each label")
-        if given is not None and len(given) != width:
-            raise InputError(
-                f"{rows[0].where}: column '{self.column}' has {width} zeros and ones, and --label_names has "
-                f"{len(given)} names: name as many"
-            )
-        self.names = list(given or map(str, range(width)))
-
-    def learn_targets(self, rows: Sequence[Row], targets: Sequence[list[int]], *, balanced: bool) -> None:
+        else:
+            self._name_places(self._width, rows, given)
+        targets = [self.target(row) for row in rows]
         self._counts = Counter(number for target in targets for number in target)
         if empty := sum(not target for target in targets):
             self.notes.append(f"{empty:,} of {len(rows):,} training rows have no label at all")
@@ -229,6 +176,15 @@ class SeveralLabels(Head):
             counts = [self._counts[number] for number in range(len(self.names))]
             rare = [max(len(rows) - count, 1) / count if count else 1.0 for count in counts]
             self._weigh(rare, "having a label, in training")
+
+    def _name_places(self, width: int, rows: Sequence[Row], given: Sequence[str] | None) -> None:
+        self.notes.append(f"each row has a list of {width} zeros and ones, one for each label")
+        if given is not None and len(given) != width:
+            raise InputError(
+                f"{rows[0].where}: column '{self.column}' has {width} zeros and ones, and --label_names has "
+                f"{len(given)} names: name as many"
+            )
+        self.names = list(given or map(str, range(width)))
 
     def target(self, row: Row) -> list[int]:
         """Numbers of the row's labels, in order."""
@@ -246,13 +202,13 @@ class SeveralLabels(Head):
             labels.check_known(name=name, known=self._number_of, row=row, column=self.column)
         return sorted(self._number_of[name] for name in names)
 
-    def stratum(self, target: list[int]) -> int:
+    def stratum(self, target: Any) -> int:
         """The rarest of the row's labels; -1 where it has none."""
         return min(target, key=lambda number: (self._counts[number], number)) if target else -1
 
-    def tensor(self, targets: Sequence[list[int]]) -> Tensor:
+    def tensor(self, targets: Sequence[Any]) -> Tensor:
         """float [batch, labels], 1 for labels that a row has."""
-        return torch.from_numpy(self._rows(targets)).float()
+        return torch.from_numpy(self._multi_hot(targets)).float()
 
     def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
         """The mean over the labels, as transformers has it."""
@@ -274,21 +230,21 @@ class SeveralLabels(Head):
             found.append({"prediction": prediction, "probabilities": each, "probability": sure})
         return found
 
-    def _rows(self, targets: Sequence[Sequence[int]]) -> np.ndarray:
-        rows = np.zeros((len(targets), len(self.names)), dtype=np.int32)
-        for row, target in enumerate(targets):
-            rows[row, list(target)] = 1
-        return rows
+    def _multi_hot(self, targets: Sequence[Sequence[int]]) -> np.ndarray:
+        found = np.zeros((len(targets), len(self.names)), dtype=np.int32)
+        for number, target in enumerate(targets):
+            found[number, list(target)] = 1
+        return found
 
     def metrics(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
-        guessed, gold = self._rows(predictions).tolist(), self._rows(references).tolist()
+        guessed, gold = self._multi_hot(predictions).tolist(), self._multi_hot(references).tolist()
         return measure("multi_label", predictions=guessed, references=gold)
 
     def baseline(self, train: Sequence[list[int]], held_out: Sequence[list[int]]) -> dict[str, float]:
         """For each metric the best of three sets that are always guessed: the most frequent one, the most frequent
         label alone, all labels. The loss: always the training frequencies."""
-        share = (self._rows(train).sum(axis=0) + 1) / (len(train) + 2)
-        wanted = self._rows(held_out)
+        share = (self._multi_hot(train).sum(axis=0) + 1) / (len(train) + 2)
+        wanted = self._multi_hot(held_out)
         entropy = -(wanted * np.log(share) + (1 - wanted) * np.log(1 - share)).mean()
         common = list(Counter(map(tuple, train)).most_common(1)[0][0])
         guesses = (common, [int(share.argmax())], list(range(len(self.names))))
@@ -304,8 +260,8 @@ class SeveralLabels(Head):
             "correct": record["label"] == record["prediction"],
         }
 
-    def tables(self, records: Sequence[Record]) -> dict[str, Matrix | Table | Points]:
-        guessed, gold = (self._rows([record[name] for record in records]) for name in ("prediction", "label"))
+    def tables(self, records: Sequence[Record]) -> dict[str, Shown]:
+        guessed, gold = (self._multi_hot([record[name] for record in records]) for name in ("prediction", "label"))
         counts = ((guessed & gold).sum(axis=0), guessed.sum(axis=0), gold.sum(axis=0))
         return {"By label": _by_label(self.names, *counts, bars=("precision", "recall", "f1"))}
 
@@ -316,28 +272,22 @@ class SeveralLabels(Head):
         return {**super().settings(), "label_separator": self.separator, "threshold": self.threshold}
 
 
-class Number(Head):
+class Number(_Head):
     """A number a row: one output, learnt by its squared distance, on the scale of the data."""
 
     problem_type, metric = labels.NUMBER, "pearson"
     mistakes_heading = "The {count} largest errors"
-    probability_note = ""
 
-    def learn_names(self, rows: Sequence[Row], given: Sequence[str] | None) -> None:
-        if given is not None:
-            self._refuse("--label_names", rows)
-        self.names = [self.column]
-
-    def _refuse(self, option: str, rows: Sequence[Row]) -> None:
-        raise InputError(
-            f"{rows[0].where}: column '{self.column}' holds numbers ({labels.NUMBER}), which {option} has no meaning "
-            f"for: leave it out, or say what the column holds with --problem_type"
-        )
-
-    def learn_targets(self, rows: Sequence[Row], targets: Sequence[float], *, balanced: bool) -> None:
-        if balanced:
-            self._refuse("--class_weights balanced", rows)
-        numbers = np.array(targets)
+    def __init__(self, *, rows: Sequence[Row], column: str, given: Sequence[str] | None, balanced: bool) -> None:
+        super().__init__(column)
+        if given is not None or balanced:
+            option = "--class_weights balanced" if given is None else "--label_names"
+            raise InputError(
+                f"{rows[0].where}: column '{column}' holds numbers ({labels.NUMBER}), which {option} has no meaning "
+                "for: leave it out, or say what the column holds with --problem_type"
+            )
+        self.names = [column]
+        numbers = np.array([self.target(row) for row in rows])
         self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
         if self.deviation == 0:
             raise InputError(
@@ -377,9 +327,12 @@ class Number(Head):
         off = record["prediction"] - record["label"]
         return {"gold": record["label"], "prediction": round(record["prediction"], 6), "error": round(off, 6)}
 
-    def tables(self, records: Sequence[Record]) -> dict[str, Matrix | Table | Points]:
+    def tables(self, records: Sequence[Record]) -> dict[str, Shown]:
         gold, said = ([record[name] for record in records] for name in ("label", "prediction"))
         return {"Predictions by the right number": Points(gold, said)}
 
     def settings(self) -> dict[str, Any]:
         return {"mean": self.mean, "standard_deviation": self.deviation}
+
+
+Head = SingleLabel | SeveralLabels | Number

@@ -1,25 +1,15 @@
-"""Labelled texts: options, columns, and what a label column holds."""
+"""Reading labelled texts: options, columns, and what a label column holds."""
 
 import ast
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.arguments import (
-    ROWS,
-    TaskArguments,
-    column_option,
-    data_option,
-    essential_option,
-    eval_fraction_option,
-    max_length_option,
-    model_option,
-)
+from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, data_option, essential_option, model_option
 from lacuna.tasks.base.columns import SAMPLE, TEXT, Column, Found, Free, Layout
 from lacuna.tasks.base.rows import Row, as_number, some_of
 
@@ -30,9 +20,6 @@ class ClassificationArguments(TaskArguments):
 
     is_built_in = True
     train_file: str | None = essential_option(None, f"Labelled rows to train on: {ROWS}. Default: the built-in task.")
-    eval_file: str | None = essential_option(
-        None, "Labelled rows to evaluate on. Default: a part of the training rows."
-    )
     text_column: str | None = column_option("Column of the text.")
     text_pair_column: str | None = column_option("Column of the second text, for pairs.")
     label_column: str | None = column_option("Column of the label.")
@@ -57,8 +44,6 @@ class ClassificationArguments(TaskArguments):
     pooling: Literal["auto", "first", "mean"] = model_option(
         "auto", "Encoder output to classify: first (token), mean (of all tokens) or auto (as in its config.json)."
     )
-    max_length: int | None = max_length_option(256)
-    eval_fraction: float = eval_fraction_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,11 +91,6 @@ SINGLE, MULTI, NUMBER = "single_label_classification", "multi_label_classificati
 SEPARATORS = ("|", ";", ",")  # that people join labels with
 _OPTION = "--label_column"
 
-_NO_VALUE = {
-    *("", "-", "--", "?", "n/a", "na", "#n/a", "nan", "inf", "-inf", "none", "null", "nil", "unknown", "missing"),
-}
-
-_NEARLY = 0.8  # share of numbers from which on a column holds nothing else but for mistakes
 _JOINED = 0.5  # share of texts with a separator in them from which on they look like several labels
 
 
@@ -122,11 +102,8 @@ def is_missing(value: Any) -> bool:
 def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) -> str:
     """What a column holds, by its values: lists are several labels, fractions are numbers, all else is one label.
 
-    Args:
-        separator: what stands between labels in a text, if somebody said so; then each text is several labels.
-
-    Raises:
-        InputError: it seems to hold several labels, or numbers, and not every row does.
+    With a `separator` each text is several labels. InputError where texts stand among lists, or seem to be joined
+    labels.
     """
     values = [row.value(column, option=_OPTION) for row in rows]
     if separator is not None:
@@ -143,7 +120,6 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
     numbers = [as_number(value) for value in values if not is_missing(value)]
     if numbers and all(number is not None for number in numbers):
         return NUMBER if any(number != int(number) for number in numbers if number is not None) else SINGLE
-    _refuse_nearly_numbers(rows, values, column=column)
     texts = [value for value in values if isinstance(value, str) and value.strip()]
     if (found := joined_by(texts)) is not None:
         row = next(row for row in rows if found in str(row.fields[column]))
@@ -155,30 +131,8 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
     return SINGLE
 
 
-def _refuse_nearly_numbers(rows: Sequence[Row], values: Sequence[Any], *, column: str) -> None:
-    numbers = [as_number(value) for value in values]
-    known = [number for number in numbers if number is not None]
-    others = [(row, value) for row, value, number in zip(rows, values, numbers, strict=True) if number is None]
-    if len(known) < _NEARLY * len(numbers) or all(number.is_integer() for number in known) or not others:
-        return
-    said = {str(value).strip().casefold() for _, value in others if not is_missing(value)}
-    if not said <= _NO_VALUE and len(set(known)) < len(known) / 2:  # codes, such as 3.11 and 3.13rc1
-        return
-    counts = Counter("an empty cell" if is_missing(value) else _shown(value) for _, value in others)
-    named = some_of([what if count == 1 else f"{what} {count:,} times" for what, count in counts.most_common()])
-    raise InputError(
-        f"{others[0][0].where}: nearly all values of column '{column}' are numbers with fractions, and "
-        f"{len(others):,} of {len(values):,} are not ({named}): correct or remove these rows to learn numbers, or "
-        f"take each value as a label with --problem_type {SINGLE}"
-    )
-
-
 def joined_by(texts: Sequence[str]) -> str | None:
-    """The sign that joins several labels in most of the texts ("[" for written lists), or None.
-
-    A text with ";" or "," counts only where its pieces come again in other texts, as those of "news, sports" do and
-    those of a phrase do not.
-    """
+    """The sign that joins labels in the texts ("[" for written lists), or None; pieces by ";" and "," come again."""
     if not texts:
         return None
     if sum(text.strip().startswith("[") and text.strip().endswith("]") for text in texts) > _JOINED * len(texts):
@@ -217,11 +171,7 @@ def _name(value: Any) -> str | None:
 
 
 def label_set(row: Row, column: str, *, separator: str | None) -> list[str]:
-    """The labels of a row, each once; none for an empty list or, with a separator, an empty text.
-
-    Args:
-        separator: what stands between labels in a text. A text that is a list in JSON or Python is taken as that.
-    """
+    """The labels of a row, each once, of a list or of a text with a separator or a list in JSON or Python."""
     value = row.value(column, option=_OPTION)
     if isinstance(value, str) and separator is not None:
         written = _written_list(value)
@@ -284,23 +234,18 @@ def sorted_names(names: set[str]) -> list[str]:
 def name_labels(
     *, found: set[str], given: Sequence[str] | None, rows: Sequence[Row], column: str
 ) -> tuple[list[str], dict[str, int], str | None]:
-    """Names of the labels in the order of the model's outputs, and the output of each label as it is in the data.
+    """Names of the labels in the order of the model's outputs, the output of each label of the data, perhaps a note.
 
     Args:
         found: labels of the training rows.
-        given: value of --label_names; names for labels that are the numbers 0, 1, ... are matched to them in order.
-
-    Returns:
-        Names, label of the data -> number of the output, and a note where they were matched.
-
-    Raises:
-        InputError: fewer than two labels, too many to be labels, or names that do not fit.
+        given: value of --label_names; names for labels that are the numbers 0, 1, ... are matched to them in order,
+            which the note says.
     """
     where, another = f"{rows[0].where}: ", f"name another column with {_OPTION}"
     if not found:
         raise InputError(f"{where}no training row has a label in column '{column}': {another}")
     if len(found) > max(20, len(rows) // 2):
-        numeric = all(as_number(name) is not None for name in found)
+        numeric = 2 * sum(as_number(name) is not None for name in found) > len(found)
         raise InputError(
             f"{where}column '{column}' has {len(found)} different values in {len(rows)} rows, too many to be labels: "
             + another
@@ -334,10 +279,7 @@ def check_known(*, name: str, known: Mapping[str, int], row: Row, column: str) -
 
 
 def balanced_weights(counts: Mapping[int, int], size: int) -> list[float]:
-    """A weight for each of `size` labels, the rarer the larger: rows / (labels that occur x rows of the label).
-
-    Their mean over the rows is 1. A label without rows gets 1.
-    """
+    """A weight for each of `size` labels, of mean 1 over the rows: rows / (labels that occur x its rows)."""
     total, kinds = sum(counts.values()), sum(count > 0 for count in counts.values())
     return [total / (kinds * counts[label]) if counts.get(label) else 1.0 for label in range(size)]
 

@@ -1,14 +1,15 @@
 """Classification: one text, or a pair of texts, gets a label out of several, any number of them, or a number."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.features import model_inputs, pad_inputs, records, tokenize
-from lacuna.tasks.base.rows import Row, some_of, stratified_split
+from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
+from lacuna.tasks.base.report import Shown
+from lacuna.tasks.base.rows import Row, some_of
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.classification.heads import Head, Number, SeveralLabels, SingleLabel
 from lacuna.tasks.classification.reader import (
@@ -19,7 +20,7 @@ from lacuna.tasks.classification.reader import (
     ClassificationArguments,
     problem_type_of,
 )
-from lacuna.tasks.report.tables import Matrix, Points, Table
+from lacuna.tasks.predict.predictor import PipelinePredictor
 
 HEADS: dict[str, Callable[..., Head]] = {SINGLE: SingleLabel, MULTI: SeveralLabels, NUMBER: Number}
 _SPOKEN = {SINGLE: "one label a row", MULTI: "several labels a row", NUMBER: "a number a row"}
@@ -44,21 +45,24 @@ class Classification(Task):
         self.metric, self.mistakes_heading = self.head.metric, self.head.mistakes_heading
         self.probability_note = self.head.probability_note
         self.problem_type, self.label_names = self.head.problem_type, self.head.names
-        if not held_out:
-            strata = [self.head.stratum(self.head.target(row)) for row in train]
-            split = stratified_split(labels=strata, fraction=asked.eval_fraction, seed=self.seed)
-            how = "" if self.problem_type == NUMBER else ", of each label the same share"
-            train, held_out = self.hold_out(train, split, more=how)
-        self._train_targets, self._eval_targets = (list(map(self.head.target, rows)) for rows in (train, held_out))
+        if self.problem_type == MULTI:
+            self.balance_of = "training examples, each with any number of labels"
+        train, held_out = self.divide(
+            train,
+            held_out,
+            same=self._texts,
+            strata=lambda rows: [self.head.stratum(self.head.target(row)) for row in rows],
+            how="" if self.problem_type == NUMBER else ", of each label the same share",
+        )
+        self._train_targets: list[Any] = [self.head.target(row) for row in train]
+        self._eval_targets: list[Any] = [self.head.target(row) for row in held_out]
         texts, self._eval_texts = (list(map(self._texts, rows)) for rows in (train, held_out))
         examples, cut = self._examples(texts, self._train_targets)
         self.set_examples(train=examples, held_out=self._examples(self._eval_texts, self._eval_targets)[0])
-        self.note_overlap(train=texts, held_out=self._eval_texts)
         self.note_scarce(train=self.balance(), held_out=self.head.balance(self._eval_targets))
         self.note_cut(cut, of=len(texts))
 
     def head_options(self) -> dict[str, Any]:
-        """Labels, what the label column holds, and what of an encoder is read."""
         return {**super().head_options(), "problem_type": self.problem_type, "pooling": self.options.pooling}
 
     # Columns, labels and features
@@ -76,17 +80,13 @@ class Classification(Task):
         more = {"separator": separator} if kind == MULTI else {}
         balanced, given = self.options.class_weights == "balanced", self.options.label_names
         head = HEADS[kind](rows=rows, column=self.label_column, given=given, balanced=balanced, **more)
-        how = " (told by its values; --problem_type overrides it)" if asked == "auto" else ""
+        how = " (inferred; --problem_type overrides it)" if asked == "auto" else ""
         names = "" if kind == NUMBER else f", {len(head.names)} in all: {some_of(head.names)}"
         self.notes += [f"column '{self.label_column}' holds {_SPOKEN[kind]}, {kind}{how}{names}", *head.notes]
         return head
 
     def _texts(self, row: Row) -> tuple[str, ...]:
-        """The text of a row, or its two texts.
-
-        Raises:
-            InputError: one of them is missing or empty.
-        """
+        """The text of a row, or its two texts. InputError: one of them is missing or empty."""
         named = [(name, self.columns[name]) for name in ("text_column", "text_pair_column")]
         return tuple(row.text(column, option=f"--{name}") for name, column in named if column is not None)
 
@@ -105,9 +105,7 @@ class Classification(Task):
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
         if "labels" in examples[0]:
             batch["labels"] = self.head.tensor([example["labels"] for example in examples])
-        if "row" in examples[0]:
-            batch["row"] = torch.tensor([example["row"] for example in examples], dtype=torch.long)
-        return batch
+        return batch | stacked(examples, "row")
 
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
@@ -127,7 +125,8 @@ class Classification(Task):
 
     def scores(self) -> dict[str, float]:
         """One label: accuracy, F1, Matthews; several: F1 and subset accuracy; numbers: Pearson, Spearman, distance."""
-        return self.head.scores(self.records)
+        predictions, gold = ([record[name] for record in self.records] for name in ("prediction", "label"))
+        return self.head.metrics(predictions, gold)
 
     def baseline(self) -> dict[str, float]:
         """The best guess that knows the training labels and no text."""
@@ -144,17 +143,15 @@ class Classification(Task):
         return readable
 
     def mistakes(self, predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Wrong ones, the surest first; of numbers the largest errors."""
         if self.problem_type == NUMBER:
             return sorted(predictions, key=lambda prediction: -abs(prediction["error"]))
         return super().mistakes(predictions)
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
+    def tables(self) -> dict[str, Shown]:
         """A confusion matrix; scores by label; or numbers over numbers."""
         return self.head.tables(self.records)
 
     def settings(self) -> dict[str, Any]:
-        """Columns, labels and length."""
         return {
             **super().settings(),
             "problem_type": self.problem_type,
@@ -163,18 +160,44 @@ class Classification(Task):
         }
 
     def balance(self) -> dict[str, int]:
-        """Training rows of each label; empty for numbers."""
         return self.head.balance(self._train_targets)
 
-    def balanced(self) -> tuple[str, int]:
-        """Rows, also where one has several labels: shares are then more than one together, or less."""
-        counted, total = super().balanced()
-        return f"{counted}, each with any number of labels" if self.problem_type == MULTI else counted, total
-
     def show(self, example: Inputs) -> list[str]:
-        """Tokens and label of an example."""
         target = example["labels"]
         shown = {SINGLE: lambda: self.label_names[target], NUMBER: lambda: f"{target:g}"}.get(
             self.problem_type, lambda: ", ".join(self.label_names[number] for number in target) or "none"
         )
         return [f"{self.label_column}: {shown()}", *(f"    {line}" for line in super().show(example))]
+
+
+class ClassificationPredictor(PipelinePredictor):
+    """The label of a text or a pair; where several can hold, these and the probabilities of all; or a number."""
+
+    task, auto_class, takes_pairs = "text-classification", "AutoModelForSequenceClassification", True
+
+    def options(self) -> dict[str, Any]:
+        return {**self.cut, "top_k": None}
+
+    def prepare(self) -> None:
+        config = self.model.config
+        guess = "regression" if config.num_labels == 1 else "single_label_classification"
+        # By this the pipeline chooses between softmax, sigmoid and neither.
+        config.problem_type = self.settings.get("problem_type") or config.problem_type or guess
+        self.problem = config.problem_type
+        if self.problem != "regression":
+            several = self.problem == "multi_label_classification"
+            self.columns = ("prediction", "probability", *(("probabilities",) if several else ()))
+        super().prepare()
+
+    def readable(self, given: Any, found: Any) -> dict[str, Any]:
+        scores = {each["label"]: each["score"] for each in found}
+        if self.problem == "regression":
+            numbers = {name: round(score, 6) for name, score in scores.items()}
+            return {"prediction": next(iter(numbers.values())) if len(numbers) == 1 else numbers}
+        if self.problem != "multi_label_classification":
+            return {"prediction": found[0]["label"], "probability": round(found[0]["score"], 6)}
+        chances = {name: scores[name] for _, name in sorted(self.model.config.id2label.items())}
+        chosen = [name for name, chance in chances.items() if chance > self.settings.get("threshold", 0.5)]
+        whole = math.prod(chance if name in chosen else 1 - chance for name, chance in chances.items())
+        rounded = {name: round(chance, 6) for name, chance in chances.items()}
+        return {"prediction": chosen, "probability": round(whole, 6), "probabilities": rounded}

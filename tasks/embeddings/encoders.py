@@ -1,4 +1,4 @@
-"""Encoders of sentence-transformers: loaded from a checkpoint, trained on `Embeddings`, and saved with a card."""
+"""Loading, training and saving encoders with sentence-transformers, and its predictor."""
 
 import json
 import math
@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,26 +21,24 @@ from lacuna.common.loading import first_line, missing_folder
 from lacuna.common.private import shown_command, without_places
 from lacuna.tasks.base.arguments import used
 from lacuna.tasks.base.metrics import optional_module
-from lacuna.tasks.embeddings.reader import EmbeddingArguments
-from lacuna.tasks.embeddings.task import LOSSES, SCORED, Embeddings
-from lacuna.tasks.report.tables import markdown_table
+from lacuna.tasks.base.report import markdown_table
+from lacuna.tasks.embeddings.reader import SCORED, EmbeddingArguments
+from lacuna.tasks.embeddings.task import LOSSES, Embeddings
+from lacuna.tasks.predict.predictor import Predictor
 
-_MODULE = "sentence_transformers.sentence_transformer"
+
+def _library(module: str = "") -> Any:
+    name = f"sentence_transformers.sentence_transformer.{module}" if module else "sentence_transformers"
+    return optional_module(name, extra="embeddings")
 
 
 def load_encoder(*, model: str, max_length: int | None = None, trust_remote_code: bool = False, seed: int = 0) -> Any:
-    """A `SentenceTransformer` of a checkpoint, in float32.
+    """A `SentenceTransformer` of a checkpoint, in float32, that cuts texts to `max_length` tokens.
 
-    A folder that sentence-transformers has made keeps its modules; of any other model the mean over the tokens is
-    taken, of a decoder the last token.
-
-    Args:
-        max_length: tokens that texts are cut to; None: as the folder says.
-
-    Raises:
-        InputError: sentence-transformers is not installed, or the model cannot be loaded.
+    A folder that sentence-transformers has made keeps its modules; any other encoder is pooled by the mean over the
+    tokens, a decoder by the last token. InputError where it cannot be loaded.
     """
-    library = optional_module("sentence_transformers", extra="embeddings")
+    library = _library()
     transformers.set_seed(seed)
     try:
         encoder = library.SentenceTransformer(
@@ -55,12 +53,7 @@ def load_encoder(*, model: str, max_length: int | None = None, trust_remote_code
 
 
 class KeepBest(TrainerCallback):
-    """Logs a training, and goes back to the weights of its best evaluation at the end; they are kept in memory.
-
-    Args:
-        task: an `Embeddings`, whose `scores` are those of the evaluation that was last made.
-        log: a `RunLog`, told of steps, losses and evaluations.
-    """
+    """Logs a training to a `RunLog`, and returns to the weights of its best evaluation; they are kept in memory."""
 
     def __init__(self, task: Any, log: Any) -> None:
         self.task, self.log = task, log
@@ -86,104 +79,87 @@ class KeepBest(TrainerCallback):
             self.weights = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **parts: Any) -> None:
-        """Go back to the best weights, and evaluate them."""
+        """Return to the best weights, and evaluate them."""
         if self.weights and self.best_step != state.global_step:
             self.log.say(f"the weights of step {self.best_step:,} are kept: {self.task.metric} {self.best:.4f}")
             model.load_state_dict(self.weights)
             self.task.evaluate_encoder(model)
 
 
-def make_trainer(task: Embeddings, encoder: Any, *, output_dir: str, **options: Any) -> Any:
-    """The trainer of sentence-transformers, with a loss for the rows; `task` evaluates on the way and at the end.
-
-    Args:
-        encoder: a `SentenceTransformer`, trained in place.
-        output_dir: where the trainer keeps what it wants to keep for itself.
-        options: see `_training_arguments`.
-
-    Raises:
-        InputError: the batch cannot be divided, or sentence-transformers is not installed.
-    """
-    library = optional_module("sentence_transformers", extra="embeddings")
-    losses, evaluation = (
-        optional_module(f"{_MODULE}.{name}", extra="embeddings") for name in ("losses", "evaluation")
-    )
-    judged = {"__call__": lambda self, *args, **parts: dict(task.evaluate_encoder(encoder))}
-    # Their card, which takes a while and shows bars of its own, is not written.
-    without_card = {"add_model_card_callback": lambda self, defaults: None}
-    trainer = type("Trainer", (library.SentenceTransformerTrainer,), without_card)(
-        model=encoder,
-        args=library.SentenceTransformerTrainingArguments(
-            output_dir=output_dir, **_training_arguments(task, **options)
-        ),
-        train_dataset=task.dataset(),
-        evaluator=type("Evaluator", (evaluation.SentenceEvaluator,), judged)(),
-        loss=getattr(losses, LOSSES[task.kind])(encoder),
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-def _training_arguments(
+def make_trainer(
     task: Embeddings,
+    encoder: Any,
     *,
+    output_dir: str,
     batch_size: int,
     max_steps: int | None = None,
     max_epochs: float = 3.0,
     eval_steps: float = 0.2,
     num_processes: int = 1,
     **options: Any,
-) -> dict[str, Any]:
-    """What sentence-transformers calls our options.
+) -> Any:
+    """The trainer of sentence-transformers, with a loss for the rows; `task` evaluates on the way and at the end.
 
     Args:
+        encoder: a `SentenceTransformer`, trained in place.
+        output_dir: where the trainer keeps what it wants to keep for itself.
         batch_size: rows in one step, over all processes.
         eval_steps: steps between evaluations, below 1 a share of the run; 0: only at the end.
-        num_processes: how many train together.
         options: of the same name there: `learning_rate`, `warmup_steps`, `seed`, `bf16`.
+
+    Raises:
+        InputError: the batch cannot be divided, or sentence-transformers is not installed.
     """
     if batch_size % num_processes:
         raise InputError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")
+    library = _library()
     steps = max_steps or math.ceil(max_epochs * math.ceil(len(task.train_rows) / batch_size))
     every = int(eval_steps) if eval_steps >= 1 else max(1, round(eval_steps * steps))
     on_cpu = not torch.accelerator.is_available()
-    return {
+    arguments = library.SentenceTransformerTrainingArguments(
+        output_dir=output_dir,
         **{"warmup_steps": 0.06, "seed": 0, **options},
-        "per_device_train_batch_size": batch_size // num_processes,
-        "max_steps": steps,
-        "lr_scheduler_type": "linear",
-        "use_cpu": on_cpu,
-        "ddp_backend": "gloo" if on_cpu and num_processes > 1 else None,
+        per_device_train_batch_size=batch_size // num_processes,
+        max_steps=steps,
+        lr_scheduler_type="linear",
+        use_cpu=on_cpu,
+        ddp_backend="gloo" if on_cpu and num_processes > 1 else None,
         # A text that comes twice in a batch would be a wrong text for itself.
-        "batch_sampler": "batch_sampler" if task.kind == SCORED else "no_duplicates",
-        "eval_strategy": "steps",
-        "eval_steps": every if eval_steps else steps,
-        "save_strategy": "no",
-        "report_to": [],
-        "logging_steps": 10,
-        "disable_tqdm": True,
-    }
+        batch_sampler="batch_sampler" if task.kind == SCORED else "no_duplicates",
+        eval_strategy="steps",
+        eval_steps=every if eval_steps else steps,
+        save_strategy="no",
+        report_to=[],
+        logging_steps=10,
+        disable_tqdm=True,
+    )
+    judged = {"__call__": lambda self, *args, **parts: dict(task.evaluate_encoder(encoder))}
+    # Their card, which takes a while and shows bars of its own, is not written.
+    without_card = {"add_model_card_callback": lambda self, defaults: None}
+    trainer = type("Trainer", (library.SentenceTransformerTrainer,), without_card)(
+        model=encoder,
+        args=arguments,
+        train_dataset=task.dataset(),
+        evaluator=type("Evaluator", (_library("evaluation").SentenceEvaluator,), judged)(),
+        loss=getattr(_library("losses"), LOSSES[task.kind])(encoder),
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def train_encoder(task: Embeddings, encoder: Any, *, log: Any, **options: Any) -> dict[str, float]:
-    """Train an encoder, in place, and keep its best weights.
-
-    Args:
-        log: a `RunLog`.
-        options: see `_training_arguments`.
+    """Train an encoder in place with the options of `make_trainer`, and keep its best weights.
 
     Returns:
         What results.json says: scores before (`start_`) and after (`eval_`), of a method without a model
-        (`baseline_`), steps and seconds. The task's `records` are those of the weights that were kept.
+        (`baseline_`), steps and seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(task, encoder, output_dir=folder, **options)
         trainer.add_callback(KeepBest(task, log))
         start = task.evaluate_encoder(encoder) if trainer.is_world_process_zero() else {}
         log.evaluation({"step": 0, **_named("eval", start)})
-        began = time.perf_counter()
-        trainer.train()
-        seconds = time.perf_counter() - began
+        seconds = _seconds(trainer.train)
     scores = {**_named("eval", task.scores()), **_named("start", start), **_named("baseline", task.baseline())}
     return {**scores, "steps": trainer.state.global_step, "train_seconds": round(seconds, 2)}
 
@@ -241,7 +217,7 @@ print(encoder.similarity(vectors, vectors))
 {scores}
 
 - made from: `{base}`
-- data: {rows:,} rows of `{train_file}` to learn from, {held_out:,} {eval_file} held out
+- data: {train:,} rows of `{train_file}` to learn from, {held_out:,} {eval_file} held out
 - options: `{options}`
 - command: `{command}`
 - versions: {versions}
@@ -251,28 +227,22 @@ print(encoder.similarity(vectors, vectors))
 def save_encoder(
     task: Embeddings, encoder: Any, *, results: Mapping[str, float], model: str, data: EmbeddingArguments
 ) -> None:
-    """Write the encoder and its model card to `--output_dir`, whole or not at all.
+    """Write the encoder, made from `model`, and its card to `--output_dir`, whole or not at all.
 
-    Args:
-        results: what `train_encoder` returned, for the card.
-        model: what it was made from.
-        data: the options, for the card.
-
-    Raises:
-        StorageError: the folder cannot be written.
+    StorageError: the folder cannot be written.
     """
     folder = Path(data.output_dir)
     hidden = folder / f".model.{os.getpid()}"
-    parts = ("eval", "start", "baseline")
-    rows = [[name, *(f"{results[f'{part}_{name}']:.4f}" for part in parts)] for name in task.scores()]
+    parts = {"eval": "this model", "start": "before training", "baseline": "without a model"}
+    scores = [[name, *(f"{results[f'{part}_{name}']:.4f}" for part in parts)] for name in task.scores()]
     libraries = (f"{name} {version(name)}" for name in ("torch", "transformers", "sentence-transformers"))
     card = _CARD.format(
         title=folder.name,
         size=encoder.get_embedding_dimension(),
         trust=", trust_remote_code=True" if getattr(getattr(encoder, "config", None), "auto_map", None) else "",
-        scores="\n".join(markdown_table(["held out", "this model", "before training", "without a model"], rows)),
+        scores="\n".join(markdown_table(["held out", *parts.values()], scores)),
         base=without_places(model),
-        rows=task.num_examples,
+        train=task.num_examples,
         train_file=without_places(str(data.train_file)),
         held_out=task.num_eval_examples,
         eval_file=f"`{without_places(data.eval_file)}`" if data.eval_file else "of the same",
@@ -288,3 +258,17 @@ def save_encoder(
         hidden.rmdir()
     except OSError as error:
         raise StorageError(f"--output_dir {folder}: cannot be written: {error.strerror or error}") from error
+
+
+class EmbeddingPredictor(Predictor):
+    """The vector of a text."""
+
+    def prepare(self) -> None:
+        asked = self.arguments
+        self._encoder = load_encoder(
+            model=asked.model, max_length=asked.max_length, trust_remote_code=asked.trust_remote_code
+        )
+
+    def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        for vector in self._encoder.encode(list(given), batch_size=len(given), show_progress_bar=False).tolist():
+            yield {"prediction": [round(value, 6) for value in vector]}

@@ -1,4 +1,4 @@
-"""Texts that belong together, alike as their vectors are to be: options, columns and kinds of rows."""
+"""Reading texts that belong together (pairs, triples, scored pairs, NLI): options, columns and kinds of rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,6 @@ from lacuna.tasks.base.arguments import (
     column_option,
     data_option,
     essential_option,
-    eval_fraction_option,
     max_length_option,
     optimizer_option,
     rest_option,
@@ -29,7 +28,6 @@ class EmbeddingArguments(TaskArguments):
         None,
         f"Rows to train on: scored pairs, pairs, triples, or premise, hypothesis and label; {ROWS}.",
     )
-    eval_file: str | None = essential_option(None, "Rows to evaluate on. Default: a part of the training rows.")
     kind: Literal["auto", "scored", "pairs", "triples", "nli"] = data_option(
         "auto", "What the rows are: scored (pairs), pairs, triples, nli or auto (inferred from columns and printed)."
     )
@@ -37,8 +35,7 @@ class EmbeddingArguments(TaskArguments):
     text_pair_column: str | None = column_option("Column of the matching text.")
     negative_column: str | None = column_option("Column of a text that does not match.")
     label_column: str | None = column_option("Column of the score or label.")
-    max_length: int | None = max_length_option(128)
-    eval_fraction: float = eval_fraction_option()
+    max_length: int | None = max_length_option("Truncate texts to this many tokens.", 128)
     output_dir: str = essential_option("runs/embeddings", "Where the model, predictions and metrics are written.")
     batch_size: int = optimizer_option(
         64, "Rows per step, over all processes; the texts of other rows serve as in-batch negatives."
@@ -163,8 +160,8 @@ def _relation(row: Row, column: str) -> str | None:
 def read_together(rows: Sequence[Row], columns: Columns, *, kind: str) -> tuple[list[Together], list[str]]:
     """What the rows hold, and notes on what was made of them and left out.
 
-    Of premises with hypotheses, those that follow are made triples with those that contradict the same premise; where
-    no premise has both, they are pairs.
+    Hypotheses that follow from a premise make triples with those that contradict it, or pairs where no premise has
+    both.
     """
     if kind == TRIPLES and columns.negative is None:
         raise InputError(f"{rows[0].where}: triples need a third text: name its column with --negative_column")

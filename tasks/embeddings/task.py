@@ -1,24 +1,23 @@
-"""Embeddings: a vector for each text, near to those of texts that belong to it; by way of sentence-transformers.
+"""Embeddings, a vector for each text: which rows are learnt from, and how good vectors are.
 
-Its trainer and losses teach the encoder, and what is saved is a folder that `SentenceTransformer(folder)` loads. How
-good it is, is measured here: the correlation of cosines with scores, or at which rank a text finds what belongs to it.
+Measured is the correlation of cosines with scores, or at which rank a text finds what belongs to it.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import datasets
 import numpy as np
 import torch
 from scipy.stats import rankdata
 from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
-from tqdm import tqdm
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import WORDS, records, tokenize
 from lacuna.tasks.base.metrics import measure
-from lacuna.tasks.base.rows import split_groups
+from lacuna.tasks.base.report import Points, Shown, Table
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.embeddings.reader import (
     EMBEDDINGS,
@@ -31,12 +30,10 @@ from lacuna.tasks.embeddings.reader import (
     kind_of,
     read_together,
 )
-from lacuna.tasks.report.tables import Matrix, Points, Table
 
 CUTOFFS = (1, 5, 10)
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}
 _QUERIES_AT_ONCE = 256
-_TEXTS_AT_ONCE = 256
 
 _SPOKEN = {
     SCORED: "pairs with a score of how alike they are",
@@ -73,14 +70,11 @@ class Embeddings(Task):
         self.mistakes_heading = (
             "The {count} largest differences of rank" if self.kind == SCORED else "The {count} surest wrong texts"
         )
-        how = " (told by the columns; --kind overrides it)" if kind == "auto" else ""
+        how = " (inferred; --kind overrides it)" if kind == "auto" else ""
         self.notes += [f"the rows are {_SPOKEN[self.kind]}{how}; the loss is {LOSSES[self.kind]}", *notes]
-        if held_out:
-            self.note_overlap(train=[item.texts for item in train], held_out=[item.texts for item in held_out])
-        else:
-            groups = [item.first for item in train]
-            split = split_groups(groups=groups, fraction=asked.eval_fraction, seed=self.seed)
-            train, held_out = self.hold_out(train, split, more=", by first text")
+        train, held_out = self.divide(
+            train, held_out, same=lambda item: item.texts, group=lambda item: item.first, how=", by first text"
+        )
         self.train_rows, self.eval_rows = train, held_out
         self._train = [{"texts": item.texts} for item in train]
         self._documents: list[str] = []
@@ -103,12 +97,11 @@ class Embeddings(Task):
 
     def dataset(self) -> Any:
         """The training rows as sentence-transformers wants them: columns of texts in order, then the score."""
-        import datasets
-
         names = ["anchor", "positive", "negative"] if self.kind == TRIPLES else ["first", "second"]
-        columns: dict[str, list[Any]] = {
-            name: [item.texts[number] for item in self.train_rows] for number, name in enumerate(names)
-        }
+        columns: dict[str, Any] = {name: [] for name in names}
+        for item in self.train_rows:
+            for name, text in zip(names, item.texts, strict=True):
+                columns[name].append(text)
         if self.kind == SCORED:
             columns["score"] = [item.score for item in self.train_rows]
         return datasets.Dataset.from_dict(columns)
@@ -116,14 +109,8 @@ class Embeddings(Task):
     def evaluate_encoder(self, encoder: Any) -> dict[str, float]:
         """Scores of the held-out rows; what was found of each stays in `records`."""
         options = {"convert_to_tensor": True, "normalize_embeddings": True, "show_progress_bar": False}
-
-        def vectors(texts: Sequence[str]) -> Tensor:
-            # With `delay` the bar appears only where evaluation takes long enough to ask what is happening.
-            starts = tqdm(range(0, len(texts), _TEXTS_AT_ONCE), "evaluating", leave=False, delay=3, disable=None)
-            return torch.cat([encoder.encode(texts[at : at + _TEXTS_AT_ONCE], **options).float() for at in starts])
-
         encoder.eval()
-        self.records, self._found = self._measure(vectors)
+        self.records, self._found = self._measure(lambda texts: encoder.encode(list(texts), **options).float())
         return self.scores()
 
     def _measure(self, vectors: Vectors) -> tuple[list[dict[str, Any]], dict[str, float]]:
@@ -220,12 +207,11 @@ class Embeddings(Task):
         )
 
     def mistakes(self, predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Of scores the largest differences of rank; else the wrong texts that are nearest."""
         if self.kind != SCORED:
             return super().mistakes(predictions)
         return sorted(predictions, key=lambda prediction: -abs(prediction["rank_difference"]))
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
+    def tables(self) -> dict[str, Shown]:
         """Scores over cosines; or how many texts find what belongs to them at which rank."""
         if self.kind == SCORED:
             cosines = [record["cosine"] for record in self.records]
@@ -239,12 +225,10 @@ class Embeddings(Task):
         return {"Rank of what belongs to a text": Table(("rank", "texts", "share"), rows, bars=("share",))}
 
     def settings(self) -> dict[str, Any]:
-        """What `recipes/predict.py` needs to know."""
         columns = {"text_column": self.columns.first, "text_pair_column": self.columns.second}
         return {**super().settings(), "kind": self.kind, **columns}
 
     def show(self, example: Inputs) -> list[str]:
-        """The texts of a row, as tokens."""
         inputs, _ = tokenize(tokenizer=self.tokenizer, texts=example["texts"], max_length=self.max_length)
         return [self.tokenizer.decode(each["input_ids"]) for each in inputs]
 

@@ -1,4 +1,4 @@
-"""Questions with several choices: options, and columns of public data sets or of anybody's own."""
+"""Reading questions with several choices: options, columns, and what a label says."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.arguments import (
-    ROWS,
-    TaskArguments,
-    column_option,
-    essential_option,
-    eval_fraction_option,
-    max_length_option,
-)
+from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, essential_option, max_length_option
 from lacuna.tasks.base.columns import Column, Found, Free, Layout, names_in
 from lacuna.tasks.base.rows import Row, columns_of, listed
 
@@ -25,15 +18,11 @@ class MultipleChoiceArguments(TaskArguments):
     train_file: str | None = essential_option(
         None, f"Questions to train on, with a list of choices or one column per choice (ending0, ...): {ROWS}."
     )
-    eval_file: str | None = essential_option(
-        None, "Questions to evaluate on. Default: a part of the training questions."
-    )
     context_column: str | None = column_option("Column of the context.")
     question_column: str | None = column_option("Column of the question.")
     choices_columns: list[str] | None = column_option("Column of the lists of choices, or one column per choice.")
     label_column: str | None = column_option("Column of the correct choice: its number, letter, name or text.")
-    max_length: int | None = max_length_option(256, "a question with one choice")
-    eval_fraction: float = eval_fraction_option("questions")
+    max_length: int | None = max_length_option("Truncate a question with one choice to this many tokens.", 256)
 
 
 _NUMBERED = re.compile(r"(ending|choice|option|sol|answer|alternative)[ _-]?([0-9]{1,2}|[A-Za-z])")

@@ -1,11 +1,10 @@
-"""Multiple choice: which of several texts answers a question, or goes on from a context?
+"""Multiple choice: which of several texts answers a question, or continues a context?
 
-Each choice is scored beside the question in a row of its own, and the scores of a question's choices go through one
-softmax. Questions may have different numbers of choices.
+Each choice is scored beside the question by itself, and the scores of a question's choices go through one softmax.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lacuna.tasks.base.features import model_inputs, pad_inputs, records, tokenize
-from lacuna.tasks.base.rows import split_groups
+from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
+from lacuna.tasks.base.report import Shown, Table
+from lacuna.tasks.base.rows import Row
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.multiple_choice.reader import (
     MULTIPLE_CHOICE,
@@ -24,9 +24,10 @@ from lacuna.tasks.multiple_choice.reader import (
     Problem,
     find_reading,
     read_labels,
+    read_problem,
     read_problems,
 )
-from lacuna.tasks.report.tables import Matrix, Points, Table
+from lacuna.tasks.predict.predictor import Predictor
 
 
 class MultipleChoice(Task):
@@ -50,12 +51,14 @@ class MultipleChoice(Task):
         self.notes.append(
             ", ".join(f"{count:,} questions with {size} choices" for size, count in sorted(sizes.items()))
         )
-        if held_out:
-            self.note_overlap(train=[_content(item) for item in train], held_out=[_content(item) for item in held_out])
-        else:
-            groups = [problem.context or problem.question for problem in train]
-            split = split_groups(groups=groups, fraction=asked.eval_fraction, seed=self.seed)
-            train, held_out = self.hold_out(train, split, what="questions", more=", by context")
+        train, held_out = self.divide(
+            train,
+            held_out,
+            same=lambda item: (item.context, item.question, item.choices),
+            group=lambda item: item.context or item.question,
+            what="questions",
+            how=", by context",
+        )
         self._eval_problems = held_out
         self._train_labels, self._eval_labels = (read_labels(part, reading=reading) for part in (train, held_out))
         self.note_pairs()
@@ -90,21 +93,16 @@ class MultipleChoice(Task):
             examples=[row for example in examples for row in split_choices(example)], tokenizer=self.tokenizer
         )
         batch["choices"] = torch.tensor([len(example["sizes"]) for example in examples])
-        for name in ("labels", "row"):
-            if name in examples[0]:
-                batch[name] = torch.tensor([example[name] for example in examples])
-        return batch
+        return batch | stacked(examples, "labels", "row")
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
-        """One target a question."""
         return {"examples": len(batch["choices"])}
 
     @staticmethod
     def logits(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         """Scores in float32, [batch, most choices], -inf where a question has fewer.
 
-        A head takes [questions, choices, length] and scores each row by itself: all rows go in as the choices of one
-        question, so that none is made up where another question has more.
+        All choices of the batch go in as those of one question, so that none is made up where another one has more.
         """
         scores = model(**{name: value[None] for name, value in model_inputs(batch).items()}).logits.float().flatten()
         counts = batch["choices"]
@@ -162,28 +160,27 @@ class MultipleChoice(Task):
         """Each question with its choices, the chosen and the right one, and what the model believes of each."""
         readable = []
         for record in self.records:
-            problem = self._eval_problems[record["row"]]
+            problem, guess, label = self._eval_problems[record["row"]], record["prediction"], record["label"]
             texts = {"context": problem.context, "question": problem.question}
             readable.append(
                 {
                     **{name: text for name, text in texts.items() if text},
                     "choices": list(problem.choices),
-                    "prediction": problem.choices[record["prediction"]],
-                    "gold": problem.choices[record["label"]],
-                    "prediction_number": record["prediction"],
-                    "gold_number": record["label"],
-                    "probability": record["probabilities"][record["prediction"]],
+                    "prediction": problem.choices[guess],
+                    "gold": problem.choices[label],
+                    "prediction_number": guess,
+                    "gold_number": label,
+                    "probability": record["probabilities"][guess],
                     "probabilities": record["probabilities"],
-                    "correct": record["prediction"] == record["label"],
+                    "correct": guess == label,
                 }
             )
         return readable
 
     def settings(self) -> dict[str, Any]:
-        """What `recipes/predict.py` needs to choose in new rows."""
         return {**super().settings(), **self._named, "choices_columns": list(self.columns.choices)}
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
+    def tables(self) -> dict[str, Shown]:
         """How often each place is right, was chosen, and was chosen where it was right."""
         places = range(max((len(record["probabilities"]) for record in self.records), default=0))
         rows: list[list[object]] = []
@@ -196,11 +193,9 @@ class MultipleChoice(Task):
         return {"By the place of the right choice": Table(columns, rows, bars=("accuracy",))}
 
     def balance(self) -> Mapping[str, int]:
-        """How often each place is right in training."""
         return {f"choice {place}": count for place, count in sorted(Counter(self._train_labels).items())}
 
     def show(self, example: Inputs) -> list[str]:
-        """One example: each choice as the model sees it, the right one marked."""
         return [
             f"{'*' if number == example['labels'] else ' '} {self.tokenizer.decode(row['input_ids'])}"
             for number, row in enumerate(split_choices(example))
@@ -217,5 +212,37 @@ def split_choices(example: Inputs) -> list[Inputs]:
     ]
 
 
-def _content(problem: Problem) -> tuple[str, str, tuple[str, ...]]:
-    return problem.context, problem.question, problem.choices
+class ChoicePredictor(Predictor):
+    """The best of several choices, its number from 0, and what the model believes of each."""
+
+    columns = ("prediction", "prediction_number", "probability", "probabilities")
+    auto_class = "AutoModelForMultipleChoice"
+
+    def choose_columns(self, row: Row) -> None:
+        named = {name.partition("_")[0]: self.settings.get(name) for name in ("context_column", "question_column")}
+        named["choices"] = self.settings.get("choices_columns")
+        there = [name for name in (named["context"], named["question"], *(named["choices"] or ())) if name]
+        trained = named["choices"] is not None and all(name in row.fields for name in there)
+        layout = MULTIPLE_CHOICE.only("context", "question", "choices")
+        self._places = Columns(*layout.find([row], **(named if trained else {})))
+        if not trained:
+            there = [name for name in (self._places.context, self._places.question, *self._places.choices) if name]
+            self.notes.append(f"question and choices from columns {', '.join(there)} (inferred)")
+
+    def read(self, row: Row) -> Problem:
+        return read_problem(row, self._places)
+
+    def size(self, given: Any) -> int:
+        return max(sum(map(len, given.pair(choice))) for choice in given.choices)
+
+    def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        firsts, seconds = zip(*(problem.pair(choice) for problem in given for choice in problem.choices), strict=True)
+        examples, _ = tokenize(tokenizer=self.tokenizer, texts=firsts, pairs=seconds, max_length=self.max_length)
+        batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
+        batch["choices"] = torch.tensor([len(problem.choices) for problem in given])
+        chances = MultipleChoice.logits(self.model, self.to_model(batch)).softmax(dim=1).tolist()
+        for problem, row in zip(given, chances, strict=True):
+            believed = [round(chance, 6) for chance in row[: len(problem.choices)]]
+            best = max(range(len(believed)), key=row.__getitem__)
+            numbers = {"prediction_number": best, "probability": believed[best], "probabilities": believed}
+            yield {"prediction": problem.choices[best], **numbers}

@@ -1,4 +1,4 @@
-"""A model to answer rows with: which task it is for, and the predictor of that task around it."""
+"""Opening a model to answer new rows: finding its task, loading it, and the registry of predictors."""
 
 import json
 import os
@@ -12,13 +12,13 @@ from lacuna.common.errors import InputError
 from lacuna.common.loading import load_model, longest_input
 from lacuna.tasks.base.models import check_tokenizer, load_base, pad_for_reading, resolve_max_length
 from lacuna.tasks.base.rows import ENDINGS
-from lacuna.tasks.classification.predictor import ClassificationPredictor
-from lacuna.tasks.embeddings.predictor import EmbeddingPredictor
-from lacuna.tasks.multiple_choice.predictor import ChoicePredictor
+from lacuna.tasks.classification.task import ClassificationPredictor
+from lacuna.tasks.embeddings.encoders import EmbeddingPredictor
+from lacuna.tasks.multiple_choice.task import ChoicePredictor
 from lacuna.tasks.predict.predictor import FillMaskPredictor, GenerationPredictor, PredictionArguments, Predictor
-from lacuna.tasks.question_answering.predictor import QuestionPredictor
-from lacuna.tasks.sequence_to_sequence.predictor import WritingPredictor
-from lacuna.tasks.token_classification.predictor import TagPredictor
+from lacuna.tasks.question_answering.task import QuestionPredictor
+from lacuna.tasks.sequence_to_sequence.task import WritingPredictor
+from lacuna.tasks.token_classification.task import TagPredictor
 
 SETTINGS = "task.json"
 
@@ -37,11 +37,7 @@ HEADS = {
 
 
 def read_settings(model: str) -> dict[str, Any]:
-    """What `task.json` in the folder of a model says; nothing where there is none.
-
-    Raises:
-        InputError: it cannot be read, or names no task that is known.
-    """
+    """What `task.json` in the folder of a model says; InputError where it cannot be read or names no known task."""
     path = Path(model, SETTINGS)
     if not path.is_file():
         return {}
@@ -84,9 +80,6 @@ def load_head(*, auto_class: str, model: str, trust_remote_code: bool) -> Any:
 def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callable[..., Any]) -> Predictor:
     """What answers the rows of --input with the model of --model.
 
-    Args:
-        question_pipeline: makes the pipeline for questions out of `model` and `tokenizer`.
-
     Raises:
         InputError: there is no such model, or it is for nothing that is known.
         CorruptCheckpointError: its weights cannot be read.
@@ -116,11 +109,7 @@ def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callabl
 
 
 def check_output(arguments: PredictionArguments) -> Path:
-    """Where answers go to.
-
-    Raises:
-        InputError: the file has another ending, is there already or is the input, or its folder cannot be written.
-    """
+    """Where answers go to; InputError for a file that is there, is the input or cannot be written, or its ending."""
     path, source = Path(arguments.output), Path(arguments.input)
     if path.suffix.lower() not in ENDINGS:
         raise InputError(

@@ -1,9 +1,4 @@
-"""What answers rows: what is the same whatever the task.
-
-Rows go through in five beats: they are read (`read`), become features, become batches, go forward, and are answered
-(`answer`). Rows of like length go through the model together; answers come in the order of the rows, and nothing is
-kept of a row whose answer was given.
-"""
+"""`Predictor`, the base class of what answers new rows with a model; predictors that fill masks and continue texts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,14 +49,11 @@ class PredictionArguments(Arguments):
         check_range(self, "batch_size", "max_new_tokens", "top_k", above=0)
 
 
+NEW_TOKENS = 64
 _BATCHES_AT_ONCE = 16  # whose rows are sorted by length
-_TEXT, _PAIR = (CLASSIFICATION.columns[name] for name in ("text", "pair"))
-
-_TEXTS = replace(
-    CLASSIFICATION,
-    columns={"text": _TEXT, "pair": replace(_PAIR, optional=False, instead="")},
-    by_content=only_ones,
-)
+_PAIR = replace(CLASSIFICATION.columns["pair"], optional=False, instead="")
+_TEXTS = CLASSIFICATION.only("text", by_content=only_ones, pairs={})
+_TEXT_PAIRS = replace(CLASSIFICATION, columns={**_TEXTS.columns, "pair": _PAIR}, by_content=only_ones)
 
 
 class Predictor:
@@ -88,9 +80,7 @@ class Predictor:
         """
         Args:
             settings: what fine-tuning has left in `task.json`.
-            arguments: what the person asked for.
-            model: with the head of the task; None where the subclass loads its own.
-            tokenizer: a fast tokenizer with a padding token; None as the model.
+            model, tokenizer: with the head of the task; None where the subclass loads its own.
             max_length: tokens that an input is cut to.
             question_pipeline: makes the pipeline for questions out of `model` and `tokenizer`.
         """
@@ -124,14 +114,14 @@ class Predictor:
         if self.takes_pairs and (asked.text_pair_column or trained.get("text_pair_column")):
             names["pair"] = (asked.text_pair_column, trained.get("text_pair_column"))
         known = {what: one or other for what, (one, other) in names.items() if one or other in row.fields}
-        layout = _TEXTS if len(names) > 1 else _TEXTS.only("text", pairs={})
+        layout = _TEXT_PAIRS if len(names) > 1 else _TEXTS
         self.text_column, self.pair_column, *_ = *layout.find([row], **known), None
         if "text" not in known and sum(isinstance(value, str) for value in row.fields.values()) > 1:
             second = "" if self.pair_column is None else f", second text from '{self.pair_column}'"
             self.notes.append(f"text from column '{self.text_column}'{second} (inferred; --text_column overrides it)")
 
     def read(self, row: Row) -> Any:
-        """What the model is asked of a row; InputError where the row has no such column, or nothing in it."""
+        """What the model is asked of a row; InputError where the row does not have it."""
         text = row.text(self.text_column, option="--text_column")
         if self.pair_column is None:
             return text
@@ -163,7 +153,6 @@ class PipelinePredictor(Predictor):
     """Answers by a pipeline of transformers, which makes the batches itself."""
 
     task = ""
-    """Of the pipeline."""
 
     def options(self) -> dict[str, Any]:
         """Of the pipeline."""
@@ -191,9 +180,7 @@ def _rows(predictor: Predictor, records: Iterable[Any]) -> Iterator[Row]:
 def check_rows(predictor: Predictor, records: Iterable[Any]) -> int:
     """Read every row as it will be read for its answer, so that none is refused after hours; returns how many.
 
-    Raises:
-        InputError: a row cannot be answered, or cannot be written as --output ends (the message has its file and
-            line), or there is none.
+    InputError, with file and line, where a row cannot be answered or written to --output, or there is none.
     """
     count, columns, ending = 0, [], Path(predictor.arguments.output).suffix.lower()
     for count, row in enumerate(_rows(predictor, records), start=1):
@@ -213,10 +200,9 @@ def check_rows(predictor: Predictor, records: Iterable[Any]) -> int:
 
 
 def predict(predictor: Predictor, records: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Each row with its answer beside its own columns, in the order of the rows; they are read as answers are taken.
+    """Each row with its answer beside its own columns, in order, after `check_rows`; they are read as they are taken.
 
-    Args:
-        records: as in `check_rows`, which comes before.
+    Rows of like length go through the model together.
     """
     rows = _rows(predictor, records)
     while part := list(islice(rows, _BATCHES_AT_ONCE * predictor.batch_size)):
@@ -225,9 +211,6 @@ def predict(predictor: Predictor, records: Iterable[Any]) -> Iterator[dict[str, 
         by_row = dict(zip(order, predictor.answer([inputs[number] for number in order]), strict=True))
         for number, row in enumerate(part):
             yield {**row.fields, **by_row[number]}
-
-
-NEW_TOKENS = 64
 
 
 class FillMaskPredictor(PipelinePredictor):
@@ -277,9 +260,8 @@ class GenerationPredictor(PipelinePredictor):
             raise InputError(
                 f"--max_new_tokens {new} leaves no room for a text: the model takes {self.max_length} tokens in all"
             )
-        cut = {"truncation": True, "max_length": room}
         how = {"max_new_tokens": new, "do_sample": False, "return_full_text": False}
-        return {**how, "tokenizer_encode_kwargs": cut}
+        return {**how, "tokenizer_encode_kwargs": {**self.cut, "max_length": room}}
 
     def readable(self, given: Any, found: Any) -> dict[str, Any]:
         return {"prediction": found[0]["generated_text"]}

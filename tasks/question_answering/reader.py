@@ -1,6 +1,5 @@
-"""Questions about contexts, out of SQuAD's nested JSON or flat rows; and how a context is cut into windows."""
+"""Reading questions about contexts, from SQuAD's JSON or flat rows, and cutting contexts into windows."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +8,8 @@ import numpy as np
 
 from lacuna.common.errors import InputError
 from lacuna.common.options import check_range
-from lacuna.tasks.base.arguments import TaskArguments, data_option, essential_option, eval_fraction_option
-from lacuna.tasks.base.features import tokenizer_inputs
+from lacuna.tasks.base.arguments import TaskArguments, data_option, essential_option, max_length_option
+from lacuna.tasks.base.features import encodings, tokenizer_inputs
 from lacuna.tasks.base.rows import Row
 
 
@@ -24,24 +23,15 @@ class QuestionAnsweringArguments(TaskArguments):
         "Questions to train on: SQuAD JSON (1.1 or 2.0), .jsonl or .parquet with one question per row, or a Hub "
         "dataset (OWNER/NAME:CONFIG:SPLIT). Default: the built-in task.",
     )
-    eval_file: str | None = essential_option(
-        None, "Questions to evaluate on. Default: a part of the training contexts."
-    )
-    max_length: int | None = data_option(
-        None,
-        "Tokens per window: the question and a part of the context. Default: 384, or the model's limit if that is "
-        "less.",
-    )
+    max_length: int | None = max_length_option("Tokens per window: the question and a part of the context.", 384)
     stride: int | None = data_option(None, "Tokens by which windows overlap. Default: a third of --max_length.")
     max_answer_length: int = data_option(48, "Most tokens in an answer.")
-    eval_fraction: float = eval_fraction_option("contexts")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "stride", "max_answer_length", above=0)
 
 
-_TOKENIZE_AT_ONCE = 500
 _SHORTEST_QUESTION = 8
 
 
@@ -72,16 +62,12 @@ class Question:
 
 
 _FORMAT = "questions are read from columns of these names; rename yours, or convert the file"
-_INSIDE = {"data": "article", "paragraphs": "paragraph", "qas": "question"}
-"""What the lists of SQuAD's JSON hold."""
-_ROW_OF_JSON = re.compile(r"(.+\.json(?:\.gz|\.zst)?):(\d+)", flags=re.DOTALL | re.IGNORECASE)
 
 
 def _answers(row: Row) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Texts and starts, from {"text": [...], "answer_start": [...]} or [{"text": ..., "answer_start": ...}, ...].
 
-    None for a question that "is_impossible", whatever stands beside it. A table may have the columns "answer" and
-    "answer_start" instead, for one answer.
+    A table may have columns "answer" and "answer_start" instead. A question that "is_impossible" has none.
     """
     if _is_impossible(row):
         return (), ()
@@ -111,16 +97,12 @@ def _is_impossible(row: Row) -> bool:
 
 
 def flat_rows(row: Row) -> Iterator[Row]:
-    """The flat rows inside a row: of SQuAD's whole file, of one article, of one paragraph, or the row itself.
-
-    Where they are is said by article, paragraph and question, which people find in JSON that is one long line.
-    """
-    fields = row.fields
-    part = next((name for name in _INSIDE if isinstance(fields.get(name), list)), None)
+    """The flat rows inside a row: of SQuAD's whole file, of one article, of one paragraph, or the row itself."""
+    fields, where = row.fields, row.where
+    part = next((name for name in ("data", "paragraphs", "qas") if isinstance(fields.get(name), list)), None)
     if part is None or "question" in fields:
         yield row
         return
-    where = _place_in_json(row, part)
     for number, inner in enumerate(fields[part], start=1):
         if not isinstance(inner, Mapping):
             raise InputError(f"{where}: '{part}' number {number} is not an object, so this is not SQuAD JSON")
@@ -128,23 +110,8 @@ def flat_rows(row: Row) -> Iterator[Row]:
             if "context" not in inner:
                 row.require(["context"], remedy="in SQuAD's format it stands beside the questions; mend the file")
             inner = {"context": fields.get("context"), **inner}
-        yield from flat_rows(Row(fields=inner, where=f"{where}, {_place(_INSIDE[part], number, inner)}"))
-
-
-def _place(kind: str, number: int | str, fields: Mapping[str, Any]) -> str:
-    """An article by its number and title, a paragraph by its number, a question by its id."""
-    if kind == "question":
-        return f"question {fields.get('id', number)}"
-    title = fields.get("title") if kind == "article" else None
-    return f"{kind} {number} {title!r}" if isinstance(title, str) else f"{kind} {number}"
-
-
-def _place_in_json(row: Row, part: str) -> str:
-    """Where a nested row is. In a .json file what stands for its line is its number, from 1."""
-    found = _ROW_OF_JSON.fullmatch(row.where)
-    if found is None or part == "data":
-        return row.where
-    return f"{found[1]}, {_place('article' if part == 'paragraphs' else 'paragraph', found[2], row.fields)}"
+            where = f"{row.where}, question {inner.get('id', number)}"
+        yield from flat_rows(Row(fields=inner, where=where))
 
 
 def check_columns(row: Row, *, answered: bool) -> None:
@@ -154,12 +121,7 @@ def check_columns(row: Row, *, answered: bool) -> None:
 
 
 def read_questions(rows: Sequence[Row]) -> list[Question]:
-    """Questions in the order of the data.
-
-    Args:
-        rows: flat rows with question, context, answers and perhaps id; or SQuAD's whole JSON file (1.1 or 2.0), or
-            one article or one paragraph of it, as a row.
-    """
+    """Questions of flat rows with question, context, answers and perhaps id, or of rows of SQuAD's JSON."""
     questions: list[Question] = []
     for row in (flat for nested in rows for flat in flat_rows(nested)):
         check_columns(row, answered=True)
@@ -182,24 +144,16 @@ def misaligned(
 ) -> tuple[list[int], str | None]:
     """Numbers of the questions whose first answer does not stand where `answer_start` says, and a note on them.
 
-    Args:
-        option: the option that named their file.
-        tolerated: which share of the answers may be wrong.
-
-    Raises:
-        InputError: more than that are.
+    InputError where more than the `tolerated` share is wrong; `option` named their file.
     """
     wrong = [number for number, question in enumerate(questions) if not question.is_aligned]
     if not wrong:
         return [], None
     first, total = questions[wrong[0]], sum(bool(question.answers) for question in questions)
     found = first.context[max(0, first.starts[0]) :][: len(first.answers[0])]
-    file = first.where.partition(", ")[0]  # is not said again
-    next_ones = "; ".join(questions[number].where.removeprefix(f"{file}, ") for number in wrong[1:5])
-    others = f", the next at {next_ones}" if next_ones else ""
     line = (
         f"{len(wrong)} of {total} answers are not where answer_start says; the first: {first.where}: "
-        f"answer {first.answers[0]!r}, but at character {first.starts[0]} stands {found!r}{others}"
+        f"answer {first.answers[0]!r}, but at character {first.starts[0]} stands {found!r}"
     )
     if len(wrong) > tolerated * total:
         raise InputError(
@@ -222,6 +176,18 @@ class Window:
     start: int
     end: int
     """First and last token of the answer; both 0, the first token of all, when it is not in this window."""
+
+    @property
+    def features(self) -> dict[str, Any]:
+        """What is learnt of it."""
+        return {**self.inputs, "start": self.start, "end": self.end}
+
+    @property
+    def allowed(self) -> np.ndarray:
+        """Tokens at which an answer may start or end, bool [length]."""
+        allowed = np.zeros(len(self.inputs["input_ids"]), dtype=bool)
+        allowed[self.first : self.first + len(self.offsets)] = self.offsets[:, 0] < self.offsets[:, 1]
+        return allowed
 
     @property
     def has_answer(self) -> bool:
@@ -250,25 +216,19 @@ def answer_tokens(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] 
 
 def _shortened(questions: Sequence[str], *, tokenizer: Any, longest: int) -> list[str]:
     """Each question, cut after `longest` tokens."""
-    encoding = tokenizer(list(questions), add_special_tokens=False, return_offsets_mapping=True)
+    parts = encodings(tokenizer, questions, add_special_tokens=False, return_offsets_mapping=True)
+    every = [offsets for _, encoding in parts for offsets in encoding["offset_mapping"]]
     return [
         question if len(offsets) <= longest else question[: offsets[longest - 1][1]]
-        for question, offsets in zip(questions, encoding["offset_mapping"], strict=True)
+        for question, offsets in zip(questions, every, strict=True)
     ]
 
 
 def cut_windows(*, questions: Sequence[Question], tokenizer: Any, max_length: int, stride: int) -> list[Window]:
     """Cut every context into windows of at most `max_length` tokens, question and special tokens included.
 
-    Args:
-        stride: tokens of the context that neighbouring windows share.
-
-    Returns:
-        The windows in the order of the questions, at least one for each. Questions are cut to half of what `stride`
-        leaves, so that a window always moves on by as much.
-
-    Raises:
-        InputError: the lengths leave no room.
+    Neighbouring windows share `stride` tokens of the context. Questions are cut to half of what that leaves, so that a
+    window always moves on by as much. InputError where the lengths leave no room.
     """
     longest_question = (max_length - tokenizer.num_special_tokens_to_add(pair=True) - stride) // 2
     if longest_question < _SHORTEST_QUESTION:
@@ -277,23 +237,17 @@ def cut_windows(*, questions: Sequence[Question], tokenizer: Any, max_length: in
             f"question, fewer than {_SHORTEST_QUESTION}: raise --max_length or lower --stride"
         )
     windows: list[Window] = []
-    for begin in range(0, len(questions), _TOKENIZE_AT_ONCE):
-        part = questions[begin : begin + _TOKENIZE_AT_ONCE]
-        encoding = tokenizer(
-            _shortened([item.question for item in part], tokenizer=tokenizer, longest=longest_question),
-            [item.context for item in part],
-            truncation="only_second",
-            max_length=max_length,
-            stride=stride,
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-        )
+    options = {"max_length": max_length, "stride": stride, "truncation": "only_second"}
+    asked = _shortened([item.question for item in questions], tokenizer=tokenizer, longest=longest_question)
+    contexts = [item.context for item in questions]
+    for begin, encoding in encodings(
+        tokenizer, asked, contexts, **options, return_overflowing_tokens=True, return_offsets_mapping=True
+    ):
         for number, sample in enumerate(encoding["overflow_to_sample_mapping"]):
             context = np.flatnonzero([sequence == 1 for sequence in encoding.sequence_ids(number)])
             first = int(context[0]) if len(context) else 0
             offsets = np.asarray(encoding["offset_mapping"][number], dtype=np.int32)[context]
-            item = part[sample]
+            item = questions[begin + sample]
             found = answer_tokens(offsets, *item.target) if item.answers and item.is_aligned else None
             start, end = (found[0] + first, found[1] + first) if found else (0, 0)
             inputs = tokenizer_inputs(encoding, number)

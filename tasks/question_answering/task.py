@@ -1,22 +1,21 @@
-"""Extractive question answering: the answer to a question is a piece of its context, or there is none.
+"""Extractive question answering: the answer to a question is a span of its context, or there is none.
 
-A context longer than the model is cut into windows that overlap. A window that does not hold the answer is taught to
-point at its first token, so each window also says how much it believes that the answer is elsewhere. Where all windows
-of a question say so, by more than a threshold that is tuned on the held-out questions, there is no answer.
+A context longer than the model is cut into windows that overlap. A window without the answer learns to point at its
+first token, so each window also says how likely the answer is elsewhere. Where all windows of a question say so, by
+more than a threshold that is tuned on the held-out questions, there is no answer.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.features import model_inputs, pad_inputs, records
+from lacuna.tasks.base.features import model_inputs, pad_inputs, pad_like, records, stacked
 from lacuna.tasks.base.metrics import (
     answers_with_words,
     best_over_answers,
@@ -26,17 +25,19 @@ from lacuna.tasks.base.metrics import (
     token_f1,
     tuned_threshold,
 )
-from lacuna.tasks.base.rows import FEW, split_groups
+from lacuna.tasks.base.report import Shown, Table
+from lacuna.tasks.base.rows import FEW, Row
 from lacuna.tasks.base.task import Inputs, Task
+from lacuna.tasks.predict.predictor import PipelinePredictor
 from lacuna.tasks.question_answering.reader import (
     Question,
     QuestionAnsweringArguments,
-    Window,
+    check_columns,
     cut_windows,
+    flat_rows,
     misaligned,
     read_questions,
 )
-from lacuna.tasks.report.tables import Matrix, Points, Table
 
 _LONGEST_BASELINE = 10  # words
 _BASELINE_QUESTIONS = 2000
@@ -63,13 +64,16 @@ class QuestionAnswering(Task):
         self.stride = self.max_length // 3 if self.options.stride is None else self.options.stride
         train, held_out = read_questions(train), read_questions(held_out)
         train = self._checked(train, held_out)
-        if not held_out:
-            groups = [item.context for item in train]
-            split = split_groups(groups=groups, fraction=self.options.eval_fraction, seed=self.seed)
-            train, held_out = self.hold_out(train, split, what="questions", more=", by context")
+        train, held_out = self.divide(
+            train,
+            held_out,
+            same=lambda item: (item.question, item.context),
+            group=lambda item: item.context,
+            what="questions",
+            how=", by context",
+        )
         self._train_questions, self._eval_questions = train, held_out
         self.may_have_none = any(not item.answers for item in (*train, *held_out))
-        """Whether some questions have no answer, so that "no answer" is one."""
         self.threshold: float | None = None
         """Above it a question's lead of "no answer", in nats, makes the prediction empty; None: never."""
         self._note_unanswerable()
@@ -79,11 +83,9 @@ class QuestionAnswering(Task):
             for part in (train, held_out)
         )
         self.set_examples(
-            train=[_features(window) for window in self._train_windows],
-            held_out=[{**_features(window), "allowed": _allowed(window)} for window in self._eval_windows],
+            train=[window.features for window in self._train_windows],
+            held_out=[{**window.features, "allowed": window.allowed} for window in self._eval_windows],
         )
-        known = [[(item.question, item.context) for item in part] for part in (train, held_out)]
-        self.note_overlap(train=known[0], held_out=known[1])
         self.note_windows(
             [window.question for window in self._train_windows], what="training questions with their contexts"
         )
@@ -130,14 +132,11 @@ class QuestionAnswering(Task):
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
         first = batch["attention_mask"].argmax(dim=1)  # of all tokens; not 0 where padding stands on the left
         for side in ("start", "end"):
-            batch[f"{side}_positions"] = first + torch.tensor([example[side] for example in examples])
+            batch[f"{side}_positions"] = first + stacked(examples, side)[side]
         if "row" in examples[0]:
-            batch["row"] = torch.tensor([example["row"] for example in examples])
-            batch["allowed"] = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
-            for number, example in enumerate(examples):
-                place = slice(int(first[number]), int(first[number]) + len(example["allowed"]))
-                batch["allowed"][number, place] = torch.from_numpy(example["allowed"])
-        return batch
+            allowed = [example["allowed"] for example in examples]
+            batch["allowed"] = pad_like(values=allowed, batch=batch, fill=0).bool()
+        return batch | stacked(examples, "row")
 
     @staticmethod
     def _logits(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -188,8 +187,8 @@ class QuestionAnswering(Task):
     def scores(self) -> dict[str, float]:
         """Exact match and F1 in percent over the questions of the records.
 
-        Where some have no answer, the threshold is tuned on these questions first; then also the scores with and
-        without an answer apart, F1 with a threshold of 0 that nobody tuned, and the threshold.
+        Where some have no answer: with the threshold tuned on these questions, also for those with and without an
+        answer apart, with F1 at an untuned threshold of 0 and the threshold itself.
         """
         found = self._answers(apply_threshold=False)
         texts = [answer["prediction"] for answer in found]
@@ -207,9 +206,9 @@ class QuestionAnswering(Task):
     def _answers(self, *, apply_threshold: bool = True) -> list[dict[str, Any]]:
         """The best span over all windows of each question in the records, with blanks around it removed.
 
-        Its score is by how much it is believed more than "no answer", in nats; that of an empty prediction is by how
-        much "no answer" is believed more. Its probability is that among all spans of all windows and "no answer"; a
-        place that several windows have kept counts once, by its best score.
+        Its score is its lead over "no answer", in nats; that of an empty prediction is the lead of "no answer". Its
+        probability is that among all spans of all windows and "no answer"; a place in several windows counts once, by
+        its best score.
         """
         places: dict[int, dict[tuple[int, int], float]] = {}
         rests: dict[int, list[float]] = {}
@@ -239,11 +238,8 @@ class QuestionAnswering(Task):
         return {name: found[name] for name in ("exact_match", "f1")}
 
     def baseline(self) -> dict[str, float]:
-        """For each metric the best of two or three guesses that need no model.
-
-        One is the most frequent answer of the training questions. Another is the first words of the context, as many
-        as score best on the training questions. Where questions may have no answer, the third is none for all.
-        """
+        """For each metric the best of these guesses: the most frequent answer in training; the first words of the
+        context, as many as score best in training; where questions may have no answer, none for all."""
         if not self._eval_questions:
             return {}
         answered = [item for item in self._train_questions if item.answers]
@@ -262,27 +258,19 @@ class QuestionAnswering(Task):
 
     @property
     def num_judged(self) -> int:
-        """Held-out questions; `num_eval_examples` are their windows."""
         return len(self._eval_questions)
 
     def predictions(self) -> list[dict[str, Any]]:
         """What was last summarized, readable: question, gold, prediction, its place in the context, probability."""
         readable = []
         for answer in self._answers():
-            question = self._eval_questions[answer["id"]]
-            readable.append(
-                {
-                    "id": question.id,
-                    "question": question.question,
-                    "context": question.context,
-                    "gold": list(dict.fromkeys(question.answers)),
-                    "prediction": answer["prediction"],
-                    "start": answer["start"],
-                    "end": answer["end"],
-                    "probability": round(answer["probability"], 6),
-                    "correct": bool(self._marks(answer["prediction"], question.answers)[0]),
-                }
-            )
+            asked = self._eval_questions[answer["id"]]
+            given = {"id": asked.id, "question": asked.question, "context": asked.context}
+            found = {name: answer[name] for name in ("prediction", "start", "end")}
+            sure = {"probability": round(answer["probability"], 6)}
+            right = bool(self._marks(answer["prediction"], asked.answers)[0])
+            gold = list(dict.fromkeys(asked.answers))
+            readable.append({**given, "gold": gold, **found, **sure, "correct": right})
         return readable
 
     def _marks(self, prediction: str, answers: Sequence[str]) -> tuple[float, float]:
@@ -292,7 +280,7 @@ class QuestionAnswering(Task):
         overlap = squad_v2_f1 if self.may_have_none else token_f1
         return best_over_answers(exact_match, prediction, answers), best_over_answers(overlap, prediction, answers)
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
+    def tables(self) -> dict[str, Shown]:
         """Scores by the first word of the question (rare ones together), and with and without an answer."""
         marks: dict[str, list[tuple[float, float]]] = {}
         kinds = Counter(_first_word(item) for item in self._eval_questions).most_common(_MOST_KINDS)
@@ -305,46 +293,28 @@ class QuestionAnswering(Task):
             with_answer.setdefault("has an answer" if question.answers else "has none", []).append(mark)
         columns, bars = ("question", "exact_match", "f1", "questions"), ("exact_match", "f1")
         order = sorted(marks, key=lambda word: (word == "others", -len(marks[word])))
-        by_word = Table(columns, [_row(word, marks[word]) for word in order], bars=bars, highest=100.0)
-        shown = {"By the first word of the question": by_word}
+        by_word = Table(columns, [_line(word, marks[word]) for word in order], bars=bars, highest=100.0)
+        shown: dict[str, Shown] = {"By the first word of the question": by_word}
         if self.may_have_none:
-            rows = [_row(name, part) for name, part in sorted(with_answer.items())]
-            shown["With and without an answer"] = Table(columns, rows)
-        return dict(shown)
+            lines = [_line(name, part) for name, part in sorted(with_answer.items())]
+            shown["With and without an answer"] = Table(columns, lines)
+        return shown
 
     def settings(self) -> dict[str, Any]:
-        """Lengths and the threshold of "no answer"."""
-        return {
-            **super().settings(),
-            "stride": self.stride,
-            "max_answer_length": self.max_answer_length,
-            "threshold": self.threshold,
-        }
+        more = {name: getattr(self, name) for name in ("stride", "max_answer_length", "threshold")}
+        return {**super().settings(), **more}
 
     def balance(self) -> Mapping[str, int]:
-        """Windows that hold the answer and windows that do not."""
         held = sum(window.has_answer for window in self._train_windows)
         return {"window with the answer": held, "window without": len(self._train_windows) - held}
 
     def show(self, example: Inputs) -> list[str]:
-        """Tokens of a window and of the answer in it."""
         start, end = example["start"], example["end"]
         answer = self.tokenizer.decode(example["input_ids"][start : end + 1]).strip() if end else "not in this window"
         return [f"answer: {answer}", *(f"    {line}" for line in super().show(example))]
 
 
-def _features(window: Window) -> Inputs:
-    return {**window.inputs, "start": window.start, "end": window.end}
-
-
-def _allowed(window: Window) -> np.ndarray:
-    """Tokens of a window, bool [length], at which an answer may start or end."""
-    allowed = np.zeros(len(window.inputs["input_ids"]), dtype=bool)
-    allowed[window.first : window.first + len(window.offsets)] = window.offsets[:, 0] < window.offsets[:, 1]
-    return allowed
-
-
-def _row(name: str, marks: Sequence[tuple[float, float]]) -> list[object]:
+def _line(name: str, marks: Sequence[tuple[float, float]]) -> list[object]:
     exact, overlap = (100 * math.fsum(mark[place] for mark in marks) / len(marks) for place in (0, 1))
     return [name, exact, overlap, len(marks)]
 
@@ -369,22 +339,18 @@ def best_spans(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The best spans of every window, exactly: all spans up to the longest are scored, not only pairs of good ends.
 
-    The score of a span is the sum of the logits of its ends, minus that sum at the first token of the window: by how
-    much, in nats, the model believes more in this span than in "not in this window". With "no answer" at a score of 0,
-    a softmax over all spans of all windows of a question says how probable an answer is.
+    The score of a span is the sum of the logits of its ends, minus that sum at the first token of the window: its
+    lead, in nats, over "not in this window". With "no answer" at a score of 0, a softmax over all spans of all windows
+    of a question says how probable an answer is.
 
     Args:
-        start: start logits [batch, length].
-        end: end logits [batch, length].
+        start, end: logits [batch, length].
         allowed: bool [batch, length], tokens at which a span may start and end.
         null: int64 [batch], the position that stands for "not in this window".
-        max_answer_length: most tokens of a span.
-        num_best: how many spans to return.
 
     Returns:
-        Scores, first tokens and last tokens, each [batch, at most num_best], best first; a score is -inf where a
-        window has fewer spans. And the rest [batch]: the logarithm of the sum of the exponentials of the scores of all
-        spans that are not returned; -inf where there are none.
+        Scores (-inf where a window has fewer spans), first and last tokens, each [batch, at most num_best], best
+        first; and the log-sum-exp of the scores of all other spans [batch].
     """
     length = start.shape[1]
     width = min(max_answer_length, length)
@@ -410,3 +376,31 @@ def trimmed(context: str, start: int, end: int) -> tuple[int, int]:
     text = context[start:end]
     start += len(text) - len(text.lstrip())
     return start, start + len(text.strip())
+
+
+class QuestionPredictor(PipelinePredictor):
+    """The piece of a context that answers a question; nothing where the model says that there is no answer."""
+
+    columns = ("prediction", "probability", "start", "end")
+    auto_class = "AutoModelForQuestionAnswering"
+
+    def prepare(self) -> None:
+        assert self.question_pipeline is not None
+        options = {"max_length": self.arguments.max_length} if self.arguments.max_length else {}
+        self.pipeline = self.question_pipeline(
+            model=self.model, tokenizer=self.tokenizer, device=self.model.device, **options
+        )
+
+    def expand(self, row: Row) -> Iterator[Row]:
+        yield from flat_rows(row)
+
+    def choose_columns(self, row: Row) -> None:
+        check_columns(row, answered=False)
+
+    def read(self, row: Row) -> dict[str, str]:
+        check_columns(row, answered=False)
+        return {name: row.text(name, option=None) for name in ("question", "context")}
+
+    def readable(self, given: Any, found: Any) -> dict[str, Any]:
+        place = {name: found[name] if found["answer"] else None for name in ("start", "end")}
+        return {"prediction": found["answer"], "probability": round(found["score"], 6), **place}

@@ -1,4 +1,4 @@
-"""Pairs of texts, one to be written from the other: options and columns."""
+"""Reading pairs of texts, a source and a target: options and columns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ from lacuna.tasks.base.arguments import (
     column_option,
     data_option,
     essential_option,
-    eval_fraction_option,
     max_length_option,
 )
 from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
@@ -26,15 +25,14 @@ class SequenceToSequenceArguments(TaskArguments):
         None, f"Pairs to train on, in two columns: {ROWS}; or sources, one per line, with --train_target_file."
     )
     train_target_file: str | None = essential_option(None, "Targets for the lines of --train_file, one per line.")
-    eval_file: str | None = essential_option(None, "Pairs to evaluate on. Default: a part of the training pairs.")
     eval_target_file: str | None = essential_option(None, "Targets for the lines of --eval_file, one per line.")
     source_column: str | None = column_option("Column of the source.")
     target_column: str | None = column_option("Column of the target.")
     source_prefix: str = data_option("", "Prepended to every source, such as 'translate English to German: '.")
-    max_length: int | None = max_length_option(256, "sources")
-    max_target_length: int | None = max_length_option(128, "targets, and generated text,")
+    max_target_length: int | None = max_length_option(
+        "Truncate targets, and generated text, to this many tokens.", 128
+    )
     num_beams: int = data_option(1, "Beams in evaluation; 1 is greedy decoding.")
-    eval_fraction: float = eval_fraction_option("pairs")
 
     def __post_init__(self) -> None:
         super().__post_init__()

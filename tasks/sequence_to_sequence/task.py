@@ -1,19 +1,19 @@
-"""Sequence to sequence: a text is written from another one, as a translation or a summary."""
+"""Sequence to sequence: generating a text from another one, as a translation or a summary."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from lacuna.tasks.base.features import IGNORED, records
-from lacuna.tasks.base.metrics import generation_metrics
-from lacuna.tasks.base.rows import split_groups
+from lacuna.tasks.base.features import IGNORED, records, stacked
+from lacuna.tasks.base.metrics import measure
+from lacuna.tasks.base.report import Shown, Table, groups
+from lacuna.tasks.base.rows import Row
 from lacuna.tasks.base.task import Inputs, Task
-from lacuna.tasks.report.tables import Matrix, Points, Table, groups
+from lacuna.tasks.predict.predictor import NEW_TOKENS, Predictor
 from lacuna.tasks.sequence_to_sequence.reader import (
     SEQUENCE_TO_SEQUENCE,
     SequenceToSequenceArguments,
@@ -69,24 +69,19 @@ class SequenceToSequence(Task):
         )
         source, target = self.columns.values()
         train, held_out = (read_pairs(part, source=source, target=target) for part in (train, held_out))
-        if held_out:
-            known = [[(pair.source, pair.target) for pair in part] for part in (train, held_out)]
-            self.note_overlap(train=known[0], held_out=known[1])
-        else:
-            split = split_groups(groups=[pair.source for pair in train], fraction=asked.eval_fraction, seed=self.seed)
-            train, held_out = self.hold_out(train, split, what="pairs")
+        train, held_out = self.divide(
+            train,
+            held_out,
+            same=lambda pair: (pair.source, pair.target),
+            group=lambda pair: pair.source,
+            what="pairs",
+        )
         self._eval_pairs = held_out
         examples, _, *cut = self._examples(train)
         for count, what, option in zip(cut, ("sources", "targets"), ("max_length", "max_target_length"), strict=True):
             self.note_cut(count, of=len(train), what=what, option=option)
         judged, self._eval_sources, *_ = self._examples(held_out)
         self.set_examples(train=examples, held_out=judged)
-
-    @classmethod
-    def rows(cls, options: Any, part: str, read: Callable[..., Sequence[Any]]) -> Sequence[Any]:
-        """The pairs of a file, or of two; `read` takes both."""
-        file = getattr(options, f"{part}_file")
-        return read(file, getattr(options, f"{part}_target_file")) if file else []
 
     def _examples(self, pairs: Sequence[TextPair]) -> tuple[list[Inputs], list[Inputs], int, int]:
         """Examples, what is read of each before writing, and how many sources and targets were cut."""
@@ -99,13 +94,9 @@ class SequenceToSequence(Task):
 
     def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
         """Inputs padded to the longest, `labels`, -100 where nothing is to be written; `row` for held-out examples."""
-        batch = self.writer.collate(examples)
-        if "row" in examples[0]:
-            batch["row"] = torch.tensor([example["row"] for example in examples])
-        return batch
+        return self.writer.collate(examples) | stacked(examples, "row")
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
-        """One target a token to be written."""
         return {"tokens": int((batch["labels"] != IGNORED).sum())}
 
     def loss(
@@ -138,10 +129,10 @@ class SequenceToSequence(Task):
 
     def _scores(self, texts: dict[int, str]) -> dict[str, float]:
         references = [[self._eval_pairs[row].target] for row in texts]
-        return generation_metrics(predictions=list(texts.values()), references=references)
+        return measure("generation", predictions=list(texts.values()), references=references)
 
     def baseline(self) -> dict[str, float]:
-        """The source itself as the text; the loss: always the tokens' frequencies in the training targets (plus 1)."""
+        """The source itself as the text; the loss: the tokens' frequencies in the training targets (plus 1)."""
         if not self._eval_pairs:
             return {}
         counts = Counter(int(token) for item in self._train for token in item["labels"] if token != IGNORED)
@@ -153,19 +144,16 @@ class SequenceToSequence(Task):
     # For people
 
     def predictions(self) -> list[dict[str, Any]]:
-        """Each source with what was written and what should have been.
-
-        The probability is the (geometric) mean of those of the tokens written; right is only what is the same.
-        """
+        """Each source with what was written and what should have been; correct is only what is the same."""
         readable = []
         for record in self.records:
             pair = self._eval_pairs[record["row"]]
             sides = {"source": pair.source, "prediction": record["prediction"], "gold": pair.target}
-            right = " ".join(record["prediction"].split()) == " ".join(pair.target.split())
+            right = record["prediction"].split() == pair.target.split()
             readable.append({**sides, "probability": record["probability"], "correct": right})
         return readable
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
+    def tables(self) -> dict[str, Shown]:
         """Scores by the length of the source, in parts of about as many texts each."""
         words = [len(self._eval_pairs[record["row"]].source.split()) for record in self.records]
         rows: list[list[object]] = []
@@ -176,17 +164,50 @@ class SequenceToSequence(Task):
         return {"By the length of the source": Table(columns, rows, bars=columns[2:], highest=100.0)}
 
     def settings(self) -> dict[str, Any]:
-        """What `recipes/predict.py` needs to write from new sources."""
-        return {
-            **super().settings(),
-            "max_target_length": self.max_target_length,
-            "num_beams": self.options.num_beams,
-            "source_prefix": self.options.source_prefix,
-            **self.columns,
-        }
+        options = {name: getattr(self.options, name) for name in ("num_beams", "source_prefix")}
+        return {**super().settings(), "max_target_length": self.max_target_length, **options, **self.columns}
 
     def show(self, example: Inputs) -> list[str]:
-        """One example: what is read, and what is learnt."""
         labels = example["labels"]
         read = example["input_ids"] if self.writer.is_encoder_decoder else example["input_ids"][labels == IGNORED]
         return [self.tokenizer.decode(read), f"-> {self.tokenizer.decode(labels[labels != IGNORED])}"]
+
+
+class WritingPredictor(Predictor):
+    """A text written from another one, and the mean probability of its tokens."""
+
+    columns = ("prediction", "probability")
+    trained_column = "source_column"
+
+    @classmethod
+    def head(cls, config: Any) -> str:
+        return writes_with(config)
+
+    def prepare(self) -> None:
+        source, target = resolve_lengths(
+            source=self.arguments.max_length or self.settings.get("max_length"),
+            target=self.arguments.max_new_tokens or self.settings.get("max_target_length"),
+            config=self.model.config,
+            tokenizer=self.tokenizer,
+            default=(256, NEW_TOKENS),
+        )
+        self._writer = Writer(
+            tokenizer=self.tokenizer,
+            config=self.model.config,
+            max_length=source,
+            max_target_length=target,
+            num_beams=self.settings.get("num_beams", 1),
+            source_prefix=self.settings.get("source_prefix", ""),
+        )
+
+    def expand(self, row: Row) -> Iterator[Row]:
+        yield from unfold([row])
+
+    def read(self, row: Row) -> str:
+        return row.text(self.text_column, option="--text_column").strip()
+
+    def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        sources, _ = self._writer.sources(given)
+        written = self._writer.write(self.model, self.to_model(self._writer.prompts(sources)))
+        for ids, sure in zip(written, self._writer.sureness(self.model, sources, written), strict=True):
+            yield {"prediction": self._writer.text(ids), "probability": round(sure, 6)}

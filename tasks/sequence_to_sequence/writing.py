@@ -1,7 +1,7 @@
-"""How a text is written from another one: what a model reads of both, and what it writes by itself.
+"""Generating a text from another: what a model reads of both, its loss, and what it writes by itself.
 
 An encoder-decoder reads the source with its encoder and writes the target with its decoder. A decoder reads the source
-and a token that ends it, and goes on from there.
+and a token that ends it, and continues from there.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,7 @@ _SHORTEST = 4  # tokens of a text that special ones leave room for
 
 
 def writes_with(config: Any) -> str:
-    """The Auto class of a model that writes texts.
-
-    Raises:
-        InputError: it is an encoder, which writes none.
-    """
+    """The Auto class of a model that writes texts; InputError for an encoder, which writes none."""
     if getattr(config, "is_encoder_decoder", False):
         return "AutoModelForSeq2SeqLM"
     shape = getattr(config, "shape", None)
@@ -44,10 +40,7 @@ def resolve_lengths(
 ) -> tuple[int, int]:
     """Tokens to cut sources and targets to: what was asked for, else the default or what the model takes.
 
-    Both together must fit into a decoder, each by itself into an encoder-decoder.
-
-    Raises:
-        InputError: more was asked for than the model takes.
+    Both together must fit into a decoder, each by itself into an encoder-decoder; else it is an InputError.
     """
     limit = longest_input(config=config, tokenizer=tokenizer)
     if limit is None:
@@ -72,15 +65,9 @@ class Writer:
     """What a tokenizer and a model need to know of each other for one to write texts.
 
     Args:
-        tokenizer: a fast tokenizer with a padding token.
-        config: the model's; whether it is an encoder-decoder, and what its decoder reads first.
         max_length: tokens that a source is cut to, special tokens included.
         max_target_length: tokens that a target is cut to, and that are written at most, the end included.
-        num_beams: of beam search; 1: the most probable token is taken each time.
-        source_prefix: stands before every source, as some pretrained models want it.
-
-    Raises:
-        InputError: the tokenizer has no token that ends a text.
+        num_beams, source_prefix: as `SequenceToSequenceArguments` has them.
     """
 
     def __init__(
@@ -113,11 +100,13 @@ class Writer:
         prefixed = [self.source_prefix + text for text in texts]
         inputs, cut = tokenize(tokenizer=self.tokenizer, texts=prefixed, max_length=self.max_length)
         # Segments are left out: a source is a single one, and models that write seldom know any.
-        ids = [each["input_ids"] for each in inputs]
-        return [{"input_ids": each if self.is_encoder_decoder else self._with_border(each)} for each in ids], cut
-
-    def _with_border(self, ids: np.ndarray) -> np.ndarray:
-        return ids if len(ids) and ids[-1] == self.border else np.append(ids, self.border).astype(np.int32)
+        sources = [each["input_ids"] for each in inputs]
+        if not self.is_encoder_decoder:
+            border = [self.border]
+            sources = [
+                ids if ids[-1:].tolist() == border else np.append(ids, border).astype(np.int32) for ids in sources
+            ]
+        return [{"input_ids": ids} for ids in sources], cut
 
     def targets(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int]:
         """What the model is to write, with its end: int32 [tokens] each; and how many were cut."""
@@ -186,10 +175,8 @@ class Writer:
             pad_token_id=self.tokenizer.pad_token_id,
         )
         read = 1 if self.is_encoder_decoder else prompts["input_ids"].shape[1]
-        rows = []
-        for ids in written[:, read:].tolist():
-            rows.append(ids[: ids.index(self.end) + 1] if self.end in ids else ids)
-        return rows
+        texts = written[:, read:].tolist()
+        return [ids[: ids.index(self.end) + 1] if self.end in ids else ids for ids in texts]
 
     def sureness(
         self, model: nn.Module, sources: Sequence[dict[str, np.ndarray]], written: Sequence[Sequence[int]]

@@ -1,4 +1,4 @@
-"""Sentences of tokens with a tag each: options, columns, and windows of pieces that a model can take."""
+"""Reading sentences of tokens with a tag each, and cutting them into windows that a model can take."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,9 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.arguments import (
-    TaskArguments,
-    column_option,
-    data_option,
-    essential_option,
-    eval_fraction_option,
-)
+from lacuna.tasks.base.arguments import TaskArguments, column_option, data_option, essential_option, max_length_option
 from lacuna.tasks.base.columns import SAMPLE, Column, Found, Free, Layout
+from lacuna.tasks.base.features import encodings
 from lacuna.tasks.base.rows import Row, listed
 
 
@@ -27,9 +22,6 @@ class TokenClassificationArguments(TaskArguments):
         "Tagged sentences to train on: CoNLL columns (.conll, .txt), or rows with lists of tokens and tags (.jsonl, "
         ".parquet, a folder saved by `datasets` or a Hub dataset, OWNER/NAME:CONFIG:SPLIT).",
     )
-    eval_file: str | None = essential_option(
-        None, "Tagged sentences to evaluate on. Default: a part of the training sentences."
-    )
     tokens_column: str | None = column_option("Column of the tokens.")
     tags_column: str | None = column_option("Column of the tags.")
     label_names: list[str] | None = data_option(
@@ -40,12 +32,7 @@ class TokenClassificationArguments(TaskArguments):
     label_all_tokens: bool = data_option(
         False, "Train on all tokens of a word and average their predictions. Default: the first token alone."
     )
-    max_length: int | None = data_option(
-        None,
-        "Tokens per window; longer sentences have several windows. Default: 256, or the model's limit if that is "
-        "less.",
-    )
-    eval_fraction: float = eval_fraction_option("sentences")
+    max_length: int | None = max_length_option("Tokens per window; longer sentences have several windows.", 256)
 
 
 def _parallel_lists(rows: Sequence[Row], found: Found, free: Free) -> None:
@@ -71,8 +58,6 @@ TOKEN_CLASSIFICATION = Layout(
     },
     by_content=_parallel_lists,
 )
-
-_TOKENIZE_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +97,22 @@ def read_sentences(rows: Sequence[Row], *, tokens_column: str, tags_column: str)
     return sentences
 
 
+def name_numbers(sentences: Sequence[Sentence], names: Sequence[str] | None) -> list[Sentence]:
+    """Sentences whose tags are numbers get the names of these, the others stay. InputError: a number has no name."""
+    numbers = all(tag.isdecimal() for sentence in sentences for tag in sentence.tags)
+    if not names or not sentences or not numbers or any(name.isdecimal() for name in names):
+        return list(sentences)
+    named = []
+    for sentence in sentences:
+        if highest := [tag for tag in sentence.tags if int(tag) >= len(names)]:
+            raise InputError(
+                f"{sentence.where}: tag {highest[0]} has no name among the {len(names)} of --label_names "
+                f"{' '.join(names)} (the first is that of tag 0): name every tag"
+            )
+        named.append(Sentence(sentence.words, tuple(names[int(tag)] for tag in sentence.tags), sentence.where))
+    return named
+
+
 @dataclass(frozen=True, slots=True)
 class TokenWindow:
     """A sentence, or a piece of a long one, as the model sees it."""
@@ -126,10 +127,8 @@ class TokenWindow:
 def words_of_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> np.ndarray:
     """The word that each token belongs to: int32 [tokens], -1 for a token of nothing but blanks.
 
-    Args:
-        words: of the sentence.
-        offsets: characters [start, end) of each token in the words with a blank between each two. Some tokenizers
-            count the blank before a word to its first token; a token over several words belongs to the first of them.
+    `offsets` are the characters [start, end) of each token in the words with a blank between each two. Some tokenizers
+    count the blank before a word to its first token; a token over several words belongs to the first of them.
     """
     text = " ".join(words)
     starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])])
@@ -159,7 +158,6 @@ def assign_words(words: np.ndarray, bounds: Sequence[tuple[int, int]], *, all_to
     Args:
         words: int32 [tokens] of the sentence, as `words_of_tokens` makes them.
         bounds: of the windows.
-        all_tokens: whether all tokens of a word speak for it, or the first.
 
     Returns:
         int32 [tokens of the window] for each window, -1 for tokens that speak for none.
@@ -203,34 +201,22 @@ def cut_sentences(
 ) -> list[TokenWindow]:
     """Windows of at most `max_length` tokens, special ones included, in the order of the sentences, one or more each.
 
-    A sentence is tokenized as its words with a blank between each two, and tokens find their words by characters:
-    that is exact for any fast tokenizer, also for one that reads a word after a blank as another than one without.
-    A word without a token of its own (control characters that a tokenizer drops) is in no window.
-
-    Args:
-        all_tokens: whether all tokens of a word speak for it, or the first.
-
-    Raises:
-        InputError: `max_length` leaves no room beside special tokens.
+    A sentence is tokenized as its words with a blank between each two, and tokens find their words by characters,
+    which is exact for any fast tokenizer. A word without a token of its own (control characters that a tokenizer
+    drops) is in no window. With `all_tokens` all tokens of a word speak for it, else the first.
     """
     before, after, segment = special_frame(tokenizer)
     room = max_length - len(before["input_ids"]) - len(after["input_ids"])
     if room < 1:
         raise InputError(f"--max_length {max_length} leaves no room for text beside special tokens: raise it")
     windows: list[TokenWindow] = []
-    for begin in range(0, len(sentences), _TOKENIZE_AT_ONCE):
-        part = sentences[begin : begin + _TOKENIZE_AT_ONCE]
-        encoding = tokenizer(
-            [" ".join(words) for words in part],
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-            verbose=False,  # it would warn of sentences that are longer than the model takes
-        )
-        for number, words in enumerate(part):
-            ids = np.asarray(encoding["input_ids"][number], dtype=np.int32)
+    # With `verbose` it would warn of sentences that are longer than the model takes.
+    options: dict[str, Any] = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
+    for begin, encoding in encodings(tokenizer, [" ".join(words) for words in sentences], **options):
+        for number, found in enumerate(encoding["input_ids"]):
+            ids = np.asarray(found, dtype=np.int32)
             bounds = window_bounds(length=len(ids), room=room)
-            owners = words_of_tokens(words, encoding["offset_mapping"][number])
+            owners = words_of_tokens(sentences[begin + number], encoding["offset_mapping"][number])
             for (start, end), speaking in zip(
                 bounds, assign_words(owners, bounds, all_tokens=all_tokens), strict=True
             ):

@@ -1,6 +1,6 @@
-"""Tags of tokens: how entities are written down as tags, which way a data set has chosen, and the way back.
+"""Schemes of entity tags (IOB1, IOB2, BIOES): finding the one a data set has, reading entities, writing tags.
 
-Three ways, by the example of two places that stand side by side, "Bern" and "New York":
+By the example of two places that stand side by side, "Bern" and "New York":
 
     IOB1    I-LOC B-LOC I-LOC           B- only where an entity follows another one of its type
     IOB2    B-LOC B-LOC I-LOC           B- at the beginning of every entity
@@ -13,6 +13,9 @@ parts of speech, are PLAIN: each stands for itself.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 PLAIN = "plain"
 SCHEMES = ("IOB2", "IOB1", "BIOES")
@@ -34,8 +37,7 @@ class Entity:
 def split_tag(tag: str) -> tuple[str, str]:
     """Letter (B, I, O, E or S) and type of a tag of entities; the type is empty where there is but one.
 
-    Raises:
-        ValueError: it is no such tag.
+    ValueError: it is no such tag.
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
@@ -103,11 +105,9 @@ def irregular(tags: Sequence[str], *, scheme: str) -> int:
 
 
 def find_scheme(sentences: Sequence[Sequence[str]]) -> str:
-    """Which of `SCHEMES` these tags follow most closely, or `PLAIN` where they are not tags of entities.
+    """Which of `SCHEMES` these tags follow most closely, the first of equal ones; `PLAIN` if they are no entity tags.
 
-    They are tags of entities where most of them begin with a letter and "-", or where there are nothing but letters
-    and O. Tags of which two schemes say the same (no entity touches another, say) are taken for the one named first in
-    `SCHEMES`. Tags that are none of entities are passed over.
+    They are entity tags where most of them begin with a letter and "-", or where all are letters and O.
     """
     seen = {tag for tags in sentences for tag in tags}
     named = seen - {OUTSIDE}
@@ -119,3 +119,17 @@ def find_scheme(sentences: Sequence[Sequence[str]]) -> str:
     known = {*typed, OUTSIDE}
     whole = [tags for tags in sentences if known.issuperset(tags)]
     return min(SCHEMES, key=lambda scheme: sum(irregular(tags, scheme=scheme) for tags in whole))
+
+
+def spans(words: Sequence[str], tags: Sequence[str], sure: Sequence[float] | None = None) -> list[dict[str, Any]]:
+    """The entities of a sentence for people: type, text, its characters [start, end) and tokens, and how sure."""
+    starts = np.cumsum([0, *(len(word) + 1 for word in words)]).tolist()
+    found = []
+    for entity in entities(tags):
+        start, end = starts[entity.start], starts[entity.end] - 1
+        span: dict[str, Any] = {"type": entity.type, "text": " ".join(words[entity.start : entity.end])}
+        span |= {"start": start, "end": end, "tokens": [entity.start, entity.end]}
+        if sure is not None:
+            span["probability"] = min(sure[entity.start : entity.end])
+        found.append(span)
+    return found

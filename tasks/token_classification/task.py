@@ -1,12 +1,11 @@
 """Token classification: every token of a sentence gets a tag, as part of an entity (names) or by itself (verbs).
 
-Whatever way the data writes entities, the model's labels are those of IOB2, which the pipelines of transformers read;
-predictions are written in the way of the data.
+Whatever scheme the data has, the model's labels are IOB2, which the pipelines of transformers read; predictions are
+written in the scheme of the data.
 """
 
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.features import IGNORED, model_inputs, pad_inputs, pad_like, records
-from lacuna.tasks.base.metrics import classification_metrics, measure
-from lacuna.tasks.base.rows import counted, note_alike, some_of, stratified_split
+from lacuna.tasks.base.features import IGNORED, TOKENS, model_inputs, pad_inputs, pad_like, records, stacked
+from lacuna.tasks.base.metrics import measure
+from lacuna.tasks.base.report import Matrix, Shown, Table
+from lacuna.tasks.base.rows import Row, counted, note_alike, some_of
 from lacuna.tasks.base.task import Inputs, Task
-from lacuna.tasks.report.tables import Matrix, Points, Table
+from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tasks.token_classification.reader import (
     TOKEN_CLASSIFICATION,
     Sentence,
     TokenClassificationArguments,
     TokenWindow,
     cut_sentences,
+    name_numbers,
     read_sentences,
 )
 from lacuna.tasks.token_classification.tags import (
@@ -34,32 +35,12 @@ from lacuna.tasks.token_classification.tags import (
     entities,
     find_scheme,
     irregular,
+    is_tag,
     join_tag,
+    spans,
     split_tag,
     write_tags,
 )
-
-_IN_COLUMNS = re.compile(r"\.(conllu?|txt|iob|bio)(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
-
-
-def name_numbers(sentences: Sequence[Sentence], names: Sequence[str] | None) -> list[Sentence]:
-    """Sentences whose tags are numbers get the names of these, the others stay.
-
-    Raises:
-        InputError: a number has no name.
-    """
-    numbers = all(tag.isdecimal() for sentence in sentences for tag in sentence.tags)
-    if not names or not sentences or not numbers or any(name.isdecimal() for name in names):
-        return list(sentences)
-    named = []
-    for sentence in sentences:
-        if highest := [tag for tag in sentence.tags if int(tag) >= len(names)]:
-            raise InputError(
-                f"{sentence.where}: tag {highest[0]} has no name among the {len(names)} of --label_names "
-                f"{' '.join(names)} (the first is that of tag 0): name every tag"
-            )
-        named.append(Sentence(sentence.words, tuple(names[int(tag)] for tag in sentence.tags), sentence.where))
-    return named
 
 
 class TokenClassification(Task):
@@ -69,6 +50,7 @@ class TokenClassification(Task):
     name, objective = "token_classification", "fine-tuning for token classification"
     auto_class = "AutoModelForTokenClassification"
     label_names: list[str]
+    balance_of = "training tokens"
     probability_note = "The probability is that of the least sure tag: of the sentence, and of each entity."
 
     def prepare(self, train: list[Any], held_out: list[Any]) -> None:
@@ -82,23 +64,25 @@ class TokenClassification(Task):
             name_numbers(read_sentences(part, **self.columns), asked.label_names) for part in (train, held_out)
         )
         self._choose_labels(train, asked.label_names)
-        if held_out:
-            self.note_overlap(train=[item.words for item in train], held_out=[item.words for item in held_out])
-        else:
-            split = stratified_split(labels=self._strata(train), fraction=asked.eval_fraction, seed=self.seed)
-            train, held_out = self.hold_out(train, split, what="sentences")
+        hint = " (an empty line ends one in files of columns)"
+        train, held_out = self.divide(
+            train, held_out, same=lambda item: item.words, strata=self._strata, what="sentences", hint=hint
+        )
         self._train_tags, self._eval_tags = self._normalized(train), self._normalized(held_out)
         self._train_sentences, self._eval_sentences = train, held_out
-        windows = [self._windows(part) for part in (train, held_out)]
+        windows = [
+            cut_sentences(
+                sentences=[item.words for item in part],
+                tokenizer=self.tokenizer,
+                max_length=self.max_length,
+                all_tokens=self.label_all_tokens,
+            )
+            for part in (train, held_out)
+        ]
         self._note_windows(windows[0])
         self.set_examples(
             train=self._examples(windows[0], self._train_tags), held_out=self._examples(windows[1], self._eval_tags)
         )
-
-    def doubt_of_one(self, example: Sentence) -> str:
-        """A file of columns without an empty line is one sentence."""
-        in_columns = _IN_COLUMNS.search(example.where) is not None
-        return f" ({len(example.words):,} tokens{', are the empty lines between sentences missing?' * in_columns})"
 
     # Tags and windows
 
@@ -160,8 +144,7 @@ class TokenClassification(Task):
     def _normalized(self, sentences: Sequence[Sentence]) -> list[np.ndarray]:
         """The labels of each sentence as the model has them: int32 [words].
 
-        Raises:
-            InputError: a tag that training does not know.
+        InputError: a tag that training does not know.
         """
         numbers = []
         for item in sentences:
@@ -194,15 +177,6 @@ class TokenClassification(Task):
             return Counter(tag for item in sentences for tag in item.tags)
         return Counter(entity.type or "entity" for item in sentences for entity in entities(item.tags))
 
-    def _windows(self, sentences: Sequence[Sentence]) -> list[TokenWindow]:
-        words = [item.words for item in sentences]
-        return cut_sentences(
-            sentences=words,
-            tokenizer=self.tokenizer,
-            max_length=self.max_length,
-            all_tokens=self.label_all_tokens,
-        )
-
     def _note_windows(self, windows: Sequence[TokenWindow]) -> None:
         """Say what is cut, what the model does not see, and what is hardly among the held-out sentences."""
         self.note_windows([window.sentence for window in windows], what="training sentences")
@@ -217,15 +191,12 @@ class TokenClassification(Task):
 
     @staticmethod
     def _examples(windows: Sequence[TokenWindow], tags: Sequence[np.ndarray]) -> list[Inputs]:
-        return [
-            {
-                **window.inputs,
-                "words": window.words,
-                "labels": np.where(window.words >= 0, tags[window.sentence][window.words], IGNORED).astype(np.int32),
-                "sentence": window.sentence,
-            }
-            for window in windows
-        ]
+        examples = []
+        for window in windows:
+            labels = np.where(window.words >= 0, tags[window.sentence][window.words], IGNORED).astype(np.int32)
+            more = {"words": window.words, "labels": labels, "sentence": window.sentence}
+            examples.append({**window.inputs, **more})
+        return examples
 
     @property
     def default_tag(self) -> str:
@@ -243,14 +214,12 @@ class TokenClassification(Task):
         """
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
         batch["labels"] = pad_like(values=[item["labels"] for item in examples], batch=batch, fill=IGNORED)
-        if "row" in examples[0]:
-            batch["words"] = pad_like(values=[item["words"] for item in examples], batch=batch, fill=-1)
-            for name in ("sentence", "row"):
-                batch[name] = torch.tensor([item[name] for item in examples])
-        return batch
+        if "row" not in examples[0]:
+            return batch
+        batch["words"] = pad_like(values=[item["words"] for item in examples], batch=batch, fill=-1)
+        return batch | stacked(examples, "sentence", "row")
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
-        """One target a token that counts."""
         return {"tokens": int((batch["labels"] != IGNORED).sum())}
 
     def loss(
@@ -298,7 +267,8 @@ class TokenClassification(Task):
 
     def _scores(self, predictions: Sequence[Sequence[str]]) -> dict[str, float]:
         if self.scheme == PLAIN:
-            return classification_metrics(
+            return measure(
+                "classification",
                 predictions=[self._number_of[tag] for tags in predictions for tag in tags],
                 references=[int(number) for numbers in self._eval_tags for number in numbers],
             )
@@ -307,10 +277,7 @@ class TokenClassification(Task):
         return {**found, **{f"f1_{kind}": row["f1"] for kind, row in by_type.items()}}
 
     def baseline(self) -> dict[str, float]:
-        """Every word gets the label that it has most often in training, words that are not there the default one.
-
-        The loss: always the label frequencies of the training part (plus 1).
-        """
+        """The label that each word has most often in training; the loss: the label frequencies there (plus 1)."""
         if not self._eval_sentences:
             return {}
         seen: dict[str, Counter[int]] = {}
@@ -327,35 +294,23 @@ class TokenClassification(Task):
     # For people
 
     def predictions(self) -> list[dict[str, Any]]:
-        """Each sentence with its entities, or its tags, as predicted and as they are.
-
-        Entities have their characters in the text and their tokens, both without the end, and the probability of the
-        least sure of their tags; so does the whole sentence.
-        """
+        """Each sentence with its entities, or its tags, as predicted and as they are (see `spans`)."""
         readable = []
         for item, (tags, sure), gold in zip(self._eval_sentences, self._predicted(), self._gold(), strict=True):
-            whole: dict[str, Any] = {"probability": min(sure), "correct": tags == gold}
-            sides: dict[str, Any]
-            if self.scheme == PLAIN:
-                sides = {"prediction": tags, "gold": gold}
-            else:
-                sides = {"prediction": spans(item.words, tags, sure), "gold": spans(item.words, gold)}
-                whole["correct"] = entities(tags) == entities(gold)
-                whole["tags"] = write_tags(entities(tags), length=len(tags), scheme=self.scheme)
-            readable.append({"text": item.text, "tokens": list(item.words), **sides, **whole})
+            found: dict[str, Any] = {"text": item.text, "tokens": list(item.words), "prediction": tags, "gold": gold}
+            found |= {"probability": min(sure), "correct": tags == gold}
+            if self.scheme != PLAIN:
+                found |= {"prediction": spans(item.words, tags, sure), "gold": spans(item.words, gold)}
+                found["correct"] = entities(tags) == entities(gold)
+                found["tags"] = write_tags(entities(tags), length=len(tags), scheme=self.scheme)
+            readable.append(found)
         return readable
 
     def settings(self) -> dict[str, Any]:
-        """What `recipes/predict.py` needs to tag new sentences."""
-        return {
-            **super().settings(),
-            **self.columns,
-            "label_names": self.label_names,
-            "label_all_tokens": self.label_all_tokens,
-            "scheme": self.scheme,
-        }
+        more = {name: getattr(self, name) for name in ("label_names", "label_all_tokens", "scheme")}
+        return {**super().settings(), **self.columns, **more}
 
-    def tables(self) -> dict[str, Matrix | Table | Points]:
+    def tables(self) -> dict[str, Shown]:
         """Entities by type; of plain tags what was taken for what."""
         tags = [tags for tags, _ in self._predicted()]
         if self.scheme != PLAIN:
@@ -369,15 +324,9 @@ class TokenClassification(Task):
         return {"Confusion matrix": Matrix(self.label_names, counts.tolist())}
 
     def balance(self) -> Mapping[str, int]:
-        """How many tokens of the training sentences have each label of the model."""
         return counted(self.label_names, np.concatenate(self._train_tags).tolist())
 
-    def balanced(self) -> tuple[str, int]:
-        """Tokens, as the data has them."""
-        return "training tokens", sum(len(item.words) for item in self._train_sentences)
-
     def show(self, example: Inputs) -> list[str]:
-        """One example: its tokens, each that counts with its tag."""
         pieces = self.tokenizer.convert_ids_to_tokens(example["input_ids"].tolist())
         shown = [
             piece if label == IGNORED else f"{piece}/{self.label_names[label]}"
@@ -389,12 +338,8 @@ class TokenClassification(Task):
 def word_choices(logits: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The label of each word, with the highest mean probability over the tokens that speak for it.
 
-    Args:
-        logits: float [batch, length, labels].
-        words: int64 [batch, length], -1 for tokens that speak for none.
-
-    Returns:
-        Row in the batch, word, label and its probability, each [words of the batch], in the order of the tokens.
+    Of logits [batch, length, labels] and words [batch, length] (-1 for tokens that speak for none): number in the
+    batch, word, label and its probability, each [words of the batch], in the order of the tokens.
     """
     rows, places = torch.nonzero(words >= 0, as_tuple=True)
     probabilities = logits[rows, places].softmax(dim=-1)
@@ -405,15 +350,86 @@ def word_choices(logits: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor,
     return kept[:, 0], kept[:, 1], labels, best
 
 
-def spans(words: Sequence[str], tags: Sequence[str], sure: Sequence[float] | None = None) -> list[dict[str, Any]]:
-    """The entities of a sentence for people: type, text, its characters [start, end) and tokens, and how sure."""
-    starts = np.cumsum([0, *(len(word) + 1 for word in words)]).tolist()
-    found = []
-    for entity in entities(tags):
-        start, end = starts[entity.start], starts[entity.end] - 1
-        span: dict[str, Any] = {"type": entity.type, "text": " ".join(words[entity.start : entity.end])}
-        span |= {"start": start, "end": end, "tokens": [entity.start, entity.end]}
-        if sure is not None:
-            span["probability"] = min(sure[entity.start : entity.end])
-        found.append(span)
-    return found
+class TagPredictor(Predictor):
+    """The entities of a text, or the tag of each of its tokens, predicted for words as in training.
+
+    The pipeline of transformers would not do: it merges tags by B- and I- of types alone, and takes those of BIOES, or
+    of a single type that has no name, for something else.
+    """
+
+    auto_class = "AutoModelForTokenClassification"
+
+    def prepare(self) -> None:
+        self.labels = [self.model.config.id2label[number] for number in range(self.model.config.num_labels)]
+        self.scheme = self.settings.get("scheme") or find_scheme([self.labels])
+        self.tokens_column: str | None = None
+        self._read_as = {label: label for label in self.labels}
+        if self.scheme != PLAIN and (strange := [label for label in self.labels if not is_tag(label)]):
+            self._read_as |= dict.fromkeys(strange, OUTSIDE)
+            self.notes.append(f"labels that are no tags of entities count as {OUTSIDE}: {', '.join(strange)}")
+
+    def choose_columns(self, row: Row) -> None:
+        if self.arguments.text_column is None:
+            named = [str(self.settings.get("tokens_column")), *TOKEN_CLASSIFICATION.columns["tokens"].names.split()]
+            self.tokens_column = next((name for name in named if isinstance(row.fields.get(name), list)), None)
+        if self.tokens_column is None:
+            super().choose_columns(row)
+        more = {(True, True): "predicted_tokens", (False, False): "predicted_tags"}
+        also = more.get((self.tokens_column is None, self.scheme == PLAIN))
+        self.columns = ("prediction", also) if also else ("prediction",)
+
+    def read(self, row: Row) -> tuple[str, list[tuple[int, str]]]:
+        """A text (none for rows of tokens), and its words with the characters at which they begin."""
+        if self.tokens_column is None:
+            text = row.text(self.text_column, option="--text_column")
+            return text, [(found.start(), found.group()) for found in TOKENS.finditer(text)]
+        words = row.value(self.tokens_column, option="--text_column")
+        if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+            raise InputError(
+                f"{row.where}: column '{self.tokens_column}' holds {str(words)[:80]!r}, not a list of tokens: mend "
+                "the row, or name a column of texts with --text_column"
+            )
+        return "", [(0, word) for word in words]
+
+    def size(self, given: Any) -> int:
+        return sum(len(word) + 1 for _, word in given[1])
+
+    def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        sentences = [[word for _, word in words] for _, words in given]
+        for (text, placed), words, tags, sure in zip(given, sentences, *self._tags(sentences), strict=True):
+            if self.scheme == PLAIN:
+                more = {"predicted_tokens": words} if self.tokens_column is None else {}
+                yield {"prediction": tags, **more}
+            elif self.tokens_column is None:
+                yield {"prediction": [_in_text(span, text, placed) for span in spans(words, tags, sure)]}
+            else:
+                written = write_tags(entities(tags), length=len(tags), scheme=self.scheme)
+                yield {"prediction": spans(words, tags, sure), "predicted_tags": written}
+
+    @torch.no_grad()
+    def _tags(self, sentences: Sequence[Sequence[str]]) -> tuple[list[list[str]], list[list[float]]]:
+        """The tag of each token and its probability, with as much as possible around it where a sentence is long."""
+        together = self.settings.get("label_all_tokens", False)
+        windows = cut_sentences(
+            sentences=sentences, tokenizer=self.tokenizer, max_length=self.max_length, all_tokens=together
+        )
+        unseen = OUTSIDE if self.scheme != PLAIN or OUTSIDE in self.labels else self.labels[0]
+        tags = [[unseen] * len(words) for words in sentences]
+        sure = [[0.0] * len(words) for words in sentences]
+        for start in range(0, len(windows), self.batch_size):
+            part = windows[start : start + self.batch_size]
+            batch = pad_inputs(examples=[window.inputs for window in part], tokenizer=self.tokenizer)
+            owners = pad_like(values=[window.words for window in part], batch=batch, fill=-1)
+            logits = self.model(**self.to_model(model_inputs(batch))).logits.float().cpu()
+            for row, word, label, chance in zip(*(x.tolist() for x in word_choices(logits, owners)), strict=True):
+                tags[part[row].sentence][word] = self._read_as[self.labels[label]]
+                sure[part[row].sentence][word] = round(chance, 6)
+        return tags, sure
+
+
+def _in_text(span: dict[str, Any], text: str, words: Sequence[tuple[int, str]]) -> dict[str, Any]:
+    """An entity of words at its place in the text that these are from."""
+    first, last = span["tokens"][0], span["tokens"][1] - 1
+    start, end = words[first][0], words[last][0] + len(words[last][1])
+    place = {"text": text[start:end], "start": start, "end": end}
+    return {"type": span["type"], **place, "probability": span["probability"]}

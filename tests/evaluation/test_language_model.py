@@ -7,7 +7,7 @@ from transformers import BertConfig, BertForPreTraining, BertForSequenceClassifi
 from lacuna import modeling
 from lacuna.common.errors import CorruptCheckpointError, InputError
 from lacuna.evaluation import LanguageModel, load_language_model, score_sentences
-from lacuna.evaluation.scoring import logits_at
+from lacuna.evaluation.language_model import logits_at
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -32,7 +32,7 @@ def test_lacuna_checkpoints(tokenizer, tmp_path, family, head, kind):
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     loaded = load_language_model(model=str(tmp_path))
-    assert (loaded.kind, loaded.selects, loaded.max_length) == (kind, True, 64)
+    assert (loaded.kind, loaded.max_length) == (kind, 64)
     sentences = ["The cats sit.", "Who sees the dog?"]
     found, _ = score_sentences(language_model=loaded, sentences=sentences)
     in_memory = LanguageModel.of(model=model, tokenizer=tokenizer)
@@ -48,9 +48,8 @@ def test_chosen_positions_equal_dense_logits(tokenizer, make_model):
         model = make_model(kind)
         with torch.no_grad():
             expected = model(**inputs).logits[rows, positions]
-            for selects in (True, False):
-                found = logits_at(model, inputs, rows=rows, positions=positions, selects=selects)
-                torch.testing.assert_close(found, expected)
+            found = logits_at(model, inputs, rows=rows, positions=positions)
+            torch.testing.assert_close(found, expected)
         assert not model.get_output_embeddings()._forward_pre_hooks
 
 

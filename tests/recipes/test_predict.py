@@ -463,7 +463,7 @@ def test_mistakes_are_one_message_and_leave_nothing(
     write_rows(tmp_path / "new.jsonl", rows)
     (tmp_path / "there.jsonl").write_text("kept\n")
     monkeypatch.setattr(
-        "lacuna.tasks.classification.predictor.ClassificationPredictor.answer", None
+        "lacuna.tasks.classification.task.ClassificationPredictor.answer", None
     )  # nothing is answered before
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     code, said = run_recipe("predict", "--model", classifier, "--input", "new.jsonl", "--output", "x.jsonl", *words)

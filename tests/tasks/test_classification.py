@@ -5,7 +5,6 @@ import dataclasses
 import json
 import math
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -341,21 +340,13 @@ def test_what_is_shown_before_training(tokenizer):
     work = task(tokenizer, eval_rows=ROWS[:3])
     said = "\n".join(work.describe(2))
     assert "text from column 'text', label from column 'label' (inferred" in said
-    assert "column 'label' holds one label a row, single_label_classification (told by its values" in said
+    assert "column 'label' holds one label a row, single_label_classification (inferred; --problem_type" in said
     assert "label balance of the training examples: dog 8 (50.0%), fox 8 (50.0%)" in said
     assert "example 1:\n    label: fox\n        [CLS]quick number 0[SEP]" in said and "example 3" not in said
     assert "warning: 3 of 3 held-out rows are also in the training rows (are they the same file?)" in said
     plain = task(tokenizer).describe()
     assert not any("warning" in line for line in plain)
     assert "none of the training texts is cut to --max_length 256" in plain
-
-
-def test_a_table_without_names_is_doubted(tokenizer):
-    """Its first row is lost to them."""
-    fields = [{"Film 0 was fun": f"Film {n} was fun", "good": ("good", "bad")[n % 2]} for n in range(1, 20)]
-    rows = [SimpleNamespace(fields=row, path="a.csv", line=line) for line, row in enumerate(fields, start=2)]
-    (note,) = [note for note in task(tokenizer, rows).notes if note.startswith("warning")]
-    assert "the column of labels is called 'good', as one of its labels is: does the first line of the file" in note
 
 
 def test_nothing_is_trained_that_cannot_be_evaluated(tokenizer):

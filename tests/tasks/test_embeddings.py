@@ -16,10 +16,10 @@ from accelerate.state import AcceleratorState
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
+from lacuna.tasks.base.report import write_results
 from lacuna.tasks.base.rows import as_rows
 from lacuna.tasks.embeddings.reader import EMBEDDINGS, Columns, EmbeddingArguments, kind_of
 from lacuna.tasks.embeddings.task import Embeddings
-from lacuna.tasks.report.report import write_results
 from lacuna.training.reports.log import RunLog
 
 sentence_transformers = pytest.importorskip(
@@ -298,16 +298,6 @@ def test_what_is_expected_is_counted_as_it_happens(tokenizer, encoder, tmp_path,
     assert expected_of(work, encoder, batch_size=5, max_steps=3, eval_steps=0)[1][0] == 2
 
 
-def test_many_texts_are_encoded_in_parts(tokenizer, encoder, monkeypatch):
-    whole = task(tokenizer, SCORED, eval_rows=SCORED)
-    scores = whole.evaluate_encoder(encoder)
-    monkeypatch.setattr("lacuna.tasks.embeddings.task._TEXTS_AT_ONCE", 5)
-    parts = task(tokenizer, SCORED, eval_rows=SCORED)
-    assert parts.evaluate_encoder(encoder) == pytest.approx(scores, abs=1e-5)
-    found = [[record["cosine"] for record in work.records] for work in (whole, parts)]
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
-
-
 # What people are told
 
 
@@ -371,12 +361,6 @@ def test_bad_rows_as_a_whole(tokenizer, rows, options, message):
         task(tokenizer, rows, **options)
 
 
-def test_a_table_without_names_is_doubted(tokenizer):
-    names = "a fox is what kind of thing", "an animal"
-    rows = [
-        SimpleNamespace(fields=dict(zip(names, (f"{n}?", f"{n}!"), strict=True)), path="a.csv", line=n)
-        for n in range(2, 9)
-    ]
-    assert any(f"warning: a column is called {names[0]!r}" in note for note in task(tokenizer, rows).notes)
+def test_one_row_is_too_few(tokenizer):
     with pytest.raises(InputError, match=r"a.csv:2: this is the only training row, so nothing can be held out"):
-        task(tokenizer, rows[:1])
+        task(tokenizer, records([{}, PAIRS[0]], "a.csv")[1:])

@@ -67,20 +67,7 @@ def test_several_labels_written_as_text_are_refused_with_the_remedy(values, name
     assert problem_type_of(rows=rows(*values), column="y", separator="|") == MULTI
 
 
-@pytest.mark.parametrize(
-    ("odd", "named"),
-    [
-        (["n/a"], r"and 1 of 10 are not \('n/a'\)"),
-        (["NA", "NA"], r"and 2 of 11 are not \('NA' 2 times\)"),
-        (["-", ""], r"and 2 of 11 are not \('-', an empty cell\)"),
-        (["nan"], r"\('nan'\)"),
-    ],
-)
-def test_fractions_with_few_other_values_are_no_labels(odd, named):
-    values = [*(f"{n}.25" for n in range(9)), *odd]
-    remedy = "correct or remove these rows to learn numbers, or .*--problem_type single_label_classification"
-    with pytest.raises(InputError, match=f"f.csv:11: nearly all values of column 'y' are .*{named}: {remedy}"):
-        problem_type_of(rows=rows(*values), column="y", separator=None)
+def test_codes_and_whole_numbers_are_labels():
     codes = ["3.10", "3.11", "3.12", "3.13rc1", "3.13"] * 4
     assert problem_type_of(rows=rows(*codes), column="y", separator=None) == SINGLE
     whole = [*map(str, range(9)), "n/a"]

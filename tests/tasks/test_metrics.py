@@ -15,9 +15,7 @@ from lacuna.common.errors import InputError
 from lacuna.tasks.base.metrics import (
     Metric,
     best_over_answers,
-    classification_metrics,
     exact_match,
-    generation_metrics,
     measure,
     normalize_answer,
     squad_v2_f1,
@@ -48,7 +46,7 @@ def slow_classification(predictions: list[int], references: list[int]) -> dict[s
 
 def test_classification_metrics_by_hand():
     # class 0: precision 2/3, recall 2/2, F1 0.8; class 1: 1/1, 1/2, F1 2/3
-    found = classification_metrics(predictions=[0, 0, 0, 1], references=[0, 0, 1, 1])
+    found = measure("classification", predictions=[0, 0, 0, 1], references=[0, 0, 1, 1])
     assert found["accuracy"] == 0.75
     assert found["f1_macro"] == pytest.approx((0.8 + 2 / 3) / 2)
     assert found["f1_micro"] == 0.75
@@ -60,7 +58,7 @@ def test_classification_metrics_by_hand():
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))
 def test_classification_metrics_equal_slow_ones(pairs):
     predictions, references = [a for a, _ in pairs], [b for _, b in pairs]
-    found = classification_metrics(predictions=predictions, references=references)
+    found = measure("classification", predictions=predictions, references=references)
     assert found == pytest.approx(slow_classification(predictions, references), abs=1e-12)
 
 
@@ -287,10 +285,10 @@ def test_entities_in_all_three_ways_of_writing_them(tags):
 def test_generated_texts():
     pytest.importorskip("sacrebleu"), pytest.importorskip("rouge_score")
     sentence = "The quick brown fox jumps over the lazy dog."
-    assert generation_metrics(predictions=[sentence] * 2, references=[[sentence], ["no", sentence]]) == pytest.approx(
-        dict.fromkeys(("bleu", "chrf", "rouge1", "rouge2", "rougeL"), 100.0)
-    )
-    found = generation_metrics(predictions=["für drei große"], references=[["für vier große Hunde"]])
+    assert measure(
+        "generation", predictions=[sentence] * 2, references=[[sentence], ["no", sentence]]
+    ) == pytest.approx(dict.fromkeys(("bleu", "chrf", "rouge1", "rouge2", "rougeL"), 100.0))
+    found = measure("generation", predictions=["für drei große"], references=[["für vier große Hunde"]])
     # two of three words are right, two of four found; the umlaut does not divide a word
     assert found["rouge1"] == found["rougeL"] == pytest.approx(100 * 4 / 7)
     assert found["rouge2"] == 0.0 and found["bleu"] == pytest.approx(0.0, abs=20) and 0 < found["chrf"] < 100
@@ -299,7 +297,7 @@ def test_generated_texts():
 def test_rouge_counts_words_of_any_script():
     pytest.importorskip("rouge_score"), pytest.importorskip("sacrebleu")
     for guess, gold in (("हिन्दी में", "हिन्दी नदी"), ("Zu\u0308rich hier", "Zu\u0308rich da")):
-        found = generation_metrics(predictions=[guess], references=[[gold]])
+        found = measure("generation", predictions=[guess], references=[[gold]])
         assert found["rouge1"] == pytest.approx(50.0) and found["rouge2"] == 0.0  # one word of two, and no pair
 
 
@@ -308,7 +306,7 @@ def test_bleu_and_rouge_equal_what_the_packages_say():
     scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rougeL"])
     guesses = ["the cat is on the mat", "a dog, which barks", "snake_case words"]
     golds = [["there is a cat on the mat"], ["the dog barks"], ["words in snake case"]]
-    found = generation_metrics(predictions=guesses, references=golds)
+    found = measure("generation", predictions=guesses, references=golds)
     assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu(guesses, [[g[0] for g in golds]]).score)
     assert found["chrf"] == pytest.approx(sacrebleu.corpus_chrf(guesses, [[g[0] for g in golds]]).score)
     own = [scorer.score(gold[0], guess)["rougeL"].fmeasure for gold, guess in zip(golds, guesses, strict=True)]
@@ -322,7 +320,7 @@ def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setattr("lacuna.tasks.base.metrics.import_module", absent)
     for call in (
         lambda: measure("entity_f1", predictions=[["O"]], references=[["O"]]),
-        lambda: generation_metrics(predictions=["a"], references=[["a"]]),
+        lambda: measure("generation", predictions=["a"], references=[["a"]]),
     ):
         with pytest.raises(InputError, match=r"pip install 'lacuna\[tasks\]'") as caught:
             call()
@@ -330,12 +328,11 @@ def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch):
 
 
 def test_metrics_keep_evaluates_own_interface():
-    metric = Metric("accuracy")
+    metric = Metric("classification")
     metric.add_batch(predictions=[1, 0], references=[1, 1])
     metric.add(prediction=1, reference=1)
-    assert metric.compute() == {"accuracy": pytest.approx(2 / 3)}
-    assert metric.name == "accuracy"
-    assert metric.compute(predictions=[1], references=[1]) == {"accuracy": 1.0}
+    assert metric.compute()["accuracy"] == pytest.approx(2 / 3)
+    assert metric.compute(predictions=[1], references=[1])["accuracy"] == 1.0
 
 
 def test_metrics_write_nothing_and_need_no_home(tmp_path: Path):
@@ -343,8 +340,8 @@ def test_metrics_write_nothing_and_need_no_home(tmp_path: Path):
     home = tmp_path / "home"
     home.write_text("not a folder")
     code = """
-from lacuna.tasks.base.metrics import classification_metrics, measure
-assert classification_metrics(predictions=[1, 0], references=[1, 1])["accuracy"] == 0.5
+from lacuna.tasks.base.metrics import measure
+assert measure("classification", predictions=[1, 0], references=[1, 1])["accuracy"] == 0.5
 assert measure("squad", predictions=["x"], references=[["x"]])["f1"] == 100.0
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}

@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -317,18 +316,10 @@ def test_bad_rows_as_a_whole(tokenizer, rows, options, message):
         task(tokenizer, rows, **options)
 
 
-def test_a_table_without_names_is_doubted(tokenizer):
-    names = "a fox is what kind of thing", "animal", "plant", "0"
-    columns = {"question_column": names[0], "choices_columns": names[1:3], "label_column": names[3]}
-    rows = [
-        SimpleNamespace(fields=dict(zip(names, (f"{n}?", "a", "b", n % 2), strict=True)), path="a.csv", line=n)
-        for n in range(2, 9)
-    ]
-    (note,) = [note for note in task(tokenizer, rows, **columns).notes if note.startswith("warning")]
-    assert "the column of labels is called '0', as one of its labels is" in note
-    message = "a.csv:2: this is the only training question, so nothing can be held out"
+def test_one_question_is_too_few(tokenizer):
+    message = "training row 1: this is the only training question, so nothing can be held out"
     with pytest.raises(InputError, match=message):
-        task(tokenizer, rows[:1], **columns)
+        task(tokenizer, [{"question": "q", "option1": "a", "option2": "b", "label": 1}])
 
 
 def test_a_table_may_leave_choices_out(tokenizer):

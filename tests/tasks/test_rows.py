@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.rows import as_rows, doubtful_names
+from lacuna.tasks.base.rows import as_rows
 
 
 @dataclasses.dataclass
@@ -34,27 +34,6 @@ def test_only_tables_whose_first_line_names_columns_are_asked_about(path, asked)
 def test_columns_that_are_texts_are_cut():
     (row,) = as_rows([{"word " * 20: "x", "b": "y"}], part="training")
     assert row.shown(row.fields) == f"['{('word ' * 20)[:39]}…', 'b']"
-
-
-@pytest.mark.parametrize(
-    ("names", "doubt"),
-    [
-        (("text", "label"), None),
-        (("What did you like about it?", "label"), None),
-        (("Film 0 was great fun for all", None), "a column is called 'Film 0 was great fun for all', which reads"),
-        (("text", "good"), None),
-        (("Film 0", "good"), "the column of labels is called 'good', as one of its labels is"),
-        (("The title and the text", "label"), None),
-    ],
-)
-def test_first_lines_that_seem_to_be_rows_are_doubted(names, doubt):
-    text, label = names
-    labels = [{} if label is None else {label: ("bad", " good ")[n % 2]} for n in range(9)]
-    records = [Record({text: f"Film {n}", **labels[n]}, "a.csv", n) for n in range(2, 9)]
-    line = doubtful_names(as_rows(records, part="training"), texts=[text], label=label)
-    assert line is None if doubt is None else line is not None and line.startswith(f"warning: {doubt}"), line
-    others = [dataclasses.replace(record, path="a.jsonl") for record in records]
-    assert doubtful_names(as_rows(others, part="training"), texts=[text], label=label) is None
 
 
 def test_columns_that_no_option_names_are_missed_together():

@@ -11,9 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from lacuna.common.errors import StorageError
-from lacuna.tasks.base.task import Task
-from lacuna.tasks.report.report import headline, write_results
-from lacuna.tasks.report.tables import (
+from lacuna.tasks.base.report import (
     MOST_LABELS,
     Matrix,
     Points,
@@ -21,9 +19,12 @@ from lacuna.tasks.report.tables import (
     _draw_bars,
     draw,
     groups,
+    headline,
     markdown_table,
     number,
+    write_results,
 )
+from lacuna.tasks.base.task import Task
 
 
 class Invented(Task):
@@ -184,25 +185,23 @@ def test_a_matrix_is_reduced_to_its_frequent_labels():
     counts = [[10 * (i == j) + (i == 0 and j == 69) + i for j in range(70)] for i in range(70)]
     small = Matrix([f"l{i}" for i in range(70)], counts).reduced(MOST_LABELS)
     assert len(small.labels) == len(small.counts) == len(small.counts[0]) == 60
-    assert small.labels[-1] == "11 others" and small.labels[0] == "l11"
-    assert sum(map(sum, small.counts)) == sum(map(sum, counts))
+    assert small.labels[0] == "l10" and small.labels[-1] == "l69" and small.counts[0][0] == 20
 
 
 @pytest.mark.parametrize(
     ("rows", "expected", "longest"),
     [
-        ([["who", 0.5, 1.0], ["what", 0.0, None]], [" 0.50", " 0.00", " 1.00"], 1.0),
-        ([["who", 8.25, 100.0], ["what", 0.0, 0.5]], [" 8.2", " 0.0", " 100.0", " 0.5"], 100.0),
-        ([["who", 0.84, 0.5]], [" 0.8", " 0.5"], 100.0),
-        ([["who", 0.0, 0.0]], [" 0.00", " 0.00"], 1.0),
+        ([["who", 0.5, 1.0], ["what", 0.0, None]], ["0.50", "0.00", "1.00"], 1.0),
+        ([["who", 8.25, 100.0], ["what", 0.0, 0.5]], ["8.2", "0.0", "100.0", "0.5"], 100.0),
+        ([["who", 0.84, 0.5]], ["0.8", "0.5"], 100.0),
+        ([["who", 0.0, 0.0]], ["0.00", "0.00"], 1.0),
     ],
 )
 def test_every_bar_has_its_number_also_that_of_nothing(rows, expected, longest):
-    figure = Figure()
+    axes = Figure().subplots()
     table = Table(["word", "exact_match", "f1"], rows, bars=("exact_match", "f1"), highest=longest)
-    _draw_bars(figure, table, "By word")
-    (axes,) = figure.axes
-    assert [text.get_text() for text in axes.texts] == expected
+    _draw_bars(axes, table)
+    assert [text.get_text() for text in axes.texts if text.get_text()] == expected
     assert axes.get_xlim()[1] > longest == max(axes.get_xticks())  # the number of the longest bar has room
 
 

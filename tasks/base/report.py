@@ -1,0 +1,341 @@
+"""What fine-tuning writes for people beside the model: predictions, report.md with tables and pictures, task.json."""
+
+import json
+import math
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from lacuna.common.errors import StorageError
+from lacuna.tasks.base.rows import write_rows
+
+if TYPE_CHECKING:
+    from lacuna.tasks.base.task import Task
+
+MOST_MISTAKES = 20
+MOST_LABELS = 60
+"""Labels, or bars, that a picture shows."""
+_WIDEST_MATRIX = 12  # labels that a matrix in text has room for
+_MOST_CONFUSIONS = 20
+_LONGEST_TEXT, _LONGEST_NAME = 300, 28
+_BESIDE = {"start": "before training", "baseline": "without a model"}
+"""What scores are compared with, by the first part of its name in results.json."""
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#999999")  # Okabe and Ito's, which the colour-blind tell apart
+_STYLE = {"text.usetex": False, "font.family": "DejaVu Sans", "font.size": 9.0, "savefig.facecolor": "white"}
+
+
+def write_results(task: "Task", results: Mapping[str, float], output_dir: Path | str) -> None:
+    """Write predictions.jsonl, report.md, its picture and task.json, all or none, and print their names and warnings.
+
+    Args:
+        task: the task whose `records` are those of the model in the folder.
+        results: the content of results.json, `eval_NAME`, `baseline_NAME` and perhaps `start_NAME` among it.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    folder = Path(output_dir)
+    hidden = folder / f".report.{os.getpid()}"
+    try:
+        hidden.mkdir(parents=True, exist_ok=True)
+        names = _write_all(task, results, hidden)
+        for name in names:
+            os.replace(hidden / name, folder / name)
+    except OSError as error:
+        raise StorageError(
+            f"--output_dir {folder}: the report cannot be written: {error.strerror or error}"
+        ) from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+    said = [remark for remark in remarks(task, results) if remark.startswith("warning")]
+    print("\n".join([*said, f"{', '.join(names)} are in {folder}"]), flush=True)
+
+
+def _write_all(task: "Task", results: Mapping[str, float], folder: Path) -> list[str]:
+    """Write the files into a folder; their names, report.md first."""
+    predictions, tables = task.predictions(), task.tables()
+    write_rows(rows=predictions, path=folder / "predictions.jsonl")
+    notes = ["- " + " ".join(note.split()).replace("<", "&lt;") for note in task.notes]
+    lines = [f"# {task.name.replace('_', ' ').capitalize()}: what was learned", "", *notes, ""]
+    lines += ["## Result", "", headline(task, results), "", *_scores(task, results), ""]
+    lines += [line for remark in remarks(task, results) for line in (remark, "")]
+    pictures: list[str] = []
+    for heading, shown in tables.items():
+        lines += [f"## {heading}", "", *shown.text(), ""]
+        name, _ = _PICTURES[type(shown)]
+        if name not in pictures and not (isinstance(shown, Table) and not (shown.bars and shown.rows)):
+            draw(shown, heading=heading, path=folder / name)
+            pictures.append(name)
+            lines += [f"![{heading}]({name})", ""]
+    lines += _mistakes(task, predictions)
+    (folder / "report.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8", errors="backslashreplace")
+    settings = {"name": task.name, **task.settings()}
+    (folder / "task.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return ["report.md", "predictions.jsonl", *pictures, "task.json"]
+
+
+def headline(task: "Task", results: Mapping[str, float]) -> str:
+    """The score that judges the model in a line, beside those before training, if measured, and without a model."""
+    score = results.get(f"eval_{task.metric}")
+    if score is None:
+        return "nothing was held out, so nothing is known of how good the model is"
+    others = [(what, results.get(f"{part}_{task.metric}")) for part, what in _BESIDE.items()]
+    beside = "".join(f"; {what}: {number(float(value))}" for what, value in others if value is not None)
+    return f"{task.metric} {number(float(score))} on {task.num_judged:,} held-out examples{beside}"
+
+
+def remarks(task: "Task", results: Mapping[str, float]) -> list[str]:
+    """What must be known beside the scores, a sentence each: that training made the model worse, or ended early."""
+    found = []
+    end, start = (float(results.get(f"{part}_{task.metric}", math.nan)) for part in ("eval", "start"))
+    if (start > end) if task.greater_is_better else (start < end):
+        found.append(f"warning: worse than before training ({task.metric} {number(end)}, before {number(start)})")
+    if results.get("stopped_early"):
+        planned = results.get("planned_steps")
+        of_all = f" of {planned:,}" if planned else ""
+        found.append(f"training ended early, after step {results['steps']:,}{of_all} (--early_stopping_patience)")
+    return found
+
+
+def _scores(task: "Task", results: Mapping[str, float]) -> list[str]:
+    names = [name.removeprefix("eval_") for name in results if name.startswith("eval_")]
+    names.sort(key=lambda name: name != task.metric)  # the one that judges comes first
+    measured = {name.split("_")[0] for name in results}
+    columns = {"eval": "this model", **{part: what for part, what in _BESIDE.items() if part in measured}}
+    values = {name: float(value) for name, value in results.items() if name.split("_")[0] in columns}
+    lines = [[name, *(values.get(f"{part}_{name}") for part in columns)] for name in names]
+    return markdown_table(["metric", *columns.values()], lines) if lines else []
+
+
+def _mistakes(task: "Task", predictions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The mistakes that the model is surest of, a block of lines each."""
+    found = task.mistakes(predictions)[:MOST_MISTAKES]
+    if not found:
+        return ["## Mistakes", "", "There are none."] if predictions else []
+    note = [task.probability_note, ""] if task.probability_note else []
+    lines = [f"## {task.mistakes_heading.format(count=len(found))}", "", *note, "````text"]
+    for place, prediction in enumerate(found, start=1):
+        for order, (name, value) in enumerate(item for item in prediction.items() if item[0] != "correct"):
+            mark = f"{place:>3}. " if order == 0 else " " * 5
+            lines.append(f"{mark}{name}: {_shown(name, value, prediction)}")
+        lines.append("")
+    lines[-1] = "````"
+    return lines
+
+
+def _shown(name: str, value: Any, prediction: Mapping[str, Any]) -> str:
+    """A value in a line; a long text is cut, a context to what stands around the prediction."""
+    if isinstance(value, str):
+        start = prediction.get("start") if name == "context" else 0
+        first = max(0, min((start or 0) - _LONGEST_TEXT // 3, len(value) - _LONGEST_TEXT))
+        cut = " ".join(value[first : first + _LONGEST_TEXT].split())
+        return ("…" if first else "") + cut + ("…" if first + _LONGEST_TEXT < len(value) else "")
+    if isinstance(value, float):
+        return number(value)
+    whole = json.dumps(value, ensure_ascii=False)
+    return whole if len(whole) <= _LONGEST_TEXT else whole[:_LONGEST_TEXT] + "…"
+
+
+# What a report shows beside scores
+
+
+def number(value: object) -> str:
+    """A cell as text: four digits of a fraction, thousands of a count apart."""
+    if isinstance(value, bool) or value is None:
+        return "" if value is None else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def groups(values: Sequence[float], *, most: int = 5) -> list[tuple[str, list[int]]]:
+    """Numbers in up to `most` parts of about as many each, from the smallest on; equal ones stay together.
+
+    Returns:
+        The name of each part ("10", "11 to 13") and the places of its numbers.
+    """
+    rounded = np.array([float(f"{value:.6g}") + 0.0 for value in values])
+    parts = (most * (rankdata(rounded) - 0.5) / max(len(values), 1)).astype(int)
+    found = []
+    for part in np.unique(parts):
+        places = np.flatnonzero(parts == part)
+        low, high = (f"{end:,.6g}" for end in (rounded[places].min(), rounded[places].max()))
+        found.append((low if low == high else f"{low} to {high}", places.tolist()))
+    return found
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lines of a table; the first column is text, the others stand to the right."""
+    lines = [[str(column) for column in columns], ["---", *["---:"] * (len(columns) - 1)]]
+    lines += [[number(cell) for cell in row] for row in rows]
+    return ["| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines]
+
+
+def _escaped(cell: str) -> str:
+    return " ".join(cell.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """How often each label was taken for each: drawn as confusion.png."""
+
+    labels: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    """[gold label, predicted label]."""
+
+    def text(self) -> list[str]:
+        """The whole matrix, or the most frequent confusions where it would be too wide."""
+        if len(self.labels) <= _WIDEST_MATRIX:
+            lines = [[label, *map(int, counts)] for label, counts in zip(self.labels, self.counts, strict=True)]
+            return markdown_table(["gold \\ predicted", *self.labels], lines)
+        pairs = [
+            (gold, predicted, int(count))
+            for gold, counts in zip(self.labels, self.counts, strict=True)
+            for predicted, count in zip(self.labels, counts, strict=True)
+            if count and gold != predicted
+        ]
+        shown = sorted(pairs, key=lambda pair: -pair[2])[:_MOST_CONFUSIONS]
+        table = markdown_table(["gold", "predicted", "times"], shown)
+        return [f"The {len(shown)} most frequent confusions:", "", *table]
+
+    def reduced(self, most: int) -> "Matrix":
+        """The same for the `most` frequent labels."""
+        counts = np.asarray(self.counts)
+        kept = np.sort(np.argsort(-counts.sum(axis=1), kind="stable")[:most])
+        return Matrix([self.labels[label] for label in kept], counts[np.ix_(kept, kept)].tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A line for each label, type or kind; with `bars` it is drawn too, as per-type.png."""
+
+    columns: Sequence[str]
+    """The first names the lines."""
+    rows: Sequence[Sequence[object]]
+    bars: Sequence[str] = ()
+    """Columns of numbers that are drawn."""
+    highest: float = 1.0
+    """What the best of them would be: 1 for shares, 100 for scores out of 100."""
+
+    def text(self) -> list[str]:
+        """The table, or that nothing is in it."""
+        return markdown_table(self.columns, self.rows) if self.rows else ["There are none."]
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Predicted numbers over the right ones: drawn as scatter.png."""
+
+    gold: Sequence[float]
+    predicted: Sequence[float]
+    scales: tuple[str, str] | None = None
+    """What both measure, where they have no scale in common and only their order is compared: a score, a cosine."""
+
+    def text(self) -> list[str]:
+        """Means by fifths of the right numbers; beside them mean distances, or quartiles where scales differ."""
+        right, guess = self.scales or ("gold", "prediction")
+        further = ["lower quartile", "upper quartile"] if self.scales else ["mean distance"]
+        gold, said = np.array(self.gold), np.array(self.predicted)
+        lines: list[list[object]] = []
+        for name, part in groups(self.gold):
+            off = float(np.abs(gold[part] - said[part]).mean())
+            spread = np.quantile(said[part], (0.25, 0.75)).tolist() if self.scales else [off]
+            lines.append([name, len(part), float(gold[part].mean()), float(said[part].mean()), *spread])
+        return markdown_table([right, "examples", f"mean {right}", f"mean {guess}", *further], lines)
+
+
+Shown = Matrix | Table | Points
+
+
+def draw(shown: Shown, *, heading: str, path: Path) -> None:
+    """Write a picture as a PNG file."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a letter of a label that the font has not
+        figure = Figure(dpi=120)
+        FigureCanvasAgg(figure)
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        _PICTURES[type(shown)][1](axes, shown)
+        axes.set_title(heading, loc="left", parse_math=False)
+        figure.savefig(path, format="png", bbox_inches="tight", pad_inches=0.15)
+
+
+def _name(label: str) -> str:
+    label = " ".join(label.split())
+    return label if len(label) <= _LONGEST_NAME else label[: _LONGEST_NAME - 1] + "…"
+
+
+def _draw_matrix(axes: Any, whole: Matrix) -> None:
+    """Cells are coloured by their share of the row, that is, of the examples that have the label."""
+    matrix = whole.reduced(MOST_LABELS)
+    counts = np.asarray(matrix.counts, dtype=np.float64)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    size = len(counts)
+    cell = min(1.0, max(0.27, 3.6 / size + 0.2))  # inches
+    axes.figure.set_size_inches(cell * size + 0.6, cell * size)
+    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    for gold, predicted in zip(*np.nonzero(counts), strict=True):
+        count = counts[gold, predicted]
+        said = f"{count:.0f}" if count < 1000 else f"{count / 1000:.3g}k"
+        ink = "white" if share[gold, predicted] > 0.55 else "#222222"
+        axes.text(predicted, gold, said, ha="center", va="center", color=ink, fontsize=min(9.0, 22 * cell))
+    names, letters = [_name(label) for label in matrix.labels], min(9.0, 40 * cell)
+    steep = size > 12 or max(map(len, names)) > 8
+    axes.set_xticks(range(size), names, rotation=90 if steep else 0, fontsize=letters, parse_math=False)
+    axes.set_yticks(range(size), names, fontsize=letters, parse_math=False)
+    axes.set(xlabel="predicted", ylabel="gold")
+    axes.figure.colorbar(image, ax=axes, fraction=0.3 / (cell * size + 0.6), pad=0.02, label="share of the row")
+
+
+def _draw_bars(axes: Any, table: Table) -> None:
+    """A group of bars for each line, from the first one at the top, with their numbers."""
+    lines, bars = table.rows[:MOST_LABELS], len(table.bars)
+    axes.figure.set_size_inches(7.5, 0.5 + len(lines) * max(0.24, 0.14 * bars + 0.08))
+    places = np.arange(len(lines))
+    for order, (column, colour) in enumerate(zip(table.bars, _COLOURS, strict=False)):
+        values: list[Any] = [line[list(table.columns).index(column)] for line in lines]
+        at = places + (order - (bars - 1) / 2) * 0.8 / bars
+        drawn = axes.barh(at, [value or 0.0 for value in values], height=0.74 / bars, color=colour, label=column)
+        digits = 1 if table.highest > 1 else 2
+        said = ["" if value is None else f"{value:.{digits}f}" for value in values]
+        axes.bar_label(drawn, said, padding=2, fontsize=8 if bars == 1 else 6.5)
+    axes.set_yticks(places, [_name(str(line[0])) for line in lines], parse_math=False)
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.set_xlim(0, 1.07 * table.highest)  # with room for the number of the longest bar
+    axes.set_xticks(np.linspace(0, table.highest, 6))
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+
+
+def _draw_points(axes: Any, points: Points) -> None:
+    """A point for each example, and the line on which all would be right; none where two scales are compared."""
+    axes.figure.set_size_inches(5.5, 5.5)
+    sides = [(points.gold, "gold"), (points.predicted, "predicted")]
+    if points.scales:
+        sides = [(points.predicted, points.scales[1]), (points.gold, points.scales[0])]
+    (across, below), (up, beside) = sides
+    axes.scatter(across, up, s=9, alpha=0.45, color=_COLOURS[0], edgecolors="none")
+    if points.scales is None and points.gold:
+        ends = [min(*across, *up), max(*across, *up)]
+        axes.plot(ends, ends, color="#999999", linewidth=0.9)
+    axes.set(xlabel=below, ylabel=beside)
+    axes.grid(color="#e4e4e4", linewidth=0.6)
+
+
+_PICTURES: dict[type, tuple[str, Callable[[Any, Any], None]]] = {
+    Matrix: ("confusion.png", _draw_matrix),
+    Table: ("per-type.png", _draw_bars),
+    Points: ("scatter.png", _draw_points),
+}
