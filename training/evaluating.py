@@ -14,9 +14,9 @@ from tqdm import tqdm
 
 from lacuna.common.work import Work, to_device
 
-from .checkpoints.progress import ended_early
 from .distributed import fsdp
 from .optimizers.averages import Best
+from .progress import ended_early
 from .run import Run
 
 _SILENT_SECONDS = 5.0

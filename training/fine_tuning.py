@@ -21,12 +21,12 @@ from lacuna.common.private import shown_command
 from lacuna.common.work import TrainingBatches, Work, to_device
 
 from .arguments import FineTuningArguments, TrainingArguments
-from .checkpoints.progress import is_due
 from .checkpoints.resuming import claim_output_dir, refusal
 from .environment import is_main_process, processes, resolved_precision, use_all_cores
 from .loop import train
 from .optimizers.adapters import prepare
 from .optimizers.schedules import with_rate
+from .progress import is_due
 from .stages import Stage, resolve
 from .step import step
 

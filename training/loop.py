@@ -20,12 +20,12 @@ from lacuna.common.files import release
 from lacuna.common.work import TrainingBatches, Work
 
 from .arguments import TrainingArguments
-from .checkpoints.progress import Window, ended_early, enter_stage, is_due, skipped_steps, stops_early
 from .checkpoints.saving import save_final
 from .distributed import fsdp
 from .evaluating import evaluate_and_log, evaluate_kept
 from .optimizers.schedules import learning_rate
 from .order import TrainingExamples, dropout_seed
+from .progress import Window, ended_early, enter_stage, is_due, skipped_steps, stops_early
 from .reports.card import adapter_card
 from .run import Run, close_run, open_run
 from .signals import Watchdog

@@ -21,17 +21,17 @@ from lacuna.common.files import write_text
 from lacuna.common.work import Work
 
 from .arguments import TrainingArguments
-from .checkpoints.progress import Progress, check_skipped, ended_early, share_done, skipped_steps
 from .checkpoints.resuming import identity_of, resume, schedule_of
 from .checkpoints.saving import PATIENCE, Saver, Snapshot
+from .compiling import compile_model, should_compile, warm_up
 from .distributed import fsdp, zero
 from .environment import keep_memory, processes, resolved_precision, use_all_cores
 from .optimizers.adapters import Adapter, fingerprint_of_frozen, prepare
 from .optimizers.averages import Average, make_average
 from .optimizers.optimizers import OPTIMIZERS
 from .optimizers.schedules import with_rate
-from .planning.compiling import compile_model, should_compile, warm_up
 from .planning.flops import Throughput
+from .progress import Progress, check_skipped, ended_early, share_done, skipped_steps
 from .reports.card import choices_of, model_card
 from .reports.log import RunLog, describe_run
 from .reports.trackers import Trackers

@@ -1,14 +1,16 @@
 """Stages of a run: from which share of it on which work is learned, in batches of which size."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import nn
+from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
@@ -17,7 +19,8 @@ from .arguments import TrainingArguments
 from .distributed import fsdp, zero
 from .environment import processes
 from .order import Grouping, MicroBatchSampler
-from .planning.memory import StepPlan, choose_micro_batch
+from .planning.memory import StepNeeds, state_bytes
+from .step import step
 
 _SAMPLED_ROWS = 512
 MOST_EPOCHS = 100
@@ -121,15 +124,15 @@ def skipped(stages: Sequence[Stage], max_steps: int) -> list[Stage]:
     return [stage for stage, first, end in zip(stages, firsts, firsts[1:], strict=False) if first >= end]
 
 
-def _mean(of_stage: Callable[[Stage], float], stages: Sequence[Stage]) -> float:
-    """Over the run."""
+def mean_over_run(values: Sequence[float], stages: Sequence[Stage]) -> float:
+    """Of a value that each stage has."""
     ends = [stage.at for stage in stages[1:]] + [1.0]
-    return sum((end - stage.at) * of_stage(stage) for stage, end in zip(stages, ends, strict=True))
+    return sum((end - stage.at) * value for value, stage, end in zip(values, stages, ends, strict=True))
 
 
 def epochs_per_step(stages: Sequence[Stage]) -> float:
     """Passes over the data in one step, a mean over the run."""
-    return _mean(lambda stage: stage.batch_size / stage.work.num_examples, stages)
+    return mean_over_run([stage.batch_size / stage.work.num_examples for stage in stages], stages)
 
 
 def tokens_per_step(stages: Sequence[Stage]) -> float:
@@ -137,7 +140,7 @@ def tokens_per_step(stages: Sequence[Stage]) -> float:
 
     A limit of tokens becomes one of steps by this: how far a run is at a step then follows from the step alone.
     """
-    return _mean(lambda stage: stage.batch_size * _mean_length(stage.work), stages)
+    return mean_over_run([stage.batch_size * _mean_length(stage.work) for stage in stages], stages)
 
 
 def _mean_length(work: Work) -> float:
@@ -154,39 +157,88 @@ def fit_micro_batches(
     arguments: TrainingArguments,
     known: Sequence[int] = (),
 ) -> list[Stage]:
-    """The same stages with the largest micro-batches that every process has memory for. All processes must call it.
+    """`--micro_batch_size auto`: the same stages with the largest micro-batches that fit in every process.
+
+    All processes must call it.
 
     Args:
-        known: these sizes, where they are known of each stage.
+        known: these sizes, where a checkpoint has them.
 
     Raises:
-        InputError: weights or states are sharded; or on all processes, though one row fits on all but one.
+        InputError: one row does not fit in some process, or weights or states are sharded.
     """
     if fsdp.is_sharded(model) or zero.asked_for():
         raise InputError("--micro_batch_size auto is not supported with FSDP or DeepSpeed; give it a number")
-    if len(known) == len(stages):
-        return [replace(stage, micro_batch_size=size) for stage, size in zip(stages, known, strict=True)]
-    sizes: list[int] = []
-    trouble = ""
+    sizes, trouble = list(known), ""
+    if len(sizes) != len(stages):
+        where = (str(accelerator.mixed_precision), accelerator.device.type, accelerator.num_processes)
+        try:
+            shares = [(stage.work, arguments, stage.batch_size // accelerator.num_processes) for stage in stages]
+            needs = [StepNeeds(model, *share, *where) for share in shares]
+            sizes = [choose_micro_batch(each, accelerator.device, optimizers=optimizers) for each in needs]
+        except InputError as error:
+            trouble = str(error)
+        answers = gather_object([(trouble, sizes)])
+        for rank, (refusal, _) in enumerate(answers):
+            if refusal:
+                raise InputError(refusal if len(answers) == 1 else f"process {rank}: {refusal}")
+        sizes = [min(each) for each in zip(*(found for _, found in answers), strict=True)]
+    return [replace(stage, micro_batch_size=size) for stage, size in zip(stages, sizes, strict=True)]
+
+
+def choose_micro_batch(
+    needs: StepNeeds,
+    device: torch.device,
+    *,
+    local_count: int | None = None,
+    optimizers: Sequence[torch.optim.Optimizer] = (),
+) -> int:
+    """The largest divisor of this process's share of a batch that fits.
+
+    On a GPU a real step is tried, with room held free for the optimizer. On a CPU it is computed: the `local_count`
+    processes of a machine share nine tenths of the available memory, less one copy for checkpoints.
+
+    Args:
+        optimizers: whose states are in memory already, when a run is resumed.
+
+    Raises:
+        InputError: one row does not fit, or the model cannot be run on fake tensors.
+    """
+    loaded, one, count = state_bytes(optimizers), needs.memory(1), local_count or processes().local_count
+    if device.type == "cuda":
+        held = max(0, one.optimizer - loaded) + one.averages + one.communication
+        chosen = next((rows for rows in reversed(needs.divisors) if _fits(needs, rows, held, device)), None)
+        memory = float(torch.cuda.mem_get_info(device)[0])
+    else:
+        memory = (0.9 * psutil.virtual_memory().available + one.checkpoint_copy * (count - 1)) / count
+        chosen = needs.largest_micro_batch(memory + loaded + one.weights)
+    if chosen is None:
+        copied = f" ({one.checkpoint_copy / 1e9:.2f} GB to write checkpoints from)" if one.checkpoint_copy else ""
+        raise InputError(
+            f"--micro_batch_size auto: a step of one row of {needs.length} tokens needs {one.total / 1e9:.2f} GB"
+            f"{copied}, and {memory / 1e9:.2f} GB are free; use a smaller model or shorter rows"
+        )
+    return chosen
+
+
+def _fits(needs: StepNeeds, rows: int, held: int, device: torch.device) -> bool:
+    """Whether forward and backward of so many rows run on a GPU while `held` bytes are taken; leaves no gradient."""
+    taken = [torch.empty(0)]
+
+    def backward(loss: Tensor) -> None:
+        del taken[1:]  # the gradients of earlier micro-batches become those that backward makes
+        loss.backward()
+
+    autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=needs.precision == "bf16")
     try:
-        for stage in stages:
-            plan = StepPlan(
-                model,
-                stage.work,
-                arguments,
-                share=stage.batch_size // accelerator.num_processes,
-                precision=str(accelerator.mixed_precision),
-                device_type=accelerator.device.type,
-                num_processes=accelerator.num_processes,
-            )
-            local_count = processes().local_count
-            size = choose_micro_batch(plan, accelerator.device, local_count=local_count, optimizers=optimizers)
-            sizes.append(size)
-    except InputError as error:
-        trouble = str(error)
-    answers = gather_object([(trouble, sizes)])
-    for rank, (refusal, _) in enumerate(answers):
-        if refusal:
-            raise InputError(refusal if len(answers) == 1 else f"process {rank}: {refusal}")
-    smallest = [min(each) for each in zip(*(found for _, found in answers), strict=True)]
-    return [replace(stage, micro_batch_size=size) for stage, size in zip(stages, smallest, strict=True)]
+        with torch.random.fork_rng(devices=[device]):
+            taken[0] = torch.empty(held, dtype=torch.uint8, device=device)
+            taken += [torch.empty_like(weight) for weight in needs.model.parameters() if weight.requires_grad]
+            step(needs.work, needs.model, [needs.batch(rows)], device=device, backward=backward, autocast=autocast)
+        return True
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        taken.clear()
+        needs.model.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()

@@ -15,8 +15,8 @@ from toys import ToyWork
 
 from lacuna.common.errors import InputError
 from lacuna.training import train
-from lacuna.training.checkpoints.progress import Progress, stops_early
 from lacuna.training.optimizers.averages import Best
+from lacuna.training.progress import Progress, stops_early
 
 
 class Scripted(ToyWork):

@@ -11,7 +11,7 @@ from toys import ToyWork, make_model
 
 from lacuna.training import TrainingArguments, train
 from lacuna.training.order import Grouping, MicroBatchSampler, row_of
-from lacuna.training.planning.memory import StepPlan
+from lacuna.training.planning.memory import StepNeeds
 from lacuna.training.stages import plan_stages
 
 
@@ -156,4 +156,4 @@ def test_works_without_lengths_or_of_several_sources_stay_as_they_are(tuning_opt
 
 def test_memory_is_planned_for_the_longest_rows() -> None:
     work = Measured(num_examples=200)
-    assert StepPlan(make_model(), work, TrainingArguments(), 8).length == max(work.lengths)
+    assert StepNeeds(make_model(), work, TrainingArguments(), 8).length == max(work.lengths)

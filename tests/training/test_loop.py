@@ -13,9 +13,9 @@ from transformers import AutoModelForMaskedLM
 
 from lacuna.common.errors import InputError, NumericsError
 from lacuna.training import TrainingArguments, claim_output_dir, train
-from lacuna.training.checkpoints.progress import share_done
 from lacuna.training.checkpoints.saving import Progress
 from lacuna.training.order import row_of
+from lacuna.training.progress import share_done
 from lacuna.training.stages import Stage, epochs_per_step, plan_stages, skipped
 
 

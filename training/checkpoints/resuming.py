@@ -16,7 +16,7 @@ from ..arguments import TrainingArguments
 from ..distributed import fsdp
 from ..optimizers.adapters import Adapter
 from ..optimizers.averages import Average
-from .progress import Progress
+from ..progress import Progress
 from .saving import load_state, load_weights, newest_checkpoint, read_progress
 
 IDENTITY = ("seed", "batch_size", "batch_size_at", "optimizer", "average")

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from lacuna.common.errors import CorruptCheckpointError, StorageError
 from lacuna.common.files import sync, write_text
 
-from .progress import Progress
+from ..progress import Progress
 
 STATE, MANIFEST, MARKER = "training_state", "training_state/manifest.json", "training_state/complete"
 PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}

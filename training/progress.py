@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lacuna.common.errors import InputError
 
-from ..arguments import TrainingArguments
-from ..stages import Stage
+from .arguments import TrainingArguments
+from .stages import Stage
 
 SPIKE = 6.0
 """Standard deviations above the mean of the last losses that make a loss a spike."""

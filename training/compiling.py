@@ -15,9 +15,9 @@ from torch import nn
 
 from lacuna.common.errors import InputError
 
-from ..arguments import TrainingArguments
-from ..stages import Stage, tokens_per_step
-from ..step import step
+from .arguments import TrainingArguments
+from .stages import Stage, tokens_per_step
+from .step import step
 
 CPU_SPEED = 1e12
 """Operations a second that a CPU is taken to do, to tell how many a run of some minutes makes."""
