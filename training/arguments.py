@@ -1,6 +1,5 @@
 """The options of a training run."""
 
-import argparse
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -22,34 +21,8 @@ class MicroBatchSize(int):
     """A number of examples; 0 stands for "auto", as many as fit."""
 
     def __new__(cls, value: Any) -> "MicroBatchSize":
-        """Parse text.
-
-        Raises:
-            argparse.ArgumentTypeError: neither a number above 0 nor "auto".
-        """
-        if value == "auto":
-            return super().__new__(cls, 0)
-        try:
-            number = int(value)
-        except (TypeError, ValueError):
-            number = -1
-        if number < 0 or value == "0":
-            raise argparse.ArgumentTypeError(f"expected a number of examples or auto, got {value!r}")
-        return super().__new__(cls, number)
-
-
-class Tracker(str):
-    """The name of one of `TRACKERS`."""
-
-    def __new__(cls, value: Any) -> "Tracker":
-        """Parse text.
-
-        Raises:
-            argparse.ArgumentTypeError: there is no tracker of this name.
-        """
-        if value not in TRACKERS:
-            raise argparse.ArgumentTypeError(f"expected {', '.join(TRACKERS)}, got {value!r}")
-        return super().__new__(cls, value)
+        """Parse text."""
+        return super().__new__(cls, 0 if value == "auto" else value)
 
 
 if TYPE_CHECKING:  # after construction it is there
@@ -188,9 +161,7 @@ class TrainingArguments(Arguments):
         1800, "Seconds without a step until a process prints its stack and exits; 0 waits forever.", advanced=True
     )
     deterministic: bool = _hardware(False, "Use only deterministic kernels, which are slower on GPUs.", advanced=True)
-    report_to: list[Tracker] = _saving(
-        [], "Experiment trackers to log to: tensorboard, wandb, trackio.", metavar="NAME"
-    )
+    report_to: list[str] = _saving([], "Experiment trackers to log to.", choices=TRACKERS)
     mixed_precision: Literal["auto", "no", "bf16"] = _hardware(
         "auto", "bf16, no, or auto: bf16 on GPUs and on CPUs with AMX or AVX512-BF16."
     )
@@ -205,16 +176,13 @@ class TrainingArguments(Arguments):
         _check_stages("batch_size", self.batch_size, self.batch_size_at)
         if self.learning_rate is None:
             self.learning_rate = OPTIMIZERS[self.optimizer].learning_rate
-        if isinstance(self.micro_batch_size, int) and not isinstance(self.micro_batch_size, MicroBatchSize):
-            if self.micro_batch_size <= 0:
-                raise InputError(f"--micro_batch_size must be greater than 0, got {self.micro_batch_size}")
-            self.micro_batch_size = MicroBatchSize(self.micro_batch_size)
         check_range(self, "eval_batch_size", "max_steps", "max_minutes", "max_tokens", "max_epochs", above=0)
         check_range(self, "max_bad_steps", "learning_rate", "logging_steps", "keep_checkpoints", above=0)
         check_range(self, "warmup_steps", "weight_decay", "max_grad_norm", "eval_steps", "save_steps", at_least=0)
         check_range(self, "save_minutes", "hang_timeout", "num_workers", "early_stopping_patience", at_least=0)
-        check_range(self, "lora_rank", "seed", at_least=0)
-        check_range(self, "seed", below=2**32)
+        check_range(self, "micro_batch_size", at_least=0)
+        check_range(self, "lora_rank", at_least=0)
+        check_range(self, "seed", at_least=0, below=2**32)
         check_range(self, "decay_share", at_least=0, at_most=1)
         check_range(self, "tail_share", "layerwise_decay", above=0, at_most=1)
         check_range(self, "ema_decay", "adam_beta2", at_least=0, below=1)

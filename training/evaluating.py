@@ -81,8 +81,8 @@ def evaluate_kept(run: Run) -> None:
     """With `--average best`, have the metrics be those of the weights that are kept: measured once more where they are
     not the last, so that what the work remembers of the held-out examples is of them."""
     progress, metric = run.progress, run.work.metric
-    if ended_early(run.plan, progress):
-        of_all = f" of {run.plan.max_steps:,}" if run.plan.max_steps else ""
+    if ended_early(run.arguments, progress):
+        of_all = f" of {run.arguments.max_steps:,}" if run.arguments.max_steps else ""
         without = f"better {metric} than that of step {progress.best_step:,}"
         without = without if progress.best_step >= 0 else f"{metric} that is a number"
         run.log.say(
@@ -100,7 +100,7 @@ def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
     say_at = time.monotonic() + _SILENT_SECONDS if run.done >= 1.0 and not run.log.on_terminal else math.inf
     with run.averaged(of_average), fsdp.whole(run.bare):
         go_on = partial(_go_on, run, [say_at])
-        metrics = evaluate(run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=go_on)
+        metrics = evaluate(run.accelerator, run.model, run.work, batch_size=run.arguments.eval_batch_size, go_on=go_on)
     run.stopping = run.stopping or metrics is None
     return metrics
 

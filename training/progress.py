@@ -118,24 +118,24 @@ class Window:
         }
 
 
-def share_done(plan: TrainingArguments, progress: Progress) -> float:
+def share_done(arguments: TrainingArguments, progress: Progress) -> float:
     """By steps or by the clock, whichever is further. The clock ends a run with the step that ends nearest to it."""
-    by_steps = progress.step / plan.max_steps if plan.max_steps else 0.0
-    if not plan.max_minutes:
+    by_steps = progress.step / arguments.max_steps if arguments.max_steps else 0.0
+    if not arguments.max_minutes:
         return by_steps
-    limit, a_step = 60.0 * plan.max_minutes, progress.seconds / max(progress.step, 1)
+    limit, a_step = 60.0 * arguments.max_minutes, progress.seconds / max(progress.step, 1)
     by_clock = 1.0 if limit - progress.seconds < a_step / 2 else progress.seconds / limit
     return max(by_steps, by_clock)
 
 
-def stops_early(plan: TrainingArguments, progress: Progress) -> bool:
+def stops_early(arguments: TrainingArguments, progress: Progress) -> bool:
     """Whether as many evaluations as `--early_stopping_patience` says have passed without a better one."""
-    return 0 < plan.early_stopping_patience <= progress.without_better
+    return 0 < arguments.early_stopping_patience <= progress.without_better
 
 
-def ended_early(plan: TrainingArguments, progress: Progress) -> bool:
+def ended_early(arguments: TrainingArguments, progress: Progress) -> bool:
     """Whether a run that has ended was cut short by that; not where it was over with the same step anyway."""
-    return stops_early(plan, progress) and share_done(plan, progress) < 1.0
+    return stops_early(arguments, progress) and share_done(arguments, progress) < 1.0
 
 
 def is_due(interval: float, *, step: int, before: float, after: float) -> bool:

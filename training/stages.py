@@ -58,17 +58,17 @@ def resolve(
     """The options with every default that depends on the data filled in, and the stages of the run.
 
     Args:
-        works: as `plan_stages` takes them.
+        works: as `make_stages` takes them.
 
     Raises:
         InputError: a batch cannot be divided among the processes and micro-batches.
     """
-    stages = plan_stages(arguments=arguments, works=works, num_processes=num_processes)
+    stages = make_stages(arguments=arguments, works=works, num_processes=num_processes)
     tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
     return arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens), stages
 
 
-def plan_stages(
+def make_stages(
     *, arguments: TrainingArguments, works: Sequence[tuple[float, Work]], num_processes: int
 ) -> list[Stage]:
     """One stage from each share of the run on at which the work or the batch size changes.
@@ -118,10 +118,16 @@ def _micro_batch_size(batch_size: int, asked: int | None, num_processes: int) ->
     return micro
 
 
-def skipped(stages: Sequence[Stage], max_steps: int) -> list[Stage]:
-    """Stages that a run of so many steps is too short for."""
+def skipped(stages: Sequence[Stage], max_steps: int | None) -> list[str]:
+    """A warning for each stage that a run of so many steps is too short for."""
+    if max_steps is None:
+        return []
     firsts = [math.ceil(stage.at * max_steps - 1e-9) for stage in stages] + [max_steps]
-    return [stage for stage, first, end in zip(stages, firsts, firsts[1:], strict=False) if first >= end]
+    return [
+        f"warning: of {max_steps} steps none is in the stage that begins at {stage.at} of the run"
+        for stage, first, end in zip(stages, firsts, firsts[1:], strict=False)
+        if first >= end
+    ]
 
 
 def mean_over_run(values: Sequence[float], stages: Sequence[Stage]) -> float:

@@ -90,7 +90,7 @@ def test_files_of_somebody_else_are_not_written_over(toy: Toy) -> None:
         ({"allow_change": "seed"}, "add --resume"),
         ({"save_steps": 1.5}, "--save_steps counts steps, or is a share of the run below 1, got 1.5"),
         ({"batch_size": 2_000_000}, "a single step would see each of the 48 examples 41,666 times"),
-        ({"report_to": "tensorbored"}, "expected tensorboard, wandb, trackio, got 'tensorbored'"),
+        ({"report_to": "tensorbored"}, "invalid choice: 'tensorbored' (choose from 'tensorboard', 'wandb', 'trackio')"),
         ({"skip_steps": "5-3"}, "'5-3' is no step or range of steps"),
     ],
 )

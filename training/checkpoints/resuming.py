@@ -143,7 +143,7 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, An
 
 
 def resume(
-    plan: TrainingArguments,
+    arguments: TrainingArguments,
     *,
     model: nn.Module,
     optimizers: list[Any],
@@ -161,20 +161,20 @@ def resume(
         InputError: the run is finished or another one.
         CorruptCheckpointError: no checkpoint verifies, or it is of another model.
     """
-    output_dir = Path(plan.output_dir)
+    output_dir = Path(arguments.output_dir)
     checkpoint, notices = newest_checkpoint(output_dir)
     if checkpoint is None and (output_dir / "config.json").exists():
         raise InputError(f"--resume: the run in {output_dir} is finished, with no checkpoint to continue from")
     if checkpoint is None:
         return fresh, [], [*notices, f"no checkpoint in {output_dir}: starting from the beginning"]
     progress = read_progress(checkpoint)
-    if plan.max_steps and progress.step > plan.max_steps:
+    if arguments.max_steps and progress.step > arguments.max_steps:
         raise InputError(
-            f"--resume: the run in {output_dir} has made {progress.step:,} steps, and only {plan.max_steps:,} are "
-            "asked for; give --max_steps, or whatever limits the run, more"
+            f"--resume: the run in {output_dir} has made {progress.step:,} steps, and the limit is now "
+            f"{arguments.max_steps:,}; raise --max_steps, or whatever limits the run"
         )
     changed = check_identity(
-        ours=fresh.identity, theirs=progress.identity, allowed=plan.allow_change, checkpoint=checkpoint
+        ours=fresh.identity, theirs=progress.identity, allowed=arguments.allow_change, checkpoint=checkpoint
     )
     changed += _changes(progress.options, fresh.options)
     renewed = {change["option"] for change in changed} & {"optimizer", "average"}

@@ -7,7 +7,6 @@ What is saved is whole: the states that this module gives and takes are tensors 
 many processes there were, or whether anything was sharded.
 """
 
-import math
 import os
 import warnings
 from collections import Counter
@@ -180,35 +179,6 @@ def backward(accelerator: Accelerator, model: nn.Module, loss: Tensor) -> None:
         model.backward(loss)  # `loss.backward()` serves DeepSpeed too, but for one forward pass only
     else:
         accelerator.backward(loss)
-
-
-def clip_gradients(model: nn.Module, max_norm: float) -> float:
-    """Scale gradients down to a norm, and return the one that they had: over all weights, the same on all processes.
-
-    Gradients that are not finite anywhere make it inf or nan everywhere. With `max_norm` 0 nothing is scaled.
-    """
-    weights = [weight for weight in model.parameters() if weight.grad is not None]
-    norm = nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
-    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-    if max_norm:
-        nn.utils.clip_grads_with_norm_(weights, max_norm, norm)
-    return float(norm)
-
-
-def update(model: nn.Module, optimizers: list[Any], *, max_norm: float) -> float:
-    """Clip the gradients, let the optimizers make a step, and clear the gradients; returns the norm that they had.
-
-    Where it is not finite, no process has made the step.
-    """
-    if isinstance(optimizers[0], zero.ZeroOptimizer):
-        return optimizers[0].update()
-    norm = clip_gradients(model, max_norm)
-    if math.isfinite(norm):
-        for optimizer in optimizers:
-            optimizer.step()
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    return norm
 
 
 @contextmanager

@@ -80,7 +80,7 @@ _WIDTH = 256
 """Of the models that the numbers above were found on."""
 
 
-def with_rate(plan: "TrainingArguments", model: nn.Module) -> "TrainingArguments":
+def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArguments":
     """The same options with a learning rate: the one that was asked for, or one in proportion to the weights.
 
     A step of AdamW, or of an optimizer that is scaled to it, is as large as the rate, whatever the gradient is. What
@@ -90,15 +90,15 @@ def with_rate(plan: "TrainingArguments", model: nn.Module) -> "TrainingArguments
     for it. Low-rank additions start at a size of their own: their rate is 0.003, falling with the width.
 
     Args:
-        plan: with `learning_rate` None where a rate is wanted.
-        model: what `plan` leaves to be trained is marked as such.
+        arguments: with `learning_rate` None where a rate is wanted.
+        model: what `arguments` leaves to be trained is marked as such.
     """
-    if plan.learning_rate is not None:
-        return plan
+    if arguments.learning_rate is not None:
+        return arguments
     width = getattr(getattr(model, "config", None), "hidden_size", None) or _WIDTH
     narrow = min(1.0, _WIDTH / width)
-    rate = _OF_ADDITIONS * narrow if plan.lora_rank else max(_LOWEST, _SHARE * _size(model) * narrow**2)
-    return replace(plan, learning_rate=float(f"{rate * OPTIMIZERS[plan.optimizer].fine_tuning_scale:.1e}"))
+    rate = _OF_ADDITIONS * narrow if arguments.lora_rank else max(_LOWEST, _SHARE * _size(model) * narrow**2)
+    return replace(arguments, learning_rate=float(f"{rate * OPTIMIZERS[arguments.optimizer].fine_tuning_scale:.1e}"))
 
 
 def _size(model: nn.Module) -> float:
