@@ -1,9 +1,6 @@
-"""What a model in training knows of the held-out examples."""
+"""Evaluation on the held-out examples: during training, at its end, and of the best weights."""
 
-import math
-import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,9 +15,6 @@ from .distributed import fsdp
 from .optimizers.averages import Best
 from .progress import ended_early
 from .run import Run
-
-_SILENT_SECONDS = 5.0
-"""Of the evaluation in the end, before a line says that it goes on."""
 
 
 @torch.no_grad()
@@ -96,19 +90,12 @@ def evaluate_kept(run: Run) -> None:
 
 def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
     """Metrics of the present weights or of the average; None where the run is to stop first."""
-    # Of the last one no line would tell for a while that the run is not over; a terminal has a bar.
-    say_at = time.monotonic() + _SILENT_SECONDS if run.done >= 1.0 and not run.log.on_terminal else math.inf
+
+    def go_on() -> bool:
+        run.watchdog.beat()
+        return run.signals.received is None
+
     with run.averaged(of_average), fsdp.whole(run.bare):
-        go_on = partial(_go_on, run, [say_at])
         metrics = evaluate(run.accelerator, run.model, run.work, batch_size=run.arguments.eval_batch_size, go_on=go_on)
     run.stopping = run.stopping or metrics is None
     return metrics
-
-
-def _go_on(run: Run, say_at: list[float]) -> bool:
-    """Whether no signal has come. At the time `say_at` it is said once that the run evaluates."""
-    run.watchdog.beat()
-    if time.monotonic() >= say_at[0]:
-        say_at[0] = math.inf
-        run.log.say("evaluating the weights in the end")
-    return run.signals.received is None

@@ -1,4 +1,4 @@
-"""The loop. What a step learns is handed in as a `Work`; when things happen is decided here."""
+"""The training loop: `train` runs optimizer steps on a `Work`, and logs, evaluates and saves when each is due."""
 
 import contextlib
 import math
@@ -47,13 +47,12 @@ def train(
 
     Args:
         model: a `PreTrainedModel`; it is trained in place.
-        work: examples, loss and metrics; or several, each with the share of the run from which on it is learned, the
-            first of them 0. The last one evaluates.
+        work: examples, loss and metrics; or several, each with the share of the run at which it begins, the first 0.
+            The last one evaluates.
         tokenizer: saved beside the model.
-        arguments: how long, how fast, in what portions.
-        run_info: further facts for run.json and the model card (objective, fingerprints).
+        run_info: more for run.json and the model card (objective, fingerprints).
         identity: what must be equal when this run is resumed (fingerprints of data and tokenizer).
-        stay_joined: do not part from the other processes in the end: another run of theirs follows.
+        stay_joined: keep the process group, because another run follows.
 
     Returns:
         The content of results.json, on every process.
@@ -191,11 +190,7 @@ def _gradients(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tupl
 
 
 def _watch(run: Run, stage: Stage, loss: float, grad_norm: float) -> None:
-    """Note steps that were not applied and losses that stand out, with their samples.
-
-    Raises:
-        NumericsError: too many steps in a row were not applied.
-    """
+    """Log steps that were not applied and spikes of the loss; `NumericsError` after too many bad steps in a row."""
     progress = run.progress
     if math.isfinite(grad_norm):
         progress.bad_steps = 0
@@ -255,10 +250,7 @@ def _log(run: Run, window: Window) -> None:
 
 
 def _loader(run: Run, stage: Stage) -> DataLoader:
-    """Micro-batches from the present step on. Not prepared by accelerate: sharding and skipping are the sampler's own.
-
-    The loader draws a number when it starts: from a generator of its own, so that dropout's is left alone.
-    """
+    """Micro-batches from the present step on. Not prepared by accelerate: the sampler shards and skips by itself."""
     arguments, accelerator = run.arguments, run.accelerator
     on_gpu = accelerator.device.type == "cuda"
     num_workers = 2 * on_gpu if arguments.num_workers is None else arguments.num_workers
@@ -269,27 +261,21 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
         rank=accelerator.process_index,
         num_processes=accelerator.num_processes,
         # The share done before a step follows from the step, unless the clock may end the run.
-        progress_at=lambda step: max(
-            step / (arguments.max_steps or math.inf), run.done if arguments.max_minutes else 0.0
-        ),
+        progress_at=lambda step: max(step / (arguments.max_steps or math.inf), run.done * bool(arguments.max_minutes)),
     )
     return DataLoader(
         TrainingExamples(stage.work),
         batch_sampler=sampler,
         collate_fn=TrainingBatches(stage.work, accelerator.device),
         num_workers=num_workers,
-        generator=torch.Generator(),
+        generator=torch.Generator(),  # the loader draws a number; dropout's generator is left alone
         pin_memory=on_gpu,
         persistent_workers=num_workers > 0,
     )
 
 
 def _stop_if_asked(run: Run) -> None:
-    """End the run, saved, if any process was told to end.
-
-    Raises:
-        StoppedError: it was.
-    """
+    """Save and raise `StoppedError` if any process was asked to stop."""
     if not run.stopping:
         return
     name = signal.Signals(run.signals.received).name if run.signals.received else "a signal to another process"
@@ -310,15 +296,17 @@ def _finish(run: Run) -> dict[str, float]:
     """Write the model and results.json."""
     progress, arguments, output_dir = run.progress, run.arguments, Path(run.arguments.output_dir)
     baseline = {f"baseline_{name}": value for name, value in run.work.baseline().items()}
+    stops = {}
+    if arguments.average == "best" and progress.best_step >= 0:
+        stops["best_step"] = progress.best_step
+    if arguments.early_stopping_patience:
+        stops["stopped_early"] = ended_early(arguments, progress)
+        stops |= {"planned_steps": arguments.max_steps} if arguments.max_steps else {}
     results = {
         **run.metrics,
         **baseline,
         "steps": progress.step,
-        **({"best_step": progress.best_step} if arguments.average == "best" and progress.best_step >= 0 else {}),
-        **({"stopped_early": ended_early(arguments, progress)} if arguments.early_stopping_patience else {}),
-        **(
-            {"planned_steps": arguments.max_steps} if arguments.early_stopping_patience and arguments.max_steps else {}
-        ),
+        **stops,
         "train_tokens": progress.tokens,
         "train_seconds": round(progress.seconds, 2),
         "compile_seconds": round(run.compile_seconds, 2),

@@ -1,4 +1,4 @@
-"""Where a run stands, and what follows from that alone: how much is done, what is due, whether it ends."""
+"""How far a run is (steps, samples, best evaluation), and what follows: what is due, which stage, whether it ends."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class Progress:
     epochs: float = 0.0
     """Passes over the works of earlier stages."""
     bad_steps: int = 0
-    """Steps in a row, up to this one, that were not applied because something was not finite."""
+    """Steps in a row, up to this one, that were not applied because loss or gradient was not finite."""
     losses: list[float] = field(default_factory=list)
     """Those of the last steps, from which a spike stands out."""
     metric: float | None = None
@@ -61,11 +61,11 @@ class Progress:
     """Options that may change when it is resumed, as they were."""
 
     def judge(self, metric: float | None, *, loss: float | None = None, greater_is_better: bool) -> bool:
-        """Take note of an evaluation at this step, and say whether it is better than all before.
+        """Record an evaluation at this step, and say whether it is better than all before.
 
-        Of equal metrics the one with the lower loss is better: a score that counts right answers may stay where it is,
-        at nothing or at all of them, while the model still learns. A metric that is None or not finite is never
-        better. A step that is judged a second time, when a run is taken up, counts once.
+        Of equal metrics the one with the lower loss is better: accuracy may stay at 0 or 1 while the model still
+        learns. A metric that is None or not finite is never better. A step that is evaluated again, when a run is
+        resumed, counts once.
         """
         self.metric = metric
         if self.judged_step == self.step:
@@ -139,9 +139,9 @@ def ended_early(arguments: TrainingArguments, progress: Progress) -> bool:
 
 
 def is_due(interval: float, *, step: int, before: float, after: float) -> bool:
-    """Whether something that happens every `interval` steps (below 1: share of the run) happens at this one.
+    """Whether what happens every `interval` steps (below 1: share of the run) happens at this one.
 
-    `before` and `after` it are shares of the run that are done.
+    `before` and `after` are the shares of the run that are done around it.
     """
     if interval == 0:
         return False
@@ -182,10 +182,7 @@ def skipped_steps(text: str) -> list[range]:
 
 
 def check_skipped(text: str, *, done: int, max_steps: int | None) -> list[str]:
-    """What people are told of `--skip_steps` at the start of a run, or where it is taken up.
-
-    Args:
-        done: steps that the run has made.
+    """Messages about `--skip_steps` when a run starts or resumes after `done` steps.
 
     Raises:
         InputError: no step would be left.

@@ -159,8 +159,7 @@ class Run:
         )
 
     def save(self) -> None:
-        """Begin to write a checkpoint, once the one before is whole, so that there is never a second copy in memory.
-        One that fails is a warning: training goes on, and older ones are intact.
+        """Begin to write a checkpoint, once the one before is whole. One that fails is a warning.
 
         Raises:
             StorageError: it is the third in a row that fails.
@@ -172,13 +171,11 @@ class Run:
             self.saver.begin(snapshot)
             self.watchdog.beat()
         elif self.accelerator.is_main_process:
-            self.log.say(
-                f"warning: weights are not finite after step {self.progress.step:,}: no checkpoint is written"
-            )
+            self.log.say(f"warning: weights are not finite after step {self.progress.step:,}: no checkpoint")
         self.waited += time.perf_counter() - began
 
     def await_checkpoint(self) -> None:
-        """Note that the checkpoint that was begun is whole, or say that it could not be written."""
+        """Wait for the checkpoint that is being written; warn if it could not be."""
         try:
             written = self.saver.wait()
         except StorageError as error:
@@ -300,7 +297,7 @@ def _learners(accelerator: Accelerator, model: nn.Module, arguments: TrainingArg
 
 
 def _describe(run: Run, changed: list[dict[str, Any]]) -> None:
-    """Write run.json: what this session does, and when earlier ones were taken up with which changes."""
+    """Write run.json: what this session does, and the steps and changes of earlier resumes."""
     if not run.accelerator.is_main_process:
         return
     path = Path(run.arguments.output_dir) / "run.json"
@@ -335,10 +332,10 @@ def _describe(run: Run, changed: list[dict[str, Any]]) -> None:
 
 
 def close_run(run: Run, *, stay_joined: bool = False) -> None:
-    """Part from the other processes, unless another run of theirs follows; DDP's wrapper goes first.
+    """Leave the process group, unless another run follows; DDP's wrapper goes first.
 
-    Its reducer would be the last to hold the process group and take it down with Python's lock held, for which a
-    thread of gloo waits: 3 of 20 runs on two processes never returned (torch 2.13).
+    Its reducer would be the last to hold the group and destroy it with Python's lock held, for which a thread of gloo
+    waits: 3 of 20 runs on two processes never returned (torch 2.13).
     """
     run.model = run.bare
     if run.accelerator.num_processes > 1:

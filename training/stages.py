@@ -1,4 +1,4 @@
-"""Stages of a run: from which share of it on which work is learned, in batches of which size."""
+"""Stages of a run: what is learned from which share of it on, in batches and micro-batches of which size."""
 
 import math
 from collections.abc import Sequence
@@ -55,14 +55,7 @@ class Stage:
 def resolve(
     arguments: TrainingArguments, works: Sequence[tuple[float, Work]], *, num_processes: int
 ) -> tuple[TrainingArguments, list[Stage]]:
-    """The options with every default that depends on the data filled in, and the stages of the run.
-
-    Args:
-        works: as `make_stages` takes them.
-
-    Raises:
-        InputError: a batch cannot be divided among the processes and micro-batches.
-    """
+    """The options with every default that depends on the data filled in, and the stages of the run."""
     stages = make_stages(arguments=arguments, works=works, num_processes=num_processes)
     tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
     return arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens), stages
@@ -97,7 +90,6 @@ def make_stages(
 
 
 def _grouping(work: Work, batch_size: int) -> Grouping | None:
-    """None for a work that does not say how long its examples are, and for one of several sources."""
     lengths = work.lengths
     return None if lengths is None or work.mixture else Grouping(lengths, batch_size=batch_size)
 
@@ -142,10 +134,7 @@ def epochs_per_step(stages: Sequence[Stage]) -> float:
 
 
 def tokens_per_step(stages: Sequence[Stage]) -> float:
-    """Tokens in one step without padding, a mean over the run, from some of the rows.
-
-    A limit of tokens becomes one of steps by this: how far a run is at a step then follows from the step alone.
-    """
+    """Tokens in one step without padding, a mean over the run, from some of the rows; --max_tokens uses it."""
     return mean_over_run([stage.batch_size * _mean_length(stage.work) for stage in stages], stages)
 
 

@@ -1,4 +1,4 @@
-"""What each weight of a model is: a matrix or not, of the backbone or of the head, how deep in it."""
+"""What each weight of a model is: matrix or not, backbone or head, and in which layer."""
 
 from collections.abc import Iterator
 
@@ -31,11 +31,7 @@ def backbone_of(model: nn.Module) -> tuple[str, nn.Module | None]:
 
 
 def is_pooler(name: str) -> bool:
-    """Whether a weight or a module is, or is in, the layer that makes one vector of a row for the head.
-
-    It stands in the backbone and belongs to the head: many checkpoints do not have it, and it is drawn anew with the
-    head.
-    """
+    """Whether a weight or a module is in the pooler, which stands in the backbone and is trained with the head."""
     return "pooler" in name.split(".")
 
 

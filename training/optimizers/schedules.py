@@ -81,17 +81,12 @@ _WIDTH = 256
 
 
 def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArguments":
-    """The same options with a learning rate: the one that was asked for, or one in proportion to the weights.
+    """The same options with a learning rate: the one that was asked for, or one scaled to the RMS of the weights.
 
-    A step of AdamW, or of an optimizer that is scaled to it, is as large as the rate, whatever the gradient is. What
-    it does to a matrix depends on the size of its entries: 0.02 in a new model, about twice that in BERT, 0.18 after
-    pretraining with Muon. So the rate is a share of their root mean square, 0.015 up to a width of 256 (measured:
-    docs/optimizers.md), and falls with the square of a larger one, which gives BERT-base the rates that are customary
-    for it. Low-rank additions start at a size of their own: their rate is 0.003, falling with the width.
-
-    Args:
-        arguments: with `learning_rate` None where a rate is wanted.
-        model: what `arguments` leaves to be trained is marked as such.
+    A step of AdamW is as large as the rate, whatever the gradient is, and what it does to a matrix depends on the size
+    of its entries: 0.02 in a new model, twice that in BERT, 0.18 after pretraining with Muon. So the rate is 0.015 of
+    their root mean square up to a width of 256 (measured: docs/optimizers.md), and falls with the square of a larger
+    one, which gives BERT-base its customary rates. With LoRA it is 0.003, falling with the width.
     """
     if arguments.learning_rate is not None:
         return arguments

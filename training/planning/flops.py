@@ -76,15 +76,10 @@ def find_gpu(name: str) -> Gpu | None:
 
 
 def peak_flops(device: str | torch.device, precision: str) -> float | None:
-    """Floating-point operations per second that a device reaches at best in dense matrix products.
+    """Peak FLOP/s of a torch device, or of a GPU by name, in dense matrix products at precision bf16 or no.
 
-    Args:
-        device: a torch device, or the name of a GPU.
-        precision: bf16 or no.
-
-    Returns:
-        For a GPU the data sheet's number, None if the table lacks it. For a CPU what is measured here on torch's
-        threads, once per process (half a second at most).
+    For a GPU the data sheet's number, None if the table lacks it. For a CPU what is measured here on torch's threads,
+    once per process (half a second at most).
     """
     name = str(device)
     if name.startswith("cpu"):
@@ -116,12 +111,10 @@ class Throughput:
 
     The operations of the rows of a step, padding included, over what all devices could do in its time. They are
     counted per token, once for rows of similar length, when a line of the log first asks for them.
-
-    Args:
-        model: as it is before it is sharded, wrapped or compiled.
     """
 
     def __init__(self, model: nn.Module, accelerator: Accelerator) -> None:
+        """The model is as it is before it is sharded, wrapped or compiled."""
         self.model, self.accelerator = fake_copy(model), accelerator
         self._tokens: Counter[Any] = Counter()
         """By work and length, since `share` was asked last; over all processes."""
@@ -136,11 +129,9 @@ class Throughput:
         self._batches.setdefault(like, (work, batch))
 
     def share(self, *, seconds: float, trained: float) -> float | None:
-        """Share of the peak in the steps since the last call; None where the peak is unknown, or not known yet.
+        """MFU of the steps since the last call, which took `seconds` of the `trained` seconds of the run.
 
-        Args:
-            seconds: that these steps took.
-            trained: seconds of training in all.
+        None where the peak is unknown, or not measured yet.
         """
         tokens, self._tokens = self._tokens, Counter()
         device, precision = self.accelerator.device, str(self.accelerator.mixed_precision)

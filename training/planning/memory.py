@@ -54,16 +54,11 @@ class Memory:
     weights: int
     optimizer: int
     averages: int
-    activations: int
-    """What the forward pass leaves for backward."""
-    gradients: int
-    """The gradients that are there at that moment, with whatever else backward or the optimizer holds."""
-    communication: int
-    """The copy of all gradients that DDP keeps."""
-    allocator: int
-    """What a CPU's allocator keeps beside what is in use, see `_KEPT`."""
-    checkpoint_copy: int
-    """Held by one process while a checkpoint is written; a GPU's lies in the memory of the host."""
+    activations: int  # what the forward pass leaves for backward
+    gradients: int  # those that are there at that moment, with all else that backward or the optimizer holds
+    communication: int  # the copy of all gradients that DDP keeps
+    allocator: int  # what a CPU's allocator keeps beside what is in use, see `_KEPT`
+    checkpoint_copy: int  # held by one process while a checkpoint is written; a GPU's lies in the memory of the host
 
     @property
     def total(self) -> int:
@@ -88,12 +83,9 @@ def fake_copy(model: nn.Module) -> nn.Module:
 
 
 class FakeStep(TorchDispatchMode):
-    """A training step on a fake copy of a model: counts the memory that is live, and matrix products.
+    """A training step on a fake copy of a model: counts live memory, and the operations of matrix products.
 
-    Args:
-        model: on any device, meta included; left as it is.
-        precision: bf16 or no.
-        device_type: "cpu" or "cuda", where the step will run.
+    `precision` is bf16 or no, and `device_type` "cpu" or "cuda": where the step would run.
     """
 
     def __init__(self, model: nn.Module, *, precision: str, device_type: str) -> None:
@@ -194,17 +186,11 @@ def state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int:
 
 @dataclass
 class StepNeeds:
-    """What one training step of a work needs in one process.
+    """What one training step of a work needs in one process; its methods raise InputError, see `FakeStep.run`.
 
     Args:
-        model: on any device, meta included; with gradient checkpointing or without, as it is set.
+        model: on any device, meta included.
         share: rows of a batch that one process has; smaller micro-batches accumulate gradients.
-        precision: bf16 or no.
-        device_type: "cpu" or "cuda".
-        num_processes: with more than one, training is DDP.
-
-    Raises:
-        InputError: by its methods, see `FakeStep.run`.
     """
 
     model: nn.Module

@@ -1,5 +1,6 @@
 """What a run will need, as a table: parameters, memory, disk, operations, time, energy."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,7 @@ _MEANING = {
     "communication": "DDP's copy of all gradients",
     "allocator": "freed, and not given back: an estimate",
     "checkpoint_copy": "written while training continues, by the first process",
+    "process": "Python and libraries, or the CUDA context",
 }
 _NUMBERS = {"bf16": "bf16", "no": "float32"}
 _device = partial(option, group="device")
@@ -58,13 +60,11 @@ class PlanArguments(Arguments):
 def plan_run(
     *, model: nn.Module, works: Sequence[tuple[float, Work]], arguments: TrainingArguments, wanted: PlanArguments
 ) -> str:
-    """Everything that can be known of a run before it runs, as a table for people.
+    """A table for people of all that a run will need.
 
     Args:
         model: on any device, meta included.
-        works: what is learned, from which share of the run on.
-        arguments: the options of the run.
-        wanted: for which devices.
+        works: each with the share of the run from which on it is learned.
 
     Raises:
         InputError: the options do not fit each other, the device is not known, or the model cannot be estimated.
@@ -81,15 +81,9 @@ def plan_run(
     fullest = max(range(len(stages)), key=lambda number: needs[number].memory(rows[number]).total)
     memory, length = needs[fullest].memory(rows[fullest]), needs[fullest].length
     verdict = f"{'fits' if memory.total <= free else 'does NOT fit'} into {device.memory_gb:,.1f} GB of {device.name}"
-    of_process = [
-        *(
-            (name.replace("_", " "), _megabytes(size, _MEANING.get(name)))
-            for name, size in vars(memory).items()
-            if size
-        ),
-        ("process", _megabytes(_PROCESS, "Python and libraries, or the CUDA context")),
-        ("total", _megabytes(memory.total + _PROCESS, verdict)),
-    ]
+    parts = {name: size for name, size in vars(memory).items() if size} | {"process": _PROCESS}
+    of_process = [(name.replace("_", " "), _megabytes(size, _MEANING.get(name))) for name, size in parts.items()]
+    of_process.append(("total", _megabytes(memory.total + _PROCESS, verdict)))
     for stage, each, fits in zip(stages, needs, largest, strict=True):
         name = "largest micro-batch" + (f" from {stage.at:g} of the run" if len(stages) > 1 else "")
         none = f"none: one row needs {(each.memory(1).total + _PROCESS) / 1e9:.2f} GB"
@@ -111,11 +105,7 @@ def plan_run(
 
 
 def _device_of(wanted: PlanArguments, precision: str) -> tuple[Gpu, str]:
-    """The device with the memory and the power to plan for, and its precision.
-
-    Raises:
-        InputError: it is not known.
-    """
+    """The device with the memory and the power to plan for, and its precision."""
     name = wanted.device or (torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu")
     if name.lower() == "cpu":
         device, precision = Gpu("cpu", psutil.virtual_memory().total / 1e9, 0, None, 0), resolved_precision(precision)
@@ -131,16 +121,15 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
     """Number of parameters in embeddings, attention, MLP, norms and head; tied ones count where they come first."""
     parts = dict.fromkeys(("embeddings", "attention", "MLP", "norms", "head"), 0)
     for name, parameter in model.named_parameters():
-        path = name.split(".")[:-1]
-        owner = model.get_submodule(".".join(path))
+        owner = model.get_submodule(name.rpartition(".")[0])
         if isinstance(owner, nn.Embedding):
             part = "embeddings"
-        elif "norm" in f"{type(owner).__name__} {path[-1:]}".lower() or path[-1:] in (["ln_1"], ["ln_2"], ["ln_f"]):
+        elif "norm" in type(owner).__name__.lower():
             part = "norms"
-        elif not any(word.isdigit() for word in path):
+        elif not re.search(r"\.\d+\.", name):
             part = "head"
         else:
-            part = "attention" if any("att" in word.lower() for word in path) else "MLP"
+            part = "attention" if "att" in name.lower() else "MLP"
         parts[part] += parameter.numel()
     return parts
 
@@ -155,15 +144,13 @@ def _parameters(model: nn.Module) -> Lines:
 def _disk(memory: Memory, arguments: TrainingArguments, *, is_evaluated: bool) -> Lines:
     """A checkpoint, all that can be there at once, and the model."""
     content = "weights, optimizer and average" if memory.averages else "weights and optimizer"
-    final = ("the final model", _megabytes(memory.weights))
-    if not arguments.writes_checkpoints:
-        content += "; written only if the run is told to stop"
-        return [("a checkpoint", _megabytes(memory.checkpoint, content)), final]
+    content += "" if arguments.writes_checkpoints else "; written only if the run is told to stop"
     has_best = bool(is_evaluated and arguments.eval_steps)
     most = arguments.keep_checkpoints + has_best + 1
     which = f"{most} at most: the newest {arguments.keep_checkpoints},{' the best,' * has_best} one being written"
-    every = ("checkpoints", _megabytes(most * memory.checkpoint, which))
-    return [("a checkpoint", _megabytes(memory.checkpoint, content)), every, final]
+    every = [("checkpoints", _megabytes(most * memory.checkpoint, which))] if arguments.writes_checkpoints else []
+    final = ("the final model", _megabytes(memory.weights))
+    return [("a checkpoint", _megabytes(memory.checkpoint, content)), *every, final]
 
 
 def _work_and_time(
@@ -219,7 +206,6 @@ def _megabytes(size: float, words: str | None = None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} seconds"
+    units = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
+    unit = next((unit for unit, length in units.items() if seconds >= 2 * length), "seconds")
+    return f"{seconds / units[unit]:.1f} {unit}"

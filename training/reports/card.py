@@ -48,8 +48,7 @@ _OF_CLASSIFIERS = ("id2label", "problem_type", "classifier_pooling", "pad_token_
 """What fine-tuning writes into the configuration of a model with labels."""
 
 _MOST_SHOWN = 12
-"""Items of a list that a table has room for."""
-
+"""Items of a list in a table."""
 _LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", "lacuna", "peft")
 
 
@@ -66,10 +65,9 @@ def model_card(
     """The text of the card; it names no host, no user and no folder of theirs.
 
     Args:
-        run_info: `objective` (words after "by"), and of a fine-tuned model `model` (what it was made from), `task`
-            (options of the data by name), `examples` and `held_out` (how many), `command`.
-        metrics: held-out ones, named `eval_...`.
-        baseline: what is reached without a model, named `baseline_...`.
+        run_info: `objective` (words after "by"), and of a fine-tuned model `model` (the base), `task` (options of the
+            data by name), `examples` and `held_out` (how many), `command`.
+        metrics, baseline: named as in results.json.
         choices: what it was made with, by name.
     """
     config = model.config

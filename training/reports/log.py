@@ -103,15 +103,12 @@ class RunLog:
         title: str = "",
         trackers: Trackers | None = None,
     ) -> None:
-        """Open the log of a new or a resumed run.
+        """Open the log of a run that has made `first_step` optimizer steps and is `done` to a share of 0 to 1.
 
         Args:
-            output_dir: where the files are written.
             enabled: whether this is the main process.
-            first_step: optimizer steps that are done already.
-            done: the share of the run that is done already, 0 to 1.
-            title: model and objective, for curves.png.
-            trackers: which get the lines of metrics.jsonl too.
+            title: of curves.png.
+            trackers: get the lines of metrics.jsonl too.
         """
         self.output_dir, self.enabled, self.title, self.trackers = output_dir, enabled, title, trackers
         self.on_terminal = False
@@ -183,11 +180,7 @@ class RunLog:
             self._append({"step": step, "event": event, **facts})
 
     def evaluation(self, values: dict[str, Any]) -> None:
-        """Record an evaluation, print it and redraw the curves.
-
-        A run that was killed between its last step and its end evaluates again when it is resumed; the log has that
-        evaluation once.
-        """
+        """Record an evaluation (once, though a run killed before its end repeats it), print it, redraw the curves."""
         if not self.enabled:
             return
         if not any(line["step"] == values["step"] and values.keys() <= line.keys() for line in self.records[-8:]):
