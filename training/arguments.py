@@ -1,6 +1,5 @@
 """The options of a training run."""
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -173,7 +172,7 @@ class TrainingArguments(Arguments):
 
     def __post_init__(self) -> None:
         self.batch_size, self.batch_size_at = Numbers(self.batch_size), Numbers(self.batch_size_at)
-        _check_stages("batch_size", self.batch_size, self.batch_size_at)
+        _check_stages(self.batch_size, self.batch_size_at)
         if self.learning_rate is None:
             self.learning_rate = OPTIMIZERS[self.optimizer].learning_rate
         check_range(self, "eval_batch_size", "max_steps", "max_minutes", "max_tokens", "max_epochs", above=0)
@@ -195,10 +194,6 @@ class TrainingArguments(Arguments):
             raise InputError("--allow_change says what may differ from the run that is continued: add --resume")
         if self.early_stopping_patience and not self.eval_steps:
             raise InputError("--early_stopping_patience counts evaluations, and --eval_steps 0 makes only one")
-        self._check_parts()
-
-    def _check_parts(self) -> None:
-        """Of the options that say which weights learn."""
         if self.lora_alpha is not None and not self.lora_rank:
             raise InputError(f"--lora_alpha {self.lora_alpha} scales what --lora_rank adds: give a --lora_rank")
         if self.lora_rank and self.freeze_backbone:
@@ -209,33 +204,15 @@ class TrainingArguments(Arguments):
         """Whether there are any on the way; a run that is told to stop writes one all the same."""
         return bool(self.save_steps or self.save_minutes)
 
-    def resolved(self, *, epochs_per_step: float, tokens_per_step: float) -> "TrainingArguments":
-        """The same options with every default that depends on the data filled in.
 
-        Args:
-            epochs_per_step: passes over the data in one optimizer step.
-            tokens_per_step: tokens in one, a mean.
-        """
-        epochs = self.max_epochs
-        if epochs is None and self.max_steps is None and self.max_minutes is None and self.max_tokens is None:
-            epochs = 3.0
-        # Rounded first: one part in 10^9 too many, from rounding in between, would be a whole step.
-        limits = [] if epochs is None else [math.ceil(round(epochs / epochs_per_step, 6))]
-        limits += [] if self.max_tokens is None else [math.ceil(round(self.max_tokens / tokens_per_step, 6))]
-        limits += [] if self.max_steps is None else [self.max_steps]
-        return dataclasses.replace(self, max_epochs=epochs, max_steps=min(limits) if limits else None)
-
-
-def _check_stages(name: str, values: Numbers, starts: Numbers) -> None:
-    for value in values:
-        if not (value > 0 and math.isfinite(value)):
-            raise InputError(f"--{name} must be greater than 0, got {value}")
-        if not isinstance(value, int):
-            raise InputError(f"--{name} counts examples, got {value}")
-    if len(starts) != len(values) or starts[0] != 0 or list(starts) != sorted(set(starts)) or starts[-1] >= 1:
+def _check_stages(sizes: Numbers, starts: Numbers) -> None:
+    for size in sizes:
+        if not (isinstance(size, int) and size > 0):
+            raise InputError(f"--batch_size must be a whole number greater than 0, got {size}")
+    if len(starts) != len(sizes) or starts[0] != 0 or list(starts) != sorted(set(starts)) or starts[-1] >= 1:
         raise InputError(
-            f"--{name}_at {starts} must begin with 0, rise, stay below 1 and name a share of the run for each of "
-            f"--{name} {values}, as in --{name} 64,128 --{name}_at 0,0.5"
+            f"--batch_size_at {starts} must begin with 0, rise, stay below 1 and have a share of the run for each of "
+            f"--batch_size {sizes}, as in --batch_size 64,128 --batch_size_at 0,0.5"
         )
 
 

@@ -28,11 +28,7 @@ def evaluate(
 ) -> dict[str, float] | None:
     """Metrics over all held-out examples, each seen once by one process; named `eval_...`.
 
-    Args:
-        go_on: asked before each batch; where it says no on any process, nothing is measured.
-
-    Returns:
-        The metrics; None where some process was told not to go on.
+    `go_on` is asked before each batch; None is returned if it says no on any process.
     """
     model.eval()
     bare = accelerator.unwrap_model(model)  # DDP would wait for its peers, which may have a batch fewer
@@ -54,8 +50,7 @@ def evaluate(
 
 
 def evaluate_and_log(run: Run) -> None:
-    """Put metrics over the held-out examples into the log and `run.metrics`; none where there are no such examples, or
-    where the run is to stop first."""
+    """Evaluate, if there are held-out examples, and put the metrics into the log and `run.metrics`."""
     run.metrics, run.evaluated_at = {}, run.progress.step
     if not run.work.num_eval_examples:
         return
@@ -72,8 +67,7 @@ def evaluate_and_log(run: Run) -> None:
 
 
 def evaluate_kept(run: Run) -> None:
-    """With `--average best`, have the metrics be those of the weights that are kept: measured once more where they are
-    not the last, so that what the work remembers of the held-out examples is of them."""
+    """Report early stopping. With `--average best`, evaluate the weights that are kept, if they are not the last."""
     progress, metric = run.progress, run.work.metric
     if ended_early(run.arguments, progress):
         of_all = f" of {run.arguments.max_steps:,}" if run.arguments.max_steps else ""

@@ -47,22 +47,21 @@ def fine_tune(
     finish: Callable[[dict[str, float], Path], object] | None = None,
     describe: Callable[[int], Sequence[str]] | None = None,
 ) -> dict[str, float]:
-    """Fine-tune a model, with `--seeds` several times, and say what was reached; with `--dry_run` only say what would.
+    """Fine-tune a model, with `--seeds` several times, and print the results; with `--dry_run` only what is expected.
 
     Args:
         make_model: seed -> the model to start from; a head that it lacks is drawn from the seed.
         run_info: more for run.json and the model card: `objective`, `model`, `task` (the options of the data).
         identity: what must be equal when the run is resumed.
         finish: called on the main process with the results and the folder of each run, once its model is there.
-        describe: number of examples -> lines about what is learned, with so many examples as the model sees them.
+        describe: number -> lines about what is learned, with so many examples.
 
     Returns:
-        The content of results.json, on every process; with several seeds means, standard deviations (eval_NAME_std),
-        `seeds`, `best_seed`, whose model is kept, and its metrics (best_seed_NAME). Empty with `--dry_run`.
+        The content of results.json; with several seeds means, standard deviations (eval_NAME_std), `seeds`,
+        `best_seed`, whose model is kept, and its metrics (best_seed_NAME). Empty with `--dry_run`.
 
     Raises:
-        InputError: options that do not fit the model, the data or the processes.
-        CorruptCheckpointError, NumericsError, StoppedError, StorageError: as `train`.
+        As `train`.
     """
     shown = describe or (lambda examples: ())
     if arguments.dry_run:
@@ -73,7 +72,12 @@ def fine_tune(
     if is_main_process():
         claim_output_dir(arguments)
         print("\n".join([processes().describe(), *shown(0)]), flush=True)
-    info = _facts(work, run_info or {})
+    counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
+    info: dict[str, Any] = {"command": shown_command(), **counts, **(run_info or {})}
+    if "task" in info:  # what was left to the work is recorded as it decided
+        decided, task = work.settings(), info["task"]
+        open_ones = {name for name, value in task.items() if value in (None, [], "auto")}
+        info["task"] = {name: decided.get(name, task[name]) if name in open_ones else task[name] for name in task}
     seeds = list(range(arguments.seed, arguments.seed + arguments.seeds))
     every: list[dict[str, float]] = []
     for seed in seeds:
@@ -98,19 +102,6 @@ def fine_tune(
     return results
 
 
-def _facts(work: Work, run_info: dict[str, Any]) -> dict[str, Any]:
-    """Facts for run.json and the model card: options of the data have what the work made of those left to it."""
-    counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
-    info = {"command": shown_command(), **counts, **run_info}
-    if "task" in info:
-        settings = work.settings()
-        info["task"] = {
-            name: settings.get(name, value) if value in (None, [], "auto") else value
-            for name, value in info["task"].items()
-        }
-    return info
-
-
 def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
     """The options of one of several runs, in a folder of its own, which the main process claims."""
     folder = Path(arguments.output_dir)
@@ -123,16 +114,13 @@ def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
 
 
 def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> dict[str, float]:
-    """Means over runs, with the deviations of metrics; the seed of the best run, with what this run alone reached.
-
-    Of runs with the same metric the one with the lower held-out loss is the best.
-    """
+    """Means over runs, with standard deviations of metrics; the seed of the best run (lower loss decides), and its own
+    metrics."""
     results: dict[str, float] = {}
     for name in every[0]:
         values = [float(one[name]) for one in every if name in one]
         results[name] = every[0][name] if len(set(values)) == 1 else fmean(values)
         if name.startswith("eval_"):
-            # The sample standard deviation, which `stdev` has not of one value, nor of what is no number.
             deviation = stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
             results[f"{name}_std"] = 0.0 if len(values) < 2 else deviation
     sign = 1.0 if work.greater_is_better else -1.0
@@ -182,8 +170,7 @@ def _gather(results: dict[str, float], folder: Path, section: list[str]) -> None
 
 
 def outcome(results: dict[str, float]) -> list[str]:
-    """Lines for people: each metric beside those before training (`start_`) and without a model, where they are known;
-    of several runs, its deviation and what the model that is kept has reached."""
+    """Lines for people: each metric, with its deviation, and beside it those before training and without a model."""
     lines = []
     for name, value in results.items():
         metric = name.removeprefix("eval_")
@@ -245,13 +232,7 @@ def expected_time(
     held_out: int,
     seeds: int = 1,
 ) -> list[str]:
-    """How long a run will take, lines for people.
-
-    Args:
-        steps, evaluations: of one seed how many, and the seconds of each.
-        batch_size: examples in a step.
-        held_out: examples in an evaluation.
-    """
+    """How long a run will take, lines for people; `steps` and `evaluations` are how many, and the seconds of each."""
     runs = f", {seeds} times" if seeds > 1 else ""
     parts = [
         (f"{steps[0]:,} steps of {batch_size} examples", *steps, "a step"),

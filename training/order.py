@@ -111,9 +111,8 @@ def _alternation(weights: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, np
 class MicroBatchSampler(Sampler[list[tuple[int, int, float]]]):
     """Yields (row, index, progress) of the samples of one micro-batch after another, without end, for one process.
 
-    Each step consists of the next `batch_size` global samples. Rank r takes a contiguous slice of it, and
-    micro-batches are slices of that: which samples make up a step depends neither on the number of processes nor on
-    the size of a micro-batch.
+    A step is the next `batch_size` global samples. Rank r takes a contiguous slice of it, and micro-batches are slices
+    of that: which samples make up a step depends neither on the number of processes nor on the micro-batch size.
     """
 
     num_examples: int

@@ -55,10 +55,17 @@ class Stage:
 def resolve(
     arguments: TrainingArguments, works: Sequence[tuple[float, Work]], *, num_processes: int
 ) -> tuple[TrainingArguments, list[Stage]]:
-    """The options with every default that depends on the data filled in, and the stages of the run."""
+    """The options with `max_steps` and `max_epochs` filled in from limits and data, and the stages of the run."""
     stages = make_stages(arguments=arguments, works=works, num_processes=num_processes)
-    tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
-    return arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens), stages
+    epochs = arguments.max_epochs
+    if not (epochs or arguments.max_steps or arguments.max_minutes or arguments.max_tokens):
+        epochs = 3.0
+    # Rounded first: one part in 10^9 too many, from rounding in between, would be a whole step.
+    limits = [] if epochs is None else [math.ceil(round(epochs / epochs_per_step(stages), 6))]
+    if arguments.max_tokens is not None:
+        limits.append(math.ceil(round(arguments.max_tokens / tokens_per_step(stages), 6)))
+    limits += [] if arguments.max_steps is None else [arguments.max_steps]
+    return replace(arguments, max_epochs=epochs, max_steps=min(limits) if limits else None), stages
 
 
 def make_stages(
@@ -67,7 +74,7 @@ def make_stages(
     """One stage from each share of the run on at which the work or the batch size changes.
 
     Args:
-        works: pairs of the share of the run from which a work is learned, the first of them 0, and that work.
+        works: each with the share of the run from which on it is learned, the first 0.
 
     Raises:
         InputError: a batch cannot be divided among the processes and micro-batches.
@@ -84,14 +91,10 @@ def make_stages(
             )
         micro = _micro_batch_size(int(size[-1]), arguments.micro_batch_size, num_processes)
         if id(work) not in groupings:  # one for each work: a change of its order would show rows twice in an epoch
-            groupings[id(work)] = _grouping(work, int(size[-1])) if arguments.group_by_length else None
+            lengths = work.lengths if arguments.group_by_length and not work.mixture else None
+            groupings[id(work)] = None if lengths is None else Grouping(lengths, batch_size=int(size[-1]))
         stages.append(Stage(at, work, int(size[-1]), micro, groupings[id(work)]))
     return stages
-
-
-def _grouping(work: Work, batch_size: int) -> Grouping | None:
-    lengths = work.lengths
-    return None if lengths is None or work.mixture else Grouping(lengths, batch_size=batch_size)
 
 
 def _micro_batch_size(batch_size: int, asked: int | None, num_processes: int) -> int:

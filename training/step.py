@@ -34,17 +34,15 @@ def step(
     that is not finite has a gradient of NaN, which reaches all processes with the gradients.
 
     Args:
-        model: what forward passes go through; put into training mode.
+        model: what forward passes go through, on `device`; put into training mode.
         micro_batches: as the work collates them, on the host.
-        device: where the model is.
         backward: makes gradients of the loss of a micro-batch.
         autocast: entered for each forward pass, where the model does not do so itself.
-        micro_step: its number -> entered for forward and backward of this micro-batch.
+        micro_step: number -> entered for forward and backward of this micro-batch.
         over_processes: counts of this process -> their sums over all, on the device; by default this process is alone.
 
     Returns:
-        This process's share of the loss ("loss") and of the further metrics; tokens of the step over all processes,
-        padding not counted.
+        This process's share of the loss ("loss") and of other metrics; tokens of all processes, without padding.
     """
     model.train()
     counts: dict[str, int] = {}

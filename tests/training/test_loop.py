@@ -16,7 +16,7 @@ from lacuna.training import TrainingArguments, claim_output_dir, train
 from lacuna.training.checkpoints.saving import Progress
 from lacuna.training.order import row_of
 from lacuna.training.progress import share_done
-from lacuna.training.stages import Stage, epochs_per_step, make_stages, skipped
+from lacuna.training.stages import Stage, resolve, skipped
 
 
 @pytest.fixture
@@ -289,8 +289,7 @@ def test_resume_without_a_checkpoint_starts_at_the_beginning(run, tmp_path, log_
 def test_limits_are_resolved_by_hand(options, new_work) -> None:
     def resolved(num_examples: int = 100, num_processes: int = 1, **overrides):
         arguments, work = options(**overrides), new_work(num_examples=num_examples)
-        stages = make_stages(arguments=arguments, works=[(0.0, work)], num_processes=num_processes)
-        return arguments.resolved(tokens_per_step=1.0, epochs_per_step=epochs_per_step(stages)), stages
+        return resolve(arguments, [(0.0, work)], num_processes=num_processes)
 
     assert resolved(max_steps=None)[0].max_steps == 38  # three epochs of 100 rows in batches of 8: 37.5 steps
     assert resolved(max_steps=5, max_epochs=1)[0].max_steps == 5

@@ -57,7 +57,7 @@ class Snapshot:
         return sum(tensor.nbytes for part in parts for tensor in part.values())
 
     def is_finite(self) -> bool:
-        """Whether every weight is a number."""
+        """Whether every weight is finite."""
         return all(bool(torch.isfinite(value).all()) for value in self.weights.values() if value.is_floating_point())
 
 
@@ -145,11 +145,7 @@ class Saver:
         return self._writing is not None and self._writing[1].done()
 
     def wait(self) -> int | None:
-        """The step of the checkpoint that was begun, once it is whole; None where none was.
-
-        Raises:
-            StorageError: it could not be written; older ones are intact.
-        """
+        """The step of the checkpoint that was begun, once it is whole; None where none was begun."""
         writing, self._writing = self._writing, None
         if writing is None:
             return None
@@ -284,7 +280,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def verify_checkpoint(folder: Path) -> None:
-    """Check that every file of a checkpoint is there with the bytes that were written, and no other one.
+    """Check that a checkpoint has exactly the files and bytes that were written.
 
     Raises:
         CorruptCheckpointError: names the first file that is missing, unexpected, changed, a link or a pickle.

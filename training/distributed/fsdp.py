@@ -3,8 +3,7 @@
 The wish is read from accelerate's own configuration (`recipes/accelerate/fsdp2.yaml`); torch's `fully_shard` carries
 it out, on GPUs and CPUs alike. accelerate 1.15 would do so on GPUs only, and train with DDP on a CPU without a word.
 
-What is saved is whole: the states that this module gives and takes are tensors by parameter name, and do not tell how
-many processes there were, or whether anything was sharded.
+What is saved is whole: tensors by parameter name, whatever the number of processes was.
 """
 
 import os
@@ -28,15 +27,13 @@ from ..optimizers.optimizers import OPTIMIZERS
 from . import zero
 
 _ASKED, _WHOLE_BETWEEN = "ACCELERATE_USE_FSDP", "FSDP_RESHARD_AFTER_FORWARD"
-_ELSEWHERE = {
+_UNSUPPORTED = {
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
     "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config",
-}
-_REFUSED = {
     "FSDP_OFFLOAD_PARAMS": "fsdp_offload_params",
     "FSDP_ACTIVATION_CHECKPOINTING": "fsdp_activation_checkpointing",
 }
-"""Settings of accelerate that are not carried out here, by variable, each with its name in the configuration file."""
+"""Settings of accelerate by variable, each with its name in the configuration file."""
 
 
 def _is_on(variable: str, default: str = "false") -> bool:
@@ -50,20 +47,15 @@ def asked_for() -> bool:
     Raises:
         InputError: it asks for FSDP1, or for something else that is not supported.
     """
-    for variable, name in _ELSEWHERE.items():
-        if _is_on(variable):
+    for variable, name in _UNSUPPORTED.items():
+        if _is_on(variable) and (_is_on(_ASKED) or not variable.startswith("FSDP")):
             raise InputError(
-                f"{name} is not supported. What ZeRO-2 and ZeRO-3 save, FSDP2 saves too: start with "
+                f"{name} is not supported: set it to false in the file that --config_file names, or start with "
                 "`accelerate launch --config_file recipes/accelerate/fsdp2.yaml`"
             )
-    if not _is_on(_ASKED):
-        return False
-    if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
+    if _is_on(_ASKED) and (version := os.environ.get("FSDP_VERSION", "1")) != "2":
         raise InputError(f"FSDP_VERSION is {version}: set fsdp_version: 2 in the file that --config_file names")
-    for variable, name in _REFUSED.items():
-        if _is_on(variable):
-            raise InputError(f"{name} is not supported: set it to false in the file that --config_file names")
-    return True
+    return _is_on(_ASKED)
 
 
 def check_optimizer(name: str) -> None:

@@ -20,14 +20,9 @@ from lacuna.common.errors import InputError
 
 ASKED = "ACCELERATE_USE_DEEPSPEED"
 _FILE = "in the file that --config_file names"
-_DECIDED_HERE = {
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "steps_per_print",
-    "zero_allow_untested_optimizer",
-}
-"""What accelerate always writes into DeepSpeed's configuration, and the options of the run decide."""
+_KNOWN = {"zero_optimization", "gradient_clipping", "train_batch_size", "train_micro_batch_size_per_gpu"}
+_KNOWN |= {"gradient_accumulation_steps", "steps_per_print", "zero_allow_untested_optimizer"}
+"""What accelerate always writes into DeepSpeed's configuration."""
 
 
 def asked_for() -> bool:
@@ -36,10 +31,11 @@ def asked_for() -> bool:
 
 
 def check(*, optimizer: str, max_grad_norm: float) -> dict[str, Any]:
-    """DeepSpeed's configuration for a run, as far as accelerate's says anything that is carried out here.
+    """DeepSpeed's configuration for a run, from accelerate's.
 
     Raises:
-        InputError: DeepSpeed is not installed, one process only, or something is asked for that is not done here.
+        InputError: DeepSpeed is not installed, there is one process only, or something is asked for that is not
+            supported.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         raise InputError(
@@ -67,15 +63,13 @@ def check(*, optimizer: str, max_grad_norm: float) -> dict[str, Any]:
     clip = given.get("gradient_clipping", "auto")
     if clip != "auto" and float(clip) != max_grad_norm:
         raise InputError(f"gradient_clipping is {clip} {_FILE}, and --max_grad_norm {max_grad_norm}: make them agree")
-    known = {*_DECIDED_HERE, "zero_optimization", "gradient_clipping"}
     for name, value in given.items():
-        is_off = isinstance(value, dict) and value.get("enabled") is False
-        if name not in known and not is_off:
+        if name not in _KNOWN and not (isinstance(value, dict) and value.get("enabled") is False):
             raise InputError(f"{name} is not supported with DeepSpeed: leave it out of DeepSpeed's configuration")
-    # The engine counts micro-batches for itself unless it is told, as `accumulating` does: one makes a step.
-    sizes = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "steps_per_print": 2**31}
     return {
-        **sizes,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,  # `accumulating` tells the engine when a step is whole
+        "steps_per_print": 2**31,
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "gradient_clipping": max_grad_norm,

@@ -21,7 +21,7 @@ from lacuna.common.errors import InputError
 
 from ..arguments import TrainingArguments
 from ..checkpoints.saving import storage_errors
-from .parameters import backbone_of, head_weights, is_pooler, output_layer
+from .optimizers import backbone_of, head_weights, is_pooler, output_layer
 
 _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
 _HEAD, _REPLACED = ".modules_to_save.default", ".original_module."
@@ -90,11 +90,7 @@ def prepare(model: nn.Module, arguments: TrainingArguments) -> Adapter | None:
 
 
 def freeze_backbone(model: nn.Module) -> None:
-    """Let only the head learn: what is outside the backbone (`base_model_prefix`) and not tied to it, and the pooler.
-
-    Raises:
-        InputError: the model has no backbone, or no head of its own.
-    """
+    """Let only the head learn: what is outside the backbone and not tied to it, and the pooler."""
     head = head_weights(model)
     if backbone_of(model)[1] is None or not head:
         what = "a backbone" if head else "a head that is not tied to its embeddings"
@@ -143,10 +139,7 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float, seed: int) -> Adapter
 
 
 def _linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Names and linear layers of the backbone, without its pooler.
-
-    Models that do not set their backbone apart (T5) are taken whole, without their output layer.
-    """
+    """Linear layers of the backbone without its pooler, or of a whole model without a backbone (T5), by name."""
     prefix, backbone = backbone_of(model)
     output = output_layer(model)
     for name, module in (backbone if backbone is not None else model).named_modules():

@@ -34,11 +34,8 @@ class Average:
     """Whether evaluations in the course of the run are of these weights."""
 
     def __init__(self, share: Callable[[int, float], float], model: nn.Module) -> None:
-        """
-        Args:
-            share: number of this update (from 1) and share of the run that is done -> the weight of the present
-                weights in the average; 0 skips the update, and the first above 0 must be 1.
-            model: the bare model, on its device and sharded if it is to be.
+        """`share`: number of this update (from 1) and share of the run that is done -> what the present weights count
+        in the average; 0 skips the update, and the first above 0 must be 1. The model is bare, and sharded already.
         """
         self._share, self._like = share, _trained(model)
         self._updates = 0
@@ -63,18 +60,11 @@ class Average:
         torch._foreach_lerp_([self._weights[name] for name in weights], present, share)
 
     def state(self) -> dict[str, Tensor]:
-        """The average by parameter name, whole and on the CPU, and how many updates it holds, as `num_updates`.
-
-        With a sharded model all processes must call it; only rank 0 is given the average.
-        """
+        """CPU copies by parameter name, on rank 0 only, and `num_updates`. All processes must call it."""
         return {**full_tensors(self._weights), _UPDATES: torch.tensor(self._updates)}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from what `state` returned; the average goes where the weights are, and is sharded as they are.
-
-        Raises:
-            CorruptCheckpointError: the state is of other weights than the model's.
-        """
+        """Load what `state` returned, sharded as the weights are; `CorruptCheckpointError` if they are others."""
         updates = int(state[_UPDATES]) if _UPDATES in state else -1
         shapes = {name: weight.shape for name, weight in self._like.items()} if updates else {}
         if updates < 0 or {name: value.shape for name, value in state.items() if name != _UPDATES} != shapes:

@@ -1,8 +1,7 @@
 """Learning rates: schedules, and the peak of fine-tuning where none is asked for.
 
-A schedule is the share of the peak rate at a point of the run, `progress` from 0 to 1. It follows progress rather than
-steps, so that a run limited by tokens or by the clock ends with its schedule complete too. Whatever the schedule, the
-rate rises in a line over the warm-up, reaches the peak, and never exceeds it.
+A schedule is the share of the peak rate at a point of the run, `progress` from 0 to 1. It follows progress, not steps,
+so that a run limited by the clock completes its schedule too. The rate rises in a line over the warm-up to the peak.
 """
 
 import math
@@ -12,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from .optimizers import OPTIMIZERS
-from .parameters import SMALLEST_MATRIX, split_parameters
+from .optimizers import OPTIMIZERS, SMALLEST_MATRIX, split_parameters
 
 if TYPE_CHECKING:  # which imports the registry below
     from ..arguments import TrainingArguments
@@ -58,11 +56,7 @@ def _after_warmup(progress: float, warmup_share: float) -> float:
 def learning_rate(arguments: "TrainingArguments", *, step: int, progress: float) -> float:
     """The learning rate of optimizer step `step` (from 0), at which `progress` (0 to 1) of the run is done.
 
-    A warm-up of a number of steps counts steps, this one included. One that is a share of the run follows progress,
-    whatever limits the run, so that it is over in time where the clock or the tokens leave steps undone.
-
-    Returns:
-        A number from 0 to `learning_rate`.
+    A warm-up of a number of steps counts steps, this one included; one that is a share of the run follows progress.
     """
     progress = min(max(progress, 0.0), 1.0)
     asked, steps = arguments.warmup_steps, arguments.max_steps

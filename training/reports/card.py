@@ -145,14 +145,7 @@ def auto_class(model: Any) -> str:
 def choices_of(
     arguments: TrainingArguments, *, epochs: float, precision: str, ended_early: bool = False
 ) -> dict[str, str]:
-    """The options that made a model, by name.
-
-    Args:
-        arguments: the resolved options.
-        epochs: passes over the data that were made.
-        precision: "bf16" or "no".
-        ended_early: whether `early_stopping_patience` ended the run.
-    """
+    """The options that made a model, by name; `ended_early` by `early_stopping_patience`."""
     planned = f"before the {arguments.max_steps:,} steps that were planned: " if arguments.max_steps else ""
     early = f"{planned}{arguments.early_stopping_patience} evaluations in a row without a better one"
     alpha = 2.0 * arguments.lora_rank if arguments.lora_alpha is None else arguments.lora_alpha
