@@ -1,6 +1,5 @@
 """The options of a training run."""
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal

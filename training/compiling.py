@@ -58,7 +58,7 @@ def should_compile(
         if compiler is None:
             raise InputError(
                 f"--compile on: there is no compiler for {device.type} here (a CPU needs g++, a GPU triton); "
-                "install one, or leave --compile away"
+                "install one, or drop --compile"
             )
         return True
     if compiler is None or is_divided or not all(stage.work.fixed_length for stage in stages):

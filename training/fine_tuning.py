@@ -59,9 +59,6 @@ def fine_tune(
     Returns:
         The content of results.json; with several seeds means, standard deviations (eval_NAME_std), `seeds`,
         `best_seed`, whose model is kept, and its metrics (best_seed_NAME). Empty with `--dry_run`.
-
-    Raises:
-        As `train`.
     """
     shown = describe or (lambda examples: ())
     if arguments.dry_run:
@@ -75,9 +72,8 @@ def fine_tune(
     counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
     info: dict[str, Any] = {"command": shown_command(), **counts, **(run_info or {})}
     if "task" in info:  # what was left to the work is recorded as it decided
-        decided, task = work.settings(), info["task"]
-        open_ones = {name for name, value in task.items() if value in (None, [], "auto")}
-        info["task"] = {name: decided.get(name, task[name]) if name in open_ones else task[name] for name in task}
+        left_open = {name: value for name, value in info["task"].items() if value in (None, [], "auto")}
+        info["task"] = info["task"] | {name: work.settings().get(name, left_open[name]) for name in left_open}
     seeds = list(range(arguments.seed, arguments.seed + arguments.seeds))
     every: list[dict[str, float]] = []
     for seed in seeds:

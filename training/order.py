@@ -10,8 +10,7 @@ from torch.utils.data import Dataset, Sampler
 from lacuna.common.work import Work
 
 _ORDER_STREAM, _STEP_STREAM = 0x6F72646572, 0x7374657073
-"""Second halves of the Philox key, which keep the order of rows, and that of steps whose examples are of like length,
-apart from the random numbers of masks and pairs."""
+"""Second halves of the Philox key, which keep the order of rows, and of grouped steps, apart from masks and pairs."""
 
 _PERIOD = 1 << 16
 """Weights of sources are rounded to parts of so many samples, in which each source has its share exactly."""

@@ -221,11 +221,7 @@ def open_run(
     throughput = Throughput(model, accelerator)
     model, optimizers = _learners(accelerator, model, arguments)
     bare = accelerator.unwrap_model(model)
-    is_divided = fsdp.is_sharded(bare) or zero.asked_for()
-    compiles = should_compile(
-        arguments, model=bare, stages=stages, device=accelerator.device, is_divided=is_divided
-    ) and compile_model(bare)
-    arguments = replace(arguments, compile="on" if compiles else "off")
+    arguments = _compiled(arguments, bare, stages, device=accelerator.device)
     average = make_average(arguments, bare)
     identity = identity_of(arguments=arguments, config=getattr(bare, "config", None), facts=facts)
     progress, changed = Progress(identity=identity, options=schedule_of(arguments)), list[dict[str, Any]]()
@@ -294,6 +290,15 @@ def _learners(accelerator: Accelerator, model: nn.Module, arguments: TrainingArg
         return model, optimizers
     model, divided = zero.divide(bare, optimizers[0], config, device=accelerator.device)
     return model, [divided]
+
+
+def _compiled(
+    arguments: TrainingArguments, model: nn.Module, stages: list[Stage], *, device: torch.device
+) -> TrainingArguments:
+    """The same options with `--compile` decided; the model is compiled when it first runs."""
+    is_divided = fsdp.is_sharded(model) or zero.asked_for()
+    on = should_compile(arguments, model=model, stages=stages, device=device, is_divided=is_divided)
+    return replace(arguments, compile="on" if on and compile_model(model) else "off")
 
 
 def _describe(run: Run, changed: list[dict[str, Any]]) -> None:

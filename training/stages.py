@@ -38,7 +38,7 @@ class Stage:
     micro_batch_size: int
     """Examples that one process sends through the model at once."""
     grouping: Grouping | None = None
-    """How examples of like length come together, where they do."""
+    """How examples of similar length come together, where they do."""
 
     def sampler(self, **options: Any) -> MicroBatchSampler:
         """The rows of its micro-batches; `options` are the others of `MicroBatchSampler`."""

@@ -119,7 +119,7 @@ def check_identity(
         InputError: something else differs, or `allowed` names what there is not.
     """
     if unknown := sorted(set(allowed) - set(ours) - set(theirs)):
-        raise InputError(f"--allow_change {unknown[0]}: a run has {', '.join(sorted(ours))}")
+        raise InputError(f"--allow_change {unknown[0]} is unknown; known are {', '.join(sorted(ours))}")
     for name in sorted({*ours, *theirs} - set(allowed)):
         if ours.get(name) != theirs.get(name):
             raise InputError(
@@ -191,6 +191,6 @@ def resume(
         progress.best_metric, progress.best_step, progress.best_loss = None, -1, None
     notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
     notices += [f"  {change['option']} was {change['before']} and is {change['after']} now" for change in changed]
-    notices += [f"  nothing of the {name} there was is taken over" for name in sorted(renewed)]
+    notices += [f"  the saved {name} is not loaded" for name in sorted(renewed)]
     progress.identity, progress.options = fresh.identity, fresh.options
     return progress, changed, notices

@@ -93,8 +93,8 @@ def freeze_backbone(model: nn.Module) -> None:
     """Let only the head learn: what is outside the backbone and not tied to it, and the pooler."""
     head = head_weights(model)
     if backbone_of(model)[1] is None or not head:
-        what = "a backbone" if head else "a head that is not tied to its embeddings"
-        raise InputError(f"--freeze_backbone: {type(model).__name__} has not {what}; leave the option away")
+        what = "backbone" if head else "head that is not tied to its embeddings"
+        raise InputError(f"--freeze_backbone: {type(model).__name__} has no {what}; drop the option")
     for name, weight in model.named_parameters():
         weight.requires_grad_(name in head)
 
