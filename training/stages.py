@@ -157,10 +157,7 @@ def fit_micro_batches(
 ) -> list[Stage]:
     """`--micro_batch_size auto`: the same stages with the largest micro-batches that fit in every process.
 
-    All processes must call it.
-
-    Args:
-        known: these sizes, where a checkpoint has them.
+    All processes must call it. `known` are these sizes, where a checkpoint has them.
 
     Raises:
         InputError: one row does not fit in some process, or weights or states are sharded.

@@ -65,9 +65,6 @@ def plan_run(
     Args:
         model: on any device, meta included.
         works: each with the share of the run from which on it is learned.
-
-    Raises:
-        InputError: the options do not fit each other, the device is not known, or the model cannot be estimated.
     """
     device, precision = _device_of(wanted, arguments.mixed_precision)
     on_cpu, count, is_auto = device.name == "cpu", wanted.num_devices, arguments.micro_batch_size == 0
@@ -162,10 +159,8 @@ def _work_and_time(
     precision: str,
 ) -> dict[str, Lines]:
     """Rows, steps and operations; time and energy."""
-    per_step = mean_over_run(
-        [each.flops() * stage.batch_size for each, stage in zip(needs, stages, strict=True)], stages
-    )
-    tokens = mean_over_run([each.length * stage.batch_size for each, stage in zip(needs, stages, strict=True)], stages)
+    per_step = wanted.num_devices * mean_over_run([each.flops() * each.share for each in needs], stages)
+    tokens = wanted.num_devices * mean_over_run([each.length * each.share for each in needs], stages)
     texts = " ".join(f"{count:>13,}" for count in sorted({stage.work.num_examples for stage in stages}))
     lines = [
         ("rows of training text", texts),
