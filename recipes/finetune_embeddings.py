@@ -68,8 +68,7 @@ def main() -> None:
             f"learning rate {data.learning_rate:g}, automatic, scaled to the RMS of the weights (--learning_rate)",
             flush=True,
         )
-    title, rate = f"{work.name}, {work.kind}", data.learning_rate
-    log = RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=title, peak_rate=rate)
+    log = RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=f"{work.name}, {work.kind}")
     with closing(log):
         results = train_encoder(work, encoder, log=log, **options)
         if is_main:

@@ -5,7 +5,7 @@ from .checkpoints.resuming import claim_output_dir, refusal
 from .environment import is_main_process, processes, use_all_cores
 from .fine_tuning import fine_tune
 from .loop import train
-from .models import starting_model
+from .starting_model import starting_model
 
 __all__ = [
     "FineTuningArguments",

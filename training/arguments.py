@@ -1,8 +1,5 @@
 """The options of a training run."""
 
-import argparse
-import dataclasses
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,34 +19,8 @@ class MicroBatchSize(int):
     """A number of examples; 0 stands for "auto", as many as fit."""
 
     def __new__(cls, value: Any) -> "MicroBatchSize":
-        """Parse text.
-
-        Raises:
-            argparse.ArgumentTypeError: neither a number above 0 nor "auto".
-        """
-        if value == "auto":
-            return super().__new__(cls, 0)
-        try:
-            number = int(value)
-        except (TypeError, ValueError):
-            number = -1
-        if number < 0 or value == "0":
-            raise argparse.ArgumentTypeError(f"expected a number of examples or auto, got {value!r}")
-        return super().__new__(cls, number)
-
-
-class Tracker(str):
-    """The name of one of `TRACKERS`."""
-
-    def __new__(cls, value: Any) -> "Tracker":
-        """Parse text.
-
-        Raises:
-            argparse.ArgumentTypeError: there is no tracker of this name.
-        """
-        if value not in TRACKERS:
-            raise argparse.ArgumentTypeError(f"expected {', '.join(TRACKERS)}, got {value!r}")
-        return super().__new__(cls, value)
+        """Parse text."""
+        return super().__new__(cls, 0 if value == "auto" else value)
 
 
 if TYPE_CHECKING:  # after construction it is there
@@ -188,9 +159,7 @@ class TrainingArguments(Arguments):
         1800, "Seconds without a step until a process prints its stack and exits; 0 waits forever.", advanced=True
     )
     deterministic: bool = _hardware(False, "Use only deterministic kernels, which are slower on GPUs.", advanced=True)
-    report_to: list[Tracker] = _saving(
-        [], "Experiment trackers to log to: tensorboard, wandb, trackio.", metavar="NAME"
-    )
+    report_to: list[str] = _saving([], "Experiment trackers to log to.", choices=TRACKERS)
     mixed_precision: Literal["auto", "no", "bf16"] = _hardware(
         "auto", "bf16, no, or auto: bf16 on GPUs and on CPUs with AMX or AVX512-BF16."
     )
@@ -202,19 +171,16 @@ class TrainingArguments(Arguments):
 
     def __post_init__(self) -> None:
         self.batch_size, self.batch_size_at = Numbers(self.batch_size), Numbers(self.batch_size_at)
-        _check_stages("batch_size", self.batch_size, self.batch_size_at)
+        _check_stages(self.batch_size, self.batch_size_at)
         if self.learning_rate is None:
             self.learning_rate = OPTIMIZERS[self.optimizer].learning_rate
-        if isinstance(self.micro_batch_size, int) and not isinstance(self.micro_batch_size, MicroBatchSize):
-            if self.micro_batch_size <= 0:
-                raise InputError(f"--micro_batch_size must be greater than 0, got {self.micro_batch_size}")
-            self.micro_batch_size = MicroBatchSize(self.micro_batch_size)
         check_range(self, "eval_batch_size", "max_steps", "max_minutes", "max_tokens", "max_epochs", above=0)
         check_range(self, "max_bad_steps", "learning_rate", "logging_steps", "keep_checkpoints", above=0)
         check_range(self, "warmup_steps", "weight_decay", "max_grad_norm", "eval_steps", "save_steps", at_least=0)
         check_range(self, "save_minutes", "hang_timeout", "num_workers", "early_stopping_patience", at_least=0)
-        check_range(self, "lora_rank", "seed", at_least=0)
-        check_range(self, "seed", below=2**32)
+        check_range(self, "micro_batch_size", at_least=0)
+        check_range(self, "lora_rank", at_least=0)
+        check_range(self, "seed", at_least=0, below=2**32)
         check_range(self, "decay_share", at_least=0, at_most=1)
         check_range(self, "tail_share", "layerwise_decay", above=0, at_most=1)
         check_range(self, "ema_decay", "adam_beta2", at_least=0, below=1)
@@ -227,10 +193,6 @@ class TrainingArguments(Arguments):
             raise InputError("--allow_change says what may differ from the run that is continued: add --resume")
         if self.early_stopping_patience and not self.eval_steps:
             raise InputError("--early_stopping_patience counts evaluations, and --eval_steps 0 makes only one")
-        self._check_parts()
-
-    def _check_parts(self) -> None:
-        """Of the options that say which weights learn."""
         if self.lora_alpha is not None and not self.lora_rank:
             raise InputError(f"--lora_alpha {self.lora_alpha} scales what --lora_rank adds: give a --lora_rank")
         if self.lora_rank and self.freeze_backbone:
@@ -241,33 +203,15 @@ class TrainingArguments(Arguments):
         """Whether there are any on the way; a run that is told to stop writes one all the same."""
         return bool(self.save_steps or self.save_minutes)
 
-    def resolved(self, *, epochs_per_step: float, tokens_per_step: float) -> "TrainingArguments":
-        """The same options with every default that depends on the data filled in.
 
-        Args:
-            epochs_per_step: passes over the data in one optimizer step.
-            tokens_per_step: tokens in one, a mean.
-        """
-        epochs = self.max_epochs
-        if epochs is None and self.max_steps is None and self.max_minutes is None and self.max_tokens is None:
-            epochs = 3.0
-        # Rounded first: one part in 10^9 too many, from rounding in between, would be a whole step.
-        limits = [] if epochs is None else [math.ceil(round(epochs / epochs_per_step, 6))]
-        limits += [] if self.max_tokens is None else [math.ceil(round(self.max_tokens / tokens_per_step, 6))]
-        limits += [] if self.max_steps is None else [self.max_steps]
-        return dataclasses.replace(self, max_epochs=epochs, max_steps=min(limits) if limits else None)
-
-
-def _check_stages(name: str, values: Numbers, starts: Numbers) -> None:
-    for value in values:
-        if not (value > 0 and math.isfinite(value)):
-            raise InputError(f"--{name} must be greater than 0, got {value}")
-        if not isinstance(value, int):
-            raise InputError(f"--{name} counts examples, got {value}")
-    if len(starts) != len(values) or starts[0] != 0 or list(starts) != sorted(set(starts)) or starts[-1] >= 1:
+def _check_stages(sizes: Numbers, starts: Numbers) -> None:
+    for size in sizes:
+        if not (isinstance(size, int) and size > 0):
+            raise InputError(f"--batch_size must be a whole number greater than 0, got {size}")
+    if len(starts) != len(sizes) or starts[0] != 0 or list(starts) != sorted(set(starts)) or starts[-1] >= 1:
         raise InputError(
-            f"--{name}_at {starts} must begin with 0, rise, stay below 1 and name a share of the run for each of "
-            f"--{name} {values}, as in --{name} 64,128 --{name}_at 0,0.5"
+            f"--batch_size_at {starts} must begin with 0, rise, stay below 1 and have a share of the run for each of "
+            f"--batch_size {sizes}, as in --batch_size 64,128 --batch_size_at 0,0.5"
         )
 
 

@@ -1,75 +1,27 @@
-"""What this process runs on: how many processes, which rank, how many cores, and whether bf16 is fast here."""
+"""What this process runs on: how many processes, its share of the cores, and whether bf16 is fast here."""
 
-import argparse
-import contextlib
+import ctypes
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
-import yaml
+import torch
 
 
 @dataclass(frozen=True)
 class Processes:
-    """How many processes the launcher started, and which of them this is. Readable before torch is imported."""
+    """How many processes the launcher started, in all and on this machine."""
 
-    rank: int
-    local_rank: int
     count: int
     local_count: int
-    requested: int | None
-    """How many the launcher was asked for, where its command line tells."""
 
     def describe(self) -> str:
-        """One line for people; it says so when the launcher started another number than it was asked for."""
-        noun = "process" if self.count == 1 else "processes"
-        line = f"running on {self.count} {noun}"
-        if self.requested is not None and self.requested != self.count:
-            line += (
-                f", though the launcher was asked for {self.requested}: with --cpu, or distributed_type NO or "
-                f"MULTI_CPU in its file, `accelerate launch` starts one; use `torchrun --nproc_per_node "
-                f"{self.requested}`"
-            )
-        return line
-
-
-_LAUNCHERS = {"launch", "accelerate-launch", "accelerate.commands.launch"}
-"""`accelerate launch` may also be typed `accelerate-launch` or `python -m accelerate.commands.launch`."""
-
-
-def _processes_asked_of_accelerate(command: list[str]) -> int | None:
-    """`--num_processes` of an `accelerate launch` command line, or of the configuration file that it names."""
-    if not _LAUNCHERS & {Path(word).name for word in command}:
-        return None
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--num_processes", "--num-processes", type=int)
-    parser.add_argument("--config_file", "--config-file", type=Path)
-    with contextlib.suppress(argparse.ArgumentError, KeyError, OSError, TypeError, ValueError, yaml.YAMLError):
-        asked, _ = parser.parse_known_args(command)
-        if asked.num_processes is None and asked.config_file is not None:
-            return int(yaml.safe_load(asked.config_file.read_text(encoding="utf-8"))["num_processes"])
-        return asked.num_processes
-    return None
+        """One line for people."""
+        return f"running on {self.count} {'process' if self.count == 1 else 'processes'}"
 
 
 def processes() -> Processes:
     """Read the launcher's environment variables; no process group is needed."""
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    requested = None
-    if count == 1:
-        import psutil  # a dependency of accelerate
-
-        try:
-            requested = _processes_asked_of_accelerate(psutil.Process().parent().cmdline())
-        except (psutil.Error, AttributeError):
-            requested = None
-    return Processes(
-        rank=int(os.environ.get("RANK", "0")),
-        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-        count=count,
-        local_count=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-        requested=requested,
-    )
+    return Processes(int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def is_main_process() -> bool:
@@ -83,8 +35,6 @@ def use_all_cores() -> int:
     `accelerate launch` and `torchrun` set OMP_NUM_THREADS=1 when nothing else was asked for, which leaves all cores
     but one idle on a machine without a GPU. A number above one was somebody's wish and is kept.
     """
-    import torch
-
     if torch.cuda.is_available() or int(os.environ.get("OMP_NUM_THREADS", "1")) > 1:
         return torch.get_num_threads()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
@@ -99,8 +49,6 @@ def keep_memory() -> bool:
     mapped again, which takes as long as the arithmetic on it (27,000 page faults and a quarter of the time of a step
     of a model of 5 M parameters). What a process holds stays at its peak, which it reaches in any case.
     """
-    import ctypes
-
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):  # another C library: macOS, musl, Windows
@@ -116,8 +64,6 @@ def bf16_is_fast() -> bool:
     bf16 is emulated and several times slower than float32 (pytorch issue 118499).
     `torch.backends.cpu.get_cpu_capability()` says only AVX512 on such processors, so the flags are asked directly.
     """
-    import torch
-
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if torch.backends.mps.is_available():

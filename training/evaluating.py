@@ -1,9 +1,6 @@
-"""What a model in training knows of the held-out examples."""
+"""Evaluation on the held-out examples: during training, at its end, and of the best weights."""
 
-import math
-import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,13 +11,10 @@ from tqdm import tqdm
 
 from lacuna.common.work import Work, to_device
 
-from .checkpoints.progress import ended_early
 from .distributed import fsdp
 from .optimizers.averages import Best
+from .progress import ended_early
 from .run import Run
-
-_SILENT_SECONDS = 5.0
-"""Of the evaluation in the end, before a line says that it goes on."""
 
 
 @torch.no_grad()
@@ -34,11 +28,7 @@ def evaluate(
 ) -> dict[str, float] | None:
     """Metrics over all held-out examples, each seen once by one process; named `eval_...`.
 
-    Args:
-        go_on: asked before each batch; where it says no on any process, nothing is measured.
-
-    Returns:
-        The metrics; None where some process was told not to go on.
+    `go_on` is asked before each batch; None is returned if it says no on any process.
     """
     model.eval()
     bare = accelerator.unwrap_model(model)  # DDP would wait for its peers, which may have a batch fewer
@@ -60,8 +50,7 @@ def evaluate(
 
 
 def evaluate_and_log(run: Run) -> None:
-    """Put metrics over the held-out examples into the log and `run.metrics`; none where there are no such examples, or
-    where the run is to stop first."""
+    """Evaluate, if there are held-out examples, and put the metrics into the log and `run.metrics`."""
     run.metrics, run.evaluated_at = {}, run.progress.step
     if not run.work.num_eval_examples:
         return
@@ -78,11 +67,10 @@ def evaluate_and_log(run: Run) -> None:
 
 
 def evaluate_kept(run: Run) -> None:
-    """With `--average best`, have the metrics be those of the weights that are kept: measured once more where they are
-    not the last, so that what the work remembers of the held-out examples is of them."""
+    """Report early stopping. With `--average best`, evaluate the weights that are kept, if they are not the last."""
     progress, metric = run.progress, run.work.metric
-    if ended_early(run.plan, progress):
-        of_all = f" of {run.plan.max_steps:,}" if run.plan.max_steps else ""
+    if ended_early(run.arguments, progress):
+        of_all = f" of {run.arguments.max_steps:,}" if run.arguments.max_steps else ""
         without = f"better {metric} than that of step {progress.best_step:,}"
         without = without if progress.best_step >= 0 else f"{metric} that is a number"
         run.log.say(
@@ -96,19 +84,12 @@ def evaluate_kept(run: Run) -> None:
 
 def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
     """Metrics of the present weights or of the average; None where the run is to stop first."""
-    # Of the last one no line would tell for a while that the run is not over; a terminal has a bar.
-    say_at = time.monotonic() + _SILENT_SECONDS if run.done >= 1.0 and not run.log.on_terminal else math.inf
+
+    def go_on() -> bool:
+        run.watchdog.beat()
+        return run.signals.received is None
+
     with run.averaged(of_average), fsdp.whole(run.bare):
-        go_on = partial(_go_on, run, [say_at])
-        metrics = evaluate(run.accelerator, run.model, run.work, batch_size=run.plan.eval_batch_size, go_on=go_on)
+        metrics = evaluate(run.accelerator, run.model, run.work, batch_size=run.arguments.eval_batch_size, go_on=go_on)
     run.stopping = run.stopping or metrics is None
     return metrics
-
-
-def _go_on(run: Run, say_at: list[float]) -> bool:
-    """Whether no signal has come. At the time `say_at` it is said once that the run evaluates."""
-    run.watchdog.beat()
-    if time.monotonic() >= say_at[0]:
-        say_at[0] = math.inf
-        run.log.say("evaluating the weights in the end")
-    return run.signals.received is None

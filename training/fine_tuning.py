@@ -1,19 +1,19 @@
-"""A pretrained model on a task: what is learned is said first, what was reached in the end; once or several times."""
+"""Fine-tuning a pretrained model on a task: one run or several seeds, the dry run, and the printed results."""
 
 import itertools
 import json
 import math
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.benchmark import Timer
 from tqdm import tqdm
 
 from lacuna.common.files import hold, write_text
@@ -21,23 +21,19 @@ from lacuna.common.private import shown_command
 from lacuna.common.work import TrainingBatches, Work, to_device
 
 from .arguments import FineTuningArguments, TrainingArguments
-from .checkpoints.progress import is_due
 from .checkpoints.resuming import claim_output_dir, refusal
 from .environment import is_main_process, processes, resolved_precision, use_all_cores
 from .loop import train
 from .optimizers.adapters import prepare
 from .optimizers.schedules import with_rate
+from .progress import is_due
 from .stages import Stage, resolve
 from .step import step
 
 SHOWN = 5
 """Examples that `--dry_run` shows."""
-_OF_ONE_RUN = {"results.json", "checkpoints"}
-"""What the folder of several runs does not take over from the best of them."""
 _SAMPLED = 64
-"""Micro-batches of which one of middle length is timed."""
-_TIMES, _LONG = 5, 10.0
-"""How often that is done after a first time, and the seconds after which it is not done again."""
+"""Micro-batches of which one of median length is timed."""
 
 
 def fine_tune(
@@ -51,22 +47,18 @@ def fine_tune(
     finish: Callable[[dict[str, float], Path], object] | None = None,
     describe: Callable[[int], Sequence[str]] | None = None,
 ) -> dict[str, float]:
-    """Fine-tune a model, with `--seeds` several times, and say what was reached; with `--dry_run` only say what would.
+    """Fine-tune a model, with `--seeds` several times, and print the results; with `--dry_run` only what is expected.
 
     Args:
         make_model: seed -> the model to start from; a head that it lacks is drawn from the seed.
         run_info: more for run.json and the model card: `objective`, `model`, `task` (the options of the data).
         identity: what must be equal when the run is resumed.
         finish: called on the main process with the results and the folder of each run, once its model is there.
-        describe: number of examples -> lines about what is learned, with so many examples as the model sees them.
+        describe: number -> lines about what is learned, with so many examples.
 
     Returns:
-        The content of results.json, on every process; with several seeds means, standard deviations (eval_NAME_std),
-        `seeds`, `best_seed`, whose model is kept, and its metrics (best_seed_NAME). Empty with `--dry_run`.
-
-    Raises:
-        InputError: options that do not fit the model, the data or the processes.
-        CorruptCheckpointError, NumericsError, StoppedError, StorageError: as `train`.
+        The content of results.json; with several seeds means, standard deviations (eval_NAME_std), `seeds`,
+        `best_seed`, whose model is kept, and its metrics (best_seed_NAME). Empty with `--dry_run`.
     """
     shown = describe or (lambda examples: ())
     if arguments.dry_run:
@@ -77,7 +69,11 @@ def fine_tune(
     if is_main_process():
         claim_output_dir(arguments)
         print("\n".join([processes().describe(), *shown(0)]), flush=True)
-    info = _facts(work, run_info or {})
+    counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
+    info: dict[str, Any] = {"command": shown_command(), **counts, **(run_info or {})}
+    if "task" in info:  # what was left to the work is recorded as it decided
+        left_open = {name: value for name, value in info["task"].items() if value in (None, [], "auto")}
+        info["task"] = info["task"] | {name: work.settings().get(name, left_open[name]) for name in left_open}
     seeds = list(range(arguments.seed, arguments.seed + arguments.seeds))
     every: list[dict[str, float]] = []
     for seed in seeds:
@@ -102,19 +98,6 @@ def fine_tune(
     return results
 
 
-def _facts(work: Work, run_info: dict[str, Any]) -> dict[str, Any]:
-    """Facts for run.json and the model card: options of the data have what the work made of those left to it."""
-    counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
-    info = {"command": shown_command(), **counts, **run_info}
-    if "task" in info:
-        settings = work.settings()
-        info["task"] = {
-            name: settings.get(name, value) if value in (None, [], "auto") else value
-            for name, value in info["task"].items()
-        }
-    return info
-
-
 def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
     """The options of one of several runs, in a folder of its own, which the main process claims."""
     folder = Path(arguments.output_dir)
@@ -127,16 +110,13 @@ def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
 
 
 def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> dict[str, float]:
-    """Means over runs, with the deviations of metrics; the seed of the best run, with what this run alone reached.
-
-    Of runs with the same metric the one with the lower held-out loss is the best.
-    """
+    """Means over runs, with standard deviations of metrics; the seed of the best run (lower loss decides), and its own
+    metrics."""
     results: dict[str, float] = {}
     for name in every[0]:
         values = [float(one[name]) for one in every if name in one]
         results[name] = every[0][name] if len(set(values)) == 1 else fmean(values)
         if name.startswith("eval_"):
-            # The sample standard deviation, which `stdev` has not of one value, nor of what is no number.
             deviation = stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
             results[f"{name}_std"] = 0.0 if len(values) < 2 else deviation
     sign = 1.0 if work.greater_is_better else -1.0
@@ -152,7 +132,7 @@ def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> di
 
 
 def _over_seeds(work: Work, results: dict[str, float], seeds: list[int]) -> list[str]:
-    """A section of a report about all runs, of which the rest of the report knows one."""
+    """A section of a report about all runs; the rest of the report is about one of them."""
     names = [name.removeprefix("best_seed_") for name in results if name.startswith("best_seed_")]
     which = f"the best by {work.metric}" if names else "the first, since nothing was held out"
     lines = [
@@ -162,26 +142,22 @@ def _over_seeds(work: Work, results: dict[str, float], seeds: list[int]) -> list
         f"{results['best_seed']}, {which}; everything outside this section describes that one.",
         "",
     ]
-    if names:
-        lines += ["| held out | mean | standard deviation | the model here |", "|---|---|---|---|"]
-        for name in names:
-            values = [results[key] for key in (f"eval_{name}", f"eval_{name}_std", f"best_seed_{name}")]
-            lines.append(f"| {name} | {' | '.join(f'{value:.4f}' for value in values)} |")
-        lines.append("")
-    return lines
+    lines += ["| held out | mean | standard deviation | the model here |", "|---|---|---|---|"] if names else []
+    for name in names:
+        values = [results[key] for key in (f"eval_{name}", f"eval_{name}_std", f"best_seed_{name}")]
+        lines.append(f"| {name} | {' | '.join(f'{value:.4f}' for value in values)} |")
+    return [*lines, ""] if names else lines
 
 
 def _gather(results: dict[str, float], folder: Path, section: list[str]) -> None:
-    """Put the best run, but for its checkpoints, into the folder of them all, with the results of all; what is told
-    of all of them stands before the first section of the card and of the report."""
+    """Copy the best run, without its checkpoints, into the folder of all runs, and write the results of all.
+
+    The section about all runs goes before the first section of the card and of the report.
+    """
     best = folder / f"seed-{results['best_seed']}"
-    for path in sorted(best.iterdir()):
-        if path.name in _OF_ONE_RUN or path.name.startswith("."):
-            continue
-        if path.is_dir():
-            shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
-        else:
-            shutil.copy2(path, folder / path.name)
+    shutil.copytree(
+        best, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("results.json", "checkpoints", ".*")
+    )
     for path in (folder / "README.md", folder / "report.md"):
         if path.is_file():
             before, heading, after = path.read_text(encoding="utf-8").partition("\n## ")
@@ -190,8 +166,7 @@ def _gather(results: dict[str, float], folder: Path, section: list[str]) -> None
 
 
 def outcome(results: dict[str, float]) -> list[str]:
-    """Lines for people: each metric beside those before training (`start_`) and without a model, where they are known;
-    of several runs, its deviation and what the model that is kept has reached."""
+    """Lines for people: each metric, with its deviation, and beside it those before training and without a model."""
     lines = []
     for name, value in results.items():
         metric = name.removeprefix("eval_")
@@ -213,33 +188,28 @@ def outcome(results: dict[str, float]) -> list[str]:
     return lines
 
 
-def _expected(work: Work, make_model: Callable[[int], Any], arguments: FineTuningArguments) -> list[str]:
-    """How many weights learn in how many steps, and how long these and the evaluations will take.
-
-    A micro-batch is timed a few times, an evaluation batch once: where text is written it takes long.
-    """
+def _expected(work: Work, make_model: Callable[[int], Any], asked: FineTuningArguments) -> list[str]:
+    """Lines about the trainable parameters, the number of steps, and the expected time, from timing a few batches."""
     use_all_cores()
     count = processes().count
-    fixed = replace(arguments, micro_batch_size=None) if arguments.micro_batch_size == 0 else arguments
-    plan, stages = resolve(fixed, [(0.0, work)], num_processes=count)
-    model = make_model(plan.seed)
-    prepare(model, plan)
-    plan = with_rate(plan, model)
-    lines = [learning(model, plan.learning_rate)]
-    stage = stages[0]
-    a_micro_batch, an_eval_batch = _seconds(model, stage, count, plan)
+    fixed = replace(asked, micro_batch_size=None) if asked.micro_batch_size == 0 else asked
+    arguments, (stage,) = resolve(fixed, [(0.0, work)], num_processes=count)
+    model = make_model(arguments.seed)
+    prepare(model, arguments)
+    arguments = with_rate(arguments, model)
+    lines = [learning(model, arguments.learning_rate)]
+    a_micro_batch, an_eval_batch = _seconds(model, stage, count, arguments)
     a_step = a_micro_batch * (stage.batch_size // (count * stage.micro_batch_size))
-    steps = plan.max_steps or math.inf
-    by_clock = 60.0 * plan.max_minutes / a_step if plan.max_minutes else math.inf
-    steps = int(min(steps, max(1.0, by_clock)))
+    by_clock = 60.0 * arguments.max_minutes / a_step if arguments.max_minutes else math.inf
+    steps = int(min(arguments.max_steps or math.inf, max(1.0, by_clock)))
     held_out = work.num_eval_examples
-    an_evaluation = an_eval_batch * max(1.0, math.ceil(held_out / count) / plan.eval_batch_size)
+    an_evaluation = an_eval_batch * max(1.0, math.ceil(held_out / count) / arguments.eval_batch_size)
     return lines + expected_time(
         steps=(steps, a_step),
-        evaluations=(_num_evaluations(plan.eval_steps, steps) if held_out else 0, an_evaluation),
+        evaluations=(_num_evaluations(arguments.eval_steps, steps) if held_out else 0, an_evaluation),
         batch_size=stage.batch_size,
         held_out=held_out,
-        seeds=arguments.seeds,
+        seeds=asked.seeds,
     )
 
 
@@ -258,13 +228,7 @@ def expected_time(
     held_out: int,
     seeds: int = 1,
 ) -> list[str]:
-    """How long a run will take, lines for people.
-
-    Args:
-        steps, evaluations: of one seed how many, and the seconds of each.
-        batch_size: examples in a step.
-        held_out: examples in an evaluation.
-    """
+    """How long a run will take, lines for people; `steps` and `evaluations` are how many, and the seconds of each."""
     runs = f", {seeds} times" if seeds > 1 else ""
     parts = [
         (f"{steps[0]:,} steps of {batch_size} examples", *steps, "a step"),
@@ -287,46 +251,29 @@ def _num_evaluations(eval_steps: float, steps: int) -> int:
     )
 
 
-def _seconds(model: nn.Module, stage: Stage, count: int, plan: TrainingArguments) -> tuple[float, float]:
-    """Seconds of forward and backward of a micro-batch of middle length, and of an evaluation batch."""
+def _seconds(model: nn.Module, stage: Stage, count: int, arguments: TrainingArguments) -> tuple[float, float]:
+    """Seconds of forward and backward of a micro-batch of median length, and of an evaluation batch."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = device or torch.device("cpu")
-    in_bf16 = resolved_precision(plan.mixed_precision) == "bf16"
+    in_bf16 = resolved_precision(arguments.mixed_precision) == "bf16"
     work, model = stage.work, model.to(device)
     autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=in_bf16)
-    batch = TrainingBatches(work, device)(_middle_examples(stage, count, plan.seed))
+    sampler = stage.sampler(seed=arguments.seed, num_processes=count)
+    sampled = [[work.example(*keys) for keys in batch] for batch in itertools.islice(sampler, _SAMPLED)]
+    sampled.sort(key=lambda examples: max(len(example["input_ids"]) for example in examples))
+    batch = TrainingBatches(work, device)(sampled[len(sampled) // 2])
 
     def learn() -> None:
-        parts, _ = step(work, model, [batch], device=device, autocast=autocast)
+        step(work, model, [batch], device=device, autocast=autocast)
         model.zero_grad(set_to_none=True)
-        float(parts["loss"])  # a GPU is waited for
 
     def judge() -> None:
-        rows = range(0, work.num_eval_examples, count)[: plan.eval_batch_size]
+        rows = range(0, work.num_eval_examples, count)[: arguments.eval_batch_size]
         examples = work.collate([work.eval_example(row) for row in rows])
         with torch.no_grad(), autocast():
             work.evaluate(model.eval(), to_device(examples, device))
 
     learn()
-    return _median_seconds(learn, _TIMES), _median_seconds(judge, 1) if work.num_eval_examples else 0.0
-
-
-def _median_seconds(call: Callable[[], None], times: int) -> float:
-    """What a call takes, in the middle of so many, or of as many as there is time for."""
-    found: list[float] = []
-    while len(found) < times and sum(found) < _LONG:
-        began = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - began)
-    return median(found)
-
-
-def _middle_examples(stage: Stage, count: int, seed: int) -> list[dict[str, Any]]:
-    """Of the first micro-batches of the run the examples of the one whose longest is of middle length."""
-    sampler = stage.sampler(seed=seed, num_processes=count)
-    found = [
-        [stage.work.example(row, index, progress) for row, index, progress in keys]
-        for keys in itertools.islice(sampler, _SAMPLED)
-    ]
-    found.sort(key=lambda examples: max(len(example["input_ids"]) for example in examples))
-    return found[len(found) // 2]
+    timers = [Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads()) for call in (learn, judge)]
+    an_evaluation = timers[1].timeit(1).median if work.num_eval_examples else 0.0
+    return timers[0].blocked_autorange(min_run_time=1.0).median, an_evaluation

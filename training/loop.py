@@ -1,4 +1,4 @@
-"""The loop. What a step learns is handed in as a `Work`; when things happen is decided here."""
+"""The training loop: `train` runs optimizer steps on a `Work`, and logs, evaluates and saves when each is due."""
 
 import contextlib
 import math
@@ -20,17 +20,17 @@ from lacuna.common.files import release
 from lacuna.common.work import TrainingBatches, Work
 
 from .arguments import TrainingArguments
-from .checkpoints.progress import Window, ended_early, enter_stage, is_due, skipped_steps, stops_early
 from .checkpoints.saving import save_final
 from .distributed import fsdp
 from .evaluating import evaluate_and_log, evaluate_kept
 from .optimizers.schedules import learning_rate
 from .order import TrainingExamples, dropout_seed
+from .progress import Window, ended_early, enter_stage, is_due, skipped_steps, stops_early
 from .reports.card import adapter_card
 from .run import Run, close_run, open_run
 from .signals import Watchdog
 from .stages import Stage
-from .step import step
+from .step import step, update
 
 
 def train(
@@ -47,13 +47,12 @@ def train(
 
     Args:
         model: a `PreTrainedModel`; it is trained in place.
-        work: examples, loss and metrics; or several, each with the share of the run from which on it is learned, the
-            first of them 0. The last one evaluates.
+        work: examples, loss and metrics; or several, each with the share of the run at which it begins, the first 0.
+            The last one evaluates.
         tokenizer: saved beside the model.
-        arguments: how long, how fast, in what portions.
-        run_info: further facts for run.json and the model card (objective, fingerprints).
+        run_info: more for run.json and the model card (objective, fingerprints).
         identity: what must be equal when this run is resumed (fingerprints of data and tokenizer).
-        stay_joined: do not part from the other processes in the end: another run of theirs follows.
+        stay_joined: keep the process group, because another run follows.
 
     Returns:
         The content of results.json, on every process.
@@ -88,7 +87,7 @@ def train(
 
 def _train(run: Run) -> None:
     """All steps, with what is due after each: a line of the log, an evaluation, a checkpoint."""
-    plan, progress, skip = run.plan, run.progress, skipped_steps(run.plan.skip_steps)
+    arguments, progress, skip = run.arguments, run.progress, skipped_steps(run.arguments.skip_steps)
     stage: Stage | None = None
     loader: Iterator[Any] | None = None
     run.compile()
@@ -96,7 +95,7 @@ def _train(run: Run) -> None:
         evaluate_and_log(run)
         _stop_if_asked(run)
     window, saved_at = Window(replace(progress)), progress.seconds
-    while run.done < 1.0 and not stops_early(plan, progress):
+    while run.done < 1.0 and not stops_early(arguments, progress):
         run.watchdog.beat()
         before, progress.metric = run.done, None
         if (reached := enter_stage(progress, run.stages, done=before)) is not stage:
@@ -111,17 +110,17 @@ def _train(run: Run) -> None:
         run.stopping = run.stopping or (run.accelerator.num_processes == 1 and run.signals.received is not None)
         due = partial(is_due, step=progress.step, before=before, after=run.done)
         run.log.advance(run.done, step=progress.step)
-        if window.steps and (progress.step % plan.logging_steps == 0 or run.done >= 1.0):
+        if window.steps and (progress.step % arguments.logging_steps == 0 or run.done >= 1.0):
             _log(run, window)
             window = Window(replace(progress))
         if run.saver.is_ready:
             run.await_checkpoint()
-        if due(plan.eval_steps) or run.done >= 1.0:
+        if due(arguments.eval_steps) or run.done >= 1.0:
             evaluate_and_log(run)
-        is_last = run.done >= 1.0 or stops_early(plan, progress)
-        save = due(plan.save_steps) or 0 < 60 * plan.save_minutes <= progress.seconds - saved_at
+        is_last = run.done >= 1.0 or stops_early(arguments, progress)
+        save = due(arguments.save_steps) or 0 < 60 * arguments.save_minutes <= progress.seconds - saved_at
         # With a checkpoint of its last step a run can be continued for longer.
-        if (save or (is_last and plan.writes_checkpoints)) and not run.stopping:
+        if (save or (is_last and arguments.writes_checkpoints)) and not run.stopping:
             saved_at = progress.seconds
             run.save()
         _stop_if_asked(run)
@@ -136,14 +135,14 @@ def _train(run: Run) -> None:
 
 def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: Window) -> None:
     """One optimizer step, with its rate, its counters and its share of the next line of the log."""
-    accelerator, plan, progress, started = run.accelerator, run.plan, run.progress, time.perf_counter()
-    rate = learning_rate(plan, step=progress.step, progress=run.done)
+    accelerator, arguments, progress, started = run.accelerator, run.arguments, run.progress, time.perf_counter()
+    rate = learning_rate(arguments, step=progress.step, progress=run.done)
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
         group["lr"] = rate * group.get("rate_scale", 1.0)
     num_micro_batches = stage.batch_size // (accelerator.num_processes * stage.micro_batch_size)
     batches = [next(loader) for _ in range(num_micro_batches)]
     parts, tokens = _gradients(run, stage, batches)
-    grad_norm = fsdp.update(run.bare, run.optimizers, max_norm=plan.max_grad_norm)
+    grad_norm = update(run.bare, run.optimizers, max_norm=arguments.max_grad_norm)
     _watch(run, stage, float(accelerator.reduce(parts["loss"], "sum")), grad_norm)
     if accelerator.is_main_process:
         run.throughput.see(stage.work, batches[0], rows=stage.batch_size)
@@ -151,7 +150,7 @@ def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: Window) -
     progress.samples += stage.batch_size
     progress.tokens += tokens
     progress.seconds += time.perf_counter() - started
-    if accelerator.num_processes > 1 and (plan.max_minutes or plan.save_minutes):
+    if accelerator.num_processes > 1 and (arguments.max_minutes or arguments.save_minutes):
         # One clock, so that all processes do the same at the same step.
         progress.seconds = float(broadcast_object_list([progress.seconds])[0])
     if math.isfinite(grad_norm):
@@ -174,7 +173,7 @@ def _gradients(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tupl
     @contextlib.contextmanager
     def micro_step(number: int) -> Iterator[None]:
         rank = accelerator.process_index
-        torch.manual_seed(dropout_seed(seed=run.plan.seed, step=run.progress.step, micro_step=number, rank=rank))
+        torch.manual_seed(dropout_seed(seed=run.arguments.seed, step=run.progress.step, micro_step=number, rank=rank))
         with fsdp.no_sync(model) if number < len(batches) - 1 else contextlib.nullcontext():
             yield
 
@@ -191,11 +190,7 @@ def _gradients(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tupl
 
 
 def _watch(run: Run, stage: Stage, loss: float, grad_norm: float) -> None:
-    """Note steps that were not applied and losses that stand out, with their samples.
-
-    Raises:
-        NumericsError: too many steps in a row were not applied.
-    """
+    """Log steps that were not applied and spikes of the loss; `NumericsError` after too many bad steps in a row."""
     progress = run.progress
     if math.isfinite(grad_norm):
         progress.bad_steps = 0
@@ -207,7 +202,7 @@ def _watch(run: Run, stage: Stage, loss: float, grad_norm: float) -> None:
     what = "loss" if not math.isfinite(loss) else "gradient"
     samples = _mark_samples(run, "skipped", stage, reason=f"{what} not finite")
     message = f"step {progress.step + 1:,}: the {what} is not finite (samples {samples}); the step was not applied"
-    if progress.bad_steps >= run.plan.max_bad_steps:
+    if progress.bad_steps >= run.arguments.max_bad_steps:
         raise NumericsError(
             f"{message}, nor were the {progress.bad_steps - 1} before it. Try a lower --learning_rate or "
             "--mixed_precision no, and --resume"
@@ -218,9 +213,9 @@ def _watch(run: Run, stage: Stage, loss: float, grad_norm: float) -> None:
 def _leave_out(run: Run, stage: Stage, skip: list[range]) -> None:
     """Pass over the steps of `--skip_steps` that come next, at once; to the end of the stage at most."""
     progress, last = run.progress, max(steps.stop - 1 for steps in skip if run.progress.step + 1 in steps)
-    if run.plan.max_steps:
+    if run.arguments.max_steps:
         ends = min((other.at for other in run.stages if other.at > stage.at), default=1.0)
-        last = min(last, math.ceil(ends * run.plan.max_steps - 1e-9))
+        last = min(last, math.ceil(ends * run.arguments.max_steps - 1e-9))
     number = max(1, last - progress.step)
     _mark_samples(run, "skipped", stage, steps=number, reason="--skip_steps")
     progress.step += number
@@ -255,39 +250,32 @@ def _log(run: Run, window: Window) -> None:
 
 
 def _loader(run: Run, stage: Stage) -> DataLoader:
-    """Micro-batches from the present step on. Not prepared by accelerate: sharding and skipping are the sampler's own.
-
-    The loader draws a number when it starts: from a generator of its own, so that dropout's is left alone.
-    """
-    plan, accelerator = run.plan, run.accelerator
+    """Micro-batches from the present step on. Not prepared by accelerate: the sampler shards and skips by itself."""
+    arguments, accelerator = run.arguments, run.accelerator
     on_gpu = accelerator.device.type == "cuda"
-    num_workers = 2 * on_gpu if plan.num_workers is None else plan.num_workers
+    num_workers = 2 * on_gpu if arguments.num_workers is None else arguments.num_workers
     sampler = stage.sampler(
-        seed=plan.seed,
+        seed=arguments.seed,
         start_step=run.progress.step,
         first_sample=run.progress.samples,
         rank=accelerator.process_index,
         num_processes=accelerator.num_processes,
         # The share done before a step follows from the step, unless the clock may end the run.
-        progress_at=lambda step: max(step / (plan.max_steps or math.inf), run.done if plan.max_minutes else 0.0),
+        progress_at=lambda step: max(step / (arguments.max_steps or math.inf), run.done * bool(arguments.max_minutes)),
     )
     return DataLoader(
         TrainingExamples(stage.work),
         batch_sampler=sampler,
         collate_fn=TrainingBatches(stage.work, accelerator.device),
         num_workers=num_workers,
-        generator=torch.Generator(),
+        generator=torch.Generator(),  # the loader draws a number; dropout's generator is left alone
         pin_memory=on_gpu,
         persistent_workers=num_workers > 0,
     )
 
 
 def _stop_if_asked(run: Run) -> None:
-    """End the run, saved, if any process was told to end.
-
-    Raises:
-        StoppedError: it was.
-    """
+    """Save and raise `StoppedError` if any process was asked to stop."""
     if not run.stopping:
         return
     name = signal.Signals(run.signals.received).name if run.signals.received else "a signal to another process"
@@ -301,20 +289,24 @@ def _stop_if_asked(run: Run) -> None:
     if run.accelerator.is_main_process and run.progress.step and run.saved_step != run.progress.step:
         what = "it could not be saved: --resume continues from the previous checkpoint"
     run.accelerator.wait_for_everyone()
-    raise StoppedError(f"stopped by {name} after step {run.progress.step:,}; {what} ({run.plan.output_dir})")
+    raise StoppedError(f"stopped by {name} after step {run.progress.step:,}; {what} ({run.arguments.output_dir})")
 
 
 def _finish(run: Run) -> dict[str, float]:
     """Write the model and results.json."""
-    progress, plan, output_dir = run.progress, run.plan, Path(run.plan.output_dir)
+    progress, arguments, output_dir = run.progress, run.arguments, Path(run.arguments.output_dir)
     baseline = {f"baseline_{name}": value for name, value in run.work.baseline().items()}
+    stops = {}
+    if arguments.average == "best" and progress.best_step >= 0:
+        stops["best_step"] = progress.best_step
+    if arguments.early_stopping_patience:
+        stops["stopped_early"] = ended_early(arguments, progress)
+        stops |= {"planned_steps": arguments.max_steps} if arguments.max_steps else {}
     results = {
         **run.metrics,
         **baseline,
         "steps": progress.step,
-        **({"best_step": progress.best_step} if plan.average == "best" and progress.best_step >= 0 else {}),
-        **({"stopped_early": ended_early(plan, progress)} if plan.early_stopping_patience else {}),
-        **({"planned_steps": plan.max_steps} if plan.early_stopping_patience and plan.max_steps else {}),
+        **stops,
         "train_tokens": progress.tokens,
         "train_seconds": round(progress.seconds, 2),
         "compile_seconds": round(run.compile_seconds, 2),

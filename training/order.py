@@ -1,4 +1,4 @@
-"""Which example comes when: a pure function of (seed, global sample number). Nothing needs saving to resume it."""
+"""Sample order: which training example comes when, a pure function of (seed, global sample number)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,7 @@ from torch.utils.data import Dataset, Sampler
 from lacuna.common.work import Work
 
 _ORDER_STREAM, _STEP_STREAM = 0x6F72646572, 0x7374657073
-"""Second halves of the Philox key, which keep the order of rows, and that of steps whose examples are of like length,
-apart from the random numbers of masks and pairs."""
+"""Second halves of the Philox key, which keep the order of rows, and of grouped steps, apart from masks and pairs."""
 
 _PERIOD = 1 << 16
 """Weights of sources are rounded to parts of so many samples, in which each source has its share exactly."""
@@ -25,22 +24,16 @@ def _permutation(seed: int, epoch: int, num_examples: int, source: int) -> np.nd
 
 
 class Grouping:
-    """Orders in which the examples of a step, and more so those of a micro-batch, are of like length.
+    """Orders in which the examples of a step are of similar length (`--group_by_length`).
 
-    An epoch is a permutation of all rows, as it is without. Its whole steps are dealt into parts of about `PART`
-    steps, at least `FEWEST` of them; the rows of a part are sorted by length, cut into steps, and the steps shuffled.
-    Rows at both ends of an epoch, whose steps belong to two epochs, stay where they are, sorted. All of it follows
-    from (seed, epoch).
+    The permutation of an epoch is dealt into parts of about `PART` steps, at least `FEWEST` of them; the rows of a
+    part are sorted by length, cut into steps, and the steps shuffled. Rows at both ends of an epoch, whose steps
+    belong to two epochs, are only sorted. All of it follows from (seed, epoch).
     """
 
     PART, FEWEST = 50, 4
 
     def __init__(self, lengths: Sequence[int], *, batch_size: int) -> None:
-        """
-        Args:
-            lengths: tokens of each row.
-            batch_size: samples of a step; steps of other sizes are none the worse, but their rows less alike.
-        """
         self.lengths, self.batch_size = np.asarray(lengths), batch_size
         self._orders: dict[tuple[int, int], np.ndarray] = {}
 
@@ -78,11 +71,10 @@ def row_of(
     """The row shown at global sample number `index`.
 
     Without a mixture each epoch is a new permutation of all rows. With one, the sources alternate as evenly as their
-    weights allow, and each goes through epochs of its own.
+    weights allow, and each has epochs of its own.
 
     Args:
         mixture: rows and weight of each source; rows of a source follow those of the one before.
-        grouping: orders each epoch further by the lengths of its rows; without a mixture.
     """
     if not mixture:
         epoch, position = divmod(index, num_examples)
@@ -99,10 +91,9 @@ def row_of(
 
 @lru_cache(maxsize=4)
 def _alternation(weights: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each sample of a period its source and its number among those of the source; and the samples of each source.
+    """For each sample of a period its source and its number within the source; and the samples of each source.
 
-    The k-th of n samples of a source stands at (k + 1/2) / n of the period, so that after any number of samples every
-    source is within one sample of its share for two sources, and near it for more.
+    The k-th of n samples of a source stands at (k + 1/2) / n of the period.
     """
     exact = np.array(weights) / sum(weights) * _PERIOD
     counts = np.maximum(np.floor(exact).astype(np.int64), 1)
@@ -119,9 +110,8 @@ def _alternation(weights: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, np
 class MicroBatchSampler(Sampler[list[tuple[int, int, float]]]):
     """Yields (row, index, progress) of the samples of one micro-batch after another, without end, for one process.
 
-    Each step consists of the next `batch_size` global samples. Rank r takes a contiguous slice of it, and
-    micro-batches are slices of that: which samples make up a step depends neither on the number of processes nor on
-    the size of a micro-batch.
+    A step is the next `batch_size` global samples. Rank r takes a contiguous slice of it, and micro-batches are slices
+    of that: which samples make up a step depends neither on the number of processes nor on the micro-batch size.
     """
 
     num_examples: int

@@ -1,14 +1,16 @@
-"""A run: its parts, how it is opened or taken up again, and how it ends."""
+"""A training run: its state in one object, how it starts or resumes, saves checkpoints and ends."""
 
 import contextlib
 import copy
 import gc
 import json
 import os
+import platform
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +23,24 @@ from lacuna.common.files import write_text
 from lacuna.common.work import Work
 
 from .arguments import TrainingArguments
-from .checkpoints.progress import Progress, check_skipped, ended_early, share_done, skipped_steps
 from .checkpoints.resuming import identity_of, resume, schedule_of
 from .checkpoints.saving import PATIENCE, Saver, Snapshot
+from .compiling import compile_model, should_compile, warm_up
 from .distributed import fsdp, zero
 from .environment import keep_memory, processes, resolved_precision, use_all_cores
 from .optimizers.adapters import Adapter, fingerprint_of_frozen, prepare
 from .optimizers.averages import Average, make_average
 from .optimizers.optimizers import OPTIMIZERS
 from .optimizers.schedules import with_rate
-from .planning.compiling import compile_model, should_compile, warm_up
 from .planning.flops import Throughput
+from .progress import Progress, check_skipped, ended_early, share_done, skipped_steps
 from .reports.card import choices_of, model_card
-from .reports.log import RunLog, describe_run
+from .reports.log import RunLog
 from .reports.trackers import Trackers
 from .signals import StopSignals, Watchdog
 from .stages import Stage, fit_micro_batches, resolve, skipped
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 
 @dataclass
@@ -49,7 +53,8 @@ class Run:
     """Of torch, or one `ZeroOptimizer` that stands for it."""
     stages: list[Stage]
     tokenizer: Any
-    plan: TrainingArguments
+    arguments: TrainingArguments
+    """Resolved: with every default filled in."""
     progress: Progress
     average: Average | None
     adapter: Adapter | None
@@ -58,11 +63,10 @@ class Run:
     signals: StopSignals = field(default_factory=StopSignals)
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(0))
     metrics: dict[str, float] = field(default_factory=dict)
-    """Of the last evaluation, in this session."""
+    """Of the last evaluation in this session."""
     evaluated_at: int = -1
     """The step of that evaluation."""
     compile_seconds: float = 0.0
-    """Seconds that compiling took, in this session, before the first step."""
     waited: float = 0.0
     """Seconds in which checkpoints have kept training waiting, in this session."""
     copied_step: int = 0
@@ -73,31 +77,34 @@ class Run:
     """Whether a process was asked to stop, as all of them know."""
 
     def __post_init__(self) -> None:
-        plan, accelerator, bare = self.plan, self.accelerator, self.bare
+        arguments, is_main, output_dir = (
+            self.arguments,
+            self.accelerator.is_main_process,
+            Path(self.arguments.output_dir),
+        )
+        trackers = None
+        if is_main and arguments.report_to:
+            trackers = Trackers(
+                names=arguments.report_to,
+                project="lacuna",
+                config=asdict(arguments),
+                output_dir=output_dir,
+                first_step=self.progress.step,
+            )
         self.log = RunLog(
-            output_dir=Path(plan.output_dir),
-            enabled=accelerator.is_main_process,
+            output_dir=output_dir,
+            enabled=is_main,
             first_step=self.progress.step,
             done=self.done,
-            title=", ".join(filter(None, [type(bare).__name__, self.info.get("objective")])),
-            peak_rate=plan.learning_rate,
-            trackers=self._trackers() if accelerator.is_main_process and plan.report_to else None,
+            title=", ".join(filter(None, [type(self.bare).__name__, self.info.get("objective")])),
+            trackers=trackers,
         )
         self.saver = Saver(
-            output_dir=Path(plan.output_dir),
-            model=bare,
+            output_dir=output_dir,
+            model=self.bare,
             tokenizer=self.tokenizer,
-            keep=plan.keep_checkpoints,
+            keep=arguments.keep_checkpoints,
             greater_is_better=self.work.greater_is_better,
-        )
-
-    def _trackers(self) -> Trackers:
-        return Trackers(
-            names=self.plan.report_to,
-            project="lacuna",
-            config=asdict(self.plan),
-            output_dir=Path(self.plan.output_dir),
-            first_step=self.progress.step,
         )
 
     @property
@@ -113,7 +120,7 @@ class Run:
     @property
     def done(self) -> float:
         """The share of the run that is done: by steps or by the clock, whichever is further."""
-        return share_done(self.plan, self.progress)
+        return share_done(self.arguments, self.progress)
 
     @property
     def epochs(self) -> float:
@@ -126,7 +133,7 @@ class Run:
 
     def compile(self) -> None:
         """Have everything compiled before the clock of the run starts, if it is to be compiled at all."""
-        if self.plan.compile != "on":
+        if self.arguments.compile != "on":
             return
         self.log.say("compiling the model; on a CPU this takes half a minute")
         backward = partial(fsdp.backward, self.accelerator, self.model)
@@ -144,16 +151,15 @@ class Run:
             metrics=metrics,
             baseline=baseline or {},
             choices=choices_of(
-                self.plan,
+                self.arguments,
                 epochs=self.epochs,
                 precision=str(self.accelerator.mixed_precision),
-                ended_early=ended_early(self.plan, self.progress),
+                ended_early=ended_early(self.arguments, self.progress),
             ),
         )
 
     def save(self) -> None:
-        """Begin to write a checkpoint, once the one before is whole, so that there is never a second copy in memory.
-        One that fails is a warning: training goes on, and older ones are intact.
+        """Begin to write a checkpoint, once the one before is whole. One that fails is a warning.
 
         Raises:
             StorageError: it is the third in a row that fails.
@@ -165,13 +171,11 @@ class Run:
             self.saver.begin(snapshot)
             self.watchdog.beat()
         elif self.accelerator.is_main_process:
-            self.log.say(
-                f"warning: weights are not finite after step {self.progress.step:,}: no checkpoint is written"
-            )
+            self.log.say(f"warning: weights are not finite after step {self.progress.step:,}: no checkpoint")
         self.waited += time.perf_counter() - began
 
     def await_checkpoint(self) -> None:
-        """Note that the checkpoint that was begun is whole, or say that it could not be written."""
+        """Wait for the checkpoint that is being written; warn if it could not be."""
         try:
             written = self.saver.wait()
         except StorageError as error:
@@ -205,42 +209,45 @@ def open_run(
     info: dict[str, Any],
     identity: dict[str, Any],
 ) -> Run:
-    """Join the processes, make the optimizer, and go back to the newest checkpoint when resuming."""
+    """Join the processes, make the optimizer, and return to the newest checkpoint when resuming."""
     skipped_steps(arguments.skip_steps)  # a mistake is better told now
     if arguments.early_stopping_patience and not works[-1][1].num_eval_examples:
         raise InputError("--early_stopping_patience needs examples that are held out, and there are none")
-    accelerator = _join(arguments)
-    plan, stages = resolve(arguments, works, num_processes=accelerator.num_processes)
-    adapter = prepare(model, plan)
-    plan = with_rate(plan, model)
+    accelerator, asked_rate = _join(arguments), arguments.learning_rate
+    arguments, stages = resolve(arguments, works, num_processes=accelerator.num_processes)
+    adapter = prepare(model, arguments)
+    arguments = with_rate(arguments, model)
     facts = dict(identity) if adapter is None else {**identity, "frozen_weights": fingerprint_of_frozen(model)}
     throughput = Throughput(model, accelerator)
-    model, optimizers = _learners(accelerator, model, plan)
+    model, optimizers = _learners(accelerator, model, arguments)
     bare = accelerator.unwrap_model(model)
-    plan = _compiled(plan, bare, stages, device=accelerator.device)
-    average = make_average(plan, bare)
-    identity = identity_of(arguments=plan, config=getattr(bare, "config", None), facts=facts)
-    progress, changed = Progress(identity=identity, options=schedule_of(plan)), list[dict[str, Any]]()
-    notices = _first_notices(plan, stages, arguments)
-    if plan.resume:
+    arguments = _compiled(arguments, bare, stages, device=accelerator.device)
+    average = make_average(arguments, bare)
+    identity = identity_of(arguments=arguments, config=getattr(bare, "config", None), facts=facts)
+    progress, changed = Progress(identity=identity, options=schedule_of(arguments)), list[dict[str, Any]]()
+    notices = [] if arguments.max_minutes else skipped(stages, arguments.max_steps)
+    if asked_rate is None:
+        rate = f"{arguments.learning_rate:g}"
+        notices.append(f"learning rate {rate}, automatic, scaled to the RMS of the weights (--learning_rate)")
+    if arguments.resume:
         progress, changed, resumed = resume(
-            plan, model=bare, optimizers=optimizers, average=average, adapter=adapter, fresh=progress
+            arguments, model=bare, optimizers=optimizers, average=average, adapter=adapter, fresh=progress
         )
         notices += resumed
-    if plan.micro_batch_size == 0:
+    if arguments.micro_batch_size == 0:
         # As in the checkpoint, where there is one of as many processes, so that what follows is the same to the bit.
         known = progress.micro_batch_sizes if progress.num_processes == accelerator.num_processes else []
-        stages = fit_micro_batches(stages, accelerator, bare, optimizers, arguments=plan, known=known)
+        stages = fit_micro_batches(stages, accelerator, bare, optimizers, arguments=arguments, known=known)
     progress.micro_batch_sizes = [stage.micro_batch_size for stage in stages]
     progress.num_processes = accelerator.num_processes
-    notices += check_skipped(plan.skip_steps, done=progress.step, max_steps=plan.max_steps)
+    notices += check_skipped(arguments.skip_steps, done=progress.step, max_steps=arguments.max_steps)
     run = Run(
         accelerator=accelerator,
         model=model,
         optimizers=optimizers,
         stages=stages,
         tokenizer=tokenizer,
-        plan=plan,
+        arguments=arguments,
         progress=progress,
         average=average,
         adapter=adapter,
@@ -251,18 +258,6 @@ def open_run(
     for notice in notices:
         run.log.say(notice)
     return run
-
-
-def _first_notices(plan: TrainingArguments, stages: Sequence[Stage], arguments: TrainingArguments) -> list[str]:
-    """Stages that the run is too short for, and the learning rate where none was asked for."""
-    notices = [
-        f"warning: of {plan.max_steps} steps none is in the stage that begins at {stage.at} of the run"
-        for stage in (skipped(stages, plan.max_steps) if plan.max_steps and not plan.max_minutes else [])
-    ]
-    if arguments.learning_rate is None:
-        rate = f"{plan.learning_rate:g}"
-        notices.append(f"learning rate {rate}, automatic, scaled to the RMS of the weights (--learning_rate)")
-    return notices
 
 
 def _join(arguments: TrainingArguments) -> Accelerator:
@@ -279,18 +274,18 @@ def _join(arguments: TrainingArguments) -> Accelerator:
         return Accelerator(mixed_precision=resolved_precision(arguments.mixed_precision), cpu=on_cpu)
 
 
-def _learners(accelerator: Accelerator, model: nn.Module, plan: TrainingArguments) -> tuple[nn.Module, list[Any]]:
+def _learners(accelerator: Accelerator, model: nn.Module, arguments: TrainingArguments) -> tuple[nn.Module, list[Any]]:
     """What forward passes go through, on its device, and the optimizers; with DeepSpeed, one that stands for them."""
     by_fsdp, by_deepspeed = fsdp.asked_for(), zero.asked_for()
-    config = zero.check(optimizer=plan.optimizer, max_grad_norm=plan.max_grad_norm) if by_deepspeed else {}
+    config = zero.check(optimizer=arguments.optimizer, max_grad_norm=arguments.max_grad_norm) if by_deepspeed else {}
     if by_fsdp:
-        fsdp.check_optimizer(plan.optimizer)
+        fsdp.check_optimizer(arguments.optimizer)
         dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
         fsdp.shard(model, device=accelerator.device, dtype=dtype)
     # Autocast, and DDP where nothing else exchanges gradients.
     model = accelerator.prepare_model(model, evaluation_mode=by_fsdp or by_deepspeed)
     bare = accelerator.unwrap_model(model)
-    optimizers: list[Any] = [*OPTIMIZERS[plan.optimizer](bare, plan)]
+    optimizers: list[Any] = [*OPTIMIZERS[arguments.optimizer](bare, arguments)]
     if not by_deepspeed:
         return model, optimizers
     model, divided = zero.divide(bare, optimizers[0], config, device=accelerator.device)
@@ -298,22 +293,21 @@ def _learners(accelerator: Accelerator, model: nn.Module, plan: TrainingArgument
 
 
 def _compiled(
-    plan: TrainingArguments, model: nn.Module, stages: list[Stage], *, device: torch.device
+    arguments: TrainingArguments, model: nn.Module, stages: list[Stage], *, device: torch.device
 ) -> TrainingArguments:
-    """The same options with `--compile` decided, and the model told to be compiled where they say so."""
+    """The same options with `--compile` decided; the model is compiled when it first runs."""
     is_divided = fsdp.is_sharded(model) or zero.asked_for()
-    on = should_compile(plan, model=model, stages=stages, device=device, is_divided=is_divided)
-    on = on and compile_model(model) > 0
-    return replace(plan, compile="on" if on else "off")
+    on = should_compile(arguments, model=model, stages=stages, device=device, is_divided=is_divided)
+    return replace(arguments, compile="on" if on and compile_model(model) else "off")
 
 
 def _describe(run: Run, changed: list[dict[str, Any]]) -> None:
-    """Write run.json: what this session does, and when earlier ones were taken up with which changes."""
+    """Write run.json: what this session does, and the steps and changes of earlier resumes."""
     if not run.accelerator.is_main_process:
         return
-    path = Path(run.plan.output_dir) / "run.json"
+    path = Path(run.arguments.output_dir) / "run.json"
     resumed: list[Any] = []
-    if run.plan.resume and path.is_file():
+    if run.arguments.resume and path.is_file():
         try:
             resumed = json.loads(path.read_text(encoding="utf-8")).get("resumed", [])
         except ValueError:  # half of it, of a machine that lost its power
@@ -321,29 +315,32 @@ def _describe(run: Run, changed: list[dict[str, Any]]) -> None:
     if run.progress.step:
         resumed = [*resumed, {"at_step": run.progress.step, "changes": changed}]
         run.log.mark("resume", run.progress.step, changes=changed)
-    facts = describe_run(
-        arguments=run.plan,
-        launched=processes(),
-        device=run.accelerator.device,
-        precision=str(run.accelerator.mixed_precision),
-        run_info={
-            **run.info,
-            "stages": [
-                {name: getattr(stage, name) for name in ("at", "batch_size", "micro_batch_size")}
-                for stage in run.stages
-            ],
-            "identity": run.progress.identity,
-            "resumed": resumed,
+    device = run.accelerator.device
+    facts = {
+        "arguments": asdict(run.arguments),
+        **run.info,
+        "stages": [
+            {name: getattr(stage, name) for name in ("at", "batch_size", "micro_batch_size")} for stage in run.stages
+        ],
+        "identity": run.progress.identity,
+        "resumed": resumed,
+        "environment": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in _LIBRARIES},
+            "processes": processes().count,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            "threads": torch.get_num_threads(),
+            "mixed_precision": str(run.accelerator.mixed_precision),
         },
-    )
+    }
     write_text(path, json.dumps(facts, indent=2, default=str) + "\n")
 
 
 def close_run(run: Run, *, stay_joined: bool = False) -> None:
-    """Part from the other processes, unless another run of theirs follows; DDP's wrapper goes first.
+    """Leave the process group, unless another run follows; DDP's wrapper goes first.
 
-    Its reducer would be the last to hold the process group and take it down with Python's lock held, for which a
-    thread of gloo waits: 3 of 20 runs on two processes never returned (torch 2.13).
+    Its reducer would be the last to hold the group and destroy it with Python's lock held, for which a thread of gloo
+    waits: 3 of 20 runs on two processes never returned (torch 2.13).
     """
     run.model = run.bare
     if run.accelerator.num_processes > 1:

@@ -1,7 +1,4 @@
-"""Requests to stop, and processes that stand still.
-
-A first request is met after the step, with a checkpoint; a second one ends the process at once.
-"""
+"""SIGTERM and Ctrl-C end a run after the step, with a checkpoint; a watchdog ends processes that hang."""
 
 import faulthandler
 import os
@@ -13,15 +10,13 @@ from types import FrameType
 from typing import Any, Self
 
 SAME_REQUEST = 1.0
-"""Seconds in which further signals are the same request: a launcher passes on the Ctrl-C that the terminal has sent to
-all processes already."""
+"""Seconds in which further signals are the same request: launchers pass on the Ctrl-C that all processes got."""
 
 
 class StopSignals:
     """While it is entered, SIGTERM and SIGINT are noted in `received` instead of ending the process.
 
-    A signal that comes later than `SAME_REQUEST` after the first one ends the process with 128 + its number: nothing
-    is saved then, and what was saved before stays whole.
+    A second one, later than `SAME_REQUEST`, ends the process at once with 128 + its number; nothing is saved then.
     """
 
     def __init__(self) -> None:
@@ -48,12 +43,9 @@ class StopSignals:
 
 
 class Watchdog:
-    """Ends a process that has not come to `beat` for some time, after showing where each of its threads stands.
+    """Ends a process that has not called `beat` for some seconds (0: never), after printing the stack of each thread.
 
-    It is one of Python's own (`faulthandler`), which works where the interpreter itself hangs; the exit code is 1.
-
-    Args:
-        seconds: the longest time between two beats; 0 waits for ever.
+    It is Python's own (`faulthandler`), which works where the interpreter itself hangs; the exit code is 1.
     """
 
     def __init__(self, seconds: float) -> None:

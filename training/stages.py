@@ -1,14 +1,16 @@
-"""Stages of a run: from which share of it on which work is learned, in batches of which size."""
+"""Stages of a run: what is learned from which share of it on, in batches and micro-batches of which size."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import nn
+from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
@@ -17,7 +19,8 @@ from .arguments import TrainingArguments
 from .distributed import fsdp, zero
 from .environment import processes
 from .order import Grouping, MicroBatchSampler
-from .planning.memory import StepPlan, choose_micro_batch
+from .planning.memory import StepNeeds, state_bytes
+from .step import step
 
 _SAMPLED_ROWS = 512
 MOST_EPOCHS = 100
@@ -35,7 +38,7 @@ class Stage:
     micro_batch_size: int
     """Examples that one process sends through the model at once."""
     grouping: Grouping | None = None
-    """How examples of like length come together, where they do."""
+    """How examples of similar length come together, where they do."""
 
     def sampler(self, **options: Any) -> MicroBatchSampler:
         """The rows of its micro-batches; `options` are the others of `MicroBatchSampler`."""
@@ -52,26 +55,26 @@ class Stage:
 def resolve(
     arguments: TrainingArguments, works: Sequence[tuple[float, Work]], *, num_processes: int
 ) -> tuple[TrainingArguments, list[Stage]]:
-    """The options with every default that depends on the data filled in, and the stages of the run.
+    """The options with `max_steps` and `max_epochs` filled in from limits and data, and the stages of the run."""
+    stages = make_stages(arguments=arguments, works=works, num_processes=num_processes)
+    epochs = arguments.max_epochs
+    if not (epochs or arguments.max_steps or arguments.max_minutes or arguments.max_tokens):
+        epochs = 3.0
+    # Rounded first: one part in 10^9 too many, from rounding in between, would be a whole step.
+    limits = [] if epochs is None else [math.ceil(round(epochs / epochs_per_step(stages), 6))]
+    if arguments.max_tokens is not None:
+        limits.append(math.ceil(round(arguments.max_tokens / tokens_per_step(stages), 6)))
+    limits += [] if arguments.max_steps is None else [arguments.max_steps]
+    return replace(arguments, max_epochs=epochs, max_steps=min(limits) if limits else None), stages
 
-    Args:
-        works: as `plan_stages` takes them.
 
-    Raises:
-        InputError: a batch cannot be divided among the processes and micro-batches.
-    """
-    stages = plan_stages(arguments=arguments, works=works, num_processes=num_processes)
-    tokens = tokens_per_step(stages) if arguments.max_tokens else 1.0
-    return arguments.resolved(epochs_per_step=epochs_per_step(stages), tokens_per_step=tokens), stages
-
-
-def plan_stages(
+def make_stages(
     *, arguments: TrainingArguments, works: Sequence[tuple[float, Work]], num_processes: int
 ) -> list[Stage]:
     """One stage from each share of the run on at which the work or the batch size changes.
 
     Args:
-        works: pairs of the share of the run from which a work is learned, the first of them 0, and that work.
+        works: each with the share of the run from which on it is learned, the first 0.
 
     Raises:
         InputError: a batch cannot be divided among the processes and micro-batches.
@@ -88,15 +91,10 @@ def plan_stages(
             )
         micro = _micro_batch_size(int(size[-1]), arguments.micro_batch_size, num_processes)
         if id(work) not in groupings:  # one for each work: a change of its order would show rows twice in an epoch
-            groupings[id(work)] = _grouping(work, int(size[-1])) if arguments.group_by_length else None
+            lengths = work.lengths if arguments.group_by_length and not work.mixture else None
+            groupings[id(work)] = None if lengths is None else Grouping(lengths, batch_size=int(size[-1]))
         stages.append(Stage(at, work, int(size[-1]), micro, groupings[id(work)]))
     return stages
-
-
-def _grouping(work: Work, batch_size: int) -> Grouping | None:
-    """None for a work that does not say how long its examples are, and for one of several sources."""
-    lengths = work.lengths
-    return None if lengths is None or work.mixture else Grouping(lengths, batch_size=batch_size)
 
 
 def _micro_batch_size(batch_size: int, asked: int | None, num_processes: int) -> int:
@@ -115,29 +113,32 @@ def _micro_batch_size(batch_size: int, asked: int | None, num_processes: int) ->
     return micro
 
 
-def skipped(stages: Sequence[Stage], max_steps: int) -> list[Stage]:
-    """Stages that a run of so many steps is too short for."""
+def skipped(stages: Sequence[Stage], max_steps: int | None) -> list[str]:
+    """A warning for each stage that a run of so many steps is too short for."""
+    if max_steps is None:
+        return []
     firsts = [math.ceil(stage.at * max_steps - 1e-9) for stage in stages] + [max_steps]
-    return [stage for stage, first, end in zip(stages, firsts, firsts[1:], strict=False) if first >= end]
+    return [
+        f"warning: of {max_steps} steps none is in the stage that begins at {stage.at} of the run"
+        for stage, first, end in zip(stages, firsts, firsts[1:], strict=False)
+        if first >= end
+    ]
 
 
-def _mean(of_stage: Callable[[Stage], float], stages: Sequence[Stage]) -> float:
-    """Over the run."""
+def mean_over_run(values: Sequence[float], stages: Sequence[Stage]) -> float:
+    """Of a value that each stage has."""
     ends = [stage.at for stage in stages[1:]] + [1.0]
-    return sum((end - stage.at) * of_stage(stage) for stage, end in zip(stages, ends, strict=True))
+    return sum((end - stage.at) * value for value, stage, end in zip(values, stages, ends, strict=True))
 
 
 def epochs_per_step(stages: Sequence[Stage]) -> float:
     """Passes over the data in one step, a mean over the run."""
-    return _mean(lambda stage: stage.batch_size / stage.work.num_examples, stages)
+    return mean_over_run([stage.batch_size / stage.work.num_examples for stage in stages], stages)
 
 
 def tokens_per_step(stages: Sequence[Stage]) -> float:
-    """Tokens in one step without padding, a mean over the run, from some of the rows.
-
-    A limit of tokens becomes one of steps by this: how far a run is at a step then follows from the step alone.
-    """
-    return _mean(lambda stage: stage.batch_size * _mean_length(stage.work), stages)
+    """Tokens in one step without padding, a mean over the run, from some of the rows; --max_tokens uses it."""
+    return mean_over_run([stage.batch_size * _mean_length(stage.work) for stage in stages], stages)
 
 
 def _mean_length(work: Work) -> float:
@@ -154,39 +155,85 @@ def fit_micro_batches(
     arguments: TrainingArguments,
     known: Sequence[int] = (),
 ) -> list[Stage]:
-    """The same stages with the largest micro-batches that every process has memory for. All processes must call it.
+    """`--micro_batch_size auto`: the same stages with the largest micro-batches that fit in every process.
 
-    Args:
-        known: these sizes, where they are known of each stage.
+    All processes must call it. `known` are these sizes, where a checkpoint has them.
 
     Raises:
-        InputError: weights or states are sharded; or on all processes, though one row fits on all but one.
+        InputError: one row does not fit in some process, or weights or states are sharded.
     """
     if fsdp.is_sharded(model) or zero.asked_for():
         raise InputError("--micro_batch_size auto is not supported with FSDP or DeepSpeed; give it a number")
-    if len(known) == len(stages):
-        return [replace(stage, micro_batch_size=size) for stage, size in zip(stages, known, strict=True)]
-    sizes: list[int] = []
-    trouble = ""
+    sizes, trouble = list(known), ""
+    if len(sizes) != len(stages):
+        where = (str(accelerator.mixed_precision), accelerator.device.type, accelerator.num_processes)
+        try:
+            shares = [(stage.work, arguments, stage.batch_size // accelerator.num_processes) for stage in stages]
+            needs = [StepNeeds(model, *share, *where) for share in shares]
+            sizes = [choose_micro_batch(each, accelerator.device, optimizers=optimizers) for each in needs]
+        except InputError as error:
+            trouble = str(error)
+        answers = gather_object([(trouble, sizes)])
+        for rank, (refusal, _) in enumerate(answers):
+            if refusal:
+                raise InputError(refusal if len(answers) == 1 else f"process {rank}: {refusal}")
+        sizes = [min(each) for each in zip(*(found for _, found in answers), strict=True)]
+    return [replace(stage, micro_batch_size=size) for stage, size in zip(stages, sizes, strict=True)]
+
+
+def choose_micro_batch(
+    needs: StepNeeds,
+    device: torch.device,
+    *,
+    local_count: int | None = None,
+    optimizers: Sequence[torch.optim.Optimizer] = (),
+) -> int:
+    """The largest divisor of this process's share of a batch that fits.
+
+    On a GPU a real step is tried, with room held free for the optimizer. On a CPU it is computed: the `local_count`
+    processes of a machine share nine tenths of the available memory, less one copy for checkpoints.
+
+    Args:
+        optimizers: whose states are in memory already, when a run is resumed.
+
+    Raises:
+        InputError: one row does not fit, or the model cannot be run on fake tensors.
+    """
+    loaded, one, count = state_bytes(optimizers), needs.memory(1), local_count or processes().local_count
+    if device.type == "cuda":
+        held = max(0, one.optimizer - loaded) + one.averages + one.communication
+        chosen = next((rows for rows in reversed(needs.divisors) if _fits(needs, rows, held, device)), None)
+        memory = float(torch.cuda.mem_get_info(device)[0])
+    else:
+        memory = (0.9 * psutil.virtual_memory().available + one.checkpoint_copy * (count - 1)) / count
+        chosen = needs.largest_micro_batch(memory + loaded + one.weights)
+    if chosen is None:
+        copied = f" ({one.checkpoint_copy / 1e9:.2f} GB to write checkpoints from)" if one.checkpoint_copy else ""
+        raise InputError(
+            f"--micro_batch_size auto: a step of one row of {needs.length} tokens needs {one.total / 1e9:.2f} GB"
+            f"{copied}, and {memory / 1e9:.2f} GB are free; use a smaller model or shorter rows"
+        )
+    return chosen
+
+
+def _fits(needs: StepNeeds, rows: int, held: int, device: torch.device) -> bool:
+    """Whether forward and backward of so many rows run on a GPU while `held` bytes are taken; leaves no gradient."""
+    taken = [torch.empty(0)]
+
+    def backward(loss: Tensor) -> None:
+        del taken[1:]  # the gradients of earlier micro-batches become those that backward makes
+        loss.backward()
+
+    autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=needs.precision == "bf16")
     try:
-        for stage in stages:
-            plan = StepPlan(
-                model,
-                stage.work,
-                arguments,
-                share=stage.batch_size // accelerator.num_processes,
-                precision=str(accelerator.mixed_precision),
-                device_type=accelerator.device.type,
-                num_processes=accelerator.num_processes,
-            )
-            local_count = processes().local_count
-            size = choose_micro_batch(plan, accelerator.device, local_count=local_count, optimizers=optimizers)
-            sizes.append(size)
-    except InputError as error:
-        trouble = str(error)
-    answers = gather_object([(trouble, sizes)])
-    for rank, (refusal, _) in enumerate(answers):
-        if refusal:
-            raise InputError(refusal if len(answers) == 1 else f"process {rank}: {refusal}")
-    smallest = [min(each) for each in zip(*(found for _, found in answers), strict=True)]
-    return [replace(stage, micro_batch_size=size) for stage, size in zip(stages, smallest, strict=True)]
+        with torch.random.fork_rng(devices=[device]):
+            taken[0] = torch.empty(held, dtype=torch.uint8, device=device)
+            taken += [torch.empty_like(weight) for weight in needs.model.parameters() if weight.requires_grad]
+            step(needs.work, needs.model, [needs.batch(rows)], device=device, backward=backward, autocast=autocast)
+        return True
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        taken.clear()
+        needs.model.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()

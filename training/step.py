@@ -1,16 +1,20 @@
-"""One step of training, but for the update: count targets, then forward and backward for each micro-batch.
+"""One optimizer step: `step` makes the gradients, forward and backward for each micro-batch; `update` applies them.
 
-The loop repeats it, compiling and a dry run go through it once, and the memory plan measures it.
+The loop repeats both. Compiling and a dry run go through `step` once, and planning measures it.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from lacuna.common.work import Work, to_device
+
+from .distributed.zero import ZeroOptimizer
 
 
 def step(
@@ -30,17 +34,15 @@ def step(
     that is not finite has a gradient of NaN, which reaches all processes with the gradients.
 
     Args:
-        model: what forward passes go through; put into training mode.
+        model: what forward passes go through, on `device`; put into training mode.
         micro_batches: as the work collates them, on the host.
-        device: where the model is.
         backward: makes gradients of the loss of a micro-batch.
         autocast: entered for each forward pass, where the model does not do so itself.
-        micro_step: its number -> entered for forward and backward of this micro-batch.
+        micro_step: number -> entered for forward and backward of this micro-batch.
         over_processes: counts of this process -> their sums over all, on the device; by default this process is alone.
 
     Returns:
-        This process's share of the loss ("loss") and of the further metrics; tokens of the step over all processes,
-        padding not counted.
+        This process's share of the loss ("loss") and of other metrics; tokens of all processes, without padding.
     """
     model.train()
     counts: dict[str, int] = {}
@@ -63,3 +65,25 @@ def step(
         for name, value in {"loss": loss.detach(), **metrics}.items():
             parts[name] = parts[name] + value if name in parts else value
     return parts, int(all_tokens)
+
+
+def update(model: nn.Module, optimizers: list[Any], *, max_norm: float) -> float:
+    """Clip the gradients to a norm (0: do not), make the optimizers' step, and clear the gradients.
+
+    Returns:
+        The norm that the gradients had, over all weights and the same on all processes. Where it is not finite, no
+        process has made the step.
+    """
+    if isinstance(optimizers[0], ZeroOptimizer):
+        return optimizers[0].update()
+    weights = [weight for weight in model.parameters() if weight.grad is not None]
+    norm = nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    if max_norm:
+        nn.utils.clip_grads_with_norm_(weights, max_norm, norm)
+    if math.isfinite(float(norm)):
+        for optimizer in optimizers:
+            optimizer.step()
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    return float(norm)

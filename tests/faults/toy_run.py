@@ -135,11 +135,11 @@ class SignalledSaver(Saver):
 
     signalled = False
 
-    def _write_files(self, snapshot: Any, folder: Path) -> None:
+    def _write_whole(self, snapshot: Any, temporary: Path, final: Path) -> None:
         if not self.signalled:
             self.signalled = True
             os.kill(os.getpid(), signal.SIGTERM)
-        super()._write_files(snapshot, folder)
+        super()._write_whole(snapshot, temporary, final)
 
 
 def main() -> None:

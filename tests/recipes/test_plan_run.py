@@ -64,7 +64,7 @@ def test_checkpoints_are_counted_where_there_are_any(workplace: Path) -> None:
         assert number_after("checkpoint copy", said) == size and where in said
         assert number_after("checkpoints", said) == pytest.approx(4 * size, rel=0.01)
         assert "4 at most: the newest 2, the best, one being written" in said
-    assert re.search(r"^  gradients .* those there at the fullest moment, of ", with_cpu, flags=re.MULTILINE)
+    assert re.search(r"^  gradients .* at the fullest moment, with all else", with_cpu, flags=re.MULTILINE)
 
 
 def test_what_does_not_fit_is_said_and_so_is_what_does(workplace: Path) -> None:

@@ -12,7 +12,7 @@ from rows_of_tokens import AUTO, RowsOfTokens
 from lacuna import modeling
 from lacuna.training import TrainingArguments, use_all_cores
 from lacuna.training.optimizers.optimizers import OPTIMIZERS
-from lacuna.training.planning.memory import StepPlan
+from lacuna.training.planning.memory import StepNeeds
 
 family, size, rows, length, precision, optimizer, passes = sys.argv[1:]
 
@@ -50,7 +50,7 @@ with torch.device("meta"):
     model = getattr(transformers, AUTO[config.shape]).from_config(config)
 work = RowsOfTokens(int(length))
 work.batch_for(model, rows=1)
-planned = StepPlan(model, work, arguments, int(rows) * int(passes), precision).memory(int(rows))
+planned = StepNeeds(model, work, arguments, int(rows) * int(passes), precision).memory(int(rows))
 del model
 gc.collect()
 before = resident("VmRSS")

@@ -26,6 +26,7 @@ from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditiona
 from lacuna.training import TrainingArguments
 from lacuna.training.distributed import fsdp, zero
 from lacuna.training.optimizers.optimizers import OPTIMIZERS
+from lacuna.training.step import update
 
 VOCAB, ROWS, LENGTH = 67, 8, 12  # an odd vocabulary: halves of the embedding have different sizes
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
@@ -144,7 +145,7 @@ def train(job: Job, folder: Path) -> None:
                 poisoned = job.poison == rank and step == job.last - 1
                 fsdp.backward(accelerator, model, loss * (math.inf if poisoned else count))
             total += loss.detach()
-        norms.append(fsdp.update(bare, optimizers, max_norm=job.max_norm))
+        norms.append(update(bare, optimizers, max_norm=job.max_norm))
         losses.append(float(accelerator.reduce(total, "sum")))
     finish(job, folder, accelerator, bare, optimizers, {"loss": losses, "norm": norms})
 

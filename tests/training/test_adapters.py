@@ -237,11 +237,11 @@ def test_a_head_that_is_tied_to_the_embeddings_is_none() -> None:
     freeze_backbone(model)
     assert not [name for name in names_that_learn(model) if not name.startswith("cls.predictions.")]
     assert not model.cls.predictions.decoder.weight.requires_grad
-    with pytest.raises(InputError, match="GPT2LMHeadModel has not a head that is not tied"):
+    with pytest.raises(InputError, match="GPT2LMHeadModel has no head that is not tied"):
         freeze_backbone(MODELS["gpt2 lm"][0]())
-    with pytest.raises(InputError, match="T5ForConditionalGeneration has not a backbone"):
+    with pytest.raises(InputError, match="T5ForConditionalGeneration has no backbone"):
         freeze_backbone(MODELS["t5"][0]())
-    with pytest.raises(InputError, match="Linear has not a backbone"):
+    with pytest.raises(InputError, match="Linear has no backbone"):
         freeze_backbone(nn.Linear(2, 2))
 
 

@@ -15,8 +15,8 @@ from toys import ToyWork
 
 from lacuna.common.errors import InputError
 from lacuna.training import train
-from lacuna.training.checkpoints.progress import Progress, stops_early
 from lacuna.training.optimizers.averages import Best
+from lacuna.training.progress import Progress, stops_early
 
 
 class Scripted(ToyWork):
@@ -267,13 +267,3 @@ def test_two_processes_stop_after_the_same_step_and_keep_the_same_weights(tmp_pa
     assert two["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-4)
     for name, value in kept_by_one.items():
         torch.testing.assert_close(kept_by_two[name], value, rtol=1e-2, atol=1e-3)
-
-
-def test_a_long_evaluation_in_the_end_is_said(run, capsys, monkeypatch) -> None:
-    """Once for each of the two that there are: of the last weights, and of those that are kept."""
-    run(Scripted(SCORES))
-    assert "evaluating" not in capsys.readouterr().err
-    monkeypatch.setattr("lacuna.training.evaluating._SILENT_SECONDS", 0.0)
-    run(Scripted(SCORES), output_dir="other")
-    before, *after = capsys.readouterr().err.split("evaluating the weights in the end\n")
-    assert "step      7" in before and "step      8" not in before and len(after) == 2

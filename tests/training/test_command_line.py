@@ -73,7 +73,7 @@ def test_trackers_by_name(yaml_file) -> None:
         (["--resume", "perhaps"], r"--resume|perhaps"),
         (["--max_steps"], r"--max[_-]steps.*expected one argument"),
         (["--config"], r"--config.*expected one argument"),
-        (["--batch_size", "0"], r"--batch_size must be greater than 0, got 0"),
+        (["--batch_size", "0"], r"--batch_size must be a whole number greater than 0, got 0"),
         (["--sequence_length", "3"], r"--sequence_length must be a whole number from 8 to 1048576, got 3"),
         (["--config", "nowhere.yaml"], r"--config nowhere.yaml: No such file"),
     ],
@@ -98,7 +98,7 @@ def test_mistakes_on_the_command_line(given, message) -> None:
         ("objective: gpt\n", r"options.yaml:1: .*--objective.*'gpt'.*mlm_nsp"),
         ("data: []\n", r"options.yaml:1: .*--data.*expected at least one"),
         ("batch_size: [4, 8]\n", r"--batch_size_at 0 must begin with 0"),
-        ("batch_size: -3\n", r"--batch_size must be greater than 0, got -3"),
+        ("batch_size: -3\n", r"--batch_size must be a whole number greater than 0, got -3"),
     ],
 )  # fmt: skip
 def test_mistakes_in_a_file(yaml_file, text, message) -> None:

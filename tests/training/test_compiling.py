@@ -13,7 +13,7 @@ from lacuna import training
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
-from lacuna.training.planning.compiling import LONG_ENOUGH, compile_model, should_compile, warm_up
+from lacuna.training.compiling import LONG_ENOUGH, compile_model, should_compile, warm_up
 from lacuna.training.stages import Stage
 
 

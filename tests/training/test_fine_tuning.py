@@ -15,7 +15,7 @@ from tuned_run import Judged, tune
 from lacuna.common.errors import InputError
 from lacuna.common.files import release
 from lacuna.training import claim_output_dir
-from lacuna.training.fine_tuning import _median_seconds, _num_evaluations, _over_seeds, _together, outcome
+from lacuna.training.fine_tuning import _num_evaluations, _over_seeds, _together, outcome
 
 TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "compile_seconds")
 
@@ -191,25 +191,6 @@ def test_a_dry_run_without_held_out_rows_expects_no_evaluation(tuning_options, c
     tune(tuning_options(dry_run=True), work=Judged(num_examples=24, num_eval_examples=0), describe=None)
     said = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in said] == ["of", "steps", "about"]
-
-
-def test_the_middle_of_several_times_is_taken(monkeypatch) -> None:
-    """Of five; of those that there were after ten seconds; of one."""
-    clock = [0.0]
-    monkeypatch.setattr("lacuna.training.fine_tuning.time.perf_counter", lambda: clock[0])
-
-    def taking(seconds: list[float]) -> Any:
-        left = iter(seconds)
-
-        def call() -> None:
-            clock[0] += next(left)
-
-        return call
-
-    assert _median_seconds(taking([1.0, 0.5, 0.25, 3.0, 2.0, 9.0]), 5) == 1.0
-    assert _median_seconds(taking([2.0, 4.0, 6.0, 9.0]), 5) == 4.0
-    assert _median_seconds(taking([20.0, 1.0]), 5) == 20.0
-    assert _median_seconds(taking([3.0, 1.0]), 1) == 3.0
 
 
 def test_evaluations_are_counted_with_the_last() -> None:

@@ -11,8 +11,8 @@ from toys import ToyWork, make_model
 
 from lacuna.training import TrainingArguments, train
 from lacuna.training.order import Grouping, MicroBatchSampler, row_of
-from lacuna.training.planning.memory import StepPlan
-from lacuna.training.stages import plan_stages
+from lacuna.training.planning.memory import StepNeeds
+from lacuna.training.stages import make_stages
 
 
 def lengths_of(count: int, *, seed: int = 0) -> list[int]:
@@ -144,7 +144,7 @@ def test_the_loop_groups_what_has_lengths_and_resumes(new_model, plain_tokenizer
 def test_works_without_lengths_or_of_several_sources_stay_as_they_are(tuning_options) -> None:
     def groupings(work: Any, **options: Any) -> list[Any]:
         arguments = tuning_options(**options)
-        return [stage.grouping for stage in plan_stages(arguments=arguments, works=[(0.0, work)], num_processes=1)]
+        return [stage.grouping for stage in make_stages(arguments=arguments, works=[(0.0, work)], num_processes=1)]
 
     assert groupings(ToyWork()) == [None]
     assert groupings(Measured(), group_by_length=False) == [None]
@@ -156,4 +156,4 @@ def test_works_without_lengths_or_of_several_sources_stay_as_they_are(tuning_opt
 
 def test_memory_is_planned_for_the_longest_rows() -> None:
     work = Measured(num_examples=200)
-    assert StepPlan(make_model(), work, TrainingArguments(), 8).length == max(work.lengths)
+    assert StepNeeds(make_model(), work, TrainingArguments(), 8).length == max(work.lengths)

@@ -22,8 +22,9 @@ from lacuna.common.errors import InputError
 from lacuna.training import TrainingArguments
 from lacuna.training.checkpoints.saving import Progress, Snapshot
 from lacuna.training.optimizers.optimizers import OPTIMIZERS
-from lacuna.training.planning.memory import Memory, StepPlan, choose_micro_batch
+from lacuna.training.planning.memory import Memory, StepNeeds
 from lacuna.training.planning.plan import parameters_by_part
+from lacuna.training.stages import choose_micro_batch
 
 ROWS, VOCAB = 4, 1024
 
@@ -71,12 +72,12 @@ def plan(model: Any, *, passes: int = 1, optimizer: str = "adamw", **options: An
     """Of a step of `passes` micro-batches of `ROWS` rows."""
     work = options.pop("work", None) or RowsOfTokens()
     arguments = TrainingArguments(optimizer=optimizer, max_steps=9, **options.pop("arguments", {}))  # type: ignore[arg-type]
-    return StepPlan(model, work, arguments, ROWS * passes, **options).memory(ROWS)
+    return StepNeeds(model, work, arguments, ROWS * passes, **options).memory(ROWS)
 
 
 def planned(model: Any, **options: Any) -> int:
     memory = plan(model, work=work_for(model), **options)
-    return memory.gradients + memory.activations + memory.logits + memory.working
+    return memory.activations + memory.gradients
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_weights_and_optimizer_are_counted_exactly() -> None:
     assert memory.weights >= sum(parameter.nbytes for parameter in model.parameters())
     assert memory.checkpoint == memory.weights + memory.optimizer
     ddp = plan(model, optimizer="muon", num_processes=2)
-    assert ddp.gradients == memory.gradients + sum(parameter.nbytes for parameter in model.parameters())
+    assert ddp.total - memory.total == ddp.communication == sum(parameter.nbytes for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("average", ["none", "ema"])
@@ -186,9 +187,9 @@ def test_parts_of_native_models() -> None:
 
 
 def test_the_largest_divisor_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepPlan, "memory", lambda self, rows: Memory(5 + rows, *[0] * 7))
+    monkeypatch.setattr(StepNeeds, "_memory", lambda self, rows: Memory(5 + rows, *[0] * 7))
     for share in (1, 7, 12, 64, 96):
-        plan = StepPlan(torch.nn.Linear(2, 2), RowsOfTokens(), TrainingArguments(), share)
+        plan = StepNeeds(torch.nn.Linear(2, 2), RowsOfTokens(), TrainingArguments(), share)
         for memory in range(0, 110, 3):
             fitting = [rows for rows in range(1, share + 1) if share % rows == 0 and 5 + rows <= memory]
             assert plan.largest_micro_batch(memory) == (max(fitting) if fitting else None)
@@ -199,14 +200,14 @@ def test_auto_takes_what_is_free(new_work: Any, new_model: Any, monkeypatch: pyt
     arguments = TrainingArguments(batch_size=48)  # type: ignore[arg-type]
     never = replace(arguments, save_steps=0)
     lengths = [len(work.example(row, row)["input_ids"]) for row in range(work.num_examples)]
-    assert StepPlan(model, work, arguments, 48).length == max(lengths)
+    assert StepNeeds(model, work, arguments, 48).length == max(lengths)
 
     def needed(rows: int, arguments: TrainingArguments = arguments) -> int:
-        return StepPlan(model, work, arguments, 48).memory(rows).total
+        return StepNeeds(model, work, arguments, 48).memory(rows).total
 
     def choose(available: float, arguments: TrainingArguments = arguments, **options: Any) -> int:
         monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": available})())
-        return choose_micro_batch(StepPlan(model, work, arguments, 48), torch.device("cpu"), **options)
+        return choose_micro_batch(StepNeeds(model, work, arguments, 48), torch.device("cpu"), **options)
 
     there = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
     assert choose(1e9) == 48

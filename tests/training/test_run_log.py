@@ -22,7 +22,7 @@ import pytest
 
 from lacuna.training.reports import log as run_log
 from lacuna.training.reports.card import model_card
-from lacuna.training.reports.log import RunLog, TimeLeft, memory_in_use, short
+from lacuna.training.reports.log import RunLog, memory_in_use, short
 
 
 def open_log(folder: Path, first_step: int = 0, enabled: bool = True, **options: Any) -> RunLog:
@@ -203,13 +203,13 @@ def test_curves_that_cannot_be_drawn_are_one_warning(tmp_path, monkeypatch, caps
 def test_drawing_takes_a_tenth_of_the_time_and_the_end_is_drawn(tmp_path, monkeypatch, clock) -> None:
     drawn: list[int] = []
 
-    def draw(*, records: list[dict[str, Any]], path: Path, title: str, peak_rate: float) -> None:
-        assert path == tmp_path / "curves.png" and title == "a model" and peak_rate == 0.5
+    def draw(*, records: list[dict[str, Any]], path: Path, title: str) -> None:
+        assert path == tmp_path / "curves.png" and title == "a model"
         drawn.append(records[-1]["step"])
         clock.now += 2.0
 
     monkeypatch.setattr(run_log, "draw_curves", draw)
-    log = open_log(tmp_path, title="a model", peak_rate=0.5)
+    log = open_log(tmp_path, title="a model")
     for step in range(1, 10):
         clock.now += 7.0
         log.evaluation({"step": step, "eval_loss": 1.0})
@@ -363,17 +363,6 @@ def test_memory_is_that_of_this_process() -> None:
     with mmap.mmap(-1, 200_000_000) as held:  # of the kernel: malloc may hand out what it kept of earlier tests
         held.write(b"x" * len(held))
         assert memory_in_use() - before > 0.9 * len(held)
-
-
-def test_time_left_follows_the_newer_half(clock) -> None:
-    left = TimeLeft(0.5)
-    assert left.seconds(0.5) is None
-    clock.now += 60  # a first step that takes long
-    left.seconds(0.501)
-    for step in range(1, 1000):
-        clock.now += 1.0
-        seconds = left.seconds(0.501 + step / 10_000)
-    assert seconds == pytest.approx((1 - 0.6009) * 10_000, rel=0.01)
 
 
 def test_the_card_says_how_to_load(new_model) -> None:

@@ -1,4 +1,4 @@
-"""An output folder is a run's own; what a run is, what may change when it is resumed, and where it goes on."""
+"""Resuming: may this run write to its output folder, is it the run of the checkpoint, and where does it continue?"""
 
 import hashlib
 import json
@@ -16,14 +16,14 @@ from ..arguments import TrainingArguments
 from ..distributed import fsdp
 from ..optimizers.adapters import Adapter
 from ..optimizers.averages import Average
-from .progress import Progress
+from ..progress import Progress
 from .saving import load_state, load_weights, newest_checkpoint, read_progress
 
 IDENTITY = ("seed", "batch_size", "batch_size_at", "optimizer", "average")
-"""Options without which the run is another one: resuming with another value is refused, unless --allow_change."""
+"""Options that make a run another one: resuming with another value is refused, unless --allow_change."""
 
 PARTS = ("freeze_backbone", "lora_rank", "lora_alpha", "group_by_length")
-"""The same of options that most runs leave alone: they are part of a run's identity where they are given."""
+"""The same, where they are given."""
 
 SCHEDULE = (
     *("max_steps", "max_minutes", "max_epochs", "max_tokens", "learning_rate", "schedule", "warmup_steps"),
@@ -31,14 +31,14 @@ SCHEDULE = (
     *("mixed_precision", "deterministic", "micro_batch_size", "compile"),
     *("layerwise_decay", "early_stopping_patience"),
 )
-"""Options that shape what follows and may change: the change is shown, and recorded in run.json."""
+"""Options that may change: the change is printed, and recorded in run.json."""
 
 _OURS = {"run.json", "metrics.jsonl", "checkpoints"}
 """Of these a folder with a run has at least one."""
 
 
 def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> None:
-    """Refuse a folder that holds another run or somebody's files, before any work is done; keep other runs out of it.
+    """Refuse a folder that holds another run or somebody's files, and lock it against other runs.
 
     With `--dry_run` nothing is claimed, since nothing is written.
 
@@ -110,19 +110,16 @@ def schedule_of(arguments: TrainingArguments) -> dict[str, Any]:
 def check_identity(
     *, ours: dict[str, Any], theirs: dict[str, Any], allowed: Sequence[str], checkpoint: Any
 ) -> list[dict[str, Any]]:
-    """Compare what this run says of itself with what a checkpoint says.
+    """Compare the identity of this run with that of a checkpoint; returns the changes that were allowed.
 
     Args:
         allowed: names of `--allow_change`.
-
-    Returns:
-        The changes that were allowed: name, before, after.
 
     Raises:
         InputError: something else differs, or `allowed` names what there is not.
     """
     if unknown := sorted(set(allowed) - set(ours) - set(theirs)):
-        raise InputError(f"--allow_change {unknown[0]}: a run has {', '.join(sorted(ours))}")
+        raise InputError(f"--allow_change {unknown[0]} is unknown; known are {', '.join(sorted(ours))}")
     for name in sorted({*ours, *theirs} - set(allowed)):
         if ours.get(name) != theirs.get(name):
             raise InputError(
@@ -143,7 +140,7 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, An
 
 
 def resume(
-    plan: TrainingArguments,
+    arguments: TrainingArguments,
     *,
     model: nn.Module,
     optimizers: list[Any],
@@ -151,30 +148,30 @@ def resume(
     adapter: Adapter | None,
     fresh: Progress,
 ) -> tuple[Progress, list[dict[str, Any]], list[str]]:
-    """Go back to the newest checkpoint: where it stands, what has changed since, and what people are told.
+    """Load the newest checkpoint; returns its progress, the options that changed since, and messages for people.
 
     Args:
-        model: the bare model; it takes over the weights, as do optimizers and average what they remember.
-        fresh: of a run from the beginning, with the identity and the options of this one.
+        model: the bare model.
+        fresh: the progress of a run from the beginning, with the identity and the options of this one.
 
     Raises:
         InputError: the run is finished or another one.
         CorruptCheckpointError: no checkpoint verifies, or it is of another model.
     """
-    output_dir = Path(plan.output_dir)
+    output_dir = Path(arguments.output_dir)
     checkpoint, notices = newest_checkpoint(output_dir)
     if checkpoint is None and (output_dir / "config.json").exists():
         raise InputError(f"--resume: the run in {output_dir} is finished, with no checkpoint to continue from")
     if checkpoint is None:
         return fresh, [], [*notices, f"no checkpoint in {output_dir}: starting from the beginning"]
     progress = read_progress(checkpoint)
-    if plan.max_steps and progress.step > plan.max_steps:
+    if arguments.max_steps and progress.step > arguments.max_steps:
         raise InputError(
-            f"--resume: the run in {output_dir} has made {progress.step:,} steps, and only {plan.max_steps:,} are "
-            "asked for; give --max_steps, or whatever limits the run, more"
+            f"--resume: the run in {output_dir} has made {progress.step:,} steps, and the limit is now "
+            f"{arguments.max_steps:,}; raise --max_steps, or whatever limits the run"
         )
     changed = check_identity(
-        ours=fresh.identity, theirs=progress.identity, allowed=plan.allow_change, checkpoint=checkpoint
+        ours=fresh.identity, theirs=progress.identity, allowed=arguments.allow_change, checkpoint=checkpoint
     )
     changed += _changes(progress.options, fresh.options)
     renewed = {change["option"] for change in changed} & {"optimizer", "average"}
@@ -194,6 +191,6 @@ def resume(
         progress.best_metric, progress.best_step, progress.best_loss = None, -1, None
     notices.append(f"resuming from {checkpoint} at step {progress.step:,}")
     notices += [f"  {change['option']} was {change['before']} and is {change['after']} now" for change in changed]
-    notices += [f"  nothing of the {name} there was is taken over" for name in sorted(renewed)]
+    notices += [f"  the saved {name} is not loaded" for name in sorted(renewed)]
     progress.identity, progress.options = fresh.identity, fresh.options
     return progress, changed, notices

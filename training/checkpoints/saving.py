@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from lacuna.common.errors import CorruptCheckpointError, StorageError
 from lacuna.common.files import sync, write_text
 
-from .progress import Progress
+from ..progress import Progress
 
 STATE, MANIFEST, MARKER = "training_state", "training_state/manifest.json", "training_state/complete"
 PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
@@ -57,16 +57,13 @@ class Snapshot:
         return sum(tensor.nbytes for part in parts for tensor in part.values())
 
     def is_finite(self) -> bool:
-        """Whether every weight is a number."""
+        """Whether every weight is finite."""
         return all(bool(torch.isfinite(value).all()) for value in self.weights.values() if value.is_floating_point())
 
 
 @contextlib.contextmanager
 def storage_errors(what: str) -> Iterator[None]:
-    """Have errors of reading and writing in here be a `StorageError` that says what could not be done.
-
-    Libraries in Rust (safetensors, tokenizers) raise others than OSError for it, with its number in their message.
-    """
+    """Errors of reading and writing in here become a `StorageError`, those of Rust libraries included."""
     try:
         yield
     except Exception as error:
@@ -81,11 +78,7 @@ def _digest(path: Path) -> str:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Every file of a checkpoint by its name in the manifest, without the two that speak of the others.
-
-    Raises:
-        CorruptCheckpointError: one is a link, or nothing that can be read like a file.
-    """
+    """Every file of a checkpoint by its name in the manifest, manifest and marker left out; links are refused."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -115,11 +108,7 @@ def save_model(
 
 
 def save_final(*, model: nn.Module, tokenizer: Any, card: str, output_dir: Path, weights: dict[str, Tensor]) -> None:
-    """Put the files of a trained model into the output folder itself, each of them whole.
-
-    Raises:
-        StorageError: they cannot be written.
-    """
+    """Put the files of a trained model into the output folder itself, each of them whole."""
     temporary = output_dir / ".final.tmp"
     try:
         with storage_errors(f"cannot write the model to {output_dir}"):
@@ -156,11 +145,7 @@ class Saver:
         return self._writing is not None and self._writing[1].done()
 
     def wait(self) -> int | None:
-        """The step of the checkpoint that was begun, once it is whole; None where none was.
-
-        Raises:
-            StorageError: it could not be written; older ones are intact.
-        """
+        """The step of the checkpoint that was begun, once it is whole; None where none was begun."""
         writing, self._writing = self._writing, None
         if writing is None:
             return None
@@ -177,8 +162,7 @@ class Saver:
         self._pool.shutdown(wait=True)
 
     def write(self, snapshot: Snapshot) -> Path:
-        """Write `step-XXXXXXXX` into a temporary folder, list every file with size and SHA-256, rename, mark as whole;
-        then remove what is older than the newest `keep` and not the best. One that is there and whole stays.
+        """Write `step-XXXXXXXX` whole or not at all, then remove those that are neither the newest nor the best.
 
         Raises:
             StorageError: the disk is full or cannot be written; older checkpoints stay as they are.
@@ -199,9 +183,16 @@ class Saver:
         return final
 
     def _write_whole(self, snapshot: Snapshot, temporary: Path, final: Path) -> None:
+        """Write to a temporary folder, list every file with size and SHA-256, rename, mark as whole, verify."""
         self._check_space(snapshot)
         (temporary / STATE).mkdir(parents=True)
-        self._write_files(snapshot, temporary)
+        weights, card = dict(snapshot.weights), snapshot.card
+        save_model(model=self.model, tokenizer=self.tokenizer, card=card, folder=temporary, weights=weights)
+        for name in ("optimizer", "average", "learned"):
+            if (tensors := getattr(snapshot, name)) or name == "optimizer":
+                save_file(tensors, temporary / STATE / f"{name}.safetensors")
+        progress = json.dumps(asdict(snapshot.progress), indent=2)
+        (temporary / STATE / "progress.json").write_text(progress, encoding="utf-8")
         files = {
             name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for name, path in _files(temporary).items()
         }
@@ -215,15 +206,6 @@ class Saver:
         write_text(final / MARKER, _digest(final / MANIFEST) + "\n")
         sync(final / STATE)
         verify_checkpoint(final)
-
-    def _write_files(self, snapshot: Snapshot, folder: Path) -> None:
-        weights = dict(snapshot.weights)
-        save_model(model=self.model, tokenizer=self.tokenizer, card=snapshot.card, folder=folder, weights=weights)
-        for name in ("optimizer", "average", "learned"):
-            if (tensors := getattr(snapshot, name)) or name == "optimizer":
-                save_file(tensors, folder / STATE / f"{name}.safetensors")
-        progress = json.dumps(asdict(snapshot.progress), indent=2)
-        (folder / STATE / "progress.json").write_text(progress, encoding="utf-8")
 
     def _check_space(self, snapshot: Snapshot) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -245,10 +227,7 @@ class Saver:
 
 
 def best_checkpoint(folders: list[Path], *, greater_is_better: bool) -> Path | None:
-    """The one with the best metric, the newest of equals; None where none was evaluated to a number.
-
-    Those that cannot be read are passed over: what has become of an older one is no reason to end a run.
-    """
+    """The one with the best metric, the newest of equals; unreadable ones are passed over."""
     metrics = {}
     for folder in folders:
         with contextlib.suppress(CorruptCheckpointError):
@@ -259,11 +238,7 @@ def best_checkpoint(folders: list[Path], *, greater_is_better: bool) -> Path | N
 
 
 def read_progress(folder: Path) -> Progress:
-    """Where a run stood at a checkpoint.
-
-    Raises:
-        CorruptCheckpointError: its progress.json cannot be read.
-    """
+    """Where a run stood at a checkpoint."""
     try:
         return Progress(**json.loads((folder / STATE / "progress.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
@@ -279,13 +254,13 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def load_state(folder: Path, name: str) -> dict[str, Tensor]:
-    """What a verified checkpoint holds beside its model: "optimizer", "average", "learned"; empty where it is not."""
+    """The "optimizer", "average" or "learned" tensors of a verified checkpoint; empty where it has none."""
     path = folder / STATE / f"{name}.safetensors"
     return load_file(path) if path.is_file() else {}
 
 
 def _remove(folder: Path) -> None:
-    """Take a checkpoint's name and mark first, so that none is ever half there under its name."""
+    """Remove the marker and the name first, so that no checkpoint is ever half there under its name."""
     doomed = folder.with_name(f".{folder.name}.removed.tmp")
     try:
         shutil.rmtree(doomed, ignore_errors=True)
@@ -305,7 +280,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def verify_checkpoint(folder: Path) -> None:
-    """Check that every file of a checkpoint is there with the bytes that were written, and no other one.
+    """Check that a checkpoint has exactly the files and bytes that were written.
 
     Raises:
         CorruptCheckpointError: names the first file that is missing, unexpected, changed, a link or a pickle.

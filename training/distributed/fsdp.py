@@ -3,11 +3,9 @@
 The wish is read from accelerate's own configuration (`recipes/accelerate/fsdp2.yaml`); torch's `fully_shard` carries
 it out, on GPUs and CPUs alike. accelerate 1.15 would do so on GPUs only, and train with DDP on a CPU without a word.
 
-What is saved is whole: the states that this module gives and takes are tensors by parameter name, and do not tell how
-many processes there were, or whether anything was sharded.
+What is saved is whole: tensors by parameter name, whatever the number of processes was.
 """
 
-import math
 import os
 import warnings
 from collections import Counter
@@ -29,15 +27,13 @@ from ..optimizers.optimizers import OPTIMIZERS
 from . import zero
 
 _ASKED, _WHOLE_BETWEEN = "ACCELERATE_USE_FSDP", "FSDP_RESHARD_AFTER_FORWARD"
-_ELSEWHERE = {
+_UNSUPPORTED = {
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
     "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config",
-}
-_REFUSED = {
     "FSDP_OFFLOAD_PARAMS": "fsdp_offload_params",
     "FSDP_ACTIVATION_CHECKPOINTING": "fsdp_activation_checkpointing",
 }
-"""Settings of accelerate that are not carried out here, by variable, each with its name in the configuration file."""
+"""Settings of accelerate by variable, each with its name in the configuration file."""
 
 
 def _is_on(variable: str, default: str = "false") -> bool:
@@ -45,36 +41,25 @@ def _is_on(variable: str, default: str = "false") -> bool:
 
 
 def asked_for() -> bool:
-    """Whether the configuration of the launcher asks for FSDP.
-
-    `accelerate launch --config_file recipes/accelerate/fsdp2.yaml` says so in environment variables; under `torchrun`
-    they are set by hand: ACCELERATE_USE_FSDP=true FSDP_VERSION=2.
+    """Whether the launcher asks for FSDP: `accelerate launch --config_file recipes/accelerate/fsdp2.yaml`, or
+    `ACCELERATE_USE_FSDP=true FSDP_VERSION=2 torchrun`.
 
     Raises:
-        InputError: it asks for FSDP1, or for something else that is not done here.
+        InputError: it asks for FSDP1, or for something else that is not supported.
     """
-    for variable, name in _ELSEWHERE.items():
-        if _is_on(variable):
+    for variable, name in _UNSUPPORTED.items():
+        if _is_on(variable) and (_is_on(_ASKED) or not variable.startswith("FSDP")):
             raise InputError(
-                f"{name} is not supported. What ZeRO-2 and ZeRO-3 save, FSDP2 saves too: start with "
+                f"{name} is not supported: set it to false in the file that --config_file names, or start with "
                 "`accelerate launch --config_file recipes/accelerate/fsdp2.yaml`"
             )
-    if not _is_on(_ASKED):
-        return False
-    if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
+    if _is_on(_ASKED) and (version := os.environ.get("FSDP_VERSION", "1")) != "2":
         raise InputError(f"FSDP_VERSION is {version}: set fsdp_version: 2 in the file that --config_file names")
-    for variable, name in _REFUSED.items():
-        if _is_on(variable):
-            raise InputError(f"{name} is not supported: set it to false in the file that --config_file names")
-    return True
+    return _is_on(_ASKED)
 
 
 def check_optimizer(name: str) -> None:
-    """Refuse an optimizer that is wrong on shards, or not known to be right.
-
-    Raises:
-        InputError: it is.
-    """
+    """Refuse an optimizer that is wrong on shards, or not known to be right."""
     if not OPTIMIZERS[name].works_on_shards:
         others = ", ".join(other for other, optimizer in OPTIMIZERS.items() if optimizer.works_on_shards)
         raise InputError(
@@ -106,18 +91,17 @@ def _uses(module: nn.Module) -> Counter[int]:
 
 
 def shard(model: nn.Module, *, device: torch.device, dtype: torch.dtype | None = None) -> None:
-    """Divide the weights of a model among all processes, in place: each block of its layers, and the rest together.
+    """Shard the weights of a model among all processes, in place: each block of its layers, and the rest together.
 
     Called before the optimizers are made, which then hold shards. All processes begin with the weights of rank 0.
 
     Args:
-        dtype: in which the weights of the blocks are gathered and used on a GPU, for bf16 under autocast; on a CPU
-            autocast takes the weights of norms as they come, and they must stay float32. Shards, gradients and
-            the reduction stay as they are; so does what is outside of the blocks (embeddings and heads), as autocast
-            would have it.
+        dtype: in which the weights of the blocks are gathered on a GPU, for bf16 under autocast. Shards, gradients and
+            reductions stay float32, as do embeddings and heads, and everything on a CPU, whose autocast wants norms
+            in float32.
 
     Raises:
-        InputError: there is one process only, or nothing became a shard.
+        InputError: there is one process only, or some weight is not sharded.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         raise InputError(
@@ -164,8 +148,7 @@ def _without_reduction(model: Any) -> Iterator[None]:
 def no_sync(model: nn.Module) -> AbstractContextManager[None]:
     """Backward passes in here leave the exchange of gradients to the first one that follows.
 
-    A sharded model exchanges them all the same, for whole gradients are what it has no room for; unless
-    fsdp_reshard_after_forward is false, which says that there is room.
+    A sharded model has no room for whole gradients and exchanges them, unless fsdp_reshard_after_forward is false.
     """
     if is_sharded(model):
         return nullcontext() if _is_on(_WHOLE_BETWEEN, "true") else _without_reduction(model)
@@ -182,41 +165,11 @@ def backward(accelerator: Accelerator, model: nn.Module, loss: Tensor) -> None:
         accelerator.backward(loss)
 
 
-def clip_gradients(model: nn.Module, max_norm: float) -> float:
-    """Scale gradients down to a norm, and return the one that they had: over all weights, the same on all processes.
-
-    Gradients that are not finite anywhere make it inf or nan everywhere. With `max_norm` 0 nothing is scaled.
-    """
-    weights = [weight for weight in model.parameters() if weight.grad is not None]
-    norm = nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
-    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-    if max_norm:
-        nn.utils.clip_grads_with_norm_(weights, max_norm, norm)
-    return float(norm)
-
-
-def update(model: nn.Module, optimizers: list[Any], *, max_norm: float) -> float:
-    """Clip the gradients, let the optimizers make a step, and clear the gradients; returns the norm that they had.
-
-    Where it is not finite, no process has made the step.
-    """
-    if isinstance(optimizers[0], zero.ZeroOptimizer):
-        return optimizers[0].update()
-    norm = clip_gradients(model, max_norm)
-    if math.isfinite(norm):
-        for optimizer in optimizers:
-            optimizer.step()
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    return norm
-
-
 @contextmanager
 def whole(model: nn.Module) -> Iterator[None]:
-    """All weights of a sharded model, on every process, for as long as this lasts.
+    """All weights of a sharded model, on every process, for evaluation: forward passes in here exchange nothing.
 
-    Forward passes in here exchange nothing, so that each process may make as many as it likes. For evaluation:
-    nothing may be trained or saved meanwhile. Does nothing to a model that is not sharded.
+    Nothing may be trained or saved meanwhile. Does nothing to a model that is not sharded.
     """
     parts = [part for part in model.modules() if isinstance(part, FSDPModule)]
     for part in parts:
@@ -231,10 +184,7 @@ def whole(model: nn.Module) -> Iterator[None]:
 
 
 def full_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU of tensors that may be shards; on rank 0, and nothing on the others. All must call it.
-
-    What is one tensor under two names (tied weights) is one afterwards.
-    """
+    """CPU copies of tensors that may be shards, on rank 0 only. All processes must call it. Tied weights stay tied."""
     is_first = not dist.is_initialized() or dist.get_rank() == 0
     copies: dict[int, Tensor] = {}
     for tensor in tensors.values():
@@ -254,10 +204,7 @@ def like(reference: Tensor, full: Tensor) -> Tensor:
 
 
 def full_model_state(model: nn.Module) -> dict[str, Tensor]:
-    """What `save_pretrained(state_dict=...)` takes: copies on the CPU of all weights and buffers, tied ones as one.
-
-    Of a model without the wrapper of DDP. All processes must call it; only rank 0 is given something.
-    """
+    """CPU copies of all weights and buffers of a bare model, on rank 0 only. All processes must call it."""
     # Not `torch.distributed.checkpoint.state_dict` (2.13): whole tensors of tied weights come apart there and would be
     # saved twice, those of a CPU are no copies, and to ask for the state of an optimizer takes a step of it.
     return full_tensors(model.state_dict(keep_vars=True))
@@ -265,10 +212,10 @@ def full_model_state(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_model_state(model: nn.Module, state: dict[str, Tensor], *, names: Collection[str] | None = None) -> None:
-    """Take over weights, whole on every process; names that tying makes superfluous may be missing.
+    """Load weights, whole on every process; names that tying makes superfluous may be missing.
 
     Args:
-        names: of those that are taken over, where others stay as they are; by default all.
+        names: of the weights to load; by default all.
 
     Raises:
         KeyError: a weight is missing.
@@ -294,11 +241,10 @@ def _trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[s
 
 
 def full_optimizer_state(model: nn.Module, optimizers: list[Any]) -> dict[str, Tensor]:
-    """What optimizers remember of each parameter: copies on the CPU, named `PARAMETER.KEY`.
+    """The state of each parameter, without learning rates and the like: CPU copies named `PARAMETER.KEY`, on rank 0
+    only. All processes must call it.
 
-    A number is a tensor without dimensions, None an empty one, and `#` ends the names of both. All processes must call
-    it; only rank 0 is given something. Learning rate, weight decay and the like are no part of it: they come from the
-    options of a run.
+    A number is a tensor without dimensions, None an empty one, and `#` ends the names of both.
     """
     if isinstance(optimizers[0], zero.ZeroOptimizer):
         return optimizers[0].full_state()
@@ -314,10 +260,10 @@ def full_optimizer_state(model: nn.Module, optimizers: list[Any]) -> dict[str, T
 
 
 def load_optimizer_state(model: nn.Module, optimizers: list[Any], state: dict[str, Tensor]) -> None:
-    """Take over what `full_optimizer_state` gave, whole on every process; the weights are loaded before.
+    """Load what `full_optimizer_state` gave, whole on every process; the weights are loaded before.
 
     Raises:
-        ValueError: a state is of a parameter that they do not train.
+        ValueError: a state is of a parameter that is not trained.
     """
     if isinstance(optimizers[0], zero.ZeroOptimizer):
         optimizers[0].take_weights()

@@ -1,10 +1,9 @@
 """Optimizer states and gradients divided among processes by DeepSpeed: ZeRO 1 and 2 (https://arxiv.org/abs/1910.02054).
 
 The wish is read from accelerate's own configuration (`recipes/accelerate/deepspeed.yaml`), and DeepSpeed's engine
-carries it out, on GPUs and CPUs alike; accelerate 1.15 would train on a CPU with DDP and say nothing. The engine
-exchanges gradients during backward passes, clips them and takes the optimizer's step, and does not where a gradient is
-not finite in any process. Weights stay whole, so that evaluation, averages and saving are those
-of one process; what is saved of the optimizer is whole too, by parameter name.
+carries it out, on CPUs too, where accelerate 1.15 would silently use DDP. The engine exchanges gradients, clips them
+and takes the optimizer's step, unless a gradient is not finite in some process. Weights stay whole; what is saved of
+the optimizer is whole too, by parameter name.
 """
 
 import os
@@ -21,14 +20,9 @@ from lacuna.common.errors import InputError
 
 ASKED = "ACCELERATE_USE_DEEPSPEED"
 _FILE = "in the file that --config_file names"
-_DECIDED_HERE = {
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "steps_per_print",
-    "zero_allow_untested_optimizer",
-}
-"""What accelerate always writes into DeepSpeed's configuration, and the options of the run decide."""
+_KNOWN = {"zero_optimization", "gradient_clipping", "train_batch_size", "train_micro_batch_size_per_gpu"}
+_KNOWN |= {"gradient_accumulation_steps", "steps_per_print", "zero_allow_untested_optimizer"}
+"""What accelerate always writes into DeepSpeed's configuration."""
 
 
 def asked_for() -> bool:
@@ -37,10 +31,11 @@ def asked_for() -> bool:
 
 
 def check(*, optimizer: str, max_grad_norm: float) -> dict[str, Any]:
-    """DeepSpeed's configuration for a run, as far as accelerate's says anything that is carried out here.
+    """DeepSpeed's configuration for a run, from accelerate's.
 
     Raises:
-        InputError: DeepSpeed is not installed, one process only, or something is asked for that is not done here.
+        InputError: DeepSpeed is not installed, there is one process only, or something is asked for that is not
+            supported.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         raise InputError(
@@ -68,15 +63,13 @@ def check(*, optimizer: str, max_grad_norm: float) -> dict[str, Any]:
     clip = given.get("gradient_clipping", "auto")
     if clip != "auto" and float(clip) != max_grad_norm:
         raise InputError(f"gradient_clipping is {clip} {_FILE}, and --max_grad_norm {max_grad_norm}: make them agree")
-    known = {*_DECIDED_HERE, "zero_optimization", "gradient_clipping"}
     for name, value in given.items():
-        is_off = isinstance(value, dict) and value.get("enabled") is False
-        if name not in known and not is_off:
+        if name not in _KNOWN and not (isinstance(value, dict) and value.get("enabled") is False):
             raise InputError(f"{name} is not supported with DeepSpeed: leave it out of DeepSpeed's configuration")
-    # The engine counts micro-batches for itself unless it is told, as `accumulating` does: one makes a step.
-    sizes = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "steps_per_print": 2**31}
     return {
-        **sizes,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,  # `accumulating` tells the engine when a step is whole
+        "steps_per_print": 2**31,
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "gradient_clipping": max_grad_norm,
@@ -86,11 +79,7 @@ def check(*, optimizer: str, max_grad_norm: float) -> dict[str, Any]:
 def divide(
     model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], *, device: torch.device
 ) -> tuple[nn.Module, "ZeroOptimizer"]:
-    """Give a model and its optimizer, which has made no step, to DeepSpeed as `check` has configured it.
-
-    Returns:
-        What forward passes go through, and what stands for the optimizer from now on.
-    """
+    """Give a model and its optimizer to DeepSpeed, configured by `check`; returns what stands for them from now on."""
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     import deepspeed
 
@@ -119,11 +108,7 @@ class ZeroOptimizer:
     """An optimizer whose states DeepSpeed keeps in flat parts, one of each of its groups in each process."""
 
     def __init__(self, engine: Any, optimizer: torch.optim.Optimizer, trained: list[dict[str, Tensor]]) -> None:
-        """
-        Args:
-            optimizer: the one that the engine has taken over: its groups now hold a flat part each.
-            trained: the parameters that each group had, by name.
-        """
+        """The optimizer's groups hold a flat part each; `trained` has the parameters of each group, by name."""
         self._engine, self._optimizer, self._trained = engine, optimizer, trained
         engine.set_gradient_accumulation_boundary(True)
 
@@ -133,15 +118,12 @@ class ZeroOptimizer:
         return self._optimizer.param_groups
 
     def update(self) -> float:
-        """Clip, step, and clear the gradients; the norm that they had, the same on all processes.
-
-        Where it is not finite, no process has made the step.
-        """
+        """See `training.step.update`."""
         self._engine.step()
         return float(self._engine.get_global_grad_norm())
 
     def take_weights(self) -> None:
-        """Go on from the weights as the model has them: of those the engine keeps a copy to add updates to."""
+        """Renew the engine's copy of the weights from the model."""
         self._engine.optimizer.refresh_fp32_params()
 
     def _flat(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
@@ -149,17 +131,14 @@ class ZeroOptimizer:
         return zip(self._trained, (group["params"][0] for group in self.param_groups), strict=True)
 
     def _link(self) -> None:
-        """Tell each weight where in the flat states its own are.
-
-        deepspeed 0.19.8 does so when the first group has made a step, and the others have no states yet.
-        """
+        """Tell each weight where in the flat states its own are; deepspeed 0.19.8 does so for the first group only."""
         from deepspeed.utils.mixed_precision_linkage import lazy_init_hp_params_optimizer_state as link
 
         for weights, flat in self._flat():
             link(list(weights.values()), flat, self._optimizer.state)
 
     def full_state(self) -> dict[str, Tensor]:
-        """As `sharding.full_optimizer_state`: on rank 0, and nothing on the others. All must call it."""
+        """As `fsdp.full_optimizer_state`."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
         self._link()
@@ -173,11 +152,7 @@ class ZeroOptimizer:
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """As `sharding.load_optimizer_state`.
-
-        Raises:
-            ValueError: a state is of a parameter that is not trained.
-        """
+        """As `fsdp.load_optimizer_state`."""
         from deepspeed.utils import safe_set_full_optimizer_state
 
         trained = {name for weights in self._trained for name in weights}

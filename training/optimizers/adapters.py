@@ -1,10 +1,9 @@
 """Training a part of the weights: the head alone, or low-rank additions to the backbone (LoRA).
 
 LoRA (Hu et al., 2021, https://arxiv.org/abs/2106.09685): a linear layer W x becomes W x + (alpha / rank) B A x, and
-only A [rank, inputs] and B [outputs, rank] learn, beside the head. `peft` puts the layers in; the model stays of its
-class. Weights have other names then, `X.base_layer.weight`, `X.lora_A.default.weight` and
-`HEAD.modules_to_save.default.weight`, which never leave a run: what is saved as a model is merged, under the names of
-the model that it was, and what is saved as an adapter has those of `peft`.
+only A [rank, inputs] and B [outputs, rank] learn, beside the head. `peft` puts the layers in, and renames weights to
+`X.base_layer.weight`, `X.lora_A.default.weight` and `HEAD.modules_to_save.default.weight`. A saved model is merged and
+has its own names again; a saved adapter has those of `peft`.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ from lacuna.common.errors import InputError
 
 from ..arguments import TrainingArguments
 from ..checkpoints.saving import storage_errors
-from .parameters import backbone_of, head_weights, is_pooler, output_layer
+from .optimizers import backbone_of, head_weights, is_pooler, output_layer
 
 _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
 _HEAD, _REPLACED = ".modules_to_save.default", ".original_module."
@@ -66,11 +65,7 @@ class Adapter:
         return {name: value for name, value in state.items() if name.endswith((_A, _B)) or f"{_HEAD}." in name}
 
     def save(self, state: dict[str, Tensor], folder: Path, *, card: str = "") -> None:
-        """Write what `PeftModel.from_pretrained(model, folder)` loads into the model that training began with.
-
-        Raises:
-            StorageError: it cannot be written.
-        """
+        """Write what `PeftModel.from_pretrained(model, folder)` loads into the model that training began with."""
         learned = {
             f"base_model.model.{name.replace(_HEAD, '').replace('.default.weight', '.weight')}": value.contiguous()
             for name, value in self.learned(state).items()
@@ -85,48 +80,32 @@ class Adapter:
 
 
 def prepare(model: nn.Module, arguments: TrainingArguments) -> Adapter | None:
-    """Choose the weights that learn, in place, as `--freeze_backbone` or `--lora_rank` say; all, where neither does.
-
-    Args:
-        model: that no optimizer knows yet.
-
-    Raises:
-        InputError: there is nothing in the model to learn, or `peft` is not installed.
-    """
+    """Choose the trainable weights, in place, by `--freeze_backbone` or `--lora_rank`; all, where neither is given."""
     if arguments.freeze_backbone:
         freeze_backbone(model)
     if not arguments.lora_rank:
         return None
-    alpha = arguments.lora_alpha
-    return add_lora(
-        model,
-        rank=arguments.lora_rank,
-        alpha=2.0 * arguments.lora_rank if alpha is None else alpha,
-        seed=arguments.seed,
-    )
+    alpha = 2.0 * arguments.lora_rank if arguments.lora_alpha is None else arguments.lora_alpha
+    return add_lora(model, rank=arguments.lora_rank, alpha=alpha, seed=arguments.seed)
 
 
 def freeze_backbone(model: nn.Module) -> None:
-    """Let only the head learn: what is outside the backbone (`base_model_prefix`) and not tied to it, and the pooler.
-
-    Raises:
-        InputError: the model has no backbone, or no head of its own.
-    """
+    """Let only the head learn: what is outside the backbone and not tied to it, and the pooler."""
     head = head_weights(model)
     if backbone_of(model)[1] is None or not head:
-        what = "a backbone" if head else "a head that is not tied to its embeddings"
-        raise InputError(f"--freeze_backbone: {type(model).__name__} has not {what}; leave the option away")
+        what = "backbone" if head else "head that is not tied to its embeddings"
+        raise InputError(f"--freeze_backbone: {type(model).__name__} has no {what}; drop the option")
     for name, weight in model.named_parameters():
         weight.requires_grad_(name in head)
 
 
 def add_lora(model: nn.Module, *, rank: int, alpha: float, seed: int) -> Adapter:
-    """Put low-rank additions into all linear layers of the backbone, in place; they and the head learn from now on.
+    """Put LoRA into all linear layers of the backbone, in place; only it and the head (with the pooler) learn.
 
-    The pooler counts as head. Output layers over the vocabulary stay as they are, tied or not.
+    Output layers over the vocabulary stay as they are, tied or not.
 
     Args:
-        rank: rows of A, columns of B. A is drawn from `seed`, B begins with zeros: at first nothing is added.
+        rank: rows of A, which is drawn from `seed`, and columns of B, which begins with zeros.
         alpha: B A x is multiplied by alpha / rank.
 
     Raises:
@@ -153,18 +132,14 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float, seed: int) -> Adapter
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(config, model)
     name = str(getattr(model, "name_or_path", "") or "")
-    # A Hub id as it is, and a folder by its absolute path, though it says where it was: additions are worth nothing
-    # without their model.
+    # A Hub id as it is, and a folder by its absolute path: an adapter is worth nothing without its model.
     config.base_model_name_or_path = str(Path(name).resolve()) if name and Path(name).exists() else name
     config.inference_mode = True  # as adapters are saved
     return Adapter(config=config, scale=alpha / rank, transposed=frozenset(transposed))
 
 
 def _linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Names and linear layers of the backbone, without its pooler.
-
-    Models that do not set their backbone apart (T5) are taken whole, without their output layer.
-    """
+    """Linear layers of the backbone without its pooler, or of a whole model without a backbone (T5), by name."""
     prefix, backbone = backbone_of(model)
     output = output_layer(model)
     for name, module in (backbone if backbone is not None else model).named_modules():

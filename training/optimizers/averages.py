@@ -1,13 +1,12 @@
-"""Weights other than the last that a run can end with: averages over its course, or those that were judged best.
+"""Weights other than the last that a run can end with: `--average ema`, `tail` or `best`.
 
-`ema`: an exponential moving average; of the weights w_1 ... w_t after each step, sum of decay^(t-i) w_i divided by the
-sum of decay^(t-i). Divided by what the weights sum to, as Adam does (Kingma and Ba, 2015,
-https://arxiv.org/abs/1412.6980), it has no share of the first weights that it would have to forget.
+`ema`: exponential moving average of the weights after each step, bias-corrected as in Adam (Kingma and Ba, 2015,
+https://arxiv.org/abs/1412.6980).
 
 `tail`: the plain mean over the last `tail_share` of the run (Izmailov et al., 2018, https://arxiv.org/abs/1803.05407;
 Sanyal et al., 2023, https://arxiv.org/abs/2306.03241, for language models).
 
-`best`: no average but a copy, of the weights that evaluation has judged best by the metric of the work.
+`best`: a copy of the weights that evaluation has judged best by the metric of the work.
 """
 
 import contextlib
@@ -35,11 +34,8 @@ class Average:
     """Whether evaluations in the course of the run are of these weights."""
 
     def __init__(self, share: Callable[[int, float], float], model: nn.Module) -> None:
-        """
-        Args:
-            share: number of this update (from 1) and share of the run that is done -> the share that the present
-                weights have in the average; 0 leaves the average as it is, and the first share above 0 must be 1.
-            model: the bare model, on its device and sharded if it is to be.
+        """`share`: number of this update (from 1) and share of the run that is done -> what the present weights count
+        in the average; 0 skips the update, and the first above 0 must be 1. The model is bare, and sharded already.
         """
         self._share, self._like = share, _trained(model)
         self._updates = 0
@@ -64,18 +60,11 @@ class Average:
         torch._foreach_lerp_([self._weights[name] for name in weights], present, share)
 
     def state(self) -> dict[str, Tensor]:
-        """The average by parameter name, whole and on the CPU, and how many updates it holds, as `num_updates`.
-
-        With a sharded model all processes must call it; only rank 0 is given the average.
-        """
+        """CPU copies by parameter name, on rank 0 only, and `num_updates`. All processes must call it."""
         return {**full_tensors(self._weights), _UPDATES: torch.tensor(self._updates)}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from what `state` returned; the average goes where the weights are, and is sharded as they are.
-
-        Raises:
-            CorruptCheckpointError: the state is of other weights than the model's.
-        """
+        """Load what `state` returned, sharded as the weights are; `CorruptCheckpointError` if they are others."""
         updates = int(state[_UPDATES]) if _UPDATES in state else -1
         shapes = {name: weight.shape for name, weight in self._like.items()} if updates else {}
         if updates < 0 or {name: value.shape for name, value in state.items() if name != _UPDATES} != shapes:
@@ -127,26 +116,15 @@ def _trained(model: nn.Module) -> dict[str, Tensor]:
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 
-def ema(arguments: "TrainingArguments", model: nn.Module) -> Average:
-    """Exponential moving average with the decay `ema_decay`."""
-    decay = arguments.ema_decay
-    return Average(lambda number, done: (1.0 - decay) / (1.0 - decay**number), model)
-
-
-def tail(arguments: "TrainingArguments", model: nn.Module) -> Average:
-    """Mean over the last `tail_share` of the run."""
-    begin = 1.0 - arguments.tail_share + 1e-9  # rounding must not let the step in that ends where the tail begins
-    return Average(lambda number, done: 1.0 / number if done > begin else 0.0, model)
-
-
-def best(arguments: "TrainingArguments", model: nn.Module) -> Average:
-    """The weights of the best evaluation."""
-    return Best(model)
-
-
-AVERAGES: dict[str, Callable[["TrainingArguments", nn.Module], Average]] = {"ema": ema, "tail": tail, "best": best}
+AVERAGES = ("ema", "tail", "best")
 
 
 def make_average(arguments: "TrainingArguments", model: nn.Module) -> Average | None:
-    """What `average` asks for, of a bare model's weights; None for "none"."""
-    return None if arguments.average == "none" else AVERAGES[arguments.average](arguments, model)
+    """What `--average` asks for, of a bare model's weights; None for "none"."""
+    if arguments.average == "ema":
+        decay = arguments.ema_decay
+        return Average(lambda number, done: (1.0 - decay) / (1.0 - decay**number), model)
+    if arguments.average == "tail":
+        begin = 1.0 - arguments.tail_share + 1e-9  # rounding must not let the step in that ends where the tail begins
+        return Average(lambda number, done: 1.0 / number if done > begin else 0.0, model)
+    return Best(model) if arguments.average == "best" else None

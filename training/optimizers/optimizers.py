@@ -1,12 +1,12 @@
-"""Optimizers by name. To add one, write a function here and put it into `OPTIMIZERS`, which the options are made of.
+"""Optimizers by name, and which weights they treat how. To add one, write a function and enter it in `OPTIMIZERS`.
 
-A function returns a list, because some methods treat matrices and the rest of the weights with two optimizers. What an
-optimizer keeps must be tensors and numbers, by which a checkpoint needs no pickle.
+A function returns a list, because some methods use another optimizer for what is no matrix. What an optimizer keeps
+must be tensors and numbers, so that a checkpoint needs no pickle.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,22 +17,91 @@ from torch.distributed.tensor import DTensor, Shard
 
 from lacuna.common.errors import InputError
 
-from .parameters import SMALLEST_MATRIX, output_layer, rate_scales, split_parameters
-
 if TYPE_CHECKING:  # which imports the registry below
     from ..arguments import TrainingArguments
 
+SMALLEST_MATRIX = 32
+"""Rows and columns below which a matrix is the classifier of a few labels, which Muon leaves to AdamW."""
 _BANK_NUMBERS = 2**26
 """Numbers that one bank of `BankedMuon` holds at most: 128 MiB in bfloat16, of which about four exist at a time."""
+
+
+def split_parameters(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Trainable weights, tied ones once: matrices, which decay, and embeddings, norms and biases, which do not."""
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in trained if parameter.ndim >= 2 and id(parameter) not in embeddings]
+    chosen = {id(parameter) for parameter in matrices}
+    return matrices, [parameter for parameter in trained if id(parameter) not in chosen]
+
+
+def backbone_of(model: nn.Module) -> tuple[str, nn.Module | None]:
+    """`base_model_prefix` with a dot, and the module of that name; "" and None for a model that has none or is one."""
+    name = str(getattr(model, "base_model_prefix", ""))
+    backbone = getattr(model, name, None) if name else None
+    return (f"{name}.", backbone) if isinstance(backbone, nn.Module) else ("", None)
+
+
+def is_pooler(name: str) -> bool:
+    """Whether a weight or a module is in the pooler, which stands in the backbone and is trained with the head."""
+    return "pooler" in name.split(".")
+
+
+def head_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The weights that are not of the backbone nor tied to it, and the pooler; all, where there is no backbone."""
+    prefix, backbone = backbone_of(model)
+    inside = {id(weight) for weight in backbone.parameters()} if backbone is not None else set()
+    return {
+        name: weight
+        for name, weight in model.named_parameters()
+        if id(weight) not in inside or (name.startswith(prefix) and is_pooler(name))
+    }
+
+
+def output_layer(model: nn.Module) -> nn.Module | None:
+    """The layer over the vocabulary, where there is one."""
+    return getattr(model, "get_output_embeddings", lambda: None)()
+
+
+def _stacks(model: nn.Module) -> Iterator[tuple[str, int]]:
+    """Name with a dot, and length, of each outermost list of blocks."""
+    prefix, backbone = backbone_of(model)
+    found: list[str] = []
+    for name, module in (backbone if backbone is not None else model).named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) and not name.startswith(tuple(found)):
+            found.append(f"{name}.")
+            yield f"{prefix}{name}.", len(module)
+
+
+def rate_scales(model: nn.Module, decay: float) -> dict[int, float]:
+    """Layerwise decay of the learning rate: the share of it that each weight has, by its id.
+
+    The uppermost layer of a stack of n has `decay`, the lowest `decay^n`, the embeddings `decay^(n + 1)` of the
+    deepest stack; final norm, pooler and head have 1. Encoder and decoder are counted each for itself. Howard and
+    Ruder, 2018, https://arxiv.org/abs/1801.06146; Clark et al., 2020 (ELECTRA), https://arxiv.org/abs/2003.10555;
+    counted as by Bao et al., 2021 (BEiT), https://arxiv.org/abs/2106.08254.
+    """
+    stacks = list(_stacks(model))
+    lowest = decay ** (1 + max((length for _, length in stacks), default=0))
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    head = head_weights(model) if backbone_of(model)[1] is not None else {}
+
+    def scale(name: str, weight: Tensor) -> float:
+        if name in head:
+            return 1.0
+        for stack, length in stacks:
+            if name.startswith(stack):
+                return decay ** (length - int(name.removeprefix(stack).split(".")[0]))
+        is_embedding = id(weight) in tables or any("embed" in part for part in name.split("."))
+        return lowest if is_embedding else 1.0
+
+    return {id(weight): scale(name, weight) for name, weight in model.named_parameters()}
 
 
 def _groups(
     model: nn.Module, matrices: list[Tensor], rest: list[Tensor], arguments: "TrainingArguments"
 ) -> list[dict[str, Any]]:
-    """Matrices, which decay, and the rest, each divided by the share of the learning rate that they learn at.
-
-    The share is `rate_scale` of a group; whoever sets `lr` multiplies by it.
-    """
+    """Parameter groups: matrices, which decay, and the rest, by `rate_scale`, which the loop multiplies `lr` by."""
     scales = rate_scales(model, arguments.layerwise_decay)
     groups: dict[tuple[bool, float], dict[str, Any]] = {}
     for decays, weights in ((True, matrices), (False, rest)):
@@ -160,11 +229,7 @@ def muon(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.O
 def _from_library(
     name: str, class_name: str, model: nn.Module, arguments: "TrainingArguments", **options: Any
 ) -> list[torch.optim.Optimizer]:
-    """An optimizer of `pytorch_optimizer`, which takes 1.7 s to import and is therefore imported here.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """An optimizer of `pytorch_optimizer`, which takes 1.7 s to import and is therefore imported here."""
     try:
         import pytorch_optimizer
     except ImportError as error:
@@ -180,10 +245,7 @@ def _from_library(
 
 
 def _keep_whole(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Put all that a checkpoint must hold into the state of the weights, as tensors.
-
-    The library counts steps in its groups, where options stand, and says None for what it does not need.
-    """
+    """Put the step count, which the library keeps in its groups, into the state of the weights; drop its Nones."""
     for group in optimizer.param_groups:
         for state in (optimizer.state[weight] for weight in group["params"] if weight in optimizer.state):
             for key in [key for key, value in state.items() if value is None]:

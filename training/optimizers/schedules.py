@@ -1,8 +1,7 @@
 """Learning rates: schedules, and the peak of fine-tuning where none is asked for.
 
-A schedule is the share of the peak rate at a point of the run, `progress` from 0 to 1. It follows progress rather than
-steps, so that a run limited by tokens or by the clock ends with its schedule complete too. Whatever the schedule, the
-rate rises in a line over the warm-up, reaches the peak, and never exceeds it.
+A schedule is the share of the peak rate at a point of the run, `progress` from 0 to 1. It follows progress, not steps,
+so that a run limited by the clock completes its schedule too. The rate rises in a line over the warm-up to the peak.
 """
 
 import math
@@ -12,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from .optimizers import OPTIMIZERS
-from .parameters import SMALLEST_MATRIX, split_parameters
+from .optimizers import OPTIMIZERS, SMALLEST_MATRIX, split_parameters
 
 if TYPE_CHECKING:  # which imports the registry below
     from ..arguments import TrainingArguments
@@ -58,11 +56,7 @@ def _after_warmup(progress: float, warmup_share: float) -> float:
 def learning_rate(arguments: "TrainingArguments", *, step: int, progress: float) -> float:
     """The learning rate of optimizer step `step` (from 0), at which `progress` (0 to 1) of the run is done.
 
-    A warm-up of a number of steps counts steps, this one included. One that is a share of the run follows progress,
-    whatever limits the run, so that it is over in time where the clock or the tokens leave steps undone.
-
-    Returns:
-        A number from 0 to `learning_rate`.
+    A warm-up of a number of steps counts steps, this one included; one that is a share of the run follows progress.
     """
     progress = min(max(progress, 0.0), 1.0)
     asked, steps = arguments.warmup_steps, arguments.max_steps
@@ -80,25 +74,20 @@ _WIDTH = 256
 """Of the models that the numbers above were found on."""
 
 
-def with_rate(plan: "TrainingArguments", model: nn.Module) -> "TrainingArguments":
-    """The same options with a learning rate: the one that was asked for, or one in proportion to the weights.
+def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArguments":
+    """The same options with a learning rate: the one that was asked for, or one scaled to the RMS of the weights.
 
-    A step of AdamW, or of an optimizer that is scaled to it, is as large as the rate, whatever the gradient is. What
-    it does to a matrix depends on the size of its entries: 0.02 in a new model, about twice that in BERT, 0.18 after
-    pretraining with Muon. So the rate is a share of their root mean square, 0.015 up to a width of 256 (measured:
-    docs/optimizers.md), and falls with the square of a larger one, which gives BERT-base the rates that are customary
-    for it. Low-rank additions start at a size of their own: their rate is 0.003, falling with the width.
-
-    Args:
-        plan: with `learning_rate` None where a rate is wanted.
-        model: what `plan` leaves to be trained is marked as such.
+    A step of AdamW is as large as the rate, whatever the gradient is, and what it does to a matrix depends on the size
+    of its entries: 0.02 in a new model, twice that in BERT, 0.18 after pretraining with Muon. So the rate is 0.015 of
+    their root mean square up to a width of 256 (measured: docs/optimizers.md), and falls with the square of a larger
+    one, which gives BERT-base its customary rates. With LoRA it is 0.003, falling with the width.
     """
-    if plan.learning_rate is not None:
-        return plan
+    if arguments.learning_rate is not None:
+        return arguments
     width = getattr(getattr(model, "config", None), "hidden_size", None) or _WIDTH
     narrow = min(1.0, _WIDTH / width)
-    rate = _OF_ADDITIONS * narrow if plan.lora_rank else max(_LOWEST, _SHARE * _size(model) * narrow**2)
-    return replace(plan, learning_rate=float(f"{rate * OPTIMIZERS[plan.optimizer].fine_tuning_scale:.1e}"))
+    rate = _OF_ADDITIONS * narrow if arguments.lora_rank else max(_LOWEST, _SHARE * _size(model) * narrow**2)
+    return replace(arguments, learning_rate=float(f"{rate * OPTIMIZERS[arguments.optimizer].fine_tuning_scale:.1e}"))
 
 
 def _size(model: nn.Module) -> float:

@@ -3,7 +3,8 @@
 import platform
 import re
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,6 @@ from lacuna.common.private import without_places
 
 from ..arguments import TrainingArguments
 from ..optimizers.adapters import Adapter, num_weights
-
-_CARD = """\
----
-{header}
----
-
-# {title}
-
-{summary}
-
-```python
-{code}
-```
-
-{rest}"""
 
 _MODEL_CODE = """\
 from transformers import AutoTokenizer, {auto_class}
@@ -62,8 +48,7 @@ _OF_CLASSIFIERS = ("id2label", "problem_type", "classifier_pooling", "pad_token_
 """What fine-tuning writes into the configuration of a model with labels."""
 
 _MOST_SHOWN = 12
-"""Items of a list that a table has room for."""
-
+"""Items of a list in a table."""
 _LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", "lacuna", "peft")
 
 
@@ -80,10 +65,9 @@ def model_card(
     """The text of the card; it names no host, no user and no folder of theirs.
 
     Args:
-        run_info: `objective` (words after "by"), and of a fine-tuned model `model` (what it was made from), `task`
-            (options of the data by name), `examples` and `held_out` (how many), `command`.
-        metrics: held-out ones, named `eval_...`.
-        baseline: what is reached without a model, named `baseline_...`.
+        run_info: `objective` (words after "by"), and of a fine-tuned model `model` (the base), `task` (options of the
+            data by name), `examples` and `held_out` (how many), `command`.
+        metrics, baseline: named as in results.json.
         choices: what it was made with, by name.
     """
     config = model.config
@@ -92,13 +76,17 @@ def model_card(
     objective = f" by {run_info['objective']}" if "objective" in run_info else ""
     origin = f", from `{without_places(base)}`" if base else ""
     rows = {"steps": f"{step:,}", "tokens seen": f"{tokens:,}", **(choices or {})}
-    names = [name.removeprefix("eval_") for name in metrics]
-    if any(f"baseline_{name}" in (baseline or {}) for name in names):
-        scores = [_scores(names, metrics, baseline or {})]
+    scores = {name.removeprefix("eval_"): f"{value:.4f}" for name, value in metrics.items()}
+    others = {name: (baseline or {}).get(f"baseline_{name}") for name in scores}
+    sections = []
+    if any(value is not None for value in others.values()):
+        beside = [
+            (name, score, "" if others[name] is None else f"{others[name]:.4f}") for name, score in scores.items()
+        ]
+        sections.append("## Scores\n\n" + _table(("held out", "this model", "without a model"), beside))
     else:
-        rows |= {f"{name} (held out)": f"{metrics[f'eval_{name}']:.4f}" for name in names}
-        scores = []
-    sections = [_table(("training", ""), rows.items()), *scores]
+        rows |= {f"{name} (held out)": score for name, score in scores.items()}
+    sections = [_table(("training", ""), rows.items()), *sections]
     sections += [_data(run_info), _origin(run_info)] if "task" in run_info else []
     return _card(
         model,
@@ -113,18 +101,17 @@ def model_card(
 
 def adapter_card(model: Any, adapter: Adapter) -> str:
     """README.md of an adapter: the code that puts it into the model that it was trained on."""
-    base = adapter.config.base_model_name_or_path
-    labels = ""
-    if adapter.config.task_type in ("SEQ_CLS", "TOKEN_CLS"):  # their heads are as the labels are
+    config, labels = adapter.config, ""
+    if config.task_type in ("SEQ_CLS", "TOKEN_CLS"):  # their heads are as the labels are
         found = {name: getattr(model.config, name, None) for name in _OF_CLASSIFIERS}
         labels = "".join(f", {name}={value!r}" for name, value in found.items() if value is not None)
         labels += ", ignore_mismatched_sizes=True"
-    size = f"Rank {adapter.config.r}, alpha {adapter.config.lora_alpha}"
+    size = f"Rank {config.r}, alpha {config.lora_alpha}"
     return _card(
         model,
-        base=base,
+        base=config.base_model_name_or_path,
         library="peft",
-        title=f"LoRA adapter for `{without_places(base)}`",
+        title=f"LoRA adapter for `{without_places(config.base_model_name_or_path)}`",
         summary=f"{size}, for a `{type(model).__name__}`, trained with Lacuna.",
         code=_ADAPTER_CODE,
         rest=_BASE_OF_ADAPTER,
@@ -140,7 +127,7 @@ def _card(
     header = ModelCardData(library_name=library, base_model=base if of_hub else None, tags=tags).to_yaml()
     trust = ", trust_remote_code=True" if getattr(model.config, "auto_map", None) else ""
     loading = code.format(auto_class=auto_class(model), trust=trust, labels=labels)
-    return _CARD.format(header=header, title=title, summary=summary, code=loading, rest=rest)
+    return f"---\n{header}\n---\n\n# {title}\n\n{summary}\n\n```python\n{loading}\n```\n\n{rest}"
 
 
 def auto_class(model: Any) -> str:
@@ -155,68 +142,48 @@ def auto_class(model: Any) -> str:
     return next((auto for end, auto in _AUTO_CLASSES.items() if class_name.endswith(end)), alike)
 
 
-def choices_of(plan: TrainingArguments, *, epochs: float, precision: str, ended_early: bool = False) -> dict[str, str]:
-    """What a run was made with, by name, with defaults filled in.
-
-    Args:
-        plan: the options, resolved.
-        epochs: passes over the data that were made.
-        precision: "bf16" or "no".
-        ended_early: whether `early_stopping_patience` ended the run.
-    """
-    planned = f"before the {plan.max_steps:,} steps that were planned: " if plan.max_steps else ""
-    early = f"{planned}{plan.early_stopping_patience} evaluations in a row without a better one"
-    alpha = 2.0 * plan.lora_rank if plan.lora_alpha is None else plan.lora_alpha
+def choices_of(
+    arguments: TrainingArguments, *, epochs: float, precision: str, ended_early: bool = False
+) -> dict[str, str]:
+    """The options that made a model, by name; `ended_early` by `early_stopping_patience`."""
+    planned = f"before the {arguments.max_steps:,} steps that were planned: " if arguments.max_steps else ""
+    early = f"{planned}{arguments.early_stopping_patience} evaluations in a row without a better one"
+    alpha = 2.0 * arguments.lora_rank if arguments.lora_alpha is None else arguments.lora_alpha
     return {
         **({"ended early": early} if ended_early else {}),
         "epochs": f"{epochs:.2f}",
-        "batch size": str(plan.batch_size),
-        "optimizer": plan.optimizer,
-        "learning rate": f"{plan.learning_rate:g} at its peak, schedule {plan.schedule}",
-        **({"LoRA": f"rank {plan.lora_rank}, alpha {alpha:g}"} if plan.lora_rank else {}),
-        **({"frozen": "the backbone"} if plan.freeze_backbone else {}),
+        "batch size": str(arguments.batch_size),
+        "optimizer": arguments.optimizer,
+        "learning rate": f"{arguments.learning_rate:g} at its peak, schedule {arguments.schedule}",
+        **({"LoRA": f"rank {arguments.lora_rank}, alpha {alpha:g}"} if arguments.lora_rank else {}),
+        **({"frozen": "the backbone"} if arguments.freeze_backbone else {}),
         "precision": "bf16" if precision == "bf16" else "float32",
-        "seed": str(plan.seed),
+        "seed": str(arguments.seed),
     }
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    head = list(head)
     lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:], ""])
-
-
-def _scores(names: list[str], metrics: dict[str, float], baseline: dict[str, float]) -> str:
-    rows = []
-    for name in names:
-        other = baseline.get(f"baseline_{name}")
-        rows.append((name, f"{metrics[f'eval_{name}']:.4f}", "" if other is None else f"{other:.4f}"))
-    return "## Scores\n\n" + _table(("held out", "this model", "without a model"), rows)
+    return "\n".join([lines[0], "|" + "---|" * len([*head]), *lines[1:], ""])
 
 
 def _data(run_info: dict[str, Any]) -> str:
     """What it was fine-tuned on, as far as the options say; what was left to the model is not among it."""
-    rows = {name: _shown(value) for name, value in run_info["task"].items() if value not in (None, [], "auto")}
+    rows = {}
+    for name, value in run_info["task"].items():
+        if value not in (None, [], "auto"):
+            parts = [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
+            more = [f"and {len(parts) - _MOST_SHOWN:,} more"] if len(parts) > _MOST_SHOWN else []
+            text = without_places(", ".join([*parts[:_MOST_SHOWN], *more])).replace("|", r"\|")
+            rows[name] = f"`{text}`"
     if "examples" in run_info:
         rows["examples"] = f"{run_info['examples']:,} to train on, {run_info['held_out']:,} held out"
     return "## Data\n\n" + _table(("data", ""), rows.items())
 
 
-def _shown(value: Any) -> str:
-    text = str(value)
-    if isinstance(value, list | tuple):
-        more = [f"and {len(value) - _MOST_SHOWN:,} more"] if len(value) > _MOST_SHOWN else []
-        text = ", ".join([*map(str, value[:_MOST_SHOWN]), *more])
-    return f"`{without_places(text).replace('|', chr(92) + '|')}`"
-
-
 def _origin(run_info: dict[str, Any]) -> str:
     """The command, and what it ran on."""
-    versions = [f"Python {platform.python_version()}"]
-    for name in _LIBRARIES:
-        try:
-            versions.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
+    installed = [name for name in _LIBRARIES if find_spec(name)]
+    versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in installed)]
     command = f"```\n{run_info['command']}\n```\n\nwith " if "command" in run_info else ""
     return f"## Made by\n\n{command}{', '.join(versions)}.\n"

@@ -1,13 +1,10 @@
-"""What a person sees of a run, and what stays of it: one live line, metrics.jsonl, results.json, run.json."""
+"""What a run shows and records: the progress line, metrics.jsonl, results.json and curves.png."""
 
 import contextlib
 import json
 import math
-import platform
 import sys
 import time
-from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +15,11 @@ from tqdm import tqdm
 from lacuna.common.errors import StorageError
 from lacuna.common.files import write_text
 
-from ..arguments import TrainingArguments
-from ..environment import Processes
 from .curves import draw_curves
 from .trackers import Trackers
 
-_LIBRARIES = ["torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors"]
 _SIGN_OF_LIFE_SECONDS = 60.0
-_OTHER = {"step", "epoch", "loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu", "memory", "seconds"}
-_OTHER |= {"event", "samples", "tokens", "batch_size", "sequence_length", "processes"}
+_OTHER = {"step", "epoch", "loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu", "seconds", "event"}
 """What a line of metrics.jsonl holds beside the objective's own metrics."""
 
 
@@ -36,33 +29,17 @@ def short(value: float) -> str:
 
 
 def memory_in_use() -> int:
-    """Bytes: the peak of the tensors on the GPU; without one, what this process holds of the main memory."""
+    """Bytes: the peak of the tensors on the GPU; without one, the memory of this process."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated()
     return psutil.Process().memory_info().rss
 
 
-class TimeLeft:
-    """How long a run still takes, from its speed in the newer half of its time, which compiling is not in."""
-
-    def __init__(self, done: float) -> None:
-        self.opened = time.monotonic()
-        self.older = self.newer = (self.opened, done)
-
-    def seconds(self, done: float) -> float | None:
-        """Seconds until `done` is 1; None while nothing is done."""
-        now = time.monotonic()
-        if now - self.opened > 2 * (self.newer[0] - self.opened):
-            self.older, self.newer = self.newer, (now, done)
-        then, before = self.older
-        return (now - then) * (1.0 - done) / (done - before) if done > before else None
-
-
 class Lines:
-    """metrics.jsonl: whole lines only. Where it is not what was written, it is written anew once that is possible."""
+    """metrics.jsonl: whole lines only. A file that is not what was written is written anew once that is possible."""
 
     def __init__(self, path: Path, *, first_step: int) -> None:
-        """Begin the file, or go back to a step: later lines are dropped, but for marks of earlier resumes."""
+        """Begin the file, or go back to a step: later lines are dropped, except marks of earlier resumes."""
         self.path = path
         self.size = -1  # in bytes, of what was written
         self.records: list[dict[str, Any]] = []
@@ -110,10 +87,10 @@ def _whole_lines(content: bytes) -> list[dict[str, Any]]:
 
 
 class RunLog:
-    """Shows a run and writes its records; on processes other than the main one it does nothing.
+    """Shows a run and records it; on processes other than the main one it does nothing.
 
-    On a terminal there is one live line. Elsewhere there is a line for each evaluation, and one a minute where
-    nothing else was printed. Nothing of it stops a run: what cannot be written, drawn or sent is a warning.
+    On a terminal there is a progress line. Elsewhere there is a line for each evaluation, and one a minute if nothing
+    else was printed. What cannot be written, drawn or sent is a warning and never stops the run.
     """
 
     def __init__(
@@ -124,31 +101,22 @@ class RunLog:
         first_step: int,
         done: float,
         title: str = "",
-        peak_rate: float | None = None,
         trackers: Trackers | None = None,
     ) -> None:
-        """Open the log of a new or a resumed run.
+        """Open the log of a run that has made `first_step` optimizer steps and is `done` to a share of 0 to 1.
 
         Args:
-            output_dir: folder for metrics.jsonl, curves.png and results.json.
             enabled: whether this is the main process.
-            first_step: optimizer steps that were done before; 0 begins a new log.
-            done: share of the run that was done before.
-            title: model and objective, for curves.png.
-            peak_rate: the highest learning rate of the run, for curves.png.
-            trackers: further places that get each line.
+            title: of curves.png.
+            trackers: get the lines of metrics.jsonl too.
         """
-        self.output_dir, self.enabled = output_dir, enabled
-        self.path = output_dir / "metrics.jsonl"
-        self.title, self.peak_rate = title, peak_rate
-        self.trackers = trackers
-        self.records: list[dict[str, Any]] = []
+        self.output_dir, self.enabled, self.title, self.trackers = output_dir, enabled, title, trackers
         self.on_terminal = False
         if not enabled:
             return
         self._failing = self._curves_failed = self._undrawn = False
         self._step: int | None = first_step or None
-        self._done, self._left = done, TimeLeft(done)
+        self._done, self._timed_from = done, (0.0, 0.0)
         self._curves_wait_until = -math.inf
         self._printed = time.monotonic()
         with contextlib.suppress(AttributeError, ValueError, OSError):
@@ -163,14 +131,18 @@ class RunLog:
             miniters=0,
             bar_format="{percentage:3.0f}%|{bar:10}| {desc}",
         )
-        self._lines = Lines(self.path, first_step=first_step)
+        self._lines = Lines(output_dir / "metrics.jsonl", first_step=first_step)
         self._append()
-        self.records = self._lines.records
-        self._newest: dict[str, Any] = next((line for line in reversed(self.records) if "loss" in line), {})
+        self._newest = next((line for line in reversed(self.records) if "loss" in line), dict[str, Any]())
         self._show()
 
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        return self._lines.records
+
     def say(self, text: str) -> None:
-        """Print a line above the live line."""
+        """Print a line above the progress line."""
         if not self.enabled:
             return
         self._printed = time.monotonic()
@@ -179,19 +151,19 @@ class RunLog:
             sys.stderr.flush()
 
     def advance(self, done: float, *, step: int | None = None) -> None:
-        """Move to a share of the run, from 0 to 1, and to an optimizer step, by default the last recorded one."""
+        """Move to a share of the run, 0 to 1, and to an optimizer step, by default the last recorded one."""
         if self.enabled:
             self._done = max(self._done, min(done, 1.0))
             self._step = self._step if step is None else step
+            if not self._timed_from[0]:  # after the first step, which takes longer than others
+                self._timed_from = (time.monotonic(), self._done)
             self._show()
 
     def record(self, values: dict[str, Any]) -> None:
-        """Append a line to metrics.jsonl, show its numbers on the live line and hand them to the trackers.
+        """Append a line to metrics.jsonl, show its numbers on the progress line and hand them to the trackers.
 
         Args:
-            values: `step`, and numbers by name. The live line knows `loss`, `learning_rate`, `grad_norm`,
-                `tokens_per_second` and `mfu` (share of the device's peak, 0 to 1); metrics of the objective are what
-                remains.
+            values: `step`, and numbers by name; those that are not in `_OTHER` are metrics of the objective.
         """
         if not self.enabled:
             return
@@ -203,39 +175,27 @@ class RunLog:
         self._show()
 
     def mark(self, event: str, step: int, **facts: Any) -> None:
-        """Keep what happened in metrics.jsonl, where curves.png finds it.
-
-        Args:
-            event: checkpoint, resume, skipped or spike.
-            step: optimizer steps so far.
-            facts: more to keep with it, as JSON has it.
-        """
+        """Record an event (checkpoint, resume, skipped or spike) in metrics.jsonl, where curves.png finds it."""
         if self.enabled:
             self._append({"step": step, "event": event, **facts})
 
     def evaluation(self, values: dict[str, Any]) -> None:
-        """Record an evaluation, print it and redraw the curves.
-
-        A run that was killed between its last step and its end is evaluated again when it is taken up; the log has it
-        once.
-        """
+        """Record an evaluation (once, though a run killed before its end repeats it), print it, redraw the curves."""
         if not self.enabled:
             return
         if not any(line["step"] == values["step"] and values.keys() <= line.keys() for line in self.records[-8:]):
             self.record(values)
-        found = {name.removeprefix("eval_"): value for name, value in values.items() if name.startswith("eval_")}
         state = ""
-        if not self.on_terminal and self._newest:  # a person at a terminal has these on the live line
-            state = f"  ({self._done:.0%}, train loss {self._newest['loss']:.3f}"
-            if (left := self._left.seconds(self._done)) is not None and self._done < 1:
-                state += f", {tqdm.format_interval(left)} left"
-            state += ")"
+        if not self.on_terminal and self._newest:  # a person at a terminal has these on the progress line
+            left = f", {self._left()} left" if self._left() and self._done < 1 else ""
+            state = f"  ({self._done:.0%}, train loss {self._newest['loss']:.3f}{left})"
+        found = {name.removeprefix("eval_"): value for name, value in values.items() if name.startswith("eval_")}
         shown = "  ".join(f"{name} {short(value)}" for name, value in found.items())
         self.say(f"step {values['step']:>6,}  {shown}{state}")
         self._draw_curves()
 
     def finish(self, results: dict[str, float]) -> None:
-        """Write results.json and close the live line.
+        """Write results.json and close the progress line.
 
         Raises:
             StorageError: results.json cannot be written.
@@ -255,24 +215,29 @@ class RunLog:
             self._bar.close()
         if self.trackers is not None:
             self.trackers.finish()
-            self.trackers = None
 
     def _append(self, *records: dict[str, Any]) -> None:
         """To metrics.jsonl; a file that cannot be written is one warning, until it can be again."""
-        self._undrawn = True
-        failed = self._failing
+        self._undrawn, failed = True, self._failing
         try:
             self._lines.append(*records)
             self._failing = False
         except (OSError, StorageError) as error:
             self._failing = True
             if not failed:
-                self.say(f"warning: {self.path} cannot be written ({error}); training continues, its lines wait")
+                self.say(f"warning: metrics.jsonl cannot be written ({error}); training continues, its lines wait")
         if failed and not self._failing:
-            self.say(f"{self.path} can be written again; no line is missing")
+            self.say("metrics.jsonl can be written again; no line is missing")
+
+    def _left(self) -> str | None:
+        """How long the run still takes at its speed so far; None while that is not known."""
+        started, before = self._timed_from
+        if self._done <= before:
+            return None
+        return tqdm.format_interval((time.monotonic() - started) * (1.0 - self._done) / (self._done - before))
 
     def _show(self) -> None:
-        """The live line; without a terminal a line a minute, where nothing else was printed."""
+        """The progress line; without a terminal a line a minute if nothing else was printed."""
         if not self.on_terminal:
             if time.monotonic() - self._printed >= _SIGN_OF_LIFE_SECONDS:
                 self.say("  ".join([f"{self._done:.0%}", *self._parts()]))
@@ -282,21 +247,18 @@ class RunLog:
             self._bar.update(self._done - self._bar.n)
 
     def _parts(self) -> list[str]:
-        """What the live line says, the most important first."""
-        values = self._newest
+        """What the progress line says, the most important first."""
+        values, left = self._newest, self._left()
         parts = ["starting" if self._step is None else f"step {self._step:,}"]
-        if "loss" in values:
-            parts.append(f"loss {values['loss']:.3f}")
-        if (left := self._left.seconds(self._done)) is not None:
-            parts.append(f"{tqdm.format_interval(left)} left")
+        parts += [f"loss {values['loss']:.3f}"] if "loss" in values else []
+        parts += [f"{left} left"] if left else []
         if "tokens_per_second" in values:
             parts.append(f"{tqdm.format_sizeof(values['tokens_per_second'])} tokens/s")
         named = (("lr", "learning_rate"), ("norm", "grad_norm"))
         parts += [f"{label} {values[name]:.3g}" for label, name in named if name in values]
         own = [(name, each) for name, each in values.items() if name not in _OTHER and isinstance(each, int | float)]
         parts += [f"{name} {each:.3f}" if abs(each) < 1000 else f"{name} {short(each)}" for name, each in own]
-        if values.get("mfu") is not None:
-            parts.append(f"MFU {values['mfu']:.1%}")
+        parts += [f"MFU {values['mfu']:.1%}"] if values.get("mfu") is not None else []
         return [*parts, f"{memory_in_use() / 2**30:.1f} GiB"]
 
     def _draw_curves(self, *, force: bool = False) -> None:
@@ -305,8 +267,7 @@ class RunLog:
         if started < self._curves_wait_until and not force:
             return
         try:
-            path = self.output_dir / "curves.png"
-            draw_curves(records=self.records, path=path, title=self.title, peak_rate=self.peak_rate)
+            draw_curves(records=self.records, path=self.output_dir / "curves.png", title=self.title)
             self._undrawn = False
         except Exception as error:
             if not self._curves_failed:
@@ -315,26 +276,3 @@ class RunLog:
             self._curves_failed = True
         ended = time.monotonic()
         self._curves_wait_until = ended + 10 * (ended - started)
-
-
-def describe_run(
-    *,
-    arguments: TrainingArguments,
-    launched: Processes,
-    device: torch.device,
-    precision: str,
-    run_info: dict[str, Any],
-) -> dict[str, Any]:
-    """What run.json says: options as they were resolved, versions, the machine, fingerprints of the data."""
-    return {
-        "arguments": asdict(arguments),
-        **run_info,
-        "environment": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in _LIBRARIES},
-            "processes": launched.count,
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-            "threads": torch.get_num_threads(),
-            "mixed_precision": precision,
-        },
-    }

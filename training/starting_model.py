@@ -1,4 +1,4 @@
-"""The model that pretraining starts from: a new one, or the one that --model names."""
+"""The model that pretraining starts from: a new one of --family and --size, or the one that --model names."""
 
 from typing import Any
 
@@ -15,13 +15,11 @@ DEFAULT_FAMILY = {"encoder": "lacuna", "decoder": "qwen3", "encoder-decoder": "b
 def starting_model(
     arguments: NewModelArguments, *, modeling: Any, objective: Any, tokenizer: Any, length: int, seed: int
 ) -> Any:
-    """A new model of the family and size asked for, or the one that --model names.
+    """A new model, or the one that --model names, with a head for the objective and positions for `length` tokens.
 
     Args:
         modeling: the room of that name: `LacunaConfig`, `from_native`.
         objective: its `name`, the `shape` of model that it trains, and `head`, the name of an Auto class.
-        tokenizer: whose ids the embedding must hold.
-        length: tokens in a row, for which the model must have positions.
 
     Raises:
         InputError: there is no such model, it cannot have that head, or it is too small.

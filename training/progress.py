@@ -1,4 +1,4 @@
-"""Where a run stands, and what follows from that alone: how much is done, what is due, whether it ends."""
+"""How far a run is (steps, samples, best evaluation), and what follows: what is due, which stage, whether it ends."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lacuna.common.errors import InputError
 
-from ..arguments import TrainingArguments
-from ..stages import Stage
+from .arguments import TrainingArguments
+from .stages import Stage
 
 SPIKE = 6.0
 """Standard deviations above the mean of the last losses that make a loss a spike."""
@@ -34,7 +34,7 @@ class Progress:
     epochs: float = 0.0
     """Passes over the works of earlier stages."""
     bad_steps: int = 0
-    """Steps in a row, up to this one, that were not applied because something was not finite."""
+    """Steps in a row, up to this one, that were not applied because loss or gradient was not finite."""
     losses: list[float] = field(default_factory=list)
     """Those of the last steps, from which a spike stands out."""
     metric: float | None = None
@@ -61,11 +61,11 @@ class Progress:
     """Options that may change when it is resumed, as they were."""
 
     def judge(self, metric: float | None, *, loss: float | None = None, greater_is_better: bool) -> bool:
-        """Take note of an evaluation at this step, and say whether it is better than all before.
+        """Record an evaluation at this step, and say whether it is better than all before.
 
-        Of equal metrics the one with the lower loss is better: a score that counts right answers may stay where it is,
-        at nothing or at all of them, while the model still learns. A metric that is None or not finite is never
-        better. A step that is judged a second time, when a run is taken up, counts once.
+        Of equal metrics the one with the lower loss is better: accuracy may stay at 0 or 1 while the model still
+        learns. A metric that is None or not finite is never better. A step that is evaluated again, when a run is
+        resumed, counts once.
         """
         self.metric = metric
         if self.judged_step == self.step:
@@ -118,30 +118,30 @@ class Window:
         }
 
 
-def share_done(plan: TrainingArguments, progress: Progress) -> float:
+def share_done(arguments: TrainingArguments, progress: Progress) -> float:
     """By steps or by the clock, whichever is further. The clock ends a run with the step that ends nearest to it."""
-    by_steps = progress.step / plan.max_steps if plan.max_steps else 0.0
-    if not plan.max_minutes:
+    by_steps = progress.step / arguments.max_steps if arguments.max_steps else 0.0
+    if not arguments.max_minutes:
         return by_steps
-    limit, a_step = 60.0 * plan.max_minutes, progress.seconds / max(progress.step, 1)
+    limit, a_step = 60.0 * arguments.max_minutes, progress.seconds / max(progress.step, 1)
     by_clock = 1.0 if limit - progress.seconds < a_step / 2 else progress.seconds / limit
     return max(by_steps, by_clock)
 
 
-def stops_early(plan: TrainingArguments, progress: Progress) -> bool:
+def stops_early(arguments: TrainingArguments, progress: Progress) -> bool:
     """Whether as many evaluations as `--early_stopping_patience` says have passed without a better one."""
-    return 0 < plan.early_stopping_patience <= progress.without_better
+    return 0 < arguments.early_stopping_patience <= progress.without_better
 
 
-def ended_early(plan: TrainingArguments, progress: Progress) -> bool:
+def ended_early(arguments: TrainingArguments, progress: Progress) -> bool:
     """Whether a run that has ended was cut short by that; not where it was over with the same step anyway."""
-    return stops_early(plan, progress) and share_done(plan, progress) < 1.0
+    return stops_early(arguments, progress) and share_done(arguments, progress) < 1.0
 
 
 def is_due(interval: float, *, step: int, before: float, after: float) -> bool:
-    """Whether something that happens every `interval` steps (below 1: share of the run) happens at this one.
+    """Whether what happens every `interval` steps (below 1: share of the run) happens at this one.
 
-    `before` and `after` it are shares of the run that are done.
+    `before` and `after` are the shares of the run that are done around it.
     """
     if interval == 0:
         return False
@@ -182,10 +182,7 @@ def skipped_steps(text: str) -> list[range]:
 
 
 def check_skipped(text: str, *, done: int, max_steps: int | None) -> list[str]:
-    """What people are told of `--skip_steps` at the start of a run, or where it is taken up.
-
-    Args:
-        done: steps that the run has made.
+    """Messages about `--skip_steps` when a run starts or resumes after `done` steps.
 
     Raises:
         InputError: no step would be left.

@@ -1,7 +1,7 @@
-"""Compiling a model: its blocks, one by one, and the scores of its targets.
+"""torch.compile: whether a run compiles its model, block by block, and the warm-up that compiles before training.
 
-Blocks of a model are alike, so that a compiler that has seen one has seen all: a model of 12 layers takes it as long
-as one of 2. What stands between the blocks (masks, selection of targets) depends on the data and stays as it is.
+Blocks are alike, so a model of 12 layers compiles as fast as one of 2. What stands between them (masks, selection of
+targets) depends on the data and is not compiled.
 """
 
 import math
@@ -15,16 +15,14 @@ from torch import nn
 
 from lacuna.common.errors import InputError
 
-from ..arguments import TrainingArguments
-from ..stages import Stage, tokens_per_step
-from ..step import step
+from .arguments import TrainingArguments
+from .stages import Stage, tokens_per_step
+from .step import step
 
 CPU_SPEED = 1e12
-"""Operations a second that a CPU is taken to do, to tell how many a run of some minutes makes."""
+"""Operations per second that a CPU is assumed to do, for runs limited by the clock."""
 LONG_ENOUGH = 6e13
-"""Floating-point operations of a run from which on compiling for a CPU pays: about a minute on two cores, of which a
-quarter is saved, against the quarter of a minute that it takes."""
-
+"""Operations of a run from which on compiling for a CPU pays: about a minute on two cores."""
 _VERSIONS = 64
 """Of a block's code: by type of layer, for training and evaluation, for each number of documents on a GPU."""
 
@@ -44,8 +42,7 @@ def should_compile(
     device: torch.device,
     is_divided: bool,
 ) -> bool:
-    """What `--compile` means for this run; the answer follows from the options, never from a measurement, so that a
-    run that is resumed computes what it would have computed.
+    """What `--compile` means for this run, by the options alone: a resumed run must compute the same.
 
     Args:
         arguments: resolved.
@@ -61,30 +58,22 @@ def should_compile(
         if compiler is None:
             raise InputError(
                 f"--compile on: there is no compiler for {device.type} here (a CPU needs g++, a GPU triton); "
-                "install one, or leave --compile away"
+                "install one, or drop --compile"
             )
         return True
     if compiler is None or is_divided or not all(stage.work.fixed_length for stage in stages):
         return False  # batches of other shapes are compiled anew
-    return device.type == "cuda" or _operations(arguments, model, stages) >= LONG_ENOUGH
-
-
-def _operations(arguments: TrainingArguments, model: nn.Module, stages: Sequence[Stage]) -> float:
-    """Of the whole run, roughly: six for each weight and token."""
-    limits = [math.inf]
-    if arguments.max_steps:
+    if device.type == "cuda":
+        return True
+    operations = 60 * arguments.max_minutes * CPU_SPEED if arguments.max_minutes else math.inf
+    if arguments.max_steps:  # six operations for each weight and token
         weights = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        limits.append(6 * weights * tokens_per_step(stages) * arguments.max_steps)
-    if arguments.max_minutes:
-        limits.append(60 * arguments.max_minutes * CPU_SPEED)
-    return min(limits)
+        operations = min(operations, 6 * weights * tokens_per_step(stages) * arguments.max_steps)
+    return operations >= LONG_ENOUGH
 
 
 def compile_model(model: nn.Module) -> int:
-    """Have the blocks of a model compiled when they first run, and return how many there are.
-
-    Weights, their names and what is saved stay as they are.
-    """
+    """Have the blocks of a model compiled when they first run, and return how many there are."""
     # Blocks share their code, and with it one limit of versions; beyond it they would silently run uncompiled.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _VERSIONS)
     names = set(getattr(model, "_no_split_modules", None) or [])
@@ -100,13 +89,9 @@ def compile_model(model: nn.Module) -> int:
 def warm_up(
     model: nn.Module, stages: Sequence[Stage], *, device: torch.device, backward: Callable[..., None]
 ) -> float:
-    """Run forward and backward once for each shape of the stages, which compiles them; returns the seconds it took.
+    """Compile by running forward and backward once for each stage; returns the seconds it took.
 
     No weight, gradient or generator is different afterwards.
-
-    Args:
-        model: what forward passes go through.
-        backward: what makes gradients of a loss.
     """
     started = time.perf_counter()
     for stage in stages:
