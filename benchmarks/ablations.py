@@ -163,8 +163,8 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
     settings = body["settings"]
     limit = f"{settings['minutes']:g} minutes" if settings["minutes"] else f"{settings['steps']:,} steps"
     lines = [
-        f"Runs of {limit}, seeds {', '.join(map(str, settings['seeds']))}; loss in nats on the held-out rows, less is "
-        "better. Differences are from the base with the same seeds, smallest..largest where there are several.",
+        f"Runs of {limit}, seeds {settings['seeds']}; loss in nats on the held-out rows, less is better. Differences "
+        "are from the base with the same seeds, smallest..largest where there are several.",
     ]
     for study, base in body["bases"].items():
         rows = [row for row in body["rows"] if row["study"] == study]

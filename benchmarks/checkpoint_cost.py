@@ -40,23 +40,16 @@ def main() -> None:
         ("rounds", 2, "runs of each"),
     ).parse_args()
     report = Report(options)
-    runs = {
-        name: partial(run_once, options, save_steps=steps)
-        for name, steps in (("without", 0), ("with_saves", options.save_steps))
-    }
+    saves = {"without": 0, "with_saves": options.save_steps}
+    runs = {name: partial(run_once, options, save_steps=steps) for name, steps in saves.items()}
     found = take_turns(runs, rounds=options.rounds)
-    plain, trained, waited = (
-        statistics.median(run[fact] for run in found[name])
-        for name, fact in (
-            ("without", "train_seconds"),
-            ("with_saves", "train_seconds"),
-            ("with_saves", "checkpoint_seconds"),
-        )
-    )
-    saves = options.steps // options.save_steps
+    plain = statistics.median(run["train_seconds"] for run in found["without"])
+    trained = statistics.median(run["train_seconds"] for run in found["with_saves"])
+    waited = statistics.median(run["checkpoint_seconds"] for run in found["with_saves"])
+    times = options.steps // options.save_steps
     summary = {
-        "seconds_between_saves": plain / saves,
-        "waited_for_each": waited / saves,
+        "seconds_between_saves": plain / times,
+        "waited_for_each": waited / times,
         "waited_share": waited / (trained + waited),
         "slower_steps_share": trained / plain - 1,
         "checkpoint_megabytes": found["with_saves"][0]["checkpoint_bytes"] / 1e6,

@@ -262,8 +262,8 @@ class Trainee:
         return loss.detach()
 
     def run(self, steps: int) -> dict[str, Any]:
-        """Some steps, the batches in turn: time, speed, peak memory since the last reset (that of its process before
-        the model was built not counted), and the last loss.
+        """Some steps, the batches in turn: time, speed, the last loss, and the peak memory since its last reset, less
+        what the process held before the model.
 
         Raises:
             RuntimeError: the loss is not a number.

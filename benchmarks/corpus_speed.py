@@ -34,22 +34,18 @@ OURS = "lacuna"
 SAMPLED_EVERY = 0.05  # seconds, for the memory of all processes together
 
 
-def prepare_with_lacuna(files: list[str], tokenizer: str, folder: str, length: int) -> dict[str, Any]:
+def prepare_with_lacuna(files: list[str], tokenizer: str, folder: str, **_: Any) -> dict[str, Any]:
     """A token store of `files`, which is cut into rows of any length later."""
     loaded = tokenization.load_tokenizer(tokenizer)
     start = time.perf_counter()
-    store = corpus.prepare_store(
-        text=corpus.open_text(corpus.TextArguments(data=files)),
-        tokenizer=loaded,
-        tokenizer_fingerprint=tokenization.tokenizer_fingerprint(loaded),
-        output_dir=Path(folder, "store"),
-    )
-    assert store is not None
+    parts = {"tokenizer": loaded, "tokenizer_fingerprint": tokenization.tokenizer_fingerprint(loaded)}
+    text = corpus.open_text(corpus.TextArguments(data=files))
+    store: Any = corpus.prepare_store(text=text, **parts, output_dir=Path(folder, "store"))
     return {"seconds": time.perf_counter() - start, "tokens": store.num_tokens}
 
 
 def prepare_with_datasets(
-    files: list[str], tokenizer: str, folder: str, length: int, processes: int
+    files: list[str], tokenizer: str, folder: str, *, length: int, processes: int
 ) -> dict[str, Any]:
     """Rows of `length` tokens of `files`, with the functions of transformers' run_clm.py."""
     from datasets import disable_progress_bars, load_dataset
@@ -110,7 +106,7 @@ def memory_of(processes: list[psutil.Process]) -> int:
     total = 0
     for each in processes:
         with contextlib.suppress(psutil.Error):  # it has ended
-            total += each.memory_full_info().pss
+            total += getattr(each.memory_full_info(), "pss", 0) or each.memory_info().rss
     return total
 
 
@@ -140,9 +136,8 @@ def main() -> None:
         facts["share of its disk space that Lacuna takes"] = summary[OURS]["bytes"] / facts["bytes"]
     report.body |= {"summary": summary, "rounds": found}
     line = f"{len(files)} text files, {size / 1e6:.1f} MB, rows of {options.length}; {options.rounds} rounds."
-    report.write(
-        "Preparing a corpus", [line, "", *table({"contender": name, **facts} for name, facts in summary.items())]
-    )
+    rows = [{"contender": name, **facts} for name, facts in summary.items()]
+    report.write("Preparing a corpus", [line, "", *table(rows)])
 
 
 if __name__ == "__main__":

@@ -94,10 +94,9 @@ def main() -> None:
         parser.error("--seconds must be above 0, --length at least 8, --tokens at least 10000")
     torch.set_num_threads(1)
     report, text = Report(options), random_text(options.tokens)
-    made = {}
+    make, made = {"seed": 0, "sequence_length": options.length, **text}, {}
     for case, changes in CASES.items():
-        settings = {"seed": 0, "sequence_length": options.length, "arguments": ObjectiveArguments(**changes)}
-        made[case] = timed(partial(OBJECTIVES[changes["objective"]], **text, **settings))
+        made[case] = timed(partial(OBJECTIVES[changes["objective"]], arguments=ObjectiveArguments(**changes), **make))
     turns = {case: partial(take, facts["result"], itertools.count(), options.seconds) for case, facts in made.items()}
     speeds = take_turns(turns, rounds=options.rounds, warm_up=1)
     report.body["objectives"] = objectives = {
@@ -111,9 +110,8 @@ def main() -> None:
         for case, facts in made.items()
     }
     line = f"{options.tokens:,} random tokens, rows of {options.length}, one core. Goal: {GOAL:,} tokens/s."
-    report.write(
-        "Speed of making examples", [line, "", *table({"objective": case} | it for case, it in objectives.items())]
-    )
+    rows = [{"objective": case, **facts} for case, facts in objectives.items()]
+    report.write("Speed of making examples", [line, "", *table(rows)])
 
 
 if __name__ == "__main__":

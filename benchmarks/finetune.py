@@ -6,14 +6,13 @@
     python benchmarks/finetune.py --report_only            # nothing but the report of what is there
 
 The models are Lacuna's after pretraining on novels by masked tokens (for translation: by denoising), the same one with
-its first weights, and the native model of transformers of the same shape with its first weights: BERT, for translation
-BART. All have the tokenizer of the first and go through the same recipe with the same options, rows and minutes of
-training steps. Only the learning rate is that of the kind, and Lacuna's classifiers read the mean of the tokens,
-BERT's the first of them. They are evaluated once, at the end.
+its first weights, and BERT (for translation BART) of the same shape with its first weights. All have one tokenizer and
+go through the same recipe with the same options, rows and minutes of training steps. Only the learning rate is that of
+the kind, and Lacuna's classifiers read the mean of the tokens, BERT's the first of them.
 
 The data (--data, LACUNA_DATA) are SST-2, SQuAD 1.1 (its articles, 40 to learn from and 8 to evaluate on), WNUT-17 and
-Multi30k from English to German, with the official parts to evaluate on where there are any; the two built-in tasks
-need none. Each result is kept under --work_dir: the benchmark can be stopped, and goes on from there.
+Multi30k from English to German; two tasks are built in. Each result is kept under --work_dir: the benchmark can be
+stopped, and goes on from there.
 """
 
 import argparse
@@ -80,10 +79,6 @@ LABEL, SPAN, TAG = "the most frequent label", "the better of two fixed guesses",
 CLASSIFICATION, QUESTIONS, TAGGING = "classification", "question_answering", "token_classification"
 SPANS = ("f1", "exact_match")
 LENGTHS = {"max_length": 64, "max_target_length": 64}
-FAMILIES, DEFAULTS = (
-    "built-in: which family of modules a docstring is from",
-    "built-in: what the default of a parameter is",
-)
 TASKS = {
     "sst2": Task("SST-2: is a sentence of a review good or bad", CLASSIFICATION, ("accuracy",), LABEL, 3, SST2),
     "few": Task(
@@ -96,8 +91,10 @@ TASKS = {
         *("Multi30k, English to German", "seq2seq", ("chrf", "bleu"), "the source itself", 5, MULTI30K),
         *("encoder-decoder", LENGTHS),
     ),
-    "classification": Task(FAMILIES, CLASSIFICATION, ("accuracy", "f1_macro"), LABEL, 1),
-    "questions": Task(DEFAULTS, QUESTIONS, SPANS, SPAN, 2),
+    "classification": Task(
+        "built-in: module family of a docstring", CLASSIFICATION, ("accuracy", "f1_macro"), LABEL, 1
+    ),
+    "questions": Task("built-in: default of a parameter", QUESTIONS, SPANS, SPAN, 2),
 }
 
 
@@ -138,18 +135,16 @@ class Benchmark:
         self.text = short_hash(*((path.name, path.stat().st_size) for path in novels))
         try:
             write_parts(self.data, self.work, only=options.only)
-            self.files = {
-                name: {
-                    option: path.format(data=self.data, work=self.work) for option, path in TASKS[name].files.items()
-                }
-                for name in options.only
-            }
+            self.files = {name: self.open_files(TASKS[name]) for name in options.only}
             self.contents = {
-                name: {option: short_hash(Path(path).read_bytes()) for option, path in files.items()}
-                for name, files in self.files.items()
+                name: short_hash(*(path.read_bytes() for path in files.values())) for name, files in self.files.items()
             }
         except FileNotFoundError as error:
             raise SystemExit(f"--data {self.data} has no {error.filename}; leave its task out with --only") from error
+
+    def open_files(self, task: Task) -> dict[str, Path]:
+        """The options of a task that name files."""
+        return {name: Path(path.format(data=self.data, work=self.work)) for name, path in task.files.items()}
 
     def limit(self, minutes: float) -> dict[str, Any]:
         """How long a run trains, as options of recipes."""
@@ -227,13 +222,9 @@ class Benchmark:
 
     def found(self, name: str) -> dict[str, dict[int, dict[str, Any]]]:
         """What is there of a task: by kind of model and seed."""
-        runs = {
-            (kind, seed): self.kept.find(self.settings(name, kind, seed))
-            for kind in RATES
-            for seed in self.options.seeds
-        }
+        seeds, find = self.options.seeds, self.kept.find
         return {
-            kind: {seed: runs[kind, seed][-1] for seed in self.options.seeds if runs[kind, seed]} for kind in RATES
+            kind: {seed: part for seed in seeds for part in find(self.settings(name, kind, seed))} for kind in RATES
         }
 
 
@@ -246,10 +237,8 @@ def rows_of(task: Task, found: dict[str, dict[int, dict[str, Any]]]) -> list[dic
     for kind, parts in found.items():
         if not parts:
             continue
-        results, options = (
-            [part["result"] for part in parts.values()],
-            next(iter(parts.values()))["settings"]["options"],
-        )
+        results = [part["result"] for part in parts.values()]
+        options = next(iter(parts.values()))["settings"]["options"]
         row = {"task": task.what, "model": TITLES[kind], "scores": means(list(scores[kind].values()))}
         if kind == "pretrained":
             both = [(ours, scores["new"][seed]) for seed, ours in scores[kind].items() if seed in scores["new"]]
@@ -297,16 +286,12 @@ def main() -> None:
         for part in benchmark.kept.find(benchmark.pretraining(shape))
         if "task" not in part["settings"]
     ]
-    report.body |= {
-        "pretraining": pretraining,
-        "rows": [row for name in options.only for row in rows_of(TASKS[name], benchmark.found(name))],
-    }
-    lines = [
-        "Each run trains for the minutes of training steps in the table, then is evaluated once; means over seeds. "
-        "More is better. What pretraining adds is the difference of Lacuna's two models, with its range over seeds.",
-        "",
-    ]
-    report.write("Fine-tuning", [*lines, *table(pretraining), *table(report.body["rows"])])
+    rows = [row for name in options.only for row in rows_of(TASKS[name], benchmark.found(name))]
+    report.body |= {"pretraining": pretraining, "rows": rows}
+    line = (
+        "Means over seeds. What pretraining adds is the difference of Lacuna's two models, with its range over seeds."
+    )
+    report.write("Fine-tuning", [line, "", *table(pretraining), *table(rows)])
 
 
 if __name__ == "__main__":

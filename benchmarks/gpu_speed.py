@@ -156,14 +156,18 @@ def measure(name: str, part: Part, *, deadline: float, may_compile: bool) -> dic
         try:
             ready[title], rows[title] = make_ready(contender, part, may_compile=may_compile)
         except Exception as error:  # its row says so, and the others go on
-            rows[title] = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+            rows[title] = {"error": f"{error!r:.300}"}
     for _ in range(MOST_ROUNDS if may_compile else 2):
         if time.monotonic() + TURN_SECONDS * len(ready) > deadline:
             break
-        for title, trainee in ready.items():
+        for title, trainee in list(ready.items()):
             a_step = trainee.batches[0]["input_ids"].numel() / rows[title]["tokens_per_second"]
             steps = max(2, round(TURN_SECONDS / a_step)) if may_compile else 2
-            rows[title]["by_round"].append(trainee.run(steps)["tokens_per_second"])
+            try:
+                rows[title]["by_round"].append(trainee.run(steps)["tokens_per_second"])
+            except Exception as error:
+                rows[title] = {"error": f"{error!r:.300}"}
+                del ready[title]
     peak = peak_flops(find_device(), "bf16")
     for title in ready:
         facts = rows[title]
@@ -174,10 +178,7 @@ def measure(name: str, part: Part, *, deadline: float, may_compile: bool) -> dic
 
 def to_markdown(body: dict[str, Any]) -> list[str]:
     """The report for people."""
-    lines = [
-        "bf16, fused AdamW. MFU: operations that the batch needs (products with weights; attention inside documents "
-        "and windows, the whole row where documents are not kept apart) over the data sheet's peak.",
-    ]
+    lines = ["bf16, fused AdamW. MFU: operations that the batch needs (see `operations`) over the data sheet's peak."]
     for name, part in body["parts"].items():
         shape, (what, goal), ours = part["shape"], part["goal"], part["contenders"]["lacuna"]
         reached = ("reached" if ours[what] >= goal else "missed") if ours.get(what) else "not measured"

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from tqdm import tqdm
 
 from lacuna.common.files import write_text
 from lacuna.common.private import shown_command, without_places
+from lacuna.tokenization import peak_memory as since_start
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("LACUNA_DATA", REPOSITORY.parent / "shared" / "data"))
@@ -74,7 +76,7 @@ def make_parser(description: str | None, *options: tuple[str, Any, str]) -> argp
 
 
 LONG = (
-    ("threads", int, "CPU threads (all cores)"),
+    ("threads", int, "stay on so many cores (all)"),
     ("report_only", False, "run nothing, report what is there"),
     ("work_dir", str(REPOSITORY / "runs" / "benchmarks"), "for tokenizers, models and the result of each run"),
 )
@@ -85,11 +87,9 @@ def begin(options: argparse.Namespace) -> "Report":
     """Set up the process of a long benchmark."""
     from lacuna.training import use_all_cores  # takes memory, which short benchmarks measure
 
-    if options.threads:
-        os.environ["OMP_NUM_THREADS"] = str(options.threads)  # for the recipes it runs
-        torch.set_num_threads(options.threads)
-    else:
-        use_all_cores()
+    if options.threads and hasattr(os, "sched_setaffinity"):  # and so do the recipes that it runs
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+    use_all_cores()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     Path(options.work_dir).mkdir(parents=True, exist_ok=True)
@@ -159,10 +159,11 @@ def peak_memory(*, reset: bool = False) -> int:
         if reset:
             torch.cuda.reset_peak_memory_stats()
         return int(torch.cuda.max_memory_allocated())
-    if reset:
+    if reset and RESET_PEAK.exists():
         RESET_PEAK.write_text("5")
+    status = STATUS.read_text() if STATUS.exists() else ""
     # `ru_maxrss` of a process begins with the size of the one that started it.
-    return int(STATUS.read_text().partition("VmHWM:")[2].split()[0]) * 1024
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 if "VmHWM:" in status else since_start() or 0
 
 
 @contextlib.contextmanager
@@ -249,18 +250,12 @@ def short_hash(*parts: Any) -> str:
 
 def describe_machine() -> dict[str, Any]:
     """Hardware, versions and commit, and how many cores other programs keep busy."""
-    processor = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        fields = dict(
-            line.replace("\t", "").split(":", 1)
-            for line in Path("/proc/cpuinfo").read_text().split("\n")
-            if ":" in line
-        )
-        flags = {"amx_bf16", "avx512_bf16", "avx512f", "avx2"} & set(fields.get("flags", "").split())
-        processor = f"{fields.get('model name', processor).strip()} ({', '.join(sorted(flags))})"
+    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    name = re.search(r"model name\s*: (.*)", cpu)
+    flags = [flag for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if f" {flag}" in cpu]
     cores = os.cpu_count() or 1
     return {
-        "processor": processor,
+        "processor": f"{name[1] if name else platform.machine()} ({', '.join(flags)})",
         "cores": cores,
         "busy_cores_before": round(psutil.cpu_percent(interval=2) / 100 * cores, 2),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
@@ -296,9 +291,9 @@ def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     if not (rows := list(rows)):
         return []
     names = list(dict.fromkeys(name for row in rows for name in row))
-    head = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
-    cells = [[shown(row.get(name)) for name in names] for row in rows]
-    return ["| " + " | ".join(row) + " |" for row in head + cells] + [""]
+    lines = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
+    lines += [[shown(row.get(name)) for name in names] for row in rows]
+    return ["| " + " | ".join(line) + " |" for line in lines] + [""]
 
 
 def difference(values: list[float]) -> str:

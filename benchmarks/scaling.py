@@ -123,14 +123,8 @@ def main() -> None:
     runs = {str(count): partial(train, count, options) for count in (1, options.processes)}
     measured = take_turns(runs, rounds=options.rounds) if options.rounds > 0 else {}
     report.body |= {"tokens_per_second": measured, "estimated": estimate(options.mfu)}
-    rows = [
-        {
-            "processes": count,
-            "tokens/s": statistics.median(speeds),
-            **compare(speeds, measured["1"], "efficiency beside one process"),
-        }
-        for count, speeds in measured.items()
-    ]
+    one, middle = measured.get("1"), statistics.median
+    rows = [{"processes": it, "tokens/s": middle(of), **compare(of, one, "efficiency")} for it, of in measured.items()]
     lines = [
         f"Size {options.size}, {options.batch_size} rows of 128 tokens of each process in a step.",
         "",

@@ -134,11 +134,8 @@ def measure(
         }
         warm = take_turns(runs[options.warmup], rounds=1, title=f"{title}, warm-up,")
         found = take_turns(runs[options.steps], rounds=options.rounds, title=f"{title},")
-        profiles = (
-            {name: call(call_here, "profile", options.steps) for name, call in calls.items()}
-            if options.profile
-            else {}
-        )
+        profiled = calls.items() if options.profile else ()
+        profiles = {name: call(call_here, "profile", options.steps) for name, call in profiled}
     for name, facts in contenders.items():
         usual = statistics.median(turn["seconds"] / turn["steps"] for turn in found[name])
         facts |= {
@@ -165,9 +162,8 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
     settings, data = body["settings"], body["data"]
     lines = [
         f"{settings['batch_size']} rows of {settings['length']} tokens of {data['text']}, vocabulary "
-        f"{data['vocabulary']:,}, 15 % masked, {settings['hidden_size']} wide, {settings['layers']} layers, "
-        f"{settings['heads']} heads, fused AdamW; {settings['rounds']} rounds of {settings['steps']} steps, in turn, "
-        f"each in a process of its own, after {settings['warmup']} steps of warm-up.",
+        f"{data['vocabulary']:,}, {settings['hidden_size']} wide, {settings['layers']} layers, {settings['heads']} "
+        f"heads; {settings['rounds']} rounds of {settings['steps']} steps after {settings['warmup']} of warm-up.",
     ]
     for title, measured in body["speed"].items():
         names = ("model", "precision", "compile", "parameters", "tokens_per_second")
@@ -190,7 +186,7 @@ def main() -> None:
     parser = make_parser(
         __doc__,
         ("parts", tuple(PARTS), "one of them"),
-        ("profile", False, "then write the operators of a step, by time, to DATE-profile-CONTENDER.txt"),
+        ("profile", False, "then write the operators of a step, by time, to a file for each contender"),
         ("data", str, "text: a file or folder (wikitext-2 beside the repository, or built-in text)"),
         ("contenders", tuple(SIDE_BY_SIDE), "only some of them"),
         ("rounds", 6, "turns of each"),
@@ -220,7 +216,7 @@ def main() -> None:
         if names and title in options.parts:
             speed[title] = measure(names, title=title, environment=environment, batches=batches, options=options)
             for name, profile in speed[title].pop("profiles").items():
-                report.output_dir.joinpath(f"{report.body['date']}-profile-{name}.txt").write_text(profile)
+                report.path(f"-profile-{title}-{name}.txt").write_text(profile)
     report.write("Side by side", to_markdown(report.body), mark="-quick" if options.quick else "")
 
 

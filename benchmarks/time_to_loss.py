@@ -38,7 +38,6 @@ RECIPE: dict[Kind, dict[str, Any]] = {
     "masked": {"objective": "mlm", "family": "lacuna", "document_boundary": BOUNDARIES["masked"], **SHARED},
     "causal": {"objective": "clm", "family": "qwen3", "document_boundary": BOUNDARIES["causal"], **SHARED},
 }
-MAX_NORM = 1.0
 LOOP = "AdamW, betas 0.9 and 0.999, no weight decay, linear to zero, no warm-up, gradients clipped at 1"
 """What `train_peer` does, for the report and among the settings of a run."""
 WIDTH, LAYERS, HEADS, POSITIONS = 256, 6, 4, 512
@@ -97,7 +96,7 @@ def train_peer(
             trainee.use([next(data)])
             for group in trainee.optimizer.param_groups:
                 group["lr"] = learning_rate * (1 - done)
-            loss = float(trainee.step(trainee.batches[0], max_norm=MAX_NORM))
+            loss = float(trainee.step(trainee.batches[0], max_norm=1.0))
             seconds += time.perf_counter() - began
             step, tokens = step + 1, tokens + trainee.batches[0]["input_ids"].numel()
             bar.update(round(100 * done) - bar.n)
@@ -126,10 +125,12 @@ class Bench:
 
     def part(self, name: str, budget: Budget, **more: Any) -> float:
         """One run, of a peer with a learning rate; its loss, infinite where it diverged."""
-        train = self.train_ours if name in OURS else self.train_peer
+        given = {"batch_size": self.options.batch_size, "seed": self.options.seed, **more}
+        peer = partial(train_peer, name, material=self.materials[kind_of(name)], budget=budget, **given)
         title = "-".join([name, *(f"{rate:g}" for rate in more.values()), str(budget)])
         settings = {**self.settings(name), **more, "budget": vars(budget)}
-        return finite(self.kept.get(title, settings, partial(train, name, budget, **more))["result"]["loss"])
+        work = partial(self.train_ours, name, budget) if name in OURS else peer
+        return finite(self.kept.get(title, settings, work)["result"]["loss"])
 
     def run(self, name: str) -> None:
         """Of ours a whole run for each budget; of a peer, find the learning rate, then train for the whole budget."""
@@ -142,11 +143,6 @@ class Bench:
         rates, tuning = options.learning_rates, self.budget.scaled(options.tuning_share)
         best = min(rates, key=lambda rate: self.part(name, tuning, learning_rate=rate)) if len(rates) > 1 else rates[0]
         self.part(name, self.budget, learning_rate=best)
-
-    def train_peer(self, name: str, budget: Budget, *, learning_rate: float) -> dict[str, Any]:
-        """One run of a peer."""
-        given = {"batch_size": self.options.batch_size, "seed": self.options.seed, "learning_rate": learning_rate}
-        return train_peer(name, material=self.materials[kind_of(name)], budget=budget, **given)
 
     def train_ours(self, name: str, budget: Budget) -> dict[str, Any]:
         """One run of the recipe in a process of its own, and the score of the model that it saved."""
@@ -218,12 +214,10 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
         for name, tried in summary["runs"].items()
         for run in tried
     ]
-    rows = ", ".join(f"{count:,} rows of {kind} tokens" for kind, count in body["held_out"].items())
     options = [" ".join(f"--{name} {value}" for name, value in RECIPE[kind].items()) for kind in body["held_out"]]
     return [
-        f"Held out: {rows}, {settings['length']} tokens each. Minutes are those of training steps; scoring, imports, "
-        f"tokenizing and compiling are not in them. Peers: batches of {settings['batch_size']}, {LOOP}; rates were "
-        "chosen on the held-out rows, which favours them.",
+        f"Held out: {body['held_out']} rows of {settings['length']} tokens. Minutes are those of training steps. Peers "
+        f"have batches of {settings['batch_size']}, {LOOP}; rates chosen on the held-out rows, which favours them.",
         "",
         *table(summary["compared"].values()),
         *table(runs),
@@ -233,7 +227,7 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     """Parse, train what is not there yet, report."""
-    parser = make_parser(
+    options = make_parser(
         __doc__,
         ("contenders", (*PEERS, *OURS), "who takes part"),
         ("data", str(DATA / "wikitext-2"), "folder with a train and a valid text"),
@@ -248,10 +242,7 @@ def main() -> None:
         ("vocab_size", 8192, "tokens in the vocabulary"),
         ("seed", 0, "of weights, order, masks and dropout"),
         *LONG,
-    )
-    options = parser.parse_args()
-    if not 0 < options.tuning_share <= 1:
-        parser.error(f"--tuning_share must be above 0 and at most 1, got {options.tuning_share}")
+    ).parse_args()
     report, bench = begin(options), Bench(options)
     for name in [] if options.report_only else options.contenders:
         bench.run(name)

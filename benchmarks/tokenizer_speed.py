@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import sentencepiece
+from corpus_speed import prepare_with_lacuna
 from harness import Report, apart, find_texts, make_parser, summarize, table, take_turns, timed
 from tokenizers import Tokenizer, trainers
 
@@ -93,11 +94,7 @@ def train_sentencepiece(work: Work) -> Any:
 
 def encode_lacuna(work: Work) -> range:
     """A token store, as recipes/prepare_corpus.py makes it."""
-    tokenizer = tokenization.load_tokenizer(work["tokenizer"])
-    made_with = tokenization.tokenizer_fingerprint(tokenizer)
-    options = {"tokenizer": tokenizer, "tokenizer_fingerprint": made_with, "output_dir": Path(work["folder"], "store")}
-    store: Any = corpus.prepare_store(text=corpus.open_text(corpus.TextArguments(data=work["files"])), **options)
-    return range(store.num_tokens)
+    return range(prepare_with_lacuna(work["files"], work["tokenizer"], work["folder"])["tokens"])
 
 
 def encode_tokenizers(work: Work, *, in_batches: bool) -> np.ndarray:

@@ -103,7 +103,7 @@ def test_it_measures_and_reports(tmp_path: Path, text: Path, monkeypatch: pytest
         assert pair["reached"] == ("yes" if pair["lacuna_faster_by"] >= pair["goal"] else "no")
     assert "| lacuna | bert | " in page
     for name in NAMES:
-        (profile,) = tmp_path.glob(f"*-profile-{name}.txt")
+        (profile,) = tmp_path.glob(f"*-profile-cpu-{name}.txt")
         assert "aten::_fused_adamw_" in profile.read_text()
 
 
