@@ -85,13 +85,9 @@ class Study:
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         self.name, self.options, self.base, self.kept = name, options, BASES[name], Kept(options.work_dir)
         self.limit = {"max_minutes": options.minutes} if options.minutes else {"max_steps": options.steps}
-        self.material = open_material(
-            kind=self.base.kind,
-            data=Path(options.data),
-            work_dir=Path(options.work_dir),
-            length=options.length,
-            vocab_size=options.vocab_size,
-        )
+        places = {"data": Path(options.data), "work_dir": Path(options.work_dir)}
+        sizes = {"length": options.length, "vocab_size": options.vocab_size}
+        self.material = open_material(kind=self.base.kind, **places, **sizes)
         tokenizer = tokenization.load_tokenizer(str(self.material.tokenizer_dir))
         boundary: Any = BOUNDARIES[self.base.kind]
         self.tokenizer, self.store = corpus.prepare_corpus(

@@ -5,8 +5,7 @@
 
 What is timed is `example(row, index)` of rows drawn in a random order, as a worker of the data loader calls it; the
 goal is 200,000 tokens a second for each core at rows of 512. The text is drawn at random: documents of 800 tokens on
-average, sentences of 25, words of 1.3. Setting an objective up (packing, cutting into chunks) is timed apart. Speed is
-the median over rounds, in which the objectives take turns.
+average, sentences of 25, words of 1.3. Setting an objective up (packing, cutting into chunks) is timed apart.
 """
 
 import itertools

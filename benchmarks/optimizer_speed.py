@@ -7,7 +7,6 @@ The weights are those of new models, the gradients random numbers that stay the 
 timed beside them, on one batch of random tokens in the precision that training takes: an optimizer that takes as long
 as 4,000 tokens costs half of the time at a batch of 4,000 tokens, and a tenth at one of 36,000. "muon (torch)" is
 `torch.optim.Muon`, matrix by matrix, in place of Lacuna's banks; "ema" is what `--average ema` adds to any of them.
-Times are medians over rounds, in which all take turns.
 """
 
 import contextlib

@@ -214,14 +214,13 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
         for name, tried in summary["runs"].items()
         for run in tried
     ]
-    options = [" ".join(f"--{name} {value}" for name, value in RECIPE[kind].items()) for kind in body["held_out"]]
     return [
-        f"Held out: {body['held_out']} rows of {settings['length']} tokens. Minutes are those of training steps. Peers "
-        f"have batches of {settings['batch_size']}, {LOOP}; rates chosen on the held-out rows, which favours them.",
+        f"Held out: {body['held_out']} rows of {settings['length']} tokens. Minutes are those of training steps. "
+        f"Peers: {LOOP}; batches of {settings['batch_size']}; rates chosen on the held-out rows, which favours them.",
+        f"Ours: {', '.join(str(RECIPE[kind]) for kind in body['held_out'])}.",
         "",
         *table(summary["compared"].values()),
         *table(runs),
-        f"Options of our recipe: {'; '.join(options)}.",
     ]
 
 
