@@ -2,26 +2,24 @@
 
     python benchmarks/example_speed.py --seconds 0.2 --rounds 2                        # a laptop, ten seconds
     python benchmarks/example_speed.py                                                 # a minute and a half
-    python benchmarks/example_speed.py --corpus runs/corpus --tokenizer runs/tokenizer # on a prepared text of yours
 
 What is timed is `example(row, index)` of rows drawn in a random order, as a worker of the data loader calls it; the
-goal is 200,000 tokens a second for each core at rows of 512. Without --corpus the text is drawn at random: documents
-of 800 tokens on average, sentences of 25, words of 1.3. Setting an objective up (packing, cutting into chunks) is
-timed apart. Speed is the median over rounds, in which the objectives take turns.
+goal is 200,000 tokens a second for each core at rows of 512. The text is drawn at random: documents of 800 tokens on
+average, sentences of 25, words of 1.3. Setting an objective up (packing, cutting into chunks) is timed apart.
 """
 
+import itertools
 import statistics
 import time
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from clock import take_turns, timed
-from report import Report, make_parser, table
+from harness import Report, make_parser, table, take_turns, timed
 
-from lacuna import corpus, tokenization
 from lacuna.objectives import OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
 
 GOAL = 200_000
@@ -44,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def random_text(num_tokens: int) -> tuple[str, dict[str, Any]]:
+def random_text(num_tokens: int) -> dict[str, Any]:
     """Tokens drawn with falling frequency, in sentences and documents as long as they occur, for `OBJECTIVES`."""
     generator = np.random.default_rng(0)
     sentences = np.maximum(1, generator.lognormal(3.0, 0.7, size=num_tokens // 25)).astype(np.int64)
@@ -58,7 +56,7 @@ def random_text(num_tokens: int) -> tuple[str, dict[str, Any]]:
     edges = np.stack([np.where(ids % 4, SPACE, LETTER), np.full(VOCAB, LETTER)], axis=1)
     sentinels = ids[VOCAB - SENTINELS :]
     masks = {"is_special": is_special, "ordinary": ordinary, "sentinels": sentinels}
-    return f"{int(sentences.sum()):,} random tokens, {len(bounds):,} documents", {
+    return {
         "store": SimpleNamespace(
             tokens=ordinary[ranks].astype(np.uint16),
             sentence_offsets=np.concatenate([[0], np.cumsum(sentences)]),
@@ -70,61 +68,37 @@ def random_text(num_tokens: int) -> tuple[str, dict[str, Any]]:
     }
 
 
-def prepared_text(path: str, tokenizer_path: str) -> tuple[str, dict[str, Any]]:
-    """A store on disk, with the tokenizer that it was made with."""
-    store, tokenizer = corpus.open_store(path), tokenization.load_tokenizer(tokenizer_path)
-    return store.summary(), {
-        "store": store,
-        "tokens": SpecialTokens.of(tokenizer),
-        "byte_lengths": tokenization.token_byte_lengths(tokenizer),
-        "token_edges": tokenization.token_edges(tokenizer),
-    }
-
-
-class Turns:
-    """An objective, and the number of its next sample."""
-
-    def __init__(self, work: TokenPrediction) -> None:
-        self.work, self.index = work, 0
-
-    def take(self, seconds: float) -> float:
-        """Tokens per second over about so many seconds; of both sides if an example has two."""
-        rows = np.random.default_rng(self.index).integers(self.work.num_examples, size=4096).tolist()
-        tokens, start = 0, time.perf_counter()
-        while (passed := time.perf_counter() - start) < seconds:
-            example = self.work.example(rows[self.index % len(rows)], self.index, 0.5)
-            tokens += len(example["input_ids"]) + len(example.get("decoder_input_ids", ()))
-            self.index += 1
-        return tokens / passed
+def take(work: TokenPrediction, indices: Iterator[int], seconds: float) -> float:
+    """Tokens per second over about so many seconds; of both sides if an example has two."""
+    rows = np.random.default_rng(0).integers(work.num_examples, size=4096).tolist()
+    tokens, start = 0, time.perf_counter()
+    while (passed := time.perf_counter() - start) < seconds:
+        index = next(indices)
+        example = work.example(rows[index % len(rows)], index, 0.5)
+        tokens += len(example["input_ids"]) + len(example.get("decoder_input_ids", ()))
+    return tokens / passed
 
 
 def main() -> None:
     """Parse, measure, report."""
     parser = make_parser(
         __doc__,
-        ("rounds", 5, "times that each objective takes its turn"),
-        ("seconds", 1.0, "seconds of a turn"),
+        ("rounds", 5, "turns of each objective"),
+        ("seconds", 1.0, "of a turn"),
         ("length", 512, "tokens in a row, at least 8"),
-        ("tokens", 10_000_000, "tokens of the random text, at least 10,000"),
-        ("corpus", str, "a folder of recipes/prepare_corpus.py, instead of a random text"),
-        ("tokenizer", str, "the tokenizer that it was made with"),
+        ("tokens", 10_000_000, "of the random text, at least 10,000"),
     )
     options = parser.parse_args()
-    if bool(options.corpus) != bool(options.tokenizer):
-        parser.error("--corpus and --tokenizer go together")
     if options.seconds <= 0 or options.length < 8 or options.tokens < 10_000:
         parser.error("--seconds must be above 0, --length at least 8, --tokens at least 10000")
     torch.set_num_threads(1)
-    report = Report(__file__, options, "numpy", "torch")
-    name, parts = prepared_text(options.corpus, options.tokenizer) if options.corpus else random_text(options.tokens)
-    made = {}
+    report, text = Report(options), random_text(options.tokens)
+    make, made = {"seed": 0, "sequence_length": options.length, **text}, {}
     for case, changes in CASES.items():
-        if changes.get("denoising") != "span_corruption" or len(parts["tokens"].sentinels):
-            settings = {"seed": 0, "sequence_length": options.length, "arguments": ObjectiveArguments(**changes)}
-            made[case] = timed(partial(OBJECTIVES[changes["objective"]], **parts, **settings))
-    turns = {case: partial(Turns(facts["result"]).take, options.seconds) for case, facts in made.items()}
+        made[case] = timed(partial(OBJECTIVES[changes["objective"]], arguments=ObjectiveArguments(**changes), **make))
+    turns = {case: partial(take, facts["result"], itertools.count(), options.seconds) for case, facts in made.items()}
     speeds = take_turns(turns, rounds=options.rounds, warm_up=1)
-    objectives = {
+    report.body["objectives"] = objectives = {
         case: {
             "tokens_per_second": statistics.median(speeds[case]),
             "by_round": speeds[case],
@@ -134,14 +108,9 @@ def main() -> None:
         }
         for case, facts in made.items()
     }
-    report.body |= {"text": name, "objectives": objectives}
-    lines = [
-        f"Rows of {options.length} tokens, one process on one core, {options.rounds} rounds of {options.seconds:g} s "
-        f"for each objective in turn. Text: {name}. Goal: {GOAL:,} tokens/s.",
-        "",
-        *table({"objective": case, **facts} for case, facts in objectives.items()),
-    ]
-    report.write("Speed of making examples", lines)
+    line = f"{options.tokens:,} random tokens, rows of {options.length}, one core. Goal: {GOAL:,} tokens/s."
+    rows = [{"objective": case, **facts} for case, facts in objectives.items()]
+    report.write("Speed of making examples", [line, "", *table(rows)])
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""How well several processes share the work: measured on this machine's cores, reckoned for GPUs.
+"""How well several processes share the work: measured on this machine's cores, estimated for GPUs.
 
-    python benchmarks/scaling.py                # some three minutes: one process beside two, in turn, and the model
-    python benchmarks/scaling.py --rounds 0     # the model of 8 and 64 GPUs alone
+    python benchmarks/scaling.py                # some three minutes: one process beside two, in turn, and the estimate
+    python benchmarks/scaling.py --rounds 0     # the estimate for 8 and 64 GPUs alone
 
-Measured is weak scaling on a CPU: one process with all cores against one process for each core (gloo), which exchange
-gradients after every step; each process has as many rows in a step in both cases. Efficiency is tokens per second of
-all processes over those of the one. Both are the recipe itself, by `torchrun`, on the project's built-in text.
+Measured is weak scaling on a CPU: recipes/pretrain.py in one process with all cores, and by `torchrun` in one process
+for each core (gloo), each with as many rows in a step. Efficiency is tokens per second of all over those of the one.
 
-Reckoned is what exchanging gradients costs where every GPU has the whole model (DDP): rings send 2 (n - 1) / n times
+Estimated is what exchanging gradients costs where every GPU has the whole model (DDP): rings send 2 (n - 1) / n times
 the float32 gradients out of each GPU and, between nodes, out of each node through all its network cards together,
 bucket by bucket while the backward pass (two thirds of the work) still runs; only what it does not hide is lost. The
 speed of one GPU is an input (`--mfu`, share of the peak).
@@ -23,14 +22,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clock import compare, take_turns, times
-from kept import run_recipe
-from report import Report, make_parser, table
+from harness import Report, compare, make_parser, run_recipe, table, take_turns
 
 PEAK = 989.4e12
 """Operations a second of one H100 or H200 in bf16 (NVIDIA data sheets, 2024)."""
-NVLINK, INFINIBAND, ETHERNET = 450e9, 8 * 50e9, 12.5e9
-"""Bytes a second in one direction: NVLink 4 of a GPU; of a node, 8 cards of 400 Gbit/s, and one of 100 Gbit/s."""
+PLACES = {
+    "8 GPUs, 1 node, NVLink": (8, 450e9),
+    "64 GPUs, 8 nodes, InfiniBand, 8 x 400 Gbit/s a node": (64, 8 * 50e9),
+    "64 GPUs, 8 nodes, Ethernet, 100 Gbit/s a node": (64, 12.5e9),
+}
+"""GPUs, and bytes a second in one direction of the slowest link: of a GPU, or of all network cards of a node."""
 ACHIEVED = 0.8
 """Share of a link's speed that a collective is taken to reach."""
 LATENCY = 15e-6
@@ -41,12 +42,15 @@ BUCKET = 25 * 2**20
 
 @dataclass(frozen=True)
 class Case:
-    """A model in training on many GPUs."""
+    """A model in training on many GPUs; `tokens` are those of one GPU in one step."""
 
     name: str
     parameters: float
     tokens: int
-    """In one step of one GPU."""
+
+    def computing_seconds(self, mfu: float) -> float:
+        """Of one step, without exchange."""
+        return 6 * self.parameters * self.tokens / (mfu * PEAK)
 
 
 CASES = [
@@ -68,30 +72,24 @@ def exchange_seconds(case: Case, *, gpus: int, bytes_per_second: float) -> float
 
 def efficiency(case: Case, *, gpus: int, bytes_per_second: float, mfu: float) -> float:
     """Speed of n GPUs over n times that of one: all but its last bucket hides behind the backward pass."""
-    computing = 6 * case.parameters * case.tokens / (mfu * PEAK)
+    computing = case.computing_seconds(mfu)
     exchange = exchange_seconds(case, gpus=gpus, bytes_per_second=bytes_per_second)
     last = exchange * min(1.0, BUCKET / (4 * case.parameters))
-    lost = max(last, exchange - computing * 2 / 3)
-    return computing / (computing + lost)
+    return computing / (computing + max(last, exchange - computing * 2 / 3))
 
 
-def reckon(mfu: float) -> list[dict[str, Any]]:
-    """Efficiency of each case on one node of 8 GPUs, on 8 such nodes, and on 8 nodes with slow Ethernet."""
-    places = [
-        ("8 GPUs, 1 node, NVLink", 8, NVLINK),
-        ("64 GPUs, 8 nodes, InfiniBand, 8 x 400 Gbit/s a node", 64, INFINIBAND),
-        ("64 GPUs, 8 nodes, Ethernet, 100 Gbit/s a node", 64, ETHERNET),
-    ]
+def estimate(mfu: float) -> list[dict[str, Any]]:
+    """Efficiency of each case in each place."""
     return [
         {
             "model": case.name,
             "place": place,
             "tokens_a_gpu_and_step": case.tokens,
             "exchange_ms": round(1e3 * exchange_seconds(case, gpus=gpus, bytes_per_second=speed), 1),
-            "computing_ms": round(1e3 * 6 * case.parameters * case.tokens / (mfu * PEAK), 1),
+            "computing_ms": round(1e3 * case.computing_seconds(mfu), 1),
             "efficiency": round(efficiency(case, gpus=gpus, bytes_per_second=speed, mfu=mfu), 3),
         }
-        for place, gpus, speed in places
+        for place, (gpus, speed) in PLACES.items()
         for case in CASES
     ]
 
@@ -107,48 +105,33 @@ def train(count: int, options: argparse.Namespace) -> float:
     return statistics.median(speeds[1:] or speeds)  # the first steps warm up
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options; every one has a default."""
+def main() -> None:
+    """Parse, measure, estimate, report."""
     parser = make_parser(
         __doc__,
+        ("size", "tiny", "of the model: tiny, mini, small, base, large"),
         ("steps", 30, "optimizer steps of a run"),
         ("batch_size", 32, "rows of each process in a step"),
         ("processes", 2, "how many share the cores"),
         ("mfu", 0.4, "share of its peak that one GPU reaches"),
     )
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each number of processes (3); 0 for none")
-    sizes = ("tiny", "mini", "small", "base", "large")
-    parser.add_argument("--size", default="tiny", choices=sizes, help="of the model (tiny)")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each number of processes, 0 for none (3)")
+    options = parser.parse_args()
     if not 0 < options.mfu <= 1:
         parser.error(f"--mfu {options.mfu} is a share of the peak: above 0 and at most 1")
-    if options.rounds < 0:
-        parser.error(f"--rounds {options.rounds}: 0 for none, or more")
-    return options
-
-
-def main() -> None:
-    """Parse, measure, reckon, report."""
-    options = parse()
-    report = Report(__file__, options, "torch", "accelerate", "transformers")
+    report = Report(options)
     runs = {str(count): partial(train, count, options) for count in (1, options.processes)}
-    measured = take_turns(runs, rounds=options.rounds) if options.rounds else {}
-    report.body |= {"tokens_per_second": measured, "reckoned": reckon(options.mfu)}
-    rows = [
-        {
-            "processes": count,
-            "tokens/s (median)": statistics.median(speeds),
-            "efficiency beside one process with all cores": times(compare(speeds, measured["1"])),
-        }
-        for count, speeds in measured.items()
-    ]
+    measured = take_turns(runs, rounds=options.rounds) if options.rounds > 0 else {}
+    report.body |= {"tokens_per_second": measured, "estimated": estimate(options.mfu)}
+    one, middle = measured.get("1"), statistics.median
+    rows = [{"processes": it, "tokens/s": middle(of), **compare(of, one, "efficiency")} for it, of in measured.items()]
     lines = [
-        f"Size {options.size}, {options.batch_size} rows of 128 tokens for each process in a step.",
+        f"Size {options.size}, {options.batch_size} rows of 128 tokens of each process in a step.",
         "",
         *(table(rows) if rows else ["Not measured.", ""]),
-        f"Reckoned, with one GPU at {options.mfu:.0%} of {PEAK / 1e12:.0f} TFLOP/s and gradients in float32:",
+        f"Estimated, with one GPU at {options.mfu:.0%} of {PEAK / 1e12:.0f} TFLOP/s and gradients in float32:",
         "",
-        *table(report.body["reckoned"]),
+        *table(report.body["estimated"]),
     ]
     report.write("Scaling", lines)
 

@@ -4,8 +4,8 @@ import json
 import statistics
 from pathlib import Path
 
+from harness import shown
 from processes import run
-from report import shown
 
 from lacuna.objectives import OBJECTIVES
 
@@ -32,6 +32,6 @@ def test_it_measures_and_reports(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_named() -> None:
-    for words, message in ((["--corpus", "x"], "go together"), (["--rounds", "0"], "--rounds")):
+    for words, message in ((["--tokens", "9"], "at least 10000"), (["--rounds", "0"], "--rounds")):
         done = run("benchmarks/example_speed.py", *words)
         assert done.returncode == 2 and message in done.stderr

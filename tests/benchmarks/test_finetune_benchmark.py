@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import finetune
-import kept
+import harness
 import pytest
 from processes import run
 
@@ -33,20 +33,19 @@ def stand_ins(tmp_path: Path, two_texts: Path) -> Path:
 
 
 def test_articles_are_held_out_whole(stand_ins: Path, tmp_path: Path) -> None:
-    files = finetune.squad(stand_ins, tmp_path)
+    finetune.write_parts(stand_ins, tmp_path, only=["squad"])
     train, held_out = (
-        [article["title"] for article in json.loads(files[name].read_text())["data"]]
-        for name in ("train_file", "eval_file")
+        [article["title"] for article in json.loads((tmp_path / f"squad-{name}.json").read_text())["data"]]
+        for name in ("train", "eval")
     )
     assert (train, held_out) == (["0", "1"], [str(number) for number in range(2, 10)])
 
 
 def test_few_sentences_are_the_first_ones(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finetune, "FEW", 5)
-    files = finetune.few(stand_ins, tmp_path)
+    finetune.write_parts(stand_ins, tmp_path, only=["few"])
     every = (stand_ins / "sst2" / "train.tsv").read_text().splitlines()
-    assert files["train_file"].read_text().splitlines() == every[:6]
-    assert files["eval_file"] == stand_ins / "sst2" / "dev.tsv"
+    assert (tmp_path / "sst2-few.tsv").read_text().splitlines() == every[:6]
 
 
 def test_files_that_are_not_there_are_named(stand_ins: Path, tmp_path: Path) -> None:
@@ -57,64 +56,54 @@ def test_files_that_are_not_there_are_named(stand_ins: Path, tmp_path: Path) -> 
         finetune.Benchmark(finetune.parse([*words[2:], "--data", str(tmp_path), "--only", "sst2"]))
 
 
-def test_a_run_that_is_long_is_ended_and_one_that_fails_is_shown(tmp_path: Path, monkeypatch) -> None:
+def test_a_run_that_fails_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "slow.py").write_text("import time\ntime.sleep(60)")
     (tmp_path / "recipes" / "wrong.py").write_text("import sys\nsys.exit('error: ' + ' '.join(sys.argv[1:]))")
-    monkeypatch.setattr(kept, "REPOSITORY", tmp_path)
-    place = {"output_dir": tmp_path / "run"}
-    assert kept.run_recipe("slow", place, minutes=0.01) is None
+    monkeypatch.setattr(harness, "REPOSITORY", tmp_path)
     with pytest.raises(RuntimeError, match="error: --steps 2"):
-        kept.run_recipe("wrong", {"steps": 2, **place})
+        harness.run_recipe("wrong", {"steps": 2, "output_dir": tmp_path / "run"})
 
 
-def part(kind: str, seed: int, value: float, guess: float = 0.5) -> dict[str, Any]:
+def part(seed: int, value: float) -> dict[str, Any]:
     facts = {"wall_seconds": 60.0 * (seed + 1), "parameters": 2_000_000, "steps": 10, "train_tokens": 5e5}
-    result = {"scores": {"accuracy": value}, "baseline": {"accuracy": guess}, **facts}
-    return {
-        "settings": {"kind": kind, "options": {"seed": seed, "learning_rate": 2e-3, "max_minutes": 1.5}},
-        "result": result,
-        "commit": "c",
-        "quiet": True,
-    }
+    result = {"scores": {"accuracy": value}, "baseline": {"accuracy": 0.5}, **facts}
+    settings = {"options": {"learning_rate": 2e-3, "max_minutes": 1.5}}
+    return {"settings": settings, "result": result, "quiet": True}
 
 
 def test_what_pretraining_adds_is_taken_seed_by_seed() -> None:
-    parts = {
-        "native": [{**part("native", 0, 0.0), "result": {"too_long": True}}],
-        "new": [part("new", 0, 0.7), part("new", 1, 0.6)],
-        "pretrained": [part("pretrained", 0, 0.8), part("pretrained", 1, 0.9)],
+    found = {
+        "native": {},
+        "new": {0: part(0, 0.7), 1: part(1, 0.6), 2: part(2, 0.1)},
+        "pretrained": {0: part(0, 0.8), 1: part(1, 0.9)},
     }
-    scores = finetune.scores_of(parts, "accuracy")
-    assert scores["differences"] == pytest.approx([0.1, 0.3])
-    rows = [
-        {"task": "sst2", "what": "SST-2", "baseline_is": "a guess", "scores": {"accuracy": scores}, "parts": parts}
-    ]
-    settings = {"steps": None, "minutes": 8, "seeds": [0, 1], "limit_minutes": 15}
-    text = "\n".join(finetune.to_markdown({"settings": settings, "pretraining": {"encoder": []}, "rows": rows}))
-    assert "| SST-2 | no model | accuracy 0.5 |" in text
-    ours = "accuracy 0.85 | accuracy +0.2 (+0.1..+0.3) | 2.0 | 0, 1 | 2,000,000 | 0.002 | 1.5 | 10 | 500,000 |"
-    assert f"| SST-2 | Lacuna, pretrained | {ours}" in text
-    assert "| SST-2 | native, first weights |  |  | ended after 15 |" in text
+    guess, new, pretrained = finetune.rows_of(finetune.TASKS["sst2"], found)
+    assert guess["model"] == "none: the most frequent label" and guess["scores"] == "accuracy 0.5"
+    assert new["model"] == "Lacuna, first weights" and "pretraining adds" not in new
+    assert pretrained["scores"] == "accuracy 0.85"
+    assert pretrained["pretraining adds"] == "accuracy +0.2 (+0.1..+0.3)"
+    facts = {"seeds": "0, 1", "parameters": 2_000_000, "learning_rate": 2e-3, "max_minutes": 1.5, "steps": 10}
+    assert facts.items() <= pretrained.items() and pretrained["minutes in all, at most"] == 2
 
 
 @pytest.mark.slow
 def test_it_pretrains_fine_tunes_and_reports(stand_ins: Path, tmp_path: Path) -> None:
-    options = {"data": stand_ins, "work_dir": tmp_path / "work", "parts_dir": tmp_path / "parts", "steps": 2}
-    options |= {"vocab_size": 400, "output_dir": tmp_path, "threads": 1}
+    options = {"data": stand_ins, "work_dir": tmp_path / "work", "steps": 2, "vocab_size": 400}
+    options |= {"output_dir": tmp_path, "threads": 1}
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     done = run("benchmarks/finetune.py", *words, "--only", "sst2", timeout=280)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("*-finetune.json")
     report = json.loads(path.read_text())
-    (row,) = report["rows"]
-    found = row["scores"]["accuracy"]
-    assert all(0 <= found[kind] <= 1 for kind in ("baseline", "native", "new", "pretrained"))
-    assert report["pretraining"]["encoder"][-1]["result"]["steps"] == 2
-    sizes = {kind: parts[0]["result"]["parameters"] for kind, parts in row["parts"].items()}
-    assert sizes["new"] == sizes["pretrained"] and 0.5 < sizes["native"] / sizes["new"] < 2
-    made = {file.name: file.read_text() for file in (tmp_path / "parts").iterdir()}
+    assert [row["steps"] for row in report["pretraining"]] == [2]
+    rows = {row["model"]: row for row in report["rows"]}
+    assert list(rows) == ["none: the most frequent label", *finetune.TITLES.values()]
+    assert all(0 <= float(row["scores"].removeprefix("accuracy ")) <= 1 for row in rows.values())
+    native, new, pretrained = (rows[title]["parameters"] for title in finetune.TITLES.values())
+    assert new == pretrained and 0.5 < native / new < 2
+    parts = tmp_path / "work" / "parts"
+    made = {file.name: file.read_text() for file in parts.iterdir()}
     assert len(made) == 4
     again = run("benchmarks/finetune.py", *words, "--only", "sst2", timeout=100)
     assert again.returncode == 0, again.stderr
-    assert {file.name: file.read_text() for file in (tmp_path / "parts").iterdir()} == made
+    assert {file.name: file.read_text() for file in parts.iterdir()} == made

@@ -41,16 +41,13 @@ def test_every_contender_runs_and_is_reported(tmp_path: Path) -> None:
     report = json.loads(path.read_text())
     assert {name: part["goal"][1] for name, part in report["parts"].items()} == GOALS
     for part in report["parts"].values():
-        assert next(iter(part["contenders"])) == "lacuna" and len(part["contenders"]) >= 6
-        failed = {name: facts["error"] for name, facts in part["contenders"].items() if "error" in facts}
-        assert set(failed) <= {"lacuna, one text, cuDNN"}, failed  # no CPU has it
-        for name, facts in part["contenders"].items():
-            if name not in failed:
-                assert len(facts["by_round"]) == 2 and min(facts["by_round"]) > 0 and facts["mfu"] > 0
-    assert report["memory"]["found"]["lacuna"]["rows"] == report["memory"]["found"]["bert"]["rows"] == 8
+        assert next(iter(part["contenders"])) == "lacuna" and len(part["contenders"]) >= 5
+        for facts in part["contenders"].values():
+            assert "error" not in facts, facts
+            assert len(facts["by_round"]) == 2 and min(facts["by_round"]) > 0 and facts["mfu"] > 0
     assert report["machine"]["commit"] and report["machine"]["torch"]
     table = path.with_suffix(".md").read_text()
-    assert "goal 400,000 tokens/s, missed" in table and "goal 50% of the peak" in table
+    assert "goal tokens_per_second 400000, missed" in table and "goal mfu 0.5" in table
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -18,8 +18,8 @@ def test_it_measures_and_reports(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*-optimizer_speed.json")
     report = json.loads(path.read_text())
     facts = report["models"]["qwen3 tiny"]
-    measured = {*facts["milliseconds"], *report["not_installed"]}
-    assert measured == {*OPTIMIZERS, "muon (torch)", "ema", "forward and backward"}
+    ours = {"adamw", "muon", "muon (torch)", "ema", "forward and backward"}
+    assert ours <= {*facts["milliseconds"]} <= ours | {*OPTIMIZERS}
     for name, times in facts["milliseconds_by_round"].items():
         assert len(times) == 1 and times[0] > 0
         assert facts["milliseconds"][name] == statistics.median(times)

@@ -1,4 +1,4 @@
-"""The reckoning of the exchange of gradients, by hand; the measurement, tiny."""
+"""The estimate of the exchange of gradients, by hand; the measurement, tiny."""
 
 import json
 import sys
@@ -45,5 +45,5 @@ def test_it_measures_and_reports(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("*-scaling.json")
     report = json.loads(path.read_text())
-    assert {*report["tokens_per_second"]} == {"1", "2"} and len(report["reckoned"]) == 12
+    assert {*report["tokens_per_second"]} == {"1", "2"} and len(report["estimated"]) == 12
     assert path.with_suffix(".md").read_text() in done.stdout

@@ -1,15 +1,14 @@
-"""Budgets, and results that are kept by their settings."""
+"""Options, results that are kept by their settings, memory, and budgets."""
 
 import json
 from pathlib import Path
 
 import pytest
-from kept import Kept, finite
-from time_to_loss import Budget
+from harness import Kept, make_parser
+from time_to_loss import Budget, finite
 
 
-def test_a_part_is_made_once_for_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kept.LOOKED_SECONDS", 0.01)
+def test_a_part_is_made_once_for_its_settings(tmp_path: Path) -> None:
     made: list[int] = []
 
     def work() -> dict[str, int]:
@@ -21,12 +20,12 @@ def test_a_part_is_made_once_for_its_settings(tmp_path: Path, monkeypatch: pytes
     assert kept.get("a", {"y": 2, "x": 1}, work) == first
     assert len(made) == 1
     assert kept.get("a", {"x": 2, "y": 2}, work)["result"] == {"loss": 2}
-    assert Kept(tmp_path, again=["b"]).get("a", {"x": 1, "y": 2}, work, of="b")["result"]["loss"] == 3
+    assert kept.get("a", {"x": 1, "y": 2}, work, anew=True)["result"]["loss"] == 3
     parts = kept.find({"y": 2})
     assert sorted(part["result"]["loss"] for part in parts) == [2, 3]
     assert [part["result"]["loss"] for part in kept.find({"x": 1})] == [3]
     assert all(part["commit"] and isinstance(part["quiet"], bool) for part in parts)
-    assert json.loads(next(tmp_path.glob("a-*.json")).read_text()) in parts
+    assert json.loads(next((tmp_path / "parts").glob("a-*.json")).read_text()) in parts
 
 
 def test_budgets() -> None:
@@ -38,3 +37,15 @@ def test_budgets() -> None:
     assert (Budget(steps=10).scaled(0.25), Budget(minutes=20).scaled(0.25)) == (Budget(steps=2), Budget(minutes=5))
     assert (str(Budget(steps=10)), str(Budget(minutes=1.33))) == ("10steps", "1.33min")
     assert finite(None) == finite(float("nan")) == float("inf")
+
+
+def test_a_default_gives_the_type_of_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    options = [("flag", False), ("count", 3), ("seed", 0), ("seeds", [0]), ("names", ("a", "b")), ("most", int)]
+    parser = make_parser("", *((name, default, "help") for name, default in options), ("data", ..., "help"))
+    words = ["--data", "d", "--flag", "--seed", "0", "--seeds", "1,2", "--names", "b", "--most", "4"]
+    found = vars(parser.parse_args(words))
+    assert found.pop("output_dir").endswith("benchmarks/results")
+    assert found == {"flag": True, "count": 3, "seed": 0, "seeds": [1, 2], "names": ["b"], "most": 4, "data": "d"}
+    for wrong in (["--count", "0"], ["--seeds", "a"], ["--names", "c"], []):
+        with pytest.raises(SystemExit):
+            parser.parse_args([*words[2:], *wrong, *(words[:2] if wrong else [])])

@@ -1,0 +1,335 @@
+"""What all benchmarks share: options, turns on one clock, fresh processes, results kept on disk, the report."""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import distributions
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+import psutil
+import torch
+import transformers
+from tqdm import tqdm
+
+from lacuna.common.files import write_text
+from lacuna.common.private import shown_command, without_places
+from lacuna.tokenization import peak_memory as since_start
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("LACUNA_DATA", REPOSITORY.parent / "shared" / "data"))
+PACKAGES = {"torch", "transformers", "tokenizers", "accelerate", "datasets", "sentencepiece", "numpy"}
+QUIET_CORES = 0.25
+"""With other programs on more than this many cores, figures are not worth publishing."""
+STATUS, RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+Result = TypeVar("Result")
+
+
+def numbers(kind: Callable[[str], Any], text: str) -> list[Any]:
+    """Values with commas between them."""
+    return [kind(part) for part in text.split(",")]
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if (value := int(text)) < 1:
+        raise ValueError(text)
+    return value
+
+
+def make_parser(description: str | None, *options: tuple[str, Any, str]) -> argparse.ArgumentParser:
+    """A parser with `--output_dir` and these options of (name, default, help).
+
+    The default gives the type: False makes a flag, a tuple names the choices (all by default), a list takes values
+    with commas between, `int`, `float` or `str` has no default, and `...` is required. Whole numbers are above 0,
+    unless the default is 0.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default, text in (*options, ("output_dir", str(REPOSITORY / "benchmarks/results"), "for the report")):
+        more: dict[str, Any] = {"default": default, "help": f"{text} (%(default)s)"}
+        if default is False:
+            more = {"action": "store_true", "help": text}
+        elif default is ... or isinstance(default, type):
+            more = {"required": default is ..., "type": str if default is ... else default, "help": text}
+        elif isinstance(default, tuple):
+            more |= {"nargs": "+", "choices": default, "metavar": "NAME", "help": f"{text}: {', '.join(default)}"}
+        else:
+            kind: Any = type(default[0] if isinstance(default, list) else default)
+            kind = positive if kind is int and default != 0 and not isinstance(default, list) else kind
+            more["type"] = partial(numbers, kind) if isinstance(default, list) else kind
+        parser.add_argument(f"--{name}", **more)
+    return parser
+
+
+LONG = (
+    ("threads", int, "stay on so many cores (all)"),
+    ("report_only", False, "run nothing, report what is there"),
+    ("work_dir", str(REPOSITORY / "runs" / "benchmarks"), "for tokenizers, models and the result of each run"),
+)
+"""Options of long benchmarks, which `begin` reads."""
+
+
+def begin(options: argparse.Namespace) -> "Report":
+    """Set up the process of a long benchmark."""
+    from lacuna.training import use_all_cores  # takes memory, which short benchmarks measure
+
+    if options.threads and hasattr(os, "sched_setaffinity"):  # and so do the recipes that it runs
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+    use_all_cores()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    Path(options.work_dir).mkdir(parents=True, exist_ok=True)
+    return Report(options)
+
+
+def find_texts(folder: str, most: int | None) -> tuple[list[str], int]:
+    """The first `most` .txt files of a folder, and their bytes; reading them puts them into the system's cache."""
+    files = [str(path) for path in sorted(Path(folder).rglob("*.txt"))][:most]
+    if not files:
+        raise SystemExit(f"there is no .txt file in {folder}")
+    return files, sum(len(Path(file).read_bytes()) for file in files)
+
+
+def find_device() -> torch.device:
+    """The GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def take_turns(
+    contenders: Mapping[str, Callable[[], Result]], *, rounds: int, warm_up: int = 0, title: str = ""
+) -> dict[str, list[Result]]:
+    """What each contender returned in each round, A B C A B C, so that a slow minute slows all of them alike.
+
+    The first `warm_up` rounds are left out.
+    """
+    found: dict[str, list[Result]] = {name: [] for name in contenders}
+    turns = [(number, name) for number in range(-warm_up, rounds) for name in contenders]
+    for number, name in (bar := tqdm(turns, unit="turn", leave=False)):
+        bar.set_description(f"{title} {name}")
+        result = contenders[name]()
+        if number >= 0:
+            found[name].append(result)
+    return found
+
+
+def compare(ours: Iterable[float], theirs: Iterable[float], name: str = "lacuna_faster_by") -> dict[str, Any]:
+    """How many times as fast ours is, from the speeds of each round: the median and all ratios."""
+    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+    return {name: statistics.median(ratios), f"{name}, range": ratios}
+
+
+def summarize(found: Mapping[str, list[dict[str, Any]]], *, ours: str, speed: str) -> dict[str, dict[str, Any]]:
+    """For each contender the medians over its rounds (the peak of memory), and how many times as fast `ours` is."""
+    summary = {}
+    for name, turns in found.items():
+        facts = {fact: statistics.median(turn[fact] for turn in turns) for fact in turns[0]}
+        facts["peak_memory"] = max(turn["peak_memory"] for turn in turns)
+        if name != ours:
+            facts |= compare(*([turn[speed] for turn in who] for who in (found[ours], turns)))
+        summary[name] = facts
+    return summary
+
+
+def timed(work: Callable[..., Any], *args: Any) -> dict[str, Any]:
+    """Its result, seconds, the cores that this process and its children kept busy, and the peak memory of this one."""
+    cpu, start = sum(os.times()[:4]), time.perf_counter()
+    result = work(*args)
+    seconds = time.perf_counter() - start
+    busy = (sum(os.times()[:4]) - cpu) / seconds
+    return {"seconds": seconds, "busy_cores": busy, "peak_memory": peak_memory(), "result": result}
+
+
+def peak_memory(*, reset: bool = False) -> int:
+    """The most bytes that this process held on the GPU, or on a CPU in all (Linux); with `reset`, from now on."""
+    if torch.cuda.is_available():
+        if reset:
+            torch.cuda.reset_peak_memory_stats()
+        return int(torch.cuda.max_memory_allocated())
+    if reset and RESET_PEAK.exists():
+        RESET_PEAK.write_text("5")
+    status = STATUS.read_text() if STATUS.exists() else ""
+    # `ru_maxrss` of a process begins with the size of the one that started it.
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 if "VmHWM:" in status else since_start() or 0
+
+
+@contextlib.contextmanager
+def apart(**environment: str) -> Iterator[Callable[..., Any]]:
+    """A fresh process with these environment variables, which calls functions and returns (or raises) what they do."""
+    executor = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+    try:
+        with mock.patch.dict(os.environ, environment):
+            executor.submit(int)  # starts it
+        yield lambda function, *args, **options: executor.submit(function, *args, **options).result()
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def run_recipe(name: str, options: dict[str, Any], *, processes: int = 0) -> dict[str, Any]:
+    """Run a recipe from the command line, under torchrun if `processes` are given; what it prints goes to a file
+    beside --output_dir.
+
+    Returns:
+        Its results.json and `wall_seconds`.
+
+    Raises:
+        RuntimeError: it failed; with the end of what it printed.
+    """
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes else []
+    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+    command = [sys.executable, *launcher, f"recipes/{name}.py", *words]
+    log = Path(f"{options['output_dir']}.txt")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+    with log.open("w") as file:
+        done = subprocess.run(command, cwd=REPOSITORY, stdout=file, stderr=file)
+    if done.returncode:
+        said = log.read_text(errors="replace")[-3000:]
+        raise RuntimeError(f"{' '.join(command)} ended with exit code {done.returncode}:\n{said}")
+    results = json.loads(Path(options["output_dir"], "results.json").read_text(encoding="utf-8"))
+    return {**results, "wall_seconds": time.perf_counter() - began}
+
+
+class Kept:
+    """Results of runs in a folder, found again by their settings; to make one anew, delete its file."""
+
+    def __init__(self, work_dir: str | Path) -> None:
+        self.folder = Path(work_dir, "parts")
+
+    def get(
+        self, name: str, settings: dict[str, Any], work: Callable[[], dict[str, Any]], *, anew: bool = False
+    ) -> dict[str, Any]:
+        """The run with these settings, which decide its result: read, or made now and written."""
+        path = self.folder / f"{name}-{short_hash(json.dumps(settings, sort_keys=True))}.json"
+        if path.is_file() and not anew:
+            return json.loads(path.read_text(encoding="utf-8"))
+        cpu, began = _cpu_of_others(), time.monotonic()
+        result = work()
+        busy = max(0.0, _cpu_of_others() - cpu) / (time.monotonic() - began)
+        made = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        part = {"name": name, "settings": settings, "result": result, "made": made, "commit": describe_commit()}
+        part |= {"threads": torch.get_num_threads(), "busy_cores": round(busy, 2), "quiet": busy <= QUIET_CORES}
+        write_text(path, json.dumps(part, indent=2) + "\n")
+        return part
+
+    def find(self, settings: dict[str, Any]) -> list[dict[str, Any]]:
+        """All runs whose settings include these, oldest first."""
+        settings = json.loads(json.dumps(settings))
+        parts = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self.folder.glob("*.json"))]
+        found = [part for part in parts if settings.items() <= part["settings"].items()]
+        return sorted(found, key=lambda part: part["made"])
+
+
+def _cpu_of_others() -> float:
+    """Seconds of CPU time that other programs took, children of this one aside."""
+    spent = psutil.cpu_times()
+    return spent.user + spent.system - sum(os.times()[:4])
+
+
+def short_hash(*parts: Any) -> str:
+    """Sixteen hexadecimal digits for texts, bytes and numbers."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        digest.update(f"{len(data)} ".encode() + data)
+    return digest.hexdigest()[:16]
+
+
+def describe_machine() -> dict[str, Any]:
+    """Hardware, versions and commit, and how many cores other programs keep busy."""
+    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    name = re.search(r"model name\s*: (.*)", cpu)
+    flags = [flag for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if f" {flag}" in cpu]
+    cores = os.cpu_count() or 1
+    return {
+        "processor": f"{name[1] if name else platform.machine()} ({', '.join(flags)})",
+        "cores": cores,
+        "busy_cores_before": round(psutil.cpu_percent(interval=2) / 100 * cores, 2),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        **{package.name: package.version for package in distributions() if package.name in PACKAGES},
+        "commit": describe_commit(),
+    }
+
+
+def describe_commit() -> str:
+    """The commit, marked when files differ from it; "unknown" outside a git checkout."""
+    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def shown(value: Any) -> str:
+    """A cell of a table; of several numbers the smallest and the largest."""
+    if value is None or isinstance(value, str):
+        return (value or "").replace("|", "/")
+    if isinstance(value, list | tuple):
+        return f"{shown(min(value))}..{shown(max(value))}" if value else ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}"
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Lines of Markdown; the keys are the head. None without rows."""
+    if not (rows := list(rows)):
+        return []
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
+    lines += [[shown(row.get(name)) for name in names] for row in rows]
+    return ["| " + " | ".join(line) + " |" for line in lines] + [""]
+
+
+def difference(values: list[float]) -> str:
+    """The mean of differences, with their range where there are several."""
+    several = f" ({min(values):+.4g}..{max(values):+.4g})" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):+.4g}{several}" if values else ""
+
+
+class Report:
+    """The findings of a benchmark. Make it first: it looks whether the machine is idle."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.name, self.output_dir = Path(sys.argv[0]).stem, Path(options.output_dir)
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        settings = {name: value for name, value in vars(options).items() if not name.endswith("_dir")}
+        now = datetime.now(UTC)
+        self.body: dict[str, Any] = {
+            "date": f"{now:%Y-%m-%d}",
+            "time": f"{now:%H:%M:%S} UTC",
+            "command": shown_command(),
+            "settings": {name: without_places(it) if isinstance(it, str) else it for name, it in settings.items()},
+            "machine": describe_machine(),
+        }
+
+    def path(self, ending: str) -> Path:
+        """DATE-NAME with this ending, in the folder of the report."""
+        return self.output_dir / f"{self.body['date']}-{self.name}{ending}"
+
+    def write(self, title: str, lines: Iterable[str], *, mark: str = "") -> None:
+        """Write all findings to DATE-NAME.json and these lines to DATE-NAME.md, and print the latter."""
+        machine = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in self.body["machine"].items())
+        page = [f"# {title}, {self.body['date']}", "", *lines, "", f"Machine: {machine}.", ""]
+        page += [f"Command: `{self.body['command']}`"]
+        if self.body["machine"]["busy_cores_before"] > QUIET_CORES:
+            page += ["", "Other programs kept the machine busy: do not publish these figures, measure again."]
+        text = "\n".join(page).replace("\n\n\n", "\n\n") + "\n"
+        self.path(f"{mark}.json").write_text(json.dumps(self.body, indent=2) + "\n", encoding="utf-8")
+        self.path(f"{mark}.md").write_text(text, encoding="utf-8")
+        print(f"{text}\nwritten to {self.path(mark)}.json and .md")
