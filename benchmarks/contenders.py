@@ -18,8 +18,8 @@ from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, set_seed
 
 from lacuna import modeling
-from lacuna.training.environment import bf16_is_fast, keep_memory, use_all_cores
 from lacuna.training.compiling import compile_model, compiler_of
+from lacuna.training.environment import bf16_is_fast, keep_memory, use_all_cores
 
 IGNORED = -100
 

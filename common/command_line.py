@@ -211,7 +211,7 @@ def exit_cleanly(main: Callable[[], object]) -> NoReturn:
     Of an exception with an `exit_code` only the message is printed. Any other exception is a bug and keeps its
     traceback.
     """
-    transformers_logging.disable_progress_bar()  # transformers' bars for loading and saving would garble our progress line
+    transformers_logging.disable_progress_bar()  # they would garble our progress line
     try:
         signal.signal(signal.SIGTERM, _end)
         main()

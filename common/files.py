@@ -106,7 +106,7 @@ def hold(folder: Path) -> None:
         lock.acquire()
     except Timeout:
         raise InputError(
-            f"--output_dir {folder}: {_owner(place)} is training there now; choose another folder or wait for it to end"
+            f"--output_dir {folder}: {_owner(place)} is training there now; choose another folder or wait"
         ) from None
     except OSError as error:
         raise StorageError(f"--output_dir {folder} cannot be written: {error.strerror}") from error

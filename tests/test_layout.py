@@ -21,7 +21,7 @@ ROOM_FILES = sorted(path for room in [GROUND, *ROOMS] for path in (REPOSITORY / 
 SHOP_FILES = sorted(path for shop in SHOPS for path in (REPOSITORY / shop).rglob("*.py"))
 RECIPES = sorted((REPOSITORY / "recipes").glob("*.py"))
 TRAVELLING = sorted((REPOSITORY / "modeling").glob("*_lacuna.py"))
-MOST_LINES, MOST_FILES = 32_900, 159  # to fall to 30_000 and 150
+MOST_LINES, MOST_FILES = 30_000, 150
 LONGEST_FILE, LONGEST_FUNCTION, MOST_OPTIONS = 450, 60, 45
 
 
