@@ -36,15 +36,16 @@ class ObjectiveArguments(Arguments):
 
     objective: str = option("mlm_nsp", "What the model learns.", group=ESSENTIALS, choices=OBJECTIVES)
     sequence_length: Numbers = _objective(
-        Numbers(128), "Tokens per row, special tokens included; one value per stage, as in 128,512."
+        Numbers(128),
+        "Tokens per row, special tokens included; 128,512 with --sequence_length_at 0,0.9 grows near the end.",
     )
     sequence_length_at: Numbers = _objective(
         Numbers(0), "Fraction of the run at which each --sequence_length starts, as in 0,0.9.", advanced=True
     )
     mask_probability: Numbers | None = _objective(
         None,
-        "Fraction of tokens to mask; 0.30,0.15 changes linearly over the run. Default: 0.3, or 0.15 for "
-        "span_corruption. Held-out text is always masked at 0.15.",
+        "Fraction of tokens to mask; 0.30,0.15 changes linearly over the run. Default: 0.3 (0.15 for "
+        "--denoising span_corruption). Held-out text is always masked at 0.15.",
     )
     masking: Literal["token", "whole_word", "span"] = _objective(
         "token", "Mask single tokens (token), whole words (whole_word) or spans of words (span)."

@@ -66,12 +66,15 @@ class NewModelArguments(ModelArguments):
     )
     family: str | None = _model(
         None,
-        "Architecture of a new model: bert, modernbert, gpt2, llama, qwen3, bart or vaswani. Default: lacuna "
-        "(modernbert with query and key norms), qwen3 or bart, depending on --objective.",
+        "Architecture of a new model: bert, modernbert, lacuna (modernbert with query and key norms), gpt2, llama, "
+        "qwen3, bart or vaswani. Default: lacuna, qwen3 or bart, depending on --objective.",
         metavar="NAME",
     )
     size: str = _essential(
-        "tiny", "New model's size: tiny, mini, small, base or large. Default: tiny.", metavar="NAME"
+        "tiny",
+        "New model's size; of the default encoder without embeddings: tiny (4 M parameters), mini (12 M), small (32 M), "
+        "base (110 M) or large (343 M). Default: tiny.",
+        metavar="NAME",
     )
     vocab_size: int = _model(8192, "Vocabulary size of a newly trained tokenizer.")
 
@@ -89,14 +92,16 @@ class TrainingArguments(Arguments):
     max_tokens: int | None = _length(None, "Stop after this many tokens, padding not counted.", advanced=True)
     max_epochs: float | None = _length(None, "Stop after this many epochs. Default: 3 if no other limit is set.")
     batch_size: Numbers = _optimizer(
-        Numbers(64), "Examples per optimizer step, over all processes; one value per stage, as in 64,128."
+        Numbers(64),
+        "Examples per optimizer step, over all processes; 64,128 with --batch_size_at 0,0.5 grows halfway.",
     )
     batch_size_at: Numbers = _optimizer(
         Numbers(0), "Fraction of the run at which each --batch_size starts, as in 0,0.5.", advanced=True
     )
     micro_batch_size: MicroBatchSize | None = _hardware(
         None,
-        "Examples per forward pass of one process, or auto for as many as fit in memory. Default: all of its share.",
+        "Examples per forward pass of one process; fewer than its share of --batch_size means gradient accumulation; "
+        "auto: as many as fit in memory. Default: its share.",
         metavar="N",
     )
     eval_batch_size: int = _saving(64, "Examples per evaluation batch of one process.", advanced=True)
@@ -166,7 +171,9 @@ class TrainingArguments(Arguments):
     compile: Literal["auto", "on", "off"] = _hardware(
         "auto", "Compile the model: on, off, or auto: on GPUs, and on a CPU if the run is long enough."
     )
-    num_workers: int | None = _hardware(None, "Data-loading processes per process. Default: 2 on a GPU, 0 on a CPU.")
+    num_workers: int | None = _hardware(
+        None, "Subprocesses that prepare batches, for each training process. Default: 2 on a GPU, 0 on a CPU."
+    )
     seed: int = _hardware(0, "Seed of sample order, masks, dropout and new weights.")
 
     def __post_init__(self) -> None:

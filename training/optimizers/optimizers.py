@@ -317,7 +317,7 @@ class Optimizer:
 OPTIMIZERS = {
     "adamw": Optimizer(adamw, "AdamW"),
     "muon": Optimizer(muon, "Muon for matrices, AdamW for the rest", learning_rate=6e-3),
-    "stable_adamw": Optimizer(stable_adamw, "needs lacuna[optimizers]", works_on_shards=False),
-    "lion": Optimizer(lion, "needs lacuna[optimizers]", learning_rate=3e-4, fine_tuning_scale=0.3),
-    "ademamix": Optimizer(ademamix, "needs lacuna[optimizers]"),
+    "stable_adamw": Optimizer(stable_adamw, "AdamW with update clipping (extra: optimizers)", works_on_shards=False),
+    "lion": Optimizer(lion, "sign of the momentum (same extra)", learning_rate=3e-4, fine_tuning_scale=0.3),
+    "ademamix": Optimizer(ademamix, "AdamW with a second, slow momentum (same extra)"),
 }
