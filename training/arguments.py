@@ -72,8 +72,8 @@ class NewModelArguments(ModelArguments):
     )
     size: str = _essential(
         "tiny",
-        "New model's size; of the default encoder without embeddings: tiny (4 M parameters), mini (12 M), small (32 M), "
-        "base (110 M) or large (343 M). Default: tiny.",
+        "New model's size; of the default encoder without embeddings: tiny (4 M parameters), mini (12 M), small "
+        "(32 M), base (110 M) or large (343 M). Default: tiny.",
         metavar="NAME",
     )
     vocab_size: int = _model(8192, "Vocabulary size of a newly trained tokenizer.")
