@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from contenders import GPU, IGNORED, Contender, Shape, Trainee
-from harness import Report, find_device, make_parser, peak_memory, table
+from harness import Report, find_device, make_parser, table
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -122,7 +122,6 @@ def make_ready(contender: Contender, part: Part, *, may_compile: bool) -> tuple[
             made = [make_batch(part.shape, contender, rows=rows, seed=seed) for seed in range(NUM_BATCHES)]
             trainee.use([batch for batch, _ in made])
             trainee.run(WARMUP_STEPS - 1)  # these compile, or look at their numbers
-            peak_memory(reset=True)
             turn = trainee.run(1)
             break
         except torch.OutOfMemoryError:
