@@ -262,14 +262,15 @@ class Trainee:
         return loss.detach()
 
     def run(self, steps: int) -> dict[str, Any]:
-        """Some steps, the batches in turn: time, speed, the last loss, and the peak memory since its last reset, less
-        what the process held before the model.
+        """Some steps, the batches in turn: time, speed, the last loss, and the peak of memory meanwhile, less what the
+        process held before the model.
 
         Raises:
             RuntimeError: the loss is not a number.
         """
         chosen = [self.batches[number % len(self.batches)] for number in range(steps)]
         wait = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
+        peak_memory(reset=True)
         wait()
         began = time.monotonic()
         for batch in chosen:
@@ -300,9 +301,7 @@ def build_here(name: str, batches: list[dict[str, Tensor]], threads: int | None,
     use_all_cores() if threads is None else torch.set_num_threads(threads)
     _HERE[:] = [trainee := Trainee(SIDE_BY_SIDE[name], **options)]
     trainee.use(batches)
-    facts = {**trainee.describe(), "threads": torch.get_num_threads(), "first_loss": trainee.first_loss()}
-    peak_memory(reset=True)
-    return facts
+    return {**trainee.describe(), "threads": torch.get_num_threads(), "first_loss": trainee.first_loss()}
 
 
 def call_here(method: str, steps: int) -> Any:

@@ -14,7 +14,6 @@ a row apart; the others read across them, which is less work to prepare.
 
 import functools
 import gc
-import inspect
 import statistics
 import time
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 from contenders import GPU, IGNORED, Contender, Shape, Trainee
-from harness import Report, find_device, make_parser, peak_memory, table
+from harness import Report, find_device, make_parser, table
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -93,13 +92,13 @@ def operations(model: nn.Module, contender: Contender, shape: Shape, *, lengths:
     """
     tokens = sum(lengths)
     lengths = [shape.positions] * (tokens // shape.positions) if contender.rows == "whole" else lengths
-    is_sparse = not contender.is_decoder and "sparse_prediction" in inspect.signature(model.forward).parameters
+    is_sparse = contender.is_ours or getattr(model, "sparse_prediction", False)
     head = getattr(model, "get_output_embeddings", lambda: None)()
     weights = 0.0
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | Conv1D):
-            at_targets_only = is_sparse and (module is head or name.startswith("transform."))
-            weights += module.weight.numel() * (MASKED if at_targets_only else 1.0)
+            at_targets_only = is_sparse and (module is head or name.startswith(("transform.", "head.")))
+            weights += module.weight.numel() * (MASKED if at_targets_only and not contender.is_decoder else 1.0)
     config: Any = getattr(model, "config", None)
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * shape.layers
     reaches = [config.sliding_window if kind == "sliding_attention" else shape.positions for kind in kinds]
@@ -123,7 +122,6 @@ def make_ready(contender: Contender, part: Part, *, may_compile: bool) -> tuple[
             made = [make_batch(part.shape, contender, rows=rows, seed=seed) for seed in range(NUM_BATCHES)]
             trainee.use([batch for batch, _ in made])
             trainee.run(WARMUP_STEPS - 1)  # these compile, or look at their numbers
-            peak_memory(reset=True)
             turn = trainee.run(1)
             break
         except torch.OutOfMemoryError:

@@ -235,8 +235,8 @@ class Kept:
 
 def _cpu_of_others() -> float:
     """Seconds of CPU time that other programs took, children of this one aside."""
-    spent = psutil.cpu_times()
-    return spent.user + spent.system - sum(os.times()[:4])
+    spent = psutil.cpu_times()._asdict()
+    return sum(spent.get(kind, 0.0) for kind in ("user", "nice", "system", "steal")) - sum(os.times()[:4])
 
 
 def short_hash(*parts: Any) -> str:
