@@ -9,17 +9,10 @@ from typing import Any, Literal
 from lacuna.common.errors import InputError
 from lacuna.common.options import ESSENTIALS, Arguments, Numbers, check_range, option
 
-MEAN_SPAN = 3
-"""Mean tokens in a span of denoising, in BART and T5."""
-
-EVAL_CORRUPTION = 0.15
-"""Share of held-out tokens that span corruption takes, as T5 did in training."""
-
-LONGEST = 1 << 20
-"""Tokens in a row: more than any model reads."""
-
-OBJECTIVES: dict[str, Any] = {}
-"""The class of each objective by its name; `objectives/__init__.py` fills it."""
+MEAN_SPAN = 3  # mean tokens in a span of denoising, in BART and T5
+EVAL_CORRUPTION = 0.15  # share of held-out tokens that span corruption takes, as T5 did in training
+LONGEST = 1 << 20  # tokens in a row: more than any model reads
+OBJECTIVES: dict[str, Any] = {}  # the class of each objective by its name; `objectives/__init__.py` fills it
 
 _data = partial(option, group="data")
 _objective = partial(option, group="objective")

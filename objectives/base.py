@@ -17,11 +17,8 @@ from .arguments import ObjectiveArguments
 from .data import IGNORED, SpecialTokens, Store, split_sources, spread_by_weight, stack, unwrap
 from .packing import PACKINGS, Row, SourceRows
 
-_LOGIT_BYTES = 2**28
-"""Logits held at once while evaluating: 256 MiB."""
-
-_COUNTED = 50_000_000
-"""Tokens counted for the unigram baseline; more would not change the digits shown."""
+_LOGIT_BYTES = 2**28  # logits held at once while evaluating: 256 MiB
+_COUNTED = 50_000_000  # tokens counted for the unigram baseline; more would not change the digits shown
 
 _COUNTED_AT_ONCE = 2**22
 
@@ -29,22 +26,15 @@ _COUNTED_AT_ONCE = 2**22
 class TokenPrediction(Work):
     """An objective whose targets are tokens. Subclasses say what rows and examples are and how a batch is scored."""
 
-    name: str
-    """The value of `--objective`."""
-    summary: str
-    """Its line in the help of `--objective`."""
-    options: tuple[str, ...] = ()
-    """Of the options that not every objective uses, those that this one does."""
-    legend: tuple[str, ...]
-    """What the signs of `--show_examples` mean."""
-    head: str
-    """The Auto class of the model it trains."""
-    shape: str
-    """The shape of the model it trains."""
+    name: str  # the value of `--objective`
+    summary: str  # its line in the help of `--objective`
+    options: tuple[str, ...] = ()  # of the options that not every objective uses, those that this one does
+    legend: tuple[str, ...]  # what the signs of `--show_examples` mean
+    head: str  # the Auto class of the model it trains
+    shape: str  # the shape of the model it trains
     eval_rate = 0.15
     """Held-out text is masked at BERT's rate whatever the training rate, so that losses can be compared."""
-    evaluations = 1
-    """How many held-out examples are made of each held-out row."""
+    evaluations = 1  # how many held-out examples are made of each held-out row
     predicts_document_ends = False
 
     def __init__(
@@ -232,12 +222,9 @@ class TokenPrediction(Work):
 class PackedPrediction(TokenPrediction):
     """An objective over packed rows of documents."""
 
-    overlap = 0
-    """Tokens that a piece of a document shares with the next one."""
-    spare = 0
-    """Tokens of a row that are left free for what the objective adds."""
-    one_shape = True
-    """Whether filled rows make batches of one shape."""
+    overlap = 0  # tokens that a piece of a document shares with the next one
+    spare = 0  # tokens of a row that are left free for what the objective adds
+    one_shape = True  # whether filled rows make batches of one shape
 
     def _rows_of(self, documents: np.ndarray, source: int) -> Any:
         return PACKINGS[self.arguments.packing](

@@ -1,4 +1,4 @@
-"""Where objectives begin and end: special tokens, random numbers, parts of a token store; batches and their hints."""
+"""What all objectives build examples with: special tokens, random numbers, the held-out split, padding to a batch."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 
-IGNORED = -100
-"""The label of a position that is no target, as everywhere in transformers."""
+IGNORED = -100  # the label of a position that is no target, as everywhere in transformers
 
 TOKENS_A_SLOT = 128
 """A batch has as many bounds of documents as if documents had this many tokens: one number for all batches of a shape,
@@ -40,10 +39,8 @@ class SpecialTokens:
     start: int
     end: int
     mask: int | None
-    is_special: np.ndarray
-    """bool [vocab_size]."""
-    ordinary: np.ndarray
-    """The ids that are text, int64."""
+    is_special: np.ndarray  # bool [vocab_size]
+    ordinary: np.ndarray  # the ids that are text, int64
     sentinels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Ids of <extra_id_0>, <extra_id_1>, ..., as T5 names what stands for a span; may be none."""
 

@@ -20,11 +20,8 @@ from .packing import Row
 EVAL_PROBABILITY = {"infilling": 0.3, "span_corruption": EVAL_CORRUPTION}
 """Held-out text is corrupted as in the papers, whatever the training rate."""
 
-_HIGHEST_CORRUPTION = 0.75
-"""With more, the spans and their sentinels would need more room than the text."""
-
-_COUNTED_ROWS = 512
-"""Training rows from which the baseline counts its tokens."""
+_HIGHEST_CORRUPTION = 0.75  # with more, the spans and their sentinels would need more room than the text
+_COUNTED_ROWS = 512  # training rows from which the baseline counts its tokens
 
 
 def fill_in(

@@ -19,8 +19,7 @@ from .packing import Row
 
 LEGEND = "⟦cat→[MASK]⟧ masked   ⟦cat≠tree⟧ replaced by a random token   ⟦cat=⟧ left as it is, but predicted"
 
-SPAN_LENGTHS = np.arange(1, 11)
-"""Words in a span, as in SpanBERT: geometric with p = 0.2, at most 10; the mean is 3.8."""
+SPAN_LENGTHS = np.arange(1, 11)  # words in a span, as in SpanBERT: geometric with p = 0.2, at most 10; the mean is 3.8
 _SPAN_SHARES = 0.2 * 0.8 ** (SPAN_LENGTHS - 1)
 _SPAN_CUMULATED = np.cumsum(_SPAN_SHARES / _SPAN_SHARES.sum())
 
@@ -134,13 +133,10 @@ class Masking:
     """
 
     tokens: SpecialTokens
-    edges: np.ndarray
-    """uint8 [vocab_size, 2], see `find_words`."""
+    edges: np.ndarray  # uint8 [vocab_size, 2], see `find_words`
     how: str = "token"
-    mask_share: float = 0.8
-    """Of the chosen tokens, those that [MASK] replaces."""
-    random_share: float = 0.1
-    """Of the chosen tokens, those that a random token replaces; the others stay."""
+    mask_share: float = 0.8  # of the chosen tokens, those that [MASK] replaces
+    random_share: float = 0.1  # of the chosen tokens, those that a random token replaces; the others stay
 
     def __call__(
         self,

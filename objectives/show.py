@@ -14,10 +14,9 @@ from rich.text import Text
 
 from .base import PackedPrediction, TokenPrediction
 from .data import IGNORED
-from .mlm_nsp import PairPrediction
+from .pairs import PairPrediction
 
-WIDTH = 118
-"""Columns of the text that is printed, where the terminal is not narrower."""
+WIDTH = 118  # columns of the text that is printed, where the terminal is not narrower
 
 _NARROWEST = 40
 

@@ -3,12 +3,15 @@
 import hashlib
 import json
 import re
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 
-from lacuna.common.errors import BadRecord, InputError
+from lacuna.common.errors import BadRecord, InputError, StorageError
+from lacuna.common.files import cache_folder, write_text
 from lacuna.common.private import shown
 
 from ..arguments import TextArguments
@@ -25,6 +28,8 @@ MAX_BAD_SHARE = 0.001  # of the records, with --on_bad_record skip
 CHECKED_EVERY = 1000  # records
 SHOWN_BAD_RECORDS = 20
 PROGRESS_SECONDS = 3
+LARGE_BYTES = 16 << 20  # smaller files are hashed as fast as they are looked up
+SETTLED_SECONDS = 2  # a file written later than this could change again with the same time of change
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +303,24 @@ def hash_files(paths: Sequence[Path]) -> list[str]:
         total = sum(path.stat().st_size for path in paths)
         with progress_bar(total=total, doing="hashing", delay=PROGRESS_SECONDS) as bar:
             for path in paths:
-                digests.append(sha256(path))
+                digests.append(_known_hash(path))
                 bar.update(path.stat().st_size)
     except OSError as error:
         raise unreadable(Path(error.filename or path), error) from error
     return digests
+
+
+def _known_hash(path: Path) -> str:
+    """The hash of a file; that of a large one is kept in the cache for as long as the file does not change."""
+    stat = path.stat()
+    if stat.st_size < LARGE_BYTES or time.time() - stat.st_ctime < SETTLED_SECONDS:
+        return sha256(path)
+    state = f"{path.absolute()} {stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {stat.st_ctime_ns}"
+    name = hashlib.sha256(state.encode(errors="surrogateescape")).hexdigest()
+    kept = cache_folder() / "hashes" / name
+    if kept.is_file():
+        return kept.read_text()
+    digest = sha256(path)
+    with suppress(StorageError):  # a cache that cannot be written is none
+        write_text(kept, digest)
+    return digest
