@@ -61,7 +61,9 @@ class StoreArguments(TextArguments):
 
     output_dir: str = option("runs/corpus", "Where the token store is written.", group=ESSENTIALS)
     num_workers: int | None = _work(
-        None, "Processes that tokenize; 0 uses only the main one. Default: one per core, at most 8."
+        None,
+        "Worker processes, which split text into sentences and tokenize it; with 0 the main process does it. Default: "
+        "one per core, at most 8.",
     )
     max_shard_bytes: int = _work(4 << 30, "Largest size of one shard of the store, in bytes.")
     num_shards: int = _work(1, "Split the work into this many parts, each prepared by its own command.")

@@ -36,8 +36,8 @@ class ObjectiveArguments(Arguments):
     )
     mask_probability: Numbers | None = _objective(
         None,
-        "Fraction of tokens to mask; 0.30,0.15 changes linearly over the run. Default: 0.3, or 0.15 for "
-        "span_corruption. Held-out text is always masked at 0.15.",
+        "Fraction of tokens to mask; 0.30,0.15 changes linearly over the run. Default: 0.3. Held-out text is always "
+        "masked at 0.15.",
     )
     masking: Literal["token", "whole_word", "span"] = _objective(
         "token", "Mask single tokens (token), whole words (whole_word) or spans of words (span)."
@@ -60,7 +60,7 @@ class ObjectiveArguments(Arguments):
     denoising: Literal["infilling", "span_corruption"] = _objective(
         "infilling",
         "Variant of --objective denoising: infilling (BART: one [MASK] per span, write everything) or span_corruption "
-        "(T5: write the spans).",
+        "(T5: write the spans; masks 0.15 by default).",
         advanced=True,
     )
     z_loss: float = _objective(0.0, "Weight of the z-loss, which keeps logits small (PaLM: 0.0001).", advanced=True)
@@ -82,16 +82,12 @@ class ObjectiveArguments(Arguments):
             self, "mask_replace_prob", "random_replace_prob", "short_sequence_probability", at_least=0, at_most=1
         )
         check_range(self, "eval_fraction", at_least=0, below=1)
+        check_range(self, "hybrid_causal_share", above=0, below=1)
         check_range(self, "z_loss", "max_eval_examples", "show_examples", at_least=0)
         if self.mask_replace_prob + self.random_replace_prob > 1 + 1e-9:
             raise InputError(
                 f"--mask_replace_prob {self.mask_replace_prob} and --random_replace_prob {self.random_replace_prob} "
                 "are together more than 1"
-            )
-        if not 0 < self.hybrid_causal_share < 1:
-            raise InputError(
-                f"--hybrid_causal_share must be between 0 and 1, got {self.hybrid_causal_share}; for one kind alone "
-                "use --objective mlm or clm"
             )
 
     def identity(self) -> dict[str, Any]:

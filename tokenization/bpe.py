@@ -131,16 +131,28 @@ def _padded(size: int, asked: TokenizerArguments) -> int:
 
 def learn_merges(backend: Tokenizer, documents: Iterable[str], **options: Any) -> None:
     """Train `backend` in place, with the options of a `BpeTrainer`; raises InputError where there is no text."""
-    source = _Pieces(documents)
+    failed: Exception | None = None
+    is_visible = False
+
+    def pieces() -> Iterator[str]:
+        nonlocal failed, is_visible
+        try:
+            for document in documents:
+                is_visible = is_visible or bool(document and not document.isspace())
+                for piece in split_pieces(document):
+                    yield from cut_runs(piece)
+        except Exception as error:
+            failed = error
+            raise
+
+    length = len(documents) if isinstance(documents, Sized) else None  # for the bars alone
     try:
-        # The length is for the bars alone.
-        length = len(documents) if isinstance(documents, Sized) else None
-        backend.train_from_iterator(source, trainers.BpeTrainer(**options), length=length)
+        backend.train_from_iterator(pieces(), trainers.BpeTrainer(**options), length=length)
     except Exception:
-        if source.error is not None:  # the library wraps what the source raised: a bad file must keep its own message
-            raise source.error from None
+        if failed is not None:  # the library wraps what the source raised: a bad file must keep its own message
+            raise failed from None
         raise
-    if not source.visible:
+    if not is_visible:
         raise InputError("there is no text to train a tokenizer on: every document is empty. Check --data.")
 
 
@@ -162,25 +174,6 @@ def fill_vocabulary(backend: Tokenizer, asked: TokenizerArguments) -> None:
         f"{asked.min_frequency} times (--min_frequency) in this text.{filled} Bring more text or ask for less.",
         stacklevel=3,
     )
-
-
-class _Pieces:
-    """Iterates over pieces of documents; remembers an error raised on the way and whether anything was visible."""
-
-    def __init__(self, documents: Iterable[str]) -> None:
-        self.documents = documents
-        self.error: Exception | None = None
-        self.visible = False
-
-    def __iter__(self) -> Iterator[str]:
-        try:
-            for document in self.documents:
-                self.visible = self.visible or bool(document and not document.isspace())
-                for piece in split_pieces(document):
-                    yield from cut_runs(piece)
-        except Exception as error:
-            self.error = error
-            raise
 
 
 def extend_tokenizer(

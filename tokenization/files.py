@@ -25,11 +25,7 @@ SILENT_WAIT_SECONDS = 5
 
 
 def check_output_dir(output_dir: str | Path) -> Path:
-    """The nearest folder that exists at or above `output_dir`; nothing is written.
-
-    Raises:
-        InputError: `output_dir` is a file, or (StorageError) could not be written.
-    """
+    """The nearest folder that exists at or above `output_dir`; InputError or StorageError if it cannot be written."""
     if not str(output_dir):
         raise InputError("--output_dir is empty; name a folder: runs/tokenizer")
     path = Path(output_dir)
@@ -141,9 +137,6 @@ def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, n
     Args:
         documents: the texts of the corpus; read only if there is something to learn.
         output_dir: the place of this tokenizer alone, named by what decides it.
-
-    Raises:
-        InputError: there is nothing to learn; OSError: the folder cannot be written.
     """
     waiting = f"another process is learning the tokenizer {output_dir}; waiting for it"
     with locked(output_dir.with_name(f".{output_dir.name}.lock"), waiting=waiting, silent_seconds=SILENT_WAIT_SECONDS):

@@ -32,6 +32,8 @@ _WAYS = "a token and its tag a line, with tabs or blanks between them and an emp
 def read_labelled(name: Path | str, split: str | None = None, *, tagged: bool = True) -> list[Record]:
     """All rows of a labelled data set.
 
+    Numbers that stand for labels in parquet files, saved folders and datasets of the Hub become the names kept there.
+
     Args:
         name: a table (.jsonl, .csv, .tsv, .parquet, .json); tagged sentences in columns (.conll, .txt, .iob, .bio;
             .conllu), whose rows have "tokens" and "tags"; a folder saved by `datasets`, or FOLDER:SPLIT; or a dataset
@@ -39,13 +41,7 @@ def read_labelled(name: Path | str, split: str | None = None, *, tagged: bool = 
         split: of a saved folder or a dataset of the Hub; by default the only one, or "train".
         tagged: whether tagged sentences are wanted too; otherwise a file of them is refused.
 
-    Returns:
-        Rows with their file and line. Numbers that stand for labels in parquet files, saved folders and datasets of
-        the Hub are replaced by the names that are kept there.
-
-    Raises:
-        InputError: there is no such thing, or something in it is broken; the message says where.
-        HubError: the dataset of the Hub does not exist or cannot be reached.
+    Raises InputError or HubError if there is no such thing, or something in it is broken; the message says where.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -75,11 +71,6 @@ def _read_file(path: Path, *, tagged: bool) -> list[Record]:
         if not rows:
             raise InputError(f"{shown(path)} is empty: it has no row.")
         return rows
-    if kind not in RECORD_KINDS:
-        raise InputError(
-            f"{shown(path)} has the ending {path.suffix!r}; labelled rows are read from "
-            f"{', '.join((*RECORD_KINDS, *TAGGED_KINDS) if tagged else RECORD_KINDS)}, each also with .gz or .zst."
-        )
     rows, names = list(read_records(path)), {}
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet

@@ -193,7 +193,8 @@ def read_records(path: Path | str) -> Iterator[Record]:
         raise InputError(f"there is no file {shown(path)}.{near_names(path)}")
     if kind_of(path) not in RECORD_KINDS:
         raise InputError(
-            f"{shown(path)} has the ending {path.suffix!r}; rows are read from {', '.join(RECORD_KINDS)}."
+            f"{shown(path)} has the ending {path.suffix!r}; rows are read from {', '.join(RECORD_KINDS)}, each also "
+            "with .gz or .zst; tagged sentences, where a task takes them, from .conll, .txt, .iob, .bio and .conllu."
         )
     if path.stat().st_size == 0:
         raise InputError(f"{shown(path)} is empty (0 bytes).")

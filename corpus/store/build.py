@@ -4,7 +4,7 @@
         plan.json  tokenizer.json   what all pieces are made with
         part-00000-of-00004/        pieces of shard 0 (of --num_shards 4; one part without it)
         part-00000-of-00004.json    there when the part is whole
-        work/  store/               the last step, which is done anew after a kill
+        store/                      the last step, which is done anew after a kill
 
 One process reads, and cuts pieces at edges of documents; whole pieces are kept. So the bytes of a store depend neither
 on workers nor on kills, nor on the number of parts where a part is a run of files.
@@ -53,16 +53,12 @@ def prepare_store(
 ) -> TokenStore | None:
     """Tokenize a text into a store at `output_dir`, or open the one that is there of the same text and tokenizer.
 
-    A build that was killed goes on where it stopped. A store of something else is replaced when the new one is whole;
-    a folder that is no store is not touched. Documents that are equal to an earlier one are left out.
+    A store of something else is replaced when the new one is whole; a folder that is no store is not touched.
 
     Args:
         tokenizer: a fast tokenizer; its special tokens are text where they occur in documents.
         tokenizer_fingerprint: kept, so that a model can be matched with its corpus.
-        num_workers: processes that tokenize; 0 or 1 for none beside this one; one a core, up to 8, by default.
-        max_shard_bytes: of the files of one shard of the store; a larger document has a shard of its own.
-        num_shards, shard: prepare only part `shard` of `num_shards`. Who comes last puts the store together.
-        near_duplicates: leave out documents whose Jaccard similarity with an earlier one is at least this; 0: keep.
+        num_workers, max_shard_bytes, num_shards, shard, near_duplicates: as in `StoreArguments`.
 
     Returns:
         The store; None when parts of it are still missing (a message says which).

@@ -46,7 +46,6 @@ def assemble(
     Args:
         pieces: of all parts, in the order of the corpus; those of a source follow each other.
         sources: name and weight of each.
-        folder: of the build; work files of some 24 bytes a document are made and removed there.
         shard_bytes: a shard ends before the document that would make its files larger than this.
 
     Returns:
@@ -56,12 +55,10 @@ def assemble(
         InputError: no document is left, or none of a source that has a weight.
         StorageError: a piece was damaged on the disk, or there would be more than MAX_SHARDS shards.
     """
-    store, work = folder / "store", folder / "work"
-    for path in (store, work):
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir()
-    again, dropped = _find_duplicates(pieces, plan, work)
-    shutil.rmtree(work)
+    store = folder / "store"
+    shutil.rmtree(store, ignore_errors=True)
+    store.mkdir()
+    again, dropped = _find_duplicates(pieces, plan, folder)
     dtype = token_dtype(plan.vocab_size)
     total = sum(piece.num_tokens for piece in pieces) * dtype.itemsize
     counts = np.zeros((len(sources), len(COUNTS)), dtype=np.int64)
