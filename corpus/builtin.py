@@ -61,8 +61,7 @@ def builtin_documents() -> Iterator[str]:
     """Documents: one a module (its docstring, then each class and function with signature and docstring, in source
     order) and one a topic of the language reference. Equal documents come once.
 
-    Raises:
-        InputError: this interpreter has no source of its standard library.
+    Raises InputError: this interpreter has no source of its standard library.
     """
     seen: set[str] = set()
     for text in _all_documents():

@@ -114,8 +114,7 @@ class ObjectiveArguments(Arguments):
     def check_used(self) -> None:
         """Refuse options that were given and that this objective has no use for.
 
-        Raises:
-            InputError: names the first of them.
+        Raises InputError: names the first of them.
         """
         own = OBJECTIVES[self.objective].options
         for name in dict.fromkeys(name for objective in OBJECTIVES.values() for name in objective.options):

@@ -55,8 +55,7 @@ class TokenPrediction(Work):
             seed: decides the held-out part, masks, pairs and spans.
             sequence_length: tokens per row; each stage of a run has an objective of its own.
 
-        Raises:
-            InputError: this text or tokenizer cannot provide what was asked.
+        Raises InputError: this text or tokenizer cannot provide what was asked.
         """
         self.store, self.tokens, self.seed, self.arguments = store, tokens, seed, arguments
         self.sequence_length, self.token_edges = sequence_length, token_edges
@@ -204,19 +203,14 @@ class TokenPrediction(Work):
 
     def _training_text(self) -> Iterator[np.ndarray]:
         """The first tokens of the training part, in contiguous stretches of the store."""
-        if not len(self.documents):
-            return
-        breaks = np.flatnonzero(self.documents[1:, 0] != self.documents[:-1, 1]) + 1
-        firsts = self.documents[np.concatenate([[0], breaks]), 0]
-        lasts = self.documents[np.concatenate([breaks - 1, [-1]]), 1]
-        left = _COUNTED
-        for first, last in zip(firsts, lasts, strict=True):
-            begin, end = int(self.store.sentence_offsets[int(first)]), int(self.store.sentence_offsets[int(last)])
+        firsts, lasts = self.documents.T
+        breaks = np.flatnonzero(firsts[1:] != lasts[:-1]) + 1  # documents that are held out lie between
+        offsets, left = self.store.sentence_offsets, _COUNTED
+        for part in np.split(self.documents, breaks) if len(self.documents) else []:
+            begin, end = int(offsets[int(part[0, 0])]), int(offsets[int(part[-1, 1])])
             for start in range(begin, min(end, begin + left), _COUNTED_AT_ONCE):
                 yield np.asarray(self.store.tokens[start : min(start + _COUNTED_AT_ONCE, end, begin + left)])
-            left -= end - begin
-            if left <= 0:
-                return
+            left = max(left - (end - begin), 0)
 
 
 class PackedPrediction(TokenPrediction):
@@ -277,18 +271,12 @@ class PackedPrediction(TokenPrediction):
         }
 
     def _describe_rows(self) -> str:
-        share = self.rows.padding
-        if self.arguments.packing == "none":
-            up_to, padding = (
-                "up to ",
-                f"{share:.2%} padding if all were filled up (they are, to the longest of a batch)",
-            )
-        else:
-            up_to, padding = "", f"{share:.2%} of them padding"
+        packing, padding = self.arguments.packing, f"{self.rows.padding:.2%} padding"
+        up_to, filled = ("up to ", " if all were filled up") if packing == "none" else ("", "")
         documents = "document" if len(self.documents) == 1 else "documents"
         return (
             f"{self.num_examples:,} rows of {up_to}{self.sequence_length:,} tokens from {len(self.documents):,} "
-            f"{documents}, --packing {self.arguments.packing}: {padding}, no token cropped; "
+            f"{documents}, --packing {packing}: {padding}{filled}, no token cropped; "
             f"{len(self._evaluated) // self.evaluations:,} of {len(self.eval_rows):,} held-out rows are evaluated"
         )
 

@@ -53,8 +53,7 @@ class SpecialTokens:
     def of(cls, tokenizer: Any) -> "SpecialTokens":
         """Read them from a tokenizer; a document is framed by [CLS] and [SEP], or else by beginning and end of text.
 
-        Raises:
-            InputError: the tokenizer has neither.
+        Raises InputError: the tokenizer has neither.
         """
 
         def first(*names: str) -> int | None:
@@ -85,8 +84,7 @@ class SpecialTokens:
     def required_mask(self) -> int:
         """The mask token's id.
 
-        Raises:
-            InputError: the tokenizer has none.
+        Raises InputError: the tokenizer has none.
         """
         if self.mask is None:
             raise InputError(
@@ -143,8 +141,7 @@ def split_documents(
     Returns:
         Two arrays like `documents`.
 
-    Raises:
-        InputError: there is too little text to hold anything out.
+    Raises InputError: there is too little text to hold anything out.
     """
     if eval_fraction == 0 or len(documents) == 0:
         return documents, documents[:0]

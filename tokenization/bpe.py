@@ -86,8 +86,7 @@ def train_bpe(*, documents: Iterable[str], show_progress: bool = False, **option
 def check_options(asked: TokenizerArguments) -> list[str]:
     """All special tokens by id; checks what `train_bpe` is given, before hours go into reading a text.
 
-    Raises:
-        InputError: a name is unknown, a number cannot be, or a special token is one that a text could hold.
+    Raises InputError: a name is unknown, a number cannot be, or a special token is one that a text could hold.
     """
     for option, value, known in (("normalizer", asked.normalizer, NORMALIZERS), ("pattern", asked.pattern, PATTERNS)):
         if value not in known:
@@ -230,8 +229,7 @@ def extend_tokenizer(
 def check_extension(tokenizer: PreTrainedTokenizerFast, asked: TokenizerArguments) -> list[str]:
     """The special tokens that are new, by id; checks what `extend_tokenizer` is given, before hours go into reading.
 
-    Raises:
-        InputError: the tokenizer cannot be extended or has `vocab_size` tokens already, or a number cannot be.
+    Raises InputError: the tokenizer cannot be extended or has `vocab_size` tokens already, or a number cannot be.
     """
     token_bytes(tokenizer)  # raises where it is not byte-level
     state = json.loads(tokenizer.backend_tokenizer.to_str())

@@ -43,8 +43,7 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
     transformers 5 names its own class "TokenizersBackend", unknown to older versions: the older name is written.
     Other files in `output_dir` are left alone.
 
-    Raises:
-        InputError: `output_dir` is a file, or (StorageError) cannot be written.
+    Raises InputError: `output_dir` is a file, or (StorageError) cannot be written.
     """
     place, hint = Path(output_dir).resolve(), ". Choose another --output_dir."
     if place.exists() and not place.is_dir():
@@ -69,8 +68,7 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     """Read a folder that holds tokenizer.json, from here or from any fast tokenizer of transformers.
 
-    Raises:
-        InputError: the folder or its tokenizer.json is missing, or does not hold a tokenizer.
+    Raises InputError: the folder or its tokenizer.json is missing, or does not hold a tokenizer.
     """
     folder = Path(path)
     if not (folder / "tokenizer.json").is_file():
@@ -116,8 +114,7 @@ def load_or_train(
         text: with `texts()` and a `fingerprint`; None where there is only a token store.
         model: a folder or a Hub id.
 
-    Raises:
-        InputError: there is none, it cannot be loaded, or there is nothing to learn from.
+    Raises InputError: there is none, it cannot be loaded, or there is nothing to learn from.
     """
     if model and not Path(model).is_dir() and tokenizer in (None, "", model):
         return loading.load_tokenizer(model, trust_remote_code=trust_remote_code)

@@ -241,8 +241,7 @@ def sample_documents(
         folder: where a temporary file may lie; it needs `max_bytes` times 1 plus the natural logarithm of how many
             times larger the corpus is. Default: that of the system.
 
-    Raises:
-        InputError: `max_bytes` is not positive, or there is no text; StorageError: the disk is full.
+    Raises InputError: `max_bytes` is not positive, or there is no text; StorageError: the disk is full.
     """
     if max_bytes < 1:
         raise InputError(f"--max_bytes {max_bytes} leaves nothing to learn from; 100000000 is plenty for most.")

@@ -75,8 +75,7 @@ MOST_TORN = 0.01  # of the text, before it is worth a warning
 def token_bytes(tokenizer: PreTrainedTokenizerFast) -> list[bytes]:
     """The UTF-8 bytes of text that each token stands for, by id; empty for special tokens and unused ids.
 
-    Raises:
-        InputError: the tokenizer is not byte-level, so that its tokens do not add up to the text.
+    Raises InputError: the tokenizer is not byte-level, so that its tokens do not add up to the text.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     if "ByteLevel" not in json.dumps([state["pre_tokenizer"], state["decoder"]]):
@@ -216,8 +215,7 @@ def compression_report(
         included); torn_share (bytes of characters that no token holds whole, over all bytes); unused_tokens (ids never
         seen, special tokens aside); longest_tokens (the ten longest that are not white space alone, decoded).
 
-    Raises:
-        InputError: there is no text, or the tokenizer is not byte-level.
+    Raises InputError: there is no text, or the tokenizer is not byte-level.
     """
     pieces = token_bytes(tokenizer)
     lengths = np.array([len(piece) for piece in pieces])

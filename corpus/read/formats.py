@@ -63,8 +63,7 @@ def read_rows(
     Args:
         column: the only one wanted, if one is: files that hold columns apart need not read the others.
 
-    Raises:
-        InputError: the file cannot be read any further.
+    Raises InputError: the file cannot be read any further.
     """
     return READERS[kind_of(path)](path, column, progress or Progress())
 

@@ -217,31 +217,28 @@ def _named(value: Any, names: list[str]) -> Any:
 def read_parallel(source: Path | str, target: Path | str) -> list[Record]:
     """Rows {"source", "target"} of two files with a text a line, where line N of one belongs to line N of the other.
 
-    Raises:
-        InputError: a file is missing, empty or broken, one is longer, or a line is empty in one of them alone.
+    Raises InputError: a file is missing, empty or broken, one is longer, or a line is empty in one of them alone.
     """
     sides: list[list[tuple[Line, str]]] = []
     for name in (source, target):
         path = Path(name).expanduser()
         if not path.is_file():
             raise InputError(f"there is no file {shown(path)}.{near_names(path)}")
-        lines = list(_lines(path))
-        while lines and not lines[-1][1].strip():
-            lines.pop()
-        if not lines:
+        sides.append(list(_lines(path)))
+        while sides[-1] and not sides[-1][-1][1].strip():
+            sides[-1].pop()
+        if not sides[-1]:
             raise InputError(f"{shown(path)} is empty: it has no line.")
-        sides.append(lines)
     if len(sides[0]) != len(sides[1]):
         raise InputError(
             f"{shown(source)} has {len(sides[0]):,} lines and {shown(target)} has {len(sides[1]):,}: line N of one "
             "must belong to line N of the other. Look for a line that is missing or was broken in two."
         )
-    for number, there in enumerate(zip(*sides, strict=True), start=1):
-        empty = [name for name, (_, text) in zip((source, target), there, strict=True) if not text.strip()]
-        if len(empty) == 1:
+    for (line, text), (_, other) in zip(*sides, strict=True):
+        if bool(text.strip()) != bool(other.strip()):
             raise InputError(
-                f"{shown(empty[0])}:{number}: line {number} is empty, and that of the other file is not: fill it in, "
-                f"or remove it from {shown(source)} and {shown(target)}."
+                f"{shown(target if text.strip() else source)}:{line.number}: line {line.number} is empty, and that of "
+                f"the other file is not: fill it in, or remove it from {shown(source)} and {shown(target)}."
             )
     return [
         Record({"source": text, "target": other}, str(source), line.number, line.offset)

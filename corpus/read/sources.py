@@ -183,8 +183,7 @@ def read_records(path: Path | str) -> Iterator[Record]:
     A .json file is a list of objects, or an object whose "data" is such a list. The first line of .csv and .tsv names
     the columns and their values stay strings; quotes mean nothing in .tsv, as in the files of GLUE.
 
-    Raises:
-        InputError: the file is missing, empty or broken, or of another kind; the message says where.
+    Raises InputError: the file is missing, empty or broken, or of another kind; the message says where.
     """
     path = _expand(path)
     if path.is_dir():

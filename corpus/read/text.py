@@ -151,8 +151,7 @@ class Text:
         With at least as many files as shards a shard is a run of files, balanced by bytes; with fewer it is every
         `num_shards`-th document, from number `shard` on.
 
-        Raises:
-            InputError: a file or record is broken or holds no text, or has changed; the message says where.
+        Raises InputError: a file or record is broken or holds no text, or has changed; the message says where.
         """
         check_shard(shard, num_shards)
         self._progress = Progress()
@@ -263,8 +262,7 @@ def stop_if_many_are_bad(bad: int, records: int, messages: list[str]) -> None:
 def open_text(arguments: TextArguments) -> Text:
     """Find all of --data; without it, the built-in corpus, which is a source like any other.
 
-    Raises:
-        InputError: a source does not exist, holds nothing that can be read, or has a weight that is none.
+    Raises InputError: a source does not exist, holds nothing that can be read, or has a weight that is none.
     """
     if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z]+)*", arguments.language):
         raise InputError(f"--language must be an ISO code such as en, de or zh, got {shown(arguments.language)!r}")

@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -297,17 +298,16 @@ class _Builder:
 
     def _left_out(self) -> tuple[dict[str, int], list[str]]:
         """What the readers left out: how many for which reason, and the first bad records; InputError for too many."""
-        dropped: dict[str, int] = {}
+        dropped: Counter[str] = Counter()
         bad_records: list[str] = []
         records = 0
         # Parts that take turns read all of the text, each of them.
         for shard in range(self.plan.num_shards if self._parts_are_runs() else 1):
             done = json.loads(self._part(shard).with_suffix(".json").read_bytes())
-            for reason, number in done["dropped"].items():
-                dropped[reason] = dropped.get(reason, 0) + number
+            dropped.update(done["dropped"])
             bad_records += done["bad_records"]
             records += done["records"]
-        stop_if_many_are_bad(dropped.get(BAD_RECORD, 0), records, bad_records)
+        stop_if_many_are_bad(dropped[BAD_RECORD], records, bad_records)
         return dropped, bad_records
 
     def _parts_are_runs(self) -> bool:

@@ -125,8 +125,7 @@ def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
     Args:
         folder: of the build, where the plan and the tokenizer are.
 
-    Raises:
-        StorageError: the disk is full or does not let us write; nothing stays.
+    Raises StorageError: the disk is full or does not let us write; nothing stays.
     """
     plan, encoder = _load_plan(folder)
     tokens, lengths = [np.empty(0, dtype=encoder.dtype)], [np.empty(0, dtype="<u4")]
@@ -159,8 +158,7 @@ def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_wo
         folder: of the build, where the plan and the tokenizer are.
         num_workers: processes; with 0 or 1, or a single piece, the work is done here on the threads of the tokenizer.
 
-    Raises:
-        StorageError: a piece could not be written; WorkerError: a worker failed or was killed.
+    Raises StorageError: a piece could not be written; WorkerError: a worker failed or was killed.
     """
     tasks = iter(tasks)
     first = list(islice(tasks, 2))
