@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from lacuna.common.options import ESSENTIALS, Arguments, option
+from lacuna.common.errors import InputError
+from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
 
 _data = partial(option, group="data")
 _work = partial(option, group="work and shards")
@@ -73,3 +74,13 @@ class StoreArguments(TextArguments):
         "Drop documents at least this similar to an earlier one (Jaccard similarity of word "
         "5-grams, e.g. 0.8); 0 keeps them. Exact duplicates are always dropped.",
     )
+
+    def __post_init__(self) -> None:
+        check_range(self, "num_workers", at_least=0)
+        check_range(self, "max_shard_bytes", "num_shards", at_least=1)
+        check_range(self, "near_duplicates", at_least=0, at_most=1)
+        if self.shard is None and self.num_shards > 1:
+            raise InputError(
+                f"--num_shards {self.num_shards} needs --shard 0 to {self.num_shards - 1}: run the command once for "
+                "each of them"
+            )

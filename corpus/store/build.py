@@ -26,14 +26,13 @@ from typing import Any
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.files import cache_folder, locked, sync, write_text
 
-from ..arguments import CorpusArguments
+from ..arguments import CorpusArguments, StoreArguments
 from ..read.streams import progress_bar
 from ..read.text import BAD_RECORD, Document, Text, check_shard, open_text, stop_if_many_are_bad
 from .pieces import KEPT, PLAN, SUFFIX, TOKENIZER, Piece, Plan, TextPiece, make_pieces
 from .shards import assemble, check_weighted, write_manifest
 from .token_store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
 
-MAX_SHARD_BYTES = 4 << 30
 MAX_DEFAULT_WORKERS = 8  # a worker takes about 100 MB, and all together are to stay under 1 GiB
 PIECE_BYTES = 2 << 20  # of text: a second of work for one process
 DOCUMENT_OVERHEAD = 64  # bytes that a document counts beside its text, so that many tiny ones make no giant piece
@@ -41,16 +40,7 @@ SILENT_WAIT_SECONDS = 5  # for another builder, before saying so
 
 
 def prepare_store(
-    *,
-    text: Text,
-    tokenizer: Any,
-    tokenizer_fingerprint: str,
-    output_dir: Path | str,
-    num_workers: int | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
-    num_shards: int = 1,
-    shard: int | None = None,
-    near_duplicates: float = 0.0,
+    *, text: Text, tokenizer: Any, tokenizer_fingerprint: str, output_dir: Path | str, **options: Any
 ) -> TokenStore | None:
     """Tokenize a text into a store at `output_dir`, or open the one that is there of the same text and tokenizer.
 
@@ -59,7 +49,7 @@ def prepare_store(
     Args:
         tokenizer: a fast tokenizer; its special tokens are text where they occur in documents.
         tokenizer_fingerprint: kept, so that a model can be matched with its corpus.
-        num_workers, max_shard_bytes, num_shards, shard, near_duplicates: as in `StoreArguments`.
+        options: of `StoreArguments`: num_workers, max_shard_bytes, num_shards, shard, near_duplicates.
 
     Returns:
         The store; None when parts of it are still missing (a message says which).
@@ -69,22 +59,28 @@ def prepare_store(
         StorageError: the disk is full or read-only; nothing half-built has the name of the store.
         WorkerError: a worker was killed.
     """
-    _check_options(num_workers, max_shard_bytes, num_shards, shard)
-    check_near_duplicates(near_duplicates)
+    asked = StoreArguments(**options)
+    check_shard(asked.shard or 0, asked.num_shards)
+    if asked.near_duplicates and importlib.util.find_spec("datasketch") is None:
+        raise InputError(
+            "--near_duplicates needs the library datasketch, which is not installed. Install it: "
+            'pip install -e ".[dedup]"'
+        )
     plan = Plan(
         text=text.fingerprint,
         tokenizer=tokenizer_fingerprint,
         vocab_size=len(tokenizer),
         language=text.language,
-        near_duplicates=near_duplicates,
-        num_shards=num_shards,
+        near_duplicates=asked.near_duplicates,
+        num_shards=asked.num_shards,
     )
-    builder = _Builder(_place(output_dir), plan, text, max_shard_bytes)
+    builder = _Builder(_place(output_dir), plan, text, asked.max_shard_bytes)
+    num_workers = asked.num_workers
     if num_workers is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         num_workers = min(cores, MAX_DEFAULT_WORKERS)
     try:
-        return builder.build(tokenizer, num_workers, shard or 0)
+        return builder.build(tokenizer, num_workers, asked.shard or 0)
     except OSError as error:
         raise StorageError(f"cannot write {builder.output_dir}: {error}{KEPT}") from error
 
@@ -333,31 +329,6 @@ def _cut_pieces(documents: Iterable[Document]) -> Iterator[TextPiece]:
         size += len(texts[-1]) + DOCUMENT_OVERHEAD
     if texts:
         yield TextPiece(number=number, source=source, place=place, texts=texts)
-
-
-def _check_options(num_workers: int | None, max_shard_bytes: int, num_shards: int, shard: int | None) -> None:
-    least = {"num_workers": (num_workers, 0), "max_shard_bytes": (max_shard_bytes, 1), "num_shards": (num_shards, 1)}
-    for name, (value, smallest) in least.items():
-        if value is not None and value < smallest:
-            raise InputError(f"--{name} must be {smallest} or more, got {value}")
-    if shard is None and num_shards > 1:
-        raise InputError(
-            f"--num_shards {num_shards} needs --shard 0 to {num_shards - 1}: run the command once for each of them"
-        )
-    check_shard(shard or 0, num_shards)
-
-
-def check_near_duplicates(threshold: float) -> None:
-    """Raises InputError where --near_duplicates is no similarity, or its library is not installed."""
-    if not 0 <= threshold <= 1:
-        raise InputError(
-            f"--near_duplicates must be a similarity from 0 (keep all) to 1, such as 0.8; got {threshold}"
-        )
-    if threshold and importlib.util.find_spec("datasketch") is None:
-        raise InputError(
-            "--near_duplicates needs the library datasketch, which is not installed. Install it: "
-            'pip install -e ".[dedup]"'
-        )
 
 
 def _place(output_dir: Path | str) -> Path:
