@@ -6,8 +6,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -140,15 +139,8 @@ def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, n
         if (output_dir / "tokenizer.json").is_file():
             return
         sample = sample_documents(documents=documents, max_bytes=MAX_BYTES)
-        with _said_plainly():
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
             made = train_bpe(documents=sample.training(), vocab_size=vocab_size, num_sentinels=num_sentinels)
         save_tokenizer(tokenizer=made, output_dir=output_dir)
-
-
-@contextmanager
-def _said_plainly() -> Iterator[None]:
-    """Print warnings as a line each, without the place in the code that they come from."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
-        yield

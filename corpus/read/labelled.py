@@ -10,7 +10,7 @@ from typing import Any
 from lacuna.common.errors import BadRecord, InputError
 from lacuna.common.private import shown
 
-from .formats import Record, kind_of, read_rows
+from .formats import Record, iter_records, kind_of
 from .sources import (
     RECORD_KINDS,
     SAVED_DATASET,
@@ -101,7 +101,7 @@ def _read_saved(folder: Path, split: str | None) -> list[Record]:
     for file in saved_files(folder, split, way="write one behind its name (FOLDER:SPLIT)"):
         about = file.parent / "dataset_info.json"
         names = _names_in(about.read_bytes()) if about.is_file() else {}
-        for row in read_rows(file):
+        for row in iter_records(file):
             if isinstance(row, BadRecord):
                 raise row
             rows.append(replace(row, fields=with_names(row.fields, names)))

@@ -10,13 +10,15 @@ from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from lacuna.common.errors import BadRecord, InputError, StorageError
 from lacuna.common.files import cache_folder, write_text
 from lacuna.common.private import shown
 
 from ..arguments import TextArguments
 from ..builtin import builtin_documents, builtin_fingerprint
-from .formats import kind_of, read_rows, read_texts
+from .formats import iter_records, kind_of, read_texts
 from .sources import HubDataset, find_files, is_hub_name, open_dataset, parse_sources
 from .streams import Piece, Progress, progress_bar, read_text_file, unreadable
 from .unwrap import unwrapped
@@ -208,13 +210,13 @@ class Text:
         options = self._arguments
         together = False
         if isinstance(file, _HubFile):
-            rows = file.dataset.rows(part=file.part, column=options.text_column)
+            rows = file.dataset.records(part=file.part, column=options.text_column)
             pieces = read_texts(rows, column=options.text_column)
         elif kind_of(file.path) == ".txt":
             pieces = read_text_file(file.path, boundary=options.document_boundary, progress=self._progress)
             together = options.document_boundary == "blank_line"
         else:
-            rows = read_rows(file.path, column=options.text_column, progress=self._progress)
+            rows = iter_records(file.path, column=options.text_column, progress=self._progress)
             pieces = read_texts(rows, column=options.text_column)
         return unwrapped(pieces, together=together) if options.unwrap else pieces
 
@@ -229,16 +231,13 @@ class Text:
 
     def _shard_files(self, shard: int, num_shards: int) -> list[_File | _HubFile]:
         """A run of files, at least one; the end of each shard is where its share of the bytes is nearest."""
+        sizes = np.array([file.size for file in self._files])
+        middles = np.cumsum(sizes) - sizes / 2
         ends = [0]
-        total = sum(file.size for file in self._files)
-        size, position = 0, 0
         for number in range(1, num_shards):
+            nearest = int(np.searchsorted(middles, sizes.sum() * number / num_shards))
             last = len(self._files) - (num_shards - number)  # one file must be left for each shard after this one
-            goal = total * number / num_shards
-            size, position = size + self._files[position].size, position + 1
-            while position < last and size + self._files[position].size / 2 < goal:
-                size, position = size + self._files[position].size, position + 1
-            ends.append(position)
+            ends.append(min(max(nearest, ends[-1] + 1), last))
         ends.append(len(self._files))
         return self._files[ends[shard] : ends[shard + 1]]
 

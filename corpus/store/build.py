@@ -1,7 +1,7 @@
 """Build a token store: text -> pieces, by several processes -> shards. It goes on where a killed build stopped.
 
     .NAME.building-XXXX/            beside NAME, the place of the store; XXXX stands for text, tokenizer and options
-        plan.json  tokenizer.json   what all pieces are made with
+        build.json  tokenizer.json  what all pieces are made with
         part-00000-of-00004/        pieces of shard 0 (of --num_shards 4; one part without it)
         part-00000-of-00004.json    there when the part is whole
         store/                      the last step, which is done anew after a kill
@@ -29,7 +29,7 @@ from lacuna.common.files import cache_folder, locked, sync, write_text
 from ..arguments import CorpusArguments, StoreArguments
 from ..read.streams import progress_bar
 from ..read.text import BAD_RECORD, Document, Text, check_shard, open_text, stop_if_many_are_bad
-from .pieces import KEPT, PLAN, SUFFIX, TOKENIZER, Piece, Plan, TextPiece, make_pieces
+from .pieces import BUILD, KEPT, SUFFIX, TOKENIZER, BuildOptions, Piece, TextPiece, make_pieces
 from .shards import assemble, check_weighted, write_manifest
 from .token_store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
 
@@ -66,7 +66,7 @@ def prepare_store(
             "--near_duplicates needs the library datasketch, which is not installed. Install it: "
             'pip install -e ".[dedup]"'
         )
-    plan = Plan(
+    shared = BuildOptions(
         text=text.fingerprint,
         tokenizer=tokenizer_fingerprint,
         vocab_size=len(tokenizer),
@@ -74,7 +74,7 @@ def prepare_store(
         near_duplicates=asked.near_duplicates,
         num_shards=asked.num_shards,
     )
-    builder = _Builder(_place(output_dir), plan, text, asked.max_shard_bytes)
+    builder = _Builder(_place(output_dir), shared, text, asked.max_shard_bytes)
     num_workers = asked.num_workers
     if num_workers is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -119,14 +119,14 @@ def prepare_corpus(
 class _Builder:
     """One process that builds a store, or a part of it."""
 
-    def __init__(self, output_dir: Path, plan: Plan, text: Text, max_shard_bytes: int) -> None:
+    def __init__(self, output_dir: Path, options: BuildOptions, text: Text, max_shard_bytes: int) -> None:
         self.output_dir = output_dir
-        self.plan = plan
+        self.options = options
         self.text = text
         self.max_shard_bytes = max_shard_bytes
-        in_order = replace(plan, num_shards=1) if self._parts_are_runs() else plan
+        in_order = replace(options, num_shards=1) if self._parts_are_runs() else options
         self.fingerprint = _hash(FORMAT_VERSION, *vars(in_order).values())
-        self.folder = output_dir.with_name(f".{output_dir.name}.building-{_hash(*vars(plan).values())[:16]}")
+        self.folder = output_dir.with_name(f".{output_dir.name}.building-{_hash(*vars(options).values())[:16]}")
         self.sources = [
             {"name": name, "weight": text.weights[number] if text.weights else None}
             for number, name in enumerate(text.names)
@@ -140,21 +140,21 @@ class _Builder:
             if store := self._existing():  # another builder was first
                 return store
             self._claim_folder(tokenizer)
-            if self.plan.num_shards == 1:
+            if self.options.num_shards == 1:
                 self._make_part(num_workers, 0)
                 return self._assemble()
-        with self._locked(f"part-{shard}-of-{self.plan.num_shards}.lock"):
+        with self._locked(f"part-{shard}-of-{self.options.num_shards}.lock"):
             if self.folder.exists():  # else another process made this part, and the store
                 self._make_part(num_workers, shard)
         with self._locked("lock"):
             if store := self._existing():
                 return store
-            missing = [part for part in range(self.plan.num_shards) if self._pieces(part) is None]
+            missing = [part for part in range(self.options.num_shards) if self._pieces(part) is None]
             if not missing:
                 return self._assemble()
         numbers = f"{', '.join(map(str, missing))} {'are' if len(missing) > 1 else 'is'}"
         # One call, so that the lines of shards that share a terminal stay whole.
-        sys.stderr.write(f"shard {shard} of {self.plan.num_shards} is done; {numbers} missing\n")
+        sys.stderr.write(f"shard {shard} of {self.options.num_shards} is done; {numbers} missing\n")
         return None
 
     @contextmanager
@@ -197,23 +197,23 @@ class _Builder:
             if other == self.folder:
                 continue
             try:
-                plan = Plan.load(other / PLAN)
+                options = BuildOptions.load(other / BUILD)
             except (OSError, ValueError, TypeError):
-                plan = replace(self.plan, num_shards=1)
-            if plan.num_shards > 1:
+                options = replace(self.options, num_shards=1)
+            if options.num_shards > 1:
                 raise InputError(
                     f"shards of {self.output_dir} were prepared with other data or options (--num_shards "
-                    f"{plan.num_shards}, --near_duplicates {plan.near_duplicates}), and all need the same. Go on with "
-                    f"those, or give up what is ready: rm -r {other}"
+                    f"{options.num_shards}, --near_duplicates {options.near_duplicates}), and all need the same. Go "
+                    f"on with those, or give up what is ready: rm -r {other}"
                 )
             shutil.rmtree(other, ignore_errors=True)  # of a build that was killed; nobody holds the lock
         self.folder.mkdir(exist_ok=True)
-        if not (self.folder / PLAN).exists():
+        if not (self.folder / BUILD).exists():
             write_text(self.folder / TOKENIZER, tokenizer.backend_tokenizer.to_str(), hint=KEPT)
-            self.plan.save(self.folder / PLAN)
+            self.options.save(self.folder / BUILD)
 
     def _part(self, shard: int) -> Path:
-        return self.folder / f"part-{shard:05}-of-{self.plan.num_shards:05}"
+        return self.folder / f"part-{shard:05}-of-{self.options.num_shards:05}"
 
     def _make_part(self, num_workers: int, shard: int) -> None:
         """Make the pieces of one part that are not there yet."""
@@ -226,7 +226,7 @@ class _Builder:
 
         def missing_pieces() -> Iterator[tuple[TextPiece, Path]]:
             nonlocal count, made
-            for piece in _cut_pieces(text.documents(shard=shard, num_shards=self.plan.num_shards)):
+            for piece in _cut_pieces(text.documents(shard=shard, num_shards=self.options.num_shards)):
                 path = part / f"{piece.number:08}{SUFFIX}"
                 there = Piece.open(path)
                 count += 1
@@ -235,13 +235,13 @@ class _Builder:
                     yield piece, path
                 bar.update(text.bytes_read - bar.n)
 
-        total = text.shard_bytes(shard=shard, num_shards=self.plan.num_shards)
+        total = text.shard_bytes(shard=shard, num_shards=self.options.num_shards)
         try:
             with progress_bar(total=total, doing="tokenizing") as bar:
                 make_pieces(missing_pieces(), folder=self.folder, num_workers=num_workers)
         except InputError:
             # Text that cannot be used: when it is mended it is another text, and other pieces.
-            shutil.rmtree(part if self.plan.num_shards > 1 else self.folder, ignore_errors=True)
+            shutil.rmtree(part if self.options.num_shards > 1 else self.folder, ignore_errors=True)
             raise
         finally:
             for half in part.glob("*.tmp"):  # of workers that were stopped while they wrote
@@ -266,13 +266,13 @@ class _Builder:
 
     def _assemble(self) -> TokenStore:
         """Put the parts together and the store in its place; under the lock of the store."""
-        parts = [self._pieces(shard) or [] for shard in range(self.plan.num_shards)]
+        parts = [self._pieces(shard) or [] for shard in range(self.options.num_shards)]
         # Where parts take turns in reading, each has documents of every source. A source is to be one run.
         pieces = sorted((piece for part in parts for piece in part), key=lambda piece: piece.source)
         store = self.folder / "store"
         try:
             left_out, bad_records = self._left_out()
-            manifest = assemble(pieces, self.plan, self.sources, folder=self.folder, shard_bytes=self.max_shard_bytes)
+            manifest = assemble(pieces, self.options, self.sources, folder=self.folder, limit=self.max_shard_bytes)
         except InputError:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
@@ -281,7 +281,7 @@ class _Builder:
             raise
         manifest["dropped"] = dict(sorted(left_out.items())) | manifest["dropped"]
         manifest["bad_records"] = bad_records
-        fingerprints = {"fingerprint": self.fingerprint, "tokenizer_fingerprint": self.plan.tokenizer}
+        fingerprints = {"fingerprint": self.fingerprint, "tokenizer_fingerprint": self.options.tokenizer}
         write_manifest(store, manifest | fingerprints)
         if self.output_dir.exists():
             # Whoever has the old store open keeps it: its files live as long as they are mapped.
@@ -298,7 +298,7 @@ class _Builder:
         bad_records: list[str] = []
         records = 0
         # Parts that take turns read all of the text, each of them.
-        for shard in range(self.plan.num_shards if self._parts_are_runs() else 1):
+        for shard in range(self.options.num_shards if self._parts_are_runs() else 1):
             done = json.loads(self._part(shard).with_suffix(".json").read_bytes())
             dropped.update(done["dropped"])
             bad_records += done["bad_records"]
@@ -308,7 +308,7 @@ class _Builder:
 
     def _parts_are_runs(self) -> bool:
         """Whether parts 0, 1, 2 ... one after the other are the text; with fewer files than parts they take turns."""
-        if (count := self.plan.num_shards) == 1:
+        if (count := self.options.num_shards) == 1:
             return True
         sizes = [self.text.shard_bytes(shard=shard, num_shards=count) for shard in range(count)]
         return None not in sizes and sum(filter(None, sizes)) == self.text.total_bytes
