@@ -138,8 +138,7 @@ def split_documents(
         documents: int64 [num_documents, 2], first and one past the last sentence of each, in the order of the store.
         source: its number; each source is divided by random numbers of its own.
 
-    Returns:
-        Two arrays like `documents`.
+    Returns: Two arrays like `documents`.
 
     Raises InputError: there is too little text to hold anything out.
     """

@@ -36,8 +36,7 @@ def fill_in(
     Args:
         text: int64 [length], not empty.
 
-    Returns:
-        The corrupted text, and the lengths of the spans in the order of the text.
+    Returns: The corrupted text, and the lengths of the spans in the order of the text.
     """
     budget = min(max(1, rounded(probability * len(text), generator)), len(text))
     lengths = generator.poisson(MEAN_SPAN, size=budget + 8)
@@ -66,8 +65,7 @@ def corrupt_spans(
         text: int64 [length], not empty.
         sentinels: at least as many ids as there are spans.
 
-    Returns:
-        The corrupted text, and the target.
+    Returns: The corrupted text, and the target.
     """
     noise = min(max(1, rounded(probability * len(text), generator)), max(1, len(text) - 1))
     kept = len(text) - noise

@@ -68,8 +68,7 @@ def take_words(sizes: np.ndarray, groups: np.ndarray, *, budget: int) -> np.ndar
         groups: int64 [num_words]; once a word is skipped, so is the rest of its group. Groups are contiguous.
         budget: tokens to take at most.
 
-    Returns:
-        Places of the words taken, int64.
+    Returns: Places of the words taken, int64.
     """
     sums = np.cumsum(sizes)
     fitting = int(np.searchsorted(sums, budget, side="right"))
@@ -102,8 +101,7 @@ def draw_spans(
         breaks: bool [words of the row], whether a word does not directly follow another one of its document: a span
             ends there, and its rest is a span of its own.
 
-    Returns:
-        Words in the order in which their spans were drawn, the span of each, and the lengths drawn.
+    Returns: Words in the order in which their spans were drawn, the span of each, and the lengths drawn.
     """
     total = len(breaks)
     drawn = SPAN_LENGTHS[np.searchsorted(_SPAN_CUMULATED, generator.random(min(num_words, total)), side="right")]
@@ -152,8 +150,7 @@ class Masking:
             ids: int64 [length].
             candidates: bool [length], what may be hidden; special tokens never are.
 
-        Returns:
-            Masked ids and labels (the original id at chosen positions, IGNORED elsewhere), int64 [length] each.
+        Returns: Masked ids and labels (the original id at chosen positions, IGNORED elsewhere), int64 [length] each.
         """
         labels = np.full_like(ids, IGNORED)
         masked = ids.copy()

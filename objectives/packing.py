@@ -171,8 +171,7 @@ def best_fit_decreasing(lengths: np.ndarray, *, capacity: int) -> tuple[np.ndarr
     Args:
         lengths: int64 [num_items], from 1 to `capacity`.
 
-    Returns:
-        The bin of each item, int64 [num_items], and the number of bins.
+    Returns: The bin of each item, int64 [num_items], and the number of bins.
     """
     by_length = np.argsort(lengths.astype(np.uint16 if capacity < 2**16 else np.int64), kind="stable")
     counts = np.bincount(lengths, minlength=capacity + 1)

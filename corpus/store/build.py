@@ -51,8 +51,7 @@ def prepare_store(
         tokenizer_fingerprint: kept, so that a model can be matched with its corpus.
         options: of `StoreArguments`: num_workers, max_shard_bytes, num_shards, shard, near_duplicates.
 
-    Returns:
-        The store; None when parts of it are still missing (a message says which).
+    Returns: The store; None when parts of it are still missing (a message says which).
 
     Raises:
         InputError: bad text or options, no text at all, or `output_dir` holds something else.

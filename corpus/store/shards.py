@@ -48,8 +48,7 @@ def assemble(
         sources: name and weight of each.
         limit: a shard ends before the document that would make its files larger than this.
 
-    Returns:
-        The manifest, without what readers left out and without fingerprints.
+    Returns: The manifest, without what readers left out and without fingerprints.
 
     Raises:
         InputError: no document is left, or none of a source that has a weight.
@@ -237,8 +236,7 @@ def find_near(*, signatures: Iterable[np.ndarray], skipped: np.ndarray, threshol
         skipped: bool [num_documents], those that are dropped anyway.
         folder: for a file of 0.5 KB a document, removed again.
 
-    Returns:
-        bool [num_documents].
+    Returns: bool [num_documents].
     """
     found = np.zeros(len(skipped), dtype=bool)
     numbers = np.flatnonzero(~skipped)
