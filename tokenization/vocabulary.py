@@ -134,22 +134,16 @@ def token_edges(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
 
 
 def _first_class(piece: bytes) -> int:
+    length = _character_length(piece[0])
     if piece[0] in CONTINUATION:
         return PARTIAL
-    length = _character_length(piece[0])
-    if len(piece) < length:
-        return _likely_class(piece, length)
-    return _class_of_bytes(piece[:length])
+    return _likely_class(piece, length) if len(piece) < length else _class_of_bytes(piece[:length])
 
 
 def _last_class(piece: bytes) -> int:
-    start = len(piece) - 1
-    while start >= 0 and piece[start] in CONTINUATION:
-        start -= 1
-    if start < 0:
-        return PARTIAL
+    start = max((place for place in range(len(piece)) if piece[place] not in CONTINUATION), default=-1)
     length = _character_length(piece[start])
-    return PARTIAL if len(piece) - start < length else _class_of_bytes(piece[start : start + length])
+    return PARTIAL if start < 0 or len(piece) - start < length else _class_of_bytes(piece[start : start + length])
 
 
 def _character_length(byte: int) -> int:

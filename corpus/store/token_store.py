@@ -30,7 +30,6 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 FILES = ("tokens.bin", "sentence_offsets.npy", "document_offsets.npy")
 REMEDY = "Build it again: python recipes/prepare_corpus.py"
-SHOWN_SOURCES = 20
 SHOWN_CHARACTERS = 150  # of an example, in the report
 
 
@@ -171,15 +170,13 @@ class TokenStore:
         """
         sources = self.manifest["sources"]
         lines = ["sources:"] if len(sources) > 1 else []
-        for source in sources[:SHOWN_SOURCES] if len(sources) > 1 else []:
+        for source in sources if len(sources) > 1 else []:
             weight = "" if source["weight"] is None else f"weight {source['weight']:.3g}, "
             lines.append(
                 f"  {visible(source['name'])}: {weight}{_count(source['num_documents'], 'document')}, "
                 f"{_count(source['num_tokens'], 'token')} ({source['num_tokens'] / self.num_tokens:.1%}), "
                 f"{_size(source['num_bytes'])}"
             )
-        if len(sources) > SHOWN_SOURCES:
-            lines.append(f"  and {len(sources) - SHOWN_SOURCES:,} more; all are in {shown(self.path / MANIFEST)}")
         reasons = ", ".join(f"{reason} {number:,}" for reason, number in self.manifest["dropped"].items())
         lines.append(f"dropped: {reasons or 'nothing'}")
         lines += [f"  {_one_line(message, 200)}" for message in self.manifest["bad_records"]]
