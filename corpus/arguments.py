@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from lacuna.common.options import ESSENTIALS, Arguments, option
+from lacuna.common.errors import InputError
+from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
 
 _data = partial(option, group="data")
 _work = partial(option, group="work and shards")
@@ -61,7 +62,9 @@ class StoreArguments(TextArguments):
 
     output_dir: str = option("runs/corpus", "Where the token store is written.", group=ESSENTIALS)
     num_workers: int | None = _work(
-        None, "Processes that tokenize; 0 uses only the main one. Default: one per core, at most 8."
+        None,
+        "Worker processes, which split text into sentences and tokenize it; with 0 the main process does it. Default: "
+        "one per core, at most 8.",
     )
     max_shard_bytes: int = _work(4 << 30, "Largest size of one shard of the store, in bytes.")
     num_shards: int = _work(1, "Split the work into this many parts, each prepared by its own command.")
@@ -71,3 +74,13 @@ class StoreArguments(TextArguments):
         "Drop documents at least this similar to an earlier one (Jaccard similarity of word "
         "5-grams, e.g. 0.8); 0 keeps them. Exact duplicates are always dropped.",
     )
+
+    def __post_init__(self) -> None:
+        check_range(self, "num_workers", at_least=0)
+        check_range(self, "max_shard_bytes", "num_shards", at_least=1)
+        check_range(self, "near_duplicates", at_least=0, at_most=1)
+        if self.shard is None and self.num_shards > 1:
+            raise InputError(
+                f"--num_shards {self.num_shards} needs --shard 0 to {self.num_shards - 1}: run the command once for "
+                "each of them"
+            )

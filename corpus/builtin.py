@@ -61,8 +61,7 @@ def builtin_documents() -> Iterator[str]:
     """Documents: one a module (its docstring, then each class and function with signature and docstring, in source
     order) and one a topic of the language reference. Equal documents come once.
 
-    Raises:
-        InputError: this interpreter has no source of its standard library.
+    Raises InputError: this interpreter has no source of its standard library.
     """
     seen: set[str] = set()
     for text in _all_documents():
@@ -211,8 +210,13 @@ MAX_QUESTIONS = 4  # about one context
 MAX_SAME_ANSWER = 300  # without it, half of all answers would be `None`
 
 
-@cache
-def _classification_rows() -> tuple[dict[str, Any], ...]:
+def builtin_classification() -> list[dict[str, Any]]:
+    """Rows {"id", "text", "label"}: a docstring and the family of modules it comes from, eight families.
+
+    Each docstring comes once and no family has more than 480. Python 3.11 gives 3,822 rows; always answering the
+    largest family is right for 12.6 % of them, logistic regression on words and pairs of words for 86 %. Raises
+    InputError as `builtin_documents` does.
+    """
     family_of = {module: family for family, modules in FAMILIES.items() for module in modules.split()}
     rows: dict[str, list[dict[str, Any]]] = {family: [] for family in FAMILIES}
     seen: set[str] = set()
@@ -232,17 +236,7 @@ def _classification_rows() -> tuple[dict[str, Any], ...]:
         for family in rows.values()
         for row in sorted(family, key=lambda row: _digest(row["text"]))[:MAX_FAMILY_ROWS]
     ]
-    return tuple(sorted(kept, key=lambda row: _digest(row["text"])))
-
-
-def builtin_classification() -> list[dict[str, Any]]:
-    """Rows {"id", "text", "label"}: a docstring and the family of modules it comes from, eight families.
-
-    Each docstring comes once and no family has more than 480. Python 3.11 gives 3,822 rows; always answering the
-    largest family is right for 12.6 % of them, logistic regression on words and pairs of words for 86 %. Raises
-    InputError as `builtin_documents` does.
-    """
-    return [dict(row) for row in _classification_rows()]
+    return sorted(kept, key=lambda row: _digest(row["text"]))
 
 
 def builtin_questions() -> list[dict[str, Any]]:
@@ -254,13 +248,6 @@ def builtin_questions() -> list[dict[str, Any]]:
     rows over 1,856 contexts. The most frequent answer is right for 12.2 % of them, a rule that takes the first default
     for 64.6 %. Raises InputError as `builtin_documents` does.
     """
-    return [
-        {**row, "answers": {key: list(value) for key, value in row["answers"].items()}} for row in _question_rows()
-    ]
-
-
-@cache
-def _question_rows() -> tuple[dict[str, Any], ...]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for module in read_library():
         for context, answers in map(_describe, module.entries):
@@ -273,7 +260,7 @@ def _question_rows() -> tuple[dict[str, Any], ...]:
         asked[answer] += 1
         if asked[answer] <= MAX_SAME_ANSWER:
             kept.append(row)
-    return tuple(kept)
+    return kept
 
 
 class _Answer(NamedTuple):

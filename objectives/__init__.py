@@ -1,4 +1,6 @@
-"""(token store, seed, index) -> one training example; and how examples become a batch.
+"""What a model is pretrained to predict: masked, next or lost tokens, sentence pairs. One class an objective.
+
+An example is a function of the token store, the seed and the number of the sample.
 
 To add an objective, write a file with a class like those here and add the class to the registry below; its name, help,
 options and the legend of `--show_examples` are its own.
@@ -16,8 +18,7 @@ from .data import IGNORED, SpecialTokens, random_stream, split_documents
 from .denoising import Denoising
 from .hybrid import HybridLanguageModelling
 from .mlm import MaskedLanguageModelling
-from .mlm_nsp import MaskedLanguageModellingWithPairs
-from .mlm_sop import MaskedLanguageModellingWithOrder
+from .pairs import MaskedLanguageModellingWithOrder, MaskedLanguageModellingWithPairs
 from .show import show_examples
 
 OBJECTIVES |= {

@@ -9,17 +9,10 @@ from typing import Any, Literal
 from lacuna.common.errors import InputError
 from lacuna.common.options import ESSENTIALS, Arguments, Numbers, check_range, option
 
-MEAN_SPAN = 3
-"""Mean tokens in a span of denoising, in BART and T5."""
-
-EVAL_CORRUPTION = 0.15
-"""Share of held-out tokens that span corruption takes, as T5 did in training."""
-
-LONGEST = 1 << 20
-"""Tokens in a row: more than any model reads."""
-
-OBJECTIVES: dict[str, Any] = {}
-"""The class of each objective by its name; `objectives/__init__.py` fills it."""
+MEAN_SPAN = 3  # mean tokens in a span of denoising, in BART and T5
+EVAL_CORRUPTION = 0.15  # share of held-out tokens that span corruption takes, as T5 did in training
+LONGEST = 1 << 20  # tokens in a row: more than any model reads
+OBJECTIVES: dict[str, Any] = {}  # the class of each objective by its name; `objectives/__init__.py` fills it
 
 _data = partial(option, group="data")
 _objective = partial(option, group="objective")
@@ -68,7 +61,7 @@ class ObjectiveArguments(Arguments):
     denoising: Literal["infilling", "span_corruption"] = _objective(
         "infilling",
         "Variant of --objective denoising: infilling (BART: one [MASK] per span, write everything) or span_corruption "
-        "(T5: write the spans).",
+        "(T5: write the spans; masks 0.15 by default).",
         advanced=True,
     )
     z_loss: float = _objective(0.0, "Weight of the z-loss, which keeps logits small (PaLM: 0.0001).", advanced=True)
@@ -90,16 +83,12 @@ class ObjectiveArguments(Arguments):
             self, "mask_replace_prob", "random_replace_prob", "short_sequence_probability", at_least=0, at_most=1
         )
         check_range(self, "eval_fraction", at_least=0, below=1)
+        check_range(self, "hybrid_causal_share", above=0, below=1)
         check_range(self, "z_loss", "max_eval_examples", "show_examples", at_least=0)
         if self.mask_replace_prob + self.random_replace_prob > 1 + 1e-9:
             raise InputError(
                 f"--mask_replace_prob {self.mask_replace_prob} and --random_replace_prob {self.random_replace_prob} "
                 "are together more than 1"
-            )
-        if not 0 < self.hybrid_causal_share < 1:
-            raise InputError(
-                f"--hybrid_causal_share must be between 0 and 1, got {self.hybrid_causal_share}; for one kind alone "
-                "use --objective mlm or clm"
             )
 
     def identity(self) -> dict[str, Any]:
@@ -126,8 +115,7 @@ class ObjectiveArguments(Arguments):
     def check_used(self) -> None:
         """Refuse options that were given and that this objective has no use for.
 
-        Raises:
-            InputError: names the first of them.
+        Raises InputError: names the first of them.
         """
         own = OBJECTIVES[self.objective].options
         for name in dict.fromkeys(name for objective in OBJECTIVES.values() for name in objective.options):

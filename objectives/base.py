@@ -17,11 +17,8 @@ from .arguments import ObjectiveArguments
 from .data import IGNORED, SpecialTokens, Store, split_sources, spread_by_weight, stack, unwrap
 from .packing import PACKINGS, Row, SourceRows
 
-_LOGIT_BYTES = 2**28
-"""Logits held at once while evaluating: 256 MiB."""
-
-_COUNTED = 50_000_000
-"""Tokens counted for the unigram baseline; more would not change the digits shown."""
+_LOGIT_BYTES = 2**28  # logits held at once while evaluating: 256 MiB
+_COUNTED = 50_000_000  # tokens counted for the unigram baseline; more would not change the digits shown
 
 _COUNTED_AT_ONCE = 2**22
 
@@ -29,22 +26,15 @@ _COUNTED_AT_ONCE = 2**22
 class TokenPrediction(Work):
     """An objective whose targets are tokens. Subclasses say what rows and examples are and how a batch is scored."""
 
-    name: str
-    """The value of `--objective`."""
-    summary: str
-    """Its line in the help of `--objective`."""
-    options: tuple[str, ...] = ()
-    """Of the options that not every objective uses, those that this one does."""
-    legend: tuple[str, ...]
-    """What the signs of `--show_examples` mean."""
-    head: str
-    """The Auto class of the model it trains."""
-    shape: str
-    """The shape of the model it trains."""
+    name: str  # the value of `--objective`
+    summary: str  # its line in the help of `--objective`
+    options: tuple[str, ...] = ()  # of the options that not every objective uses, those that this one does
+    legend: tuple[str, ...]  # what the signs of `--show_examples` mean
+    head: str  # the Auto class of the model it trains
+    shape: str  # the shape of the model it trains
     eval_rate = 0.15
     """Held-out text is masked at BERT's rate whatever the training rate, so that losses can be compared."""
-    evaluations = 1
-    """How many held-out examples are made of each held-out row."""
+    evaluations = 1  # how many held-out examples are made of each held-out row
     predicts_document_ends = False
 
     def __init__(
@@ -65,8 +55,7 @@ class TokenPrediction(Work):
             seed: decides the held-out part, masks, pairs and spans.
             sequence_length: tokens per row; each stage of a run has an objective of its own.
 
-        Raises:
-            InputError: this text or tokenizer cannot provide what was asked.
+        Raises InputError: this text or tokenizer cannot provide what was asked.
         """
         self.store, self.tokens, self.seed, self.arguments = store, tokens, seed, arguments
         self.sequence_length, self.token_edges = sequence_length, token_edges
@@ -214,30 +203,22 @@ class TokenPrediction(Work):
 
     def _training_text(self) -> Iterator[np.ndarray]:
         """The first tokens of the training part, in contiguous stretches of the store."""
-        if not len(self.documents):
-            return
-        breaks = np.flatnonzero(self.documents[1:, 0] != self.documents[:-1, 1]) + 1
-        firsts = self.documents[np.concatenate([[0], breaks]), 0]
-        lasts = self.documents[np.concatenate([breaks - 1, [-1]]), 1]
-        left = _COUNTED
-        for first, last in zip(firsts, lasts, strict=True):
-            begin, end = int(self.store.sentence_offsets[int(first)]), int(self.store.sentence_offsets[int(last)])
+        firsts, lasts = self.documents.T
+        breaks = np.flatnonzero(firsts[1:] != lasts[:-1]) + 1  # documents that are held out lie between
+        offsets, left = self.store.sentence_offsets, _COUNTED
+        for part in np.split(self.documents, breaks) if len(self.documents) else []:
+            begin, end = int(offsets[int(part[0, 0])]), int(offsets[int(part[-1, 1])])
             for start in range(begin, min(end, begin + left), _COUNTED_AT_ONCE):
                 yield np.asarray(self.store.tokens[start : min(start + _COUNTED_AT_ONCE, end, begin + left)])
-            left -= end - begin
-            if left <= 0:
-                return
+            left = max(left - (end - begin), 0)
 
 
 class PackedPrediction(TokenPrediction):
     """An objective over packed rows of documents."""
 
-    overlap = 0
-    """Tokens that a piece of a document shares with the next one."""
-    spare = 0
-    """Tokens of a row that are left free for what the objective adds."""
-    one_shape = True
-    """Whether filled rows make batches of one shape."""
+    overlap = 0  # tokens that a piece of a document shares with the next one
+    spare = 0  # tokens of a row that are left free for what the objective adds
+    one_shape = True  # whether filled rows make batches of one shape
 
     def _rows_of(self, documents: np.ndarray, source: int) -> Any:
         return PACKINGS[self.arguments.packing](
@@ -290,18 +271,12 @@ class PackedPrediction(TokenPrediction):
         }
 
     def _describe_rows(self) -> str:
-        share = self.rows.padding
-        if self.arguments.packing == "none":
-            up_to, padding = (
-                "up to ",
-                f"{share:.2%} padding if all were filled up (they are, to the longest of a batch)",
-            )
-        else:
-            up_to, padding = "", f"{share:.2%} of them padding"
+        packing, padding = self.arguments.packing, f"{self.rows.padding:.2%} padding"
+        up_to, filled = ("up to ", " if all were filled up") if packing == "none" else ("", "")
         documents = "document" if len(self.documents) == 1 else "documents"
         return (
             f"{self.num_examples:,} rows of {up_to}{self.sequence_length:,} tokens from {len(self.documents):,} "
-            f"{documents}, --packing {self.arguments.packing}: {padding}, no token cropped; "
+            f"{documents}, --packing {packing}: {padding}{filled}, no token cropped; "
             f"{len(self._evaluated) // self.evaluations:,} of {len(self.eval_rows):,} held-out rows are evaluated"
         )
 

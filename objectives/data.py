@@ -1,4 +1,4 @@
-"""Where objectives begin and end: special tokens, random numbers, parts of a token store; batches and their hints."""
+"""What all objectives build examples with: special tokens, random numbers, the held-out split, padding to a batch."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 
-IGNORED = -100
-"""The label of a position that is no target, as everywhere in transformers."""
+IGNORED = -100  # the label of a position that is no target, as everywhere in transformers
 
 TOKENS_A_SLOT = 128
 """A batch has as many bounds of documents as if documents had this many tokens: one number for all batches of a shape,
@@ -40,10 +39,8 @@ class SpecialTokens:
     start: int
     end: int
     mask: int | None
-    is_special: np.ndarray
-    """bool [vocab_size]."""
-    ordinary: np.ndarray
-    """The ids that are text, int64."""
+    is_special: np.ndarray  # bool [vocab_size]
+    ordinary: np.ndarray  # the ids that are text, int64
     sentinels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Ids of <extra_id_0>, <extra_id_1>, ..., as T5 names what stands for a span; may be none."""
 
@@ -56,8 +53,7 @@ class SpecialTokens:
     def of(cls, tokenizer: Any) -> "SpecialTokens":
         """Read them from a tokenizer; a document is framed by [CLS] and [SEP], or else by beginning and end of text.
 
-        Raises:
-            InputError: the tokenizer has neither.
+        Raises InputError: the tokenizer has neither.
         """
 
         def first(*names: str) -> int | None:
@@ -88,8 +84,7 @@ class SpecialTokens:
     def required_mask(self) -> int:
         """The mask token's id.
 
-        Raises:
-            InputError: the tokenizer has none.
+        Raises InputError: the tokenizer has none.
         """
         if self.mask is None:
             raise InputError(
@@ -143,11 +138,9 @@ def split_documents(
         documents: int64 [num_documents, 2], first and one past the last sentence of each, in the order of the store.
         source: its number; each source is divided by random numbers of its own.
 
-    Returns:
-        Two arrays like `documents`.
+    Returns: Two arrays like `documents`.
 
-    Raises:
-        InputError: there is too little text to hold anything out.
+    Raises InputError: there is too little text to hold anything out.
     """
     if eval_fraction == 0 or len(documents) == 0:
         return documents, documents[:0]

@@ -20,11 +20,8 @@ from .packing import Row
 EVAL_PROBABILITY = {"infilling": 0.3, "span_corruption": EVAL_CORRUPTION}
 """Held-out text is corrupted as in the papers, whatever the training rate."""
 
-_HIGHEST_CORRUPTION = 0.75
-"""With more, the spans and their sentinels would need more room than the text."""
-
-_COUNTED_ROWS = 512
-"""Training rows from which the baseline counts its tokens."""
+_HIGHEST_CORRUPTION = 0.75  # with more, the spans and their sentinels would need more room than the text
+_COUNTED_ROWS = 512  # training rows from which the baseline counts its tokens
 
 
 def fill_in(
@@ -39,8 +36,7 @@ def fill_in(
     Args:
         text: int64 [length], not empty.
 
-    Returns:
-        The corrupted text, and the lengths of the spans in the order of the text.
+    Returns: The corrupted text, and the lengths of the spans in the order of the text.
     """
     budget = min(max(1, rounded(probability * len(text), generator)), len(text))
     lengths = generator.poisson(MEAN_SPAN, size=budget + 8)
@@ -69,8 +65,7 @@ def corrupt_spans(
         text: int64 [length], not empty.
         sentinels: at least as many ids as there are spans.
 
-    Returns:
-        The corrupted text, and the target.
+    Returns: The corrupted text, and the target.
     """
     noise = min(max(1, rounded(probability * len(text), generator)), max(1, len(text) - 1))
     kept = len(text) - noise

@@ -21,8 +21,7 @@ from .data import IGNORED, random_stream
 from .mlm import MaskedPrediction
 from .packing import Row
 
-_BLOCK = 64
-"""Samples that hold the stated share of causal rows."""
+_BLOCK = 64  # samples that hold the stated share of causal rows
 
 
 @lru_cache(maxsize=64)

@@ -19,8 +19,7 @@ from .packing import Row
 
 LEGEND = "⟦cat→[MASK]⟧ masked   ⟦cat≠tree⟧ replaced by a random token   ⟦cat=⟧ left as it is, but predicted"
 
-SPAN_LENGTHS = np.arange(1, 11)
-"""Words in a span, as in SpanBERT: geometric with p = 0.2, at most 10; the mean is 3.8."""
+SPAN_LENGTHS = np.arange(1, 11)  # words in a span, as in SpanBERT: geometric with p = 0.2, at most 10; the mean is 3.8
 _SPAN_SHARES = 0.2 * 0.8 ** (SPAN_LENGTHS - 1)
 _SPAN_CUMULATED = np.cumsum(_SPAN_SHARES / _SPAN_SHARES.sum())
 
@@ -69,8 +68,7 @@ def take_words(sizes: np.ndarray, groups: np.ndarray, *, budget: int) -> np.ndar
         groups: int64 [num_words]; once a word is skipped, so is the rest of its group. Groups are contiguous.
         budget: tokens to take at most.
 
-    Returns:
-        Places of the words taken, int64.
+    Returns: Places of the words taken, int64.
     """
     sums = np.cumsum(sizes)
     fitting = int(np.searchsorted(sums, budget, side="right"))
@@ -103,8 +101,7 @@ def draw_spans(
         breaks: bool [words of the row], whether a word does not directly follow another one of its document: a span
             ends there, and its rest is a span of its own.
 
-    Returns:
-        Words in the order in which their spans were drawn, the span of each, and the lengths drawn.
+    Returns: Words in the order in which their spans were drawn, the span of each, and the lengths drawn.
     """
     total = len(breaks)
     drawn = SPAN_LENGTHS[np.searchsorted(_SPAN_CUMULATED, generator.random(min(num_words, total)), side="right")]
@@ -134,13 +131,10 @@ class Masking:
     """
 
     tokens: SpecialTokens
-    edges: np.ndarray
-    """uint8 [vocab_size, 2], see `find_words`."""
+    edges: np.ndarray  # uint8 [vocab_size, 2], see `find_words`
     how: str = "token"
-    mask_share: float = 0.8
-    """Of the chosen tokens, those that [MASK] replaces."""
-    random_share: float = 0.1
-    """Of the chosen tokens, those that a random token replaces; the others stay."""
+    mask_share: float = 0.8  # of the chosen tokens, those that [MASK] replaces
+    random_share: float = 0.1  # of the chosen tokens, those that a random token replaces; the others stay
 
     def __call__(
         self,
@@ -156,8 +150,7 @@ class Masking:
             ids: int64 [length].
             candidates: bool [length], what may be hidden; special tokens never are.
 
-        Returns:
-            Masked ids and labels (the original id at chosen positions, IGNORED elsewhere), int64 [length] each.
+        Returns: Masked ids and labels (the original id at chosen positions, IGNORED elsewhere), int64 [length] each.
         """
         labels = np.full_like(ids, IGNORED)
         masked = ids.copy()

@@ -4,9 +4,7 @@ For packed rows each document is framed, `[start] text [end]`, and laid out in p
 document, or part of one that is longer than its row. Attention stays inside a piece. No packing drops anything.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,18 +12,13 @@ import numpy as np
 
 from .data import SpecialTokens, Store
 
-_WINDOW = 2**22
-"""Sentences whose offsets are held at once: 32 MiB."""
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """Pieces of documents one after another, without padding."""
 
-    ids: np.ndarray
-    """int64 [num_tokens], special tokens included."""
-    bounds: np.ndarray
-    """int64 [num_pieces + 1]: where each piece begins, and where the last one ends."""
+    ids: np.ndarray  # int64 [num_tokens], special tokens included
+    bounds: np.ndarray  # int64 [num_pieces + 1]: where each piece begins, and where the last one ends
 
     @property
     def positions(self) -> np.ndarray:
@@ -36,8 +29,7 @@ class Row:
 class PackedRows:
     """Rows of `length` tokens over the pieces of documents. Subclasses say which piece lies in which row."""
 
-    num_tokens: int
-    """Tokens in all rows: with special tokens and those that stand in two rows, without padding."""
+    num_tokens: int  # tokens in all rows: with special tokens and those that stand in two rows, without padding
 
     def __init__(
         self, *, store: Store, documents: np.ndarray, tokens: SpecialTokens, length: int, overlap: int = 0
@@ -179,8 +171,7 @@ def best_fit_decreasing(lengths: np.ndarray, *, capacity: int) -> tuple[np.ndarr
     Args:
         lengths: int64 [num_items], from 1 to `capacity`.
 
-    Returns:
-        The bin of each item, int64 [num_items], and the number of bins.
+    Returns: The bin of each item, int64 [num_items], and the number of bins.
     """
     by_length = np.argsort(lengths.astype(np.uint16 if capacity < 2**16 else np.int64), kind="stable")
     counts = np.bincount(lengths, minlength=capacity + 1)
@@ -256,11 +247,9 @@ class Chunk(NamedTuple):
     """Consecutive sentences of a document."""
 
     source: int
-    document: int
-    """Its row among the documents of the source."""
+    document: int  # its row among the documents of the source
     first: int
-    last: int
-    """One past the last sentence."""
+    last: int  # one past the last sentence
 
 
 class Chunks:
@@ -287,24 +276,19 @@ class Chunks:
         """
         self._source = source
         self._begins, self._ends = np.ascontiguousarray(documents[:, 0]), np.ascontiguousarray(documents[:, 1])
-        found = [np.zeros(0, dtype=np.int64)]
-        document = 0
-        cursors = self._begins.copy()
-        while document < len(documents):
-            first = int(cursors[document])
-            offsets = np.asarray(store.sentence_offsets[first : min(first + _WINDOW, int(self._ends[-1])) + 1])
-            beyond = int(np.searchsorted(self._begins, first + len(offsets) - 1, side="left"))
-            starts, cursor = _cut(
-                offsets.astype(np.int64, copy=False),
-                cursors[document:beyond] - first,
-                self._ends[document:beyond] - first,
-                targets=partial(_targets, base=first, length=length, short_probability=short_probability, seed=seed),
-            )
-            found.append(starts + first)
-            document = beyond
-            if cursor is not None:  # the last document continues behind the window
-                document = beyond - 1
-                cursors[document] = cursor + first
+        offsets = np.asarray(store.sentence_offsets[:], dtype=np.int64)
+        found, cursors, ends = [np.zeros(0, dtype=np.int64)], self._begins, self._ends
+        while len(cursors):  # one chunk of every document that is not at its end
+            found.append(cursors)
+            goals = np.full(len(cursors), length, dtype=np.int64)
+            if short_probability:
+                is_short = hashed(cursors, seed=seed, stream="short") < short_probability
+                drawn = 2 + (hashed(cursors, seed=seed, stream="goal") * (length - 1)).astype(np.int64)
+                goals[is_short] = drawn[is_short]
+            reached = np.searchsorted(offsets, offsets[cursors] + goals, side="left")
+            reached = np.clip(reached, cursors + 1, ends)
+            goes_on = reached < ends
+            cursors, ends = reached[goes_on], ends[goes_on]
         self.starts = np.sort(np.concatenate(found))
 
     def __len__(self) -> int:
@@ -317,43 +301,6 @@ class Chunks:
         if chunk + 1 < len(self.starts):
             last = min(last, int(self.starts[chunk + 1]))
         return Chunk(self._source, document, first, last)
-
-
-def _cut(
-    offsets: np.ndarray, cursors: np.ndarray, ends: np.ndarray, *, targets: Callable[[np.ndarray], np.ndarray]
-) -> tuple[np.ndarray, int | None]:
-    """Cut all documents at once: each round cuts one chunk from every document that is not at its end.
-
-    Args:
-        offsets: int64 [num_sentences + 1], in tokens, of a window of sentences, which are counted from its start.
-        cursors, ends: where each document begins and ends; the end of the last may lie behind the window.
-        targets: first sentences -> how many tokens their chunks should reach.
-
-    Returns:
-        First sentences of the chunks, and where the last document continues if its next chunk exceeds the window.
-    """
-    found, left = [np.zeros(0, dtype=np.int64)], None
-    while len(cursors):
-        reached = np.searchsorted(offsets, offsets[cursors] + targets(cursors), side="left")
-        if reached[-1] == len(offsets) and ends[-1] >= len(offsets):
-            left = int(cursors[-1])
-            reached, cursors, ends = reached[:-1], cursors[:-1], ends[:-1]
-        found.append(cursors)
-        reached = np.clip(reached, cursors + 1, ends)
-        goes_on = reached < ends
-        cursors, ends = reached[goes_on], ends[goes_on]
-    return np.concatenate(found), left
-
-
-def _targets(places: np.ndarray, *, base: int, length: int, short_probability: float, seed: int) -> np.ndarray:
-    """How many tokens the chunks that begin at `places`, counted from sentence `base`, should reach: int64."""
-    sentences = places + base
-    goals = np.full(len(sentences), length, dtype=np.int64)
-    if short_probability:
-        is_short = hashed(sentences, seed=seed, stream="short") < short_probability
-        drawn = 2 + (hashed(sentences, seed=seed, stream="goal") * (length - 1)).astype(np.int64)
-        goals[is_short] = drawn[is_short]
-    return goals
 
 
 def hashed(numbers: np.ndarray, *, seed: int, stream: str) -> np.ndarray:

@@ -2,19 +2,21 @@
 
 import re
 import shutil
-import unicodedata
 from functools import partial
+from io import StringIO
 from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
 
 from .base import PackedPrediction, TokenPrediction
 from .data import IGNORED
-from .mlm_nsp import PairPrediction
+from .pairs import PairPrediction
 
-WIDTH = 118
-"""Columns of the text that is printed, where the terminal is not narrower."""
+WIDTH = 118  # columns of the text that is printed, where the terminal is not narrower
 
 _NARROWEST = 40
 
@@ -72,7 +74,7 @@ class _Page:
 
     def _head(self, text: str) -> str:
         first, *others = self._wrapped(text, first="── ", later="   ")
-        left = self.width - _columns(first) - 1
+        left = self.width - cell_len(first) - 1
         return "\n".join([f"{first} {'─' * left}" if left > 0 else first, *others])
 
     def _pair(self, example: dict[str, Any]) -> tuple[list[str], list[str]]:
@@ -175,47 +177,14 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}" + ("" if number == 1 else "s")
 
 
-def _columns(text: str) -> int:
-    """How wide a text is in a terminal: Chinese characters take two columns, combining accents none."""
-    return sum(
-        0
-        if unicodedata.category(character) in ("Mn", "Me", "Cf")
-        else 1 + (unicodedata.east_asian_width(character) in "WF")
-        for character in text
-    )
-
-
 def wrap(text: str, *, width: int, first: str, later: str) -> list[str]:
-    """Lines of at most `width` columns, broken at spaces, beside wide characters and at line breaks.
+    """Lines of at most `width` columns, broken at spaces where there are some and at line breaks.
 
     Args:
         first, later: what the first line and all others begin with.
     """
-    lines: list[str] = []
     room = width - max(len(first), len(later))
-    for paragraph in text.removesuffix("\n").split("\n"):
-        line, spaces = "", ""
-        for piece in _pieces(paragraph, room):
-            if piece.isspace():
-                spaces = piece
-            elif _columns(line + spaces + piece) <= room:
-                line, spaces = line + spaces + piece, ""
-            else:
-                lines, line, spaces = [*lines, line], piece, ""
-        lines.append(line)
+    console = Console(file=StringIO(), width=room)
+    paragraphs = (Text(paragraph) for paragraph in text.removesuffix("\n").split("\n"))
+    lines = [str(line).rstrip() for each in paragraphs for line in (each.wrap(console, room) or [Text()])]
     return [(later if number else first) + line for number, line in enumerate(lines)]
-
-
-def _pieces(text: str, longest: int) -> list[str]:
-    """Spaces, words, parts of words in brackets, and single wide characters; what is longer than a line is cut."""
-    pieces: list[str] = []
-    for piece in re.findall(r" +|⟦[^ ⟦⟧]*⟧?|[^ ⟦⟧]+⟧?|⟧", text):
-        start = 0
-        for place, character in enumerate(piece):
-            if place > start and (
-                _columns(character) == 2 or _columns(piece[place - 1]) == 2 or place - start == longest
-            ):
-                pieces.append(piece[start:place])
-                start = place
-        pieces.append(piece[start:])
-    return pieces

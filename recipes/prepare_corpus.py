@@ -15,6 +15,8 @@ from lacuna.common.private import shown
 from lacuna.corpus import StoreArguments, open_text, prepare_store
 from lacuna.tokenization import load_tokenizer, tokenizer_fingerprint
 
+OPTIONS = ("num_workers", "max_shard_bytes", "num_shards", "shard", "near_duplicates")
+
 
 def main() -> None:
     """Parse, build, show what came of it."""
@@ -27,11 +29,7 @@ def main() -> None:
         tokenizer=tokenizer,
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
         output_dir=arguments.output_dir,
-        num_workers=arguments.num_workers,
-        max_shard_bytes=arguments.max_shard_bytes,
-        num_shards=arguments.num_shards,
-        shard=arguments.shard,
-        near_duplicates=arguments.near_duplicates,
+        **{name: getattr(arguments, name) for name in OPTIONS},
     )
     seconds = time.perf_counter() - start
     if store is not None:

@@ -86,8 +86,7 @@ def train_bpe(*, documents: Iterable[str], show_progress: bool = False, **option
 def check_options(asked: TokenizerArguments) -> list[str]:
     """All special tokens by id; checks what `train_bpe` is given, before hours go into reading a text.
 
-    Raises:
-        InputError: a name is unknown, a number cannot be, or a special token is one that a text could hold.
+    Raises InputError: a name is unknown, a number cannot be, or a special token is one that a text could hold.
     """
     for option, value, known in (("normalizer", asked.normalizer, NORMALIZERS), ("pattern", asked.pattern, PATTERNS)):
         if value not in known:
@@ -131,16 +130,28 @@ def _padded(size: int, asked: TokenizerArguments) -> int:
 
 def learn_merges(backend: Tokenizer, documents: Iterable[str], **options: Any) -> None:
     """Train `backend` in place, with the options of a `BpeTrainer`; raises InputError where there is no text."""
-    source = _Pieces(documents)
+    failed: Exception | None = None
+    is_visible = False
+
+    def pieces() -> Iterator[str]:
+        nonlocal failed, is_visible
+        try:
+            for document in documents:
+                is_visible = is_visible or bool(document and not document.isspace())
+                for piece in split_pieces(document):
+                    yield from cut_runs(piece)
+        except Exception as error:
+            failed = error
+            raise
+
+    length = len(documents) if isinstance(documents, Sized) else None  # for the bars alone
     try:
-        # The length is for the bars alone.
-        length = len(documents) if isinstance(documents, Sized) else None
-        backend.train_from_iterator(source, trainers.BpeTrainer(**options), length=length)
+        backend.train_from_iterator(pieces(), trainers.BpeTrainer(**options), length=length)
     except Exception:
-        if source.error is not None:  # the library wraps what the source raised: a bad file must keep its own message
-            raise source.error from None
+        if failed is not None:  # the library wraps what the source raised: a bad file must keep its own message
+            raise failed from None
         raise
-    if not source.visible:
+    if not is_visible:
         raise InputError("there is no text to train a tokenizer on: every document is empty. Check --data.")
 
 
@@ -162,25 +173,6 @@ def fill_vocabulary(backend: Tokenizer, asked: TokenizerArguments) -> None:
         f"{asked.min_frequency} times (--min_frequency) in this text.{filled} Bring more text or ask for less.",
         stacklevel=3,
     )
-
-
-class _Pieces:
-    """Iterates over pieces of documents; remembers an error raised on the way and whether anything was visible."""
-
-    def __init__(self, documents: Iterable[str]) -> None:
-        self.documents = documents
-        self.error: Exception | None = None
-        self.visible = False
-
-    def __iter__(self) -> Iterator[str]:
-        try:
-            for document in self.documents:
-                self.visible = self.visible or bool(document and not document.isspace())
-                for piece in split_pieces(document):
-                    yield from cut_runs(piece)
-        except Exception as error:
-            self.error = error
-            raise
 
 
 def extend_tokenizer(
@@ -237,8 +229,7 @@ def extend_tokenizer(
 def check_extension(tokenizer: PreTrainedTokenizerFast, asked: TokenizerArguments) -> list[str]:
     """The special tokens that are new, by id; checks what `extend_tokenizer` is given, before hours go into reading.
 
-    Raises:
-        InputError: the tokenizer cannot be extended or has `vocab_size` tokens already, or a number cannot be.
+    Raises InputError: the tokenizer cannot be extended or has `vocab_size` tokens already, or a number cannot be.
     """
     token_bytes(tokenizer)  # raises where it is not byte-level
     state = json.loads(tokenizer.backend_tokenizer.to_str())

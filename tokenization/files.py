@@ -6,8 +6,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,7 @@ SILENT_WAIT_SECONDS = 5
 
 
 def check_output_dir(output_dir: str | Path) -> Path:
-    """The nearest folder that exists at or above `output_dir`; nothing is written.
-
-    Raises:
-        InputError: `output_dir` is a file, or (StorageError) could not be written.
-    """
+    """The nearest folder that exists at or above `output_dir`; InputError or StorageError if it cannot be written."""
     if not str(output_dir):
         raise InputError("--output_dir is empty; name a folder: runs/tokenizer")
     path = Path(output_dir)
@@ -47,8 +42,7 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
     transformers 5 names its own class "TokenizersBackend", unknown to older versions: the older name is written.
     Other files in `output_dir` are left alone.
 
-    Raises:
-        InputError: `output_dir` is a file, or (StorageError) cannot be written.
+    Raises InputError: `output_dir` is a file, or (StorageError) cannot be written.
     """
     place, hint = Path(output_dir).resolve(), ". Choose another --output_dir."
     if place.exists() and not place.is_dir():
@@ -73,8 +67,7 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     """Read a folder that holds tokenizer.json, from here or from any fast tokenizer of transformers.
 
-    Raises:
-        InputError: the folder or its tokenizer.json is missing, or does not hold a tokenizer.
+    Raises InputError: the folder or its tokenizer.json is missing, or does not hold a tokenizer.
     """
     folder = Path(path)
     if not (folder / "tokenizer.json").is_file():
@@ -120,8 +113,7 @@ def load_or_train(
         text: with `texts()` and a `fingerprint`; None where there is only a token store.
         model: a folder or a Hub id.
 
-    Raises:
-        InputError: there is none, it cannot be loaded, or there is nothing to learn from.
+    Raises InputError: there is none, it cannot be loaded, or there is nothing to learn from.
     """
     if model and not Path(model).is_dir() and tokenizer in (None, "", model):
         return loading.load_tokenizer(model, trust_remote_code=trust_remote_code)
@@ -141,24 +133,14 @@ def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, n
     Args:
         documents: the texts of the corpus; read only if there is something to learn.
         output_dir: the place of this tokenizer alone, named by what decides it.
-
-    Raises:
-        InputError: there is nothing to learn; OSError: the folder cannot be written.
     """
     waiting = f"another process is learning the tokenizer {output_dir}; waiting for it"
     with locked(output_dir.with_name(f".{output_dir.name}.lock"), waiting=waiting, silent_seconds=SILENT_WAIT_SECONDS):
         if (output_dir / "tokenizer.json").is_file():
             return
         sample = sample_documents(documents=documents, max_bytes=MAX_BYTES)
-        with _said_plainly():
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
             made = train_bpe(documents=sample.training(), vocab_size=vocab_size, num_sentinels=num_sentinels)
         save_tokenizer(tokenizer=made, output_dir=output_dir)
-
-
-@contextmanager
-def _said_plainly() -> Iterator[None]:
-    """Print warnings as a line each, without the place in the code that they come from."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
-        yield

@@ -141,8 +141,7 @@ def adapt_tokenizer(
         segments: whether to return token_type_ids (1 for B).
         max_length: tokens the model can read at once.
 
-    Raises:
-        InputError: the shape is unknown, or the tokenizer lacks [CLS] or [SEP].
+    Raises InputError: the shape is unknown, or the tokenizer lacks [CLS] or [SEP].
     """
     if shape not in TEMPLATES:
         raise InputError(f"no template for a model of shape {shape!r}; there are: {', '.join(TEMPLATES)}.")

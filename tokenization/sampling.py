@@ -94,18 +94,10 @@ class Sample:
 
     def describe(self) -> dict[str, Any]:
         """What it is, for the report."""
-        return {
-            "seen_documents": self.seen_documents,
-            "seen_bytes": self.seen_bytes,
-            "duplicate_passages": self.duplicates,
-            "documents": self.num_documents,
-            "bytes": self.num_bytes,
-            "held_out": self.held_out,
-            "held_out_bytes": self.num_held_out_bytes,
-            "max_bytes": self.max_bytes,
-            "limited_by": self.limited_by,
-            "seed": self.seed,
-        }
+        names = {"duplicate_passages": "duplicates", "documents": "num_documents", "bytes": "num_bytes"}
+        names |= {"held_out_bytes": "num_held_out_bytes"}
+        kept = ("seen_documents", "seen_bytes", *names, "held_out", "max_bytes", "limited_by", "seed")
+        return {name: getattr(self, names.get(name, name)) for name in kept}
 
     @property
     def num_documents(self) -> int:
@@ -241,8 +233,7 @@ def sample_documents(
         folder: where a temporary file may lie; it needs `max_bytes` times 1 plus the natural logarithm of how many
             times larger the corpus is. Default: that of the system.
 
-    Raises:
-        InputError: `max_bytes` is not positive, or there is no text; StorageError: the disk is full.
+    Raises InputError: `max_bytes` is not positive, or there is no text; StorageError: the disk is full.
     """
     if max_bytes < 1:
         raise InputError(f"--max_bytes {max_bytes} leaves nothing to learn from; 100000000 is plenty for most.")

@@ -75,8 +75,7 @@ MOST_TORN = 0.01  # of the text, before it is worth a warning
 def token_bytes(tokenizer: PreTrainedTokenizerFast) -> list[bytes]:
     """The UTF-8 bytes of text that each token stands for, by id; empty for special tokens and unused ids.
 
-    Raises:
-        InputError: the tokenizer is not byte-level, so that its tokens do not add up to the text.
+    Raises InputError: the tokenizer is not byte-level, so that its tokens do not add up to the text.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     if "ByteLevel" not in json.dumps([state["pre_tokenizer"], state["decoder"]]):
@@ -135,22 +134,16 @@ def token_edges(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
 
 
 def _first_class(piece: bytes) -> int:
+    length = _character_length(piece[0])
     if piece[0] in CONTINUATION:
         return PARTIAL
-    length = _character_length(piece[0])
-    if len(piece) < length:
-        return _likely_class(piece, length)
-    return _class_of_bytes(piece[:length])
+    return _likely_class(piece, length) if len(piece) < length else _class_of_bytes(piece[:length])
 
 
 def _last_class(piece: bytes) -> int:
-    start = len(piece) - 1
-    while start >= 0 and piece[start] in CONTINUATION:
-        start -= 1
-    if start < 0:
-        return PARTIAL
+    start = max((place for place in range(len(piece)) if piece[place] not in CONTINUATION), default=-1)
     length = _character_length(piece[start])
-    return PARTIAL if len(piece) - start < length else _class_of_bytes(piece[start : start + length])
+    return PARTIAL if start < 0 or len(piece) - start < length else _class_of_bytes(piece[start : start + length])
 
 
 def _character_length(byte: int) -> int:
@@ -216,8 +209,7 @@ def compression_report(
         included); torn_share (bytes of characters that no token holds whole, over all bytes); unused_tokens (ids never
         seen, special tokens aside); longest_tokens (the ten longest that are not white space alone, decoded).
 
-    Raises:
-        InputError: there is no text, or the tokenizer is not byte-level.
+    Raises InputError: there is no text, or the tokenizer is not byte-level.
     """
     pieces = token_bytes(tokenizer)
     lengths = np.array([len(piece) for piece in pieces])

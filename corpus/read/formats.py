@@ -55,7 +55,7 @@ def kind_of(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def read_rows(
+def iter_records(
     path: Path, *, column: str | None = None, progress: Progress | None = None
 ) -> Iterator[Record | BadRecord]:
     """Rows of a file whose kind is in `READERS`; in the place of a broken one, what to say about it.
@@ -63,8 +63,7 @@ def read_rows(
     Args:
         column: the only one wanted, if one is: files that hold columns apart need not read the others.
 
-    Raises:
-        InputError: the file cannot be read any further.
+    Raises InputError: the file cannot be read any further.
     """
     return READERS[kind_of(path)](path, column, progress or Progress())
 
@@ -233,7 +232,7 @@ def _read_parquet(path: Path, column: str | None, progress: Progress) -> Iterato
                 about = file.metadata.row_group(group)
                 rows = max(1, min(1024, BATCH_BYTES * about.num_rows // max(1, about.total_byte_size)))
                 for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=columns):
-                    yield from _batch_rows(batch, path=path, number=number)
+                    yield from _batch_records(batch, path=path, number=number)
                     number += batch.num_rows
                     progress.current = size * number // file.metadata.num_rows
 
@@ -250,12 +249,12 @@ def _read_arrow(path: Path, column: str | None, progress: Progress) -> Iterator[
             step = max(1, BATCH_BYTES * batch.num_rows // max(1, batch.nbytes))
             for start in range(0, batch.num_rows, step):
                 part = batch.slice(start, step)
-                yield from _batch_rows(part, path=path, number=number)
+                yield from _batch_records(part, path=path, number=number)
                 number += part.num_rows
             progress.current = file.tell()
 
 
-def _batch_rows(batch: Any, *, path: Path, number: int) -> Iterator[Record | BadRecord]:
+def _batch_records(batch: Any, *, path: Path, number: int) -> Iterator[Record | BadRecord]:
     """Rows of a record batch; `number` rows came before it."""
     try:
         rows = batch.to_pylist()

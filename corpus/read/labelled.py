@@ -10,7 +10,7 @@ from typing import Any
 from lacuna.common.errors import BadRecord, InputError
 from lacuna.common.private import shown
 
-from .formats import Record, kind_of, read_rows
+from .formats import Record, iter_records, kind_of
 from .sources import (
     RECORD_KINDS,
     SAVED_DATASET,
@@ -32,6 +32,8 @@ _WAYS = "a token and its tag a line, with tabs or blanks between them and an emp
 def read_labelled(name: Path | str, split: str | None = None, *, tagged: bool = True) -> list[Record]:
     """All rows of a labelled data set.
 
+    Numbers that stand for labels in parquet files, saved folders and datasets of the Hub become the names kept there.
+
     Args:
         name: a table (.jsonl, .csv, .tsv, .parquet, .json); tagged sentences in columns (.conll, .txt, .iob, .bio;
             .conllu), whose rows have "tokens" and "tags"; a folder saved by `datasets`, or FOLDER:SPLIT; or a dataset
@@ -39,13 +41,7 @@ def read_labelled(name: Path | str, split: str | None = None, *, tagged: bool = 
         split: of a saved folder or a dataset of the Hub; by default the only one, or "train".
         tagged: whether tagged sentences are wanted too; otherwise a file of them is refused.
 
-    Returns:
-        Rows with their file and line. Numbers that stand for labels in parquet files, saved folders and datasets of
-        the Hub are replaced by the names that are kept there.
-
-    Raises:
-        InputError: there is no such thing, or something in it is broken; the message says where.
-        HubError: the dataset of the Hub does not exist or cannot be reached.
+    Raises InputError or HubError if there is no such thing, or something in it is broken; the message says where.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -75,11 +71,6 @@ def _read_file(path: Path, *, tagged: bool) -> list[Record]:
         if not rows:
             raise InputError(f"{shown(path)} is empty: it has no row.")
         return rows
-    if kind not in RECORD_KINDS:
-        raise InputError(
-            f"{shown(path)} has the ending {path.suffix!r}; labelled rows are read from "
-            f"{', '.join((*RECORD_KINDS, *TAGGED_KINDS) if tagged else RECORD_KINDS)}, each also with .gz or .zst."
-        )
     rows, names = list(read_records(path)), {}
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet
@@ -110,7 +101,7 @@ def _read_saved(folder: Path, split: str | None) -> list[Record]:
     for file in saved_files(folder, split, way="write one behind its name (FOLDER:SPLIT)"):
         about = file.parent / "dataset_info.json"
         names = _names_in(about.read_bytes()) if about.is_file() else {}
-        for row in read_rows(file):
+        for row in iter_records(file):
             if isinstance(row, BadRecord):
                 raise row
             rows.append(replace(row, fields=with_names(row.fields, names)))
@@ -226,31 +217,28 @@ def _named(value: Any, names: list[str]) -> Any:
 def read_parallel(source: Path | str, target: Path | str) -> list[Record]:
     """Rows {"source", "target"} of two files with a text a line, where line N of one belongs to line N of the other.
 
-    Raises:
-        InputError: a file is missing, empty or broken, one is longer, or a line is empty in one of them alone.
+    Raises InputError: a file is missing, empty or broken, one is longer, or a line is empty in one of them alone.
     """
     sides: list[list[tuple[Line, str]]] = []
     for name in (source, target):
         path = Path(name).expanduser()
         if not path.is_file():
             raise InputError(f"there is no file {shown(path)}.{near_names(path)}")
-        lines = list(_lines(path))
-        while lines and not lines[-1][1].strip():
-            lines.pop()
-        if not lines:
+        sides.append(list(_lines(path)))
+        while sides[-1] and not sides[-1][-1][1].strip():
+            sides[-1].pop()
+        if not sides[-1]:
             raise InputError(f"{shown(path)} is empty: it has no line.")
-        sides.append(lines)
     if len(sides[0]) != len(sides[1]):
         raise InputError(
             f"{shown(source)} has {len(sides[0]):,} lines and {shown(target)} has {len(sides[1]):,}: line N of one "
             "must belong to line N of the other. Look for a line that is missing or was broken in two."
         )
-    for number, there in enumerate(zip(*sides, strict=True), start=1):
-        empty = [name for name, (_, text) in zip((source, target), there, strict=True) if not text.strip()]
-        if len(empty) == 1:
+    for (line, text), (_, other) in zip(*sides, strict=True):
+        if bool(text.strip()) != bool(other.strip()):
             raise InputError(
-                f"{shown(empty[0])}:{number}: line {number} is empty, and that of the other file is not: fill it in, "
-                f"or remove it from {shown(source)} and {shown(target)}."
+                f"{shown(target if text.strip() else source)}:{line.number}: line {line.number} is empty, and that of "
+                f"the other file is not: fill it in, or remove it from {shown(source)} and {shown(target)}."
             )
     return [
         Record({"source": text, "target": other}, str(source), line.number, line.offset)

@@ -16,7 +16,7 @@ from typing import Any
 from lacuna.common.errors import BadRecord, HubError, InputError, LacunaError
 from lacuna.common.private import shown, without_secrets
 
-from .formats import READERS, Record, kind_of, read_rows
+from .formats import READERS, Record, iter_records, kind_of
 from .streams import COMPRESSIONS, unreadable
 
 GLOB_SIGNS = "*?["
@@ -183,8 +183,7 @@ def read_records(path: Path | str) -> Iterator[Record]:
     A .json file is a list of objects, or an object whose "data" is such a list. The first line of .csv and .tsv names
     the columns and their values stay strings; quotes mean nothing in .tsv, as in the files of GLUE.
 
-    Raises:
-        InputError: the file is missing, empty or broken, or of another kind; the message says where.
+    Raises InputError: the file is missing, empty or broken, or of another kind; the message says where.
     """
     path = _expand(path)
     if path.is_dir():
@@ -193,12 +192,13 @@ def read_records(path: Path | str) -> Iterator[Record]:
         raise InputError(f"there is no file {shown(path)}.{near_names(path)}")
     if kind_of(path) not in RECORD_KINDS:
         raise InputError(
-            f"{shown(path)} has the ending {path.suffix!r}; rows are read from {', '.join(RECORD_KINDS)}."
+            f"{shown(path)} has the ending {path.suffix!r}; rows are read from {', '.join(RECORD_KINDS)}, each also "
+            "with .gz or .zst; tagged sentences, where a task takes them, from .conll, .txt, .iob, .bio and .conllu."
         )
     if path.stat().st_size == 0:
         raise InputError(f"{shown(path)} is empty (0 bytes).")
     row = None
-    for row in read_rows(path):
+    for row in iter_records(path):
         if isinstance(row, BadRecord):
             raise row
         yield row
@@ -243,7 +243,7 @@ class HubDataset:
         """What a message calls a data file."""
         return f"{self.name} ({self.split}, part {part + 1} of {self.num_parts})"
 
-    def rows(self, *, part: int, column: str) -> Iterator[Record | BadRecord]:
+    def records(self, *, part: int, column: str) -> Iterator[Record | BadRecord]:
         """Rows of one data file, as they arrive.
 
         Raises HubError if the connection broke (after the retries of `datasets`), or a file is broken.

@@ -56,11 +56,6 @@ class Stream:
         except OSError as error:
             if self.compression is None:
                 raise unreadable(self.path, error) from error
-            if self.compression == "zstd" and "memory" in str(error):
-                raise InputError(
-                    f"{shown(self.path)} was compressed with too large a window ({error}). Compress it again: "
-                    f"zstd -d --long=31 -c {shown(self.path.name)} | zstd -o NEW{''.join(self.path.suffixes[-2:])}"
-                ) from error
             size = os.fstat(self.raw.fileno()).st_size
             raise InputError(
                 f"{shown(self.path)} is a broken {self.compression} archive: {error}, near byte {self.raw.tell():,} "
@@ -189,36 +184,16 @@ def unreadable(path: Path, error: OSError) -> InputError:
 
 
 def progress_bar(*, total: int | None, doing: str, delay: float = 0) -> Any:
-    """Bytes done, bytes per second and time left: a bar on a terminal, elsewhere a line each half minute.
+    """Bytes done, bytes per second and time left, on standard error; in a log each half minute.
 
     Args:
         total: bytes; None if nobody knows.
-        doing: one word in front.
         delay: seconds of work before anything is shown.
     """
-    terminal = sys.stderr.isatty()
+    seconds = 0.1 if sys.stderr.isatty() else LOG_SECONDS
     return tqdm(
-        total=total,
-        desc=doing,
-        delay=delay if terminal else max(delay, LOG_SECONDS),
-        mininterval=0.1 if terminal else LOG_SECONDS,
-        maxinterval=10 if terminal else LOG_SECONDS,
-        unit="B",
-        unit_scale=True,
-        leave=False,
-        file=sys.stderr if terminal else _Lines(),
+        total=total, desc=doing, delay=max(delay, seconds), mininterval=seconds, unit="B", unit_scale=True, leave=False
     )
-
-
-class _Lines:
-    """Standard error for a file or another program: each state of a bar is a line of its own."""
-
-    def write(self, text: str) -> None:
-        if text := text.strip():
-            print(text, file=sys.stderr)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,22 @@
 import hashlib
 import json
 import re
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 
-from lacuna.common.errors import BadRecord, InputError
+import numpy as np
+
+from lacuna.common.errors import BadRecord, InputError, StorageError
+from lacuna.common.files import cache_folder, write_text
 from lacuna.common.private import shown
 
 from ..arguments import TextArguments
 from ..builtin import builtin_documents, builtin_fingerprint
-from .formats import kind_of, read_rows, read_texts
+from .formats import iter_records, kind_of, read_texts
 from .sources import HubDataset, find_files, is_hub_name, open_dataset, parse_sources
 from .streams import Piece, Progress, progress_bar, read_text_file, unreadable
 from .unwrap import unwrapped
@@ -25,6 +30,8 @@ MAX_BAD_SHARE = 0.001  # of the records, with --on_bad_record skip
 CHECKED_EVERY = 1000  # records
 SHOWN_BAD_RECORDS = 20
 PROGRESS_SECONDS = 3
+LARGE_BYTES = 16 << 20  # smaller files are hashed as fast as they are looked up
+SETTLED_SECONDS = 2  # a file written later than this could change again with the same time of change
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +153,7 @@ class Text:
         With at least as many files as shards a shard is a run of files, balanced by bytes; with fewer it is every
         `num_shards`-th document, from number `shard` on.
 
-        Raises:
-            InputError: a file or record is broken or holds no text, or has changed; the message says where.
+        Raises InputError: a file or record is broken or holds no text, or has changed; the message says where.
         """
         check_shard(shard, num_shards)
         self._progress = Progress()
@@ -204,13 +210,13 @@ class Text:
         options = self._arguments
         together = False
         if isinstance(file, _HubFile):
-            rows = file.dataset.rows(part=file.part, column=options.text_column)
+            rows = file.dataset.records(part=file.part, column=options.text_column)
             pieces = read_texts(rows, column=options.text_column)
         elif kind_of(file.path) == ".txt":
             pieces = read_text_file(file.path, boundary=options.document_boundary, progress=self._progress)
             together = options.document_boundary == "blank_line"
         else:
-            rows = read_rows(file.path, column=options.text_column, progress=self._progress)
+            rows = iter_records(file.path, column=options.text_column, progress=self._progress)
             pieces = read_texts(rows, column=options.text_column)
         return unwrapped(pieces, together=together) if options.unwrap else pieces
 
@@ -225,16 +231,13 @@ class Text:
 
     def _shard_files(self, shard: int, num_shards: int) -> list[_File | _HubFile]:
         """A run of files, at least one; the end of each shard is where its share of the bytes is nearest."""
+        sizes = np.array([file.size for file in self._files])
+        middles = np.cumsum(sizes) - sizes / 2
         ends = [0]
-        total = sum(file.size for file in self._files)
-        size, position = 0, 0
         for number in range(1, num_shards):
+            nearest = int(np.searchsorted(middles, sizes.sum() * number / num_shards))
             last = len(self._files) - (num_shards - number)  # one file must be left for each shard after this one
-            goal = total * number / num_shards
-            size, position = size + self._files[position].size, position + 1
-            while position < last and size + self._files[position].size / 2 < goal:
-                size, position = size + self._files[position].size, position + 1
-            ends.append(position)
+            ends.append(min(max(nearest, ends[-1] + 1), last))
         ends.append(len(self._files))
         return self._files[ends[shard] : ends[shard + 1]]
 
@@ -258,8 +261,7 @@ def stop_if_many_are_bad(bad: int, records: int, messages: list[str]) -> None:
 def open_text(arguments: TextArguments) -> Text:
     """Find all of --data; without it, the built-in corpus, which is a source like any other.
 
-    Raises:
-        InputError: a source does not exist, holds nothing that can be read, or has a weight that is none.
+    Raises InputError: a source does not exist, holds nothing that can be read, or has a weight that is none.
     """
     if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z]+)*", arguments.language):
         raise InputError(f"--language must be an ISO code such as en, de or zh, got {shown(arguments.language)!r}")
@@ -298,8 +300,24 @@ def hash_files(paths: Sequence[Path]) -> list[str]:
         total = sum(path.stat().st_size for path in paths)
         with progress_bar(total=total, doing="hashing", delay=PROGRESS_SECONDS) as bar:
             for path in paths:
-                digests.append(sha256(path))
+                digests.append(_known_hash(path))
                 bar.update(path.stat().st_size)
     except OSError as error:
         raise unreadable(Path(error.filename or path), error) from error
     return digests
+
+
+def _known_hash(path: Path) -> str:
+    """The hash of a file; that of a large one is kept in the cache for as long as the file does not change."""
+    stat = path.stat()
+    if stat.st_size < LARGE_BYTES or time.time() - stat.st_ctime < SETTLED_SECONDS:
+        return sha256(path)
+    state = f"{path.absolute()} {stat.st_size} {stat.st_ino} {stat.st_mtime_ns} {stat.st_ctime_ns}"
+    name = hashlib.sha256(state.encode(errors="surrogateescape")).hexdigest()
+    kept = cache_folder() / "hashes" / name
+    if kept.is_file():
+        return kept.read_text()
+    digest = sha256(path)
+    with suppress(StorageError):  # a cache that cannot be written is none
+        write_text(kept, digest)
+    return digest

@@ -1,10 +1,10 @@
 """Build a token store: text -> pieces, by several processes -> shards. It goes on where a killed build stopped.
 
     .NAME.building-XXXX/            beside NAME, the place of the store; XXXX stands for text, tokenizer and options
-        plan.json  tokenizer.json   what all pieces are made with
+        build.json  tokenizer.json  what all pieces are made with
         part-00000-of-00004/        pieces of shard 0 (of --num_shards 4; one part without it)
         part-00000-of-00004.json    there when the part is whole
-        work/  store/               the last step, which is done anew after a kill
+        store/                      the last step, which is done anew after a kill
 
 One process reads, and cuts pieces at edges of documents; whole pieces are kept. So the bytes of a store depend neither
 on workers nor on kills, nor on the number of parts where a part is a run of files.
@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,14 +26,13 @@ from typing import Any
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.files import cache_folder, locked, sync, write_text
 
-from ..arguments import CorpusArguments
+from ..arguments import CorpusArguments, StoreArguments
 from ..read.streams import progress_bar
 from ..read.text import BAD_RECORD, Document, Text, check_shard, open_text, stop_if_many_are_bad
-from .pieces import KEPT, PLAN, SUFFIX, TOKENIZER, Piece, Plan, TextPiece, make_pieces
+from .pieces import BUILD, KEPT, SUFFIX, TOKENIZER, BuildOptions, Piece, TextPiece, make_pieces
 from .shards import assemble, check_weighted, write_manifest
 from .token_store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
 
-MAX_SHARD_BYTES = 4 << 30
 MAX_DEFAULT_WORKERS = 8  # a worker takes about 100 MB, and all together are to stay under 1 GiB
 PIECE_BYTES = 2 << 20  # of text: a second of work for one process
 DOCUMENT_OVERHEAD = 64  # bytes that a document counts beside its text, so that many tiny ones make no giant piece
@@ -40,54 +40,46 @@ SILENT_WAIT_SECONDS = 5  # for another builder, before saying so
 
 
 def prepare_store(
-    *,
-    text: Text,
-    tokenizer: Any,
-    tokenizer_fingerprint: str,
-    output_dir: Path | str,
-    num_workers: int | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
-    num_shards: int = 1,
-    shard: int | None = None,
-    near_duplicates: float = 0.0,
+    *, text: Text, tokenizer: Any, tokenizer_fingerprint: str, output_dir: Path | str, **options: Any
 ) -> TokenStore | None:
     """Tokenize a text into a store at `output_dir`, or open the one that is there of the same text and tokenizer.
 
-    A build that was killed goes on where it stopped. A store of something else is replaced when the new one is whole;
-    a folder that is no store is not touched. Documents that are equal to an earlier one are left out.
+    A store of something else is replaced when the new one is whole; a folder that is no store is not touched.
 
     Args:
         tokenizer: a fast tokenizer; its special tokens are text where they occur in documents.
         tokenizer_fingerprint: kept, so that a model can be matched with its corpus.
-        num_workers: processes that tokenize; 0 or 1 for none beside this one; one a core, up to 8, by default.
-        max_shard_bytes: of the files of one shard of the store; a larger document has a shard of its own.
-        num_shards, shard: prepare only part `shard` of `num_shards`. Who comes last puts the store together.
-        near_duplicates: leave out documents whose Jaccard similarity with an earlier one is at least this; 0: keep.
+        options: of `StoreArguments`: num_workers, max_shard_bytes, num_shards, shard, near_duplicates.
 
-    Returns:
-        The store; None when parts of it are still missing (a message says which).
+    Returns: The store; None when parts of it are still missing (a message says which).
 
     Raises:
         InputError: bad text or options, no text at all, or `output_dir` holds something else.
         StorageError: the disk is full or read-only; nothing half-built has the name of the store.
         WorkerError: a worker was killed.
     """
-    _check_options(num_workers, max_shard_bytes, num_shards, shard)
-    check_near_duplicates(near_duplicates)
-    plan = Plan(
+    asked = StoreArguments(**options)
+    check_shard(asked.shard or 0, asked.num_shards)
+    if asked.near_duplicates and importlib.util.find_spec("datasketch") is None:
+        raise InputError(
+            "--near_duplicates needs the library datasketch, which is not installed. Install it: "
+            'pip install -e ".[dedup]"'
+        )
+    shared = BuildOptions(
         text=text.fingerprint,
         tokenizer=tokenizer_fingerprint,
         vocab_size=len(tokenizer),
         language=text.language,
-        near_duplicates=near_duplicates,
-        num_shards=num_shards,
+        near_duplicates=asked.near_duplicates,
+        num_shards=asked.num_shards,
     )
-    builder = _Builder(_place(output_dir), plan, text, max_shard_bytes)
+    builder = _Builder(_place(output_dir), shared, text, asked.max_shard_bytes)
+    num_workers = asked.num_workers
     if num_workers is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         num_workers = min(cores, MAX_DEFAULT_WORKERS)
     try:
-        return builder.build(tokenizer, num_workers, shard or 0)
+        return builder.build(tokenizer, num_workers, asked.shard or 0)
     except OSError as error:
         raise StorageError(f"cannot write {builder.output_dir}: {error}{KEPT}") from error
 
@@ -126,14 +118,14 @@ def prepare_corpus(
 class _Builder:
     """One process that builds a store, or a part of it."""
 
-    def __init__(self, output_dir: Path, plan: Plan, text: Text, max_shard_bytes: int) -> None:
+    def __init__(self, output_dir: Path, options: BuildOptions, text: Text, max_shard_bytes: int) -> None:
         self.output_dir = output_dir
-        self.plan = plan
+        self.options = options
         self.text = text
         self.max_shard_bytes = max_shard_bytes
-        in_order = replace(plan, num_shards=1) if self._parts_are_runs() else plan
+        in_order = replace(options, num_shards=1) if self._parts_are_runs() else options
         self.fingerprint = _hash(FORMAT_VERSION, *vars(in_order).values())
-        self.folder = output_dir.with_name(f".{output_dir.name}.building-{_hash(*vars(plan).values())[:16]}")
+        self.folder = output_dir.with_name(f".{output_dir.name}.building-{_hash(*vars(options).values())[:16]}")
         self.sources = [
             {"name": name, "weight": text.weights[number] if text.weights else None}
             for number, name in enumerate(text.names)
@@ -147,21 +139,21 @@ class _Builder:
             if store := self._existing():  # another builder was first
                 return store
             self._claim_folder(tokenizer)
-            if self.plan.num_shards == 1:
+            if self.options.num_shards == 1:
                 self._make_part(num_workers, 0)
                 return self._assemble()
-        with self._locked(f"part-{shard}-of-{self.plan.num_shards}.lock"):
+        with self._locked(f"part-{shard}-of-{self.options.num_shards}.lock"):
             if self.folder.exists():  # else another process made this part, and the store
                 self._make_part(num_workers, shard)
         with self._locked("lock"):
             if store := self._existing():
                 return store
-            missing = [part for part in range(self.plan.num_shards) if self._pieces(part) is None]
+            missing = [part for part in range(self.options.num_shards) if self._pieces(part) is None]
             if not missing:
                 return self._assemble()
         numbers = f"{', '.join(map(str, missing))} {'are' if len(missing) > 1 else 'is'}"
         # One call, so that the lines of shards that share a terminal stay whole.
-        sys.stderr.write(f"shard {shard} of {self.plan.num_shards} is done; {numbers} missing\n")
+        sys.stderr.write(f"shard {shard} of {self.options.num_shards} is done; {numbers} missing\n")
         return None
 
     @contextmanager
@@ -204,23 +196,23 @@ class _Builder:
             if other == self.folder:
                 continue
             try:
-                plan = Plan.load(other / PLAN)
+                options = BuildOptions.load(other / BUILD)
             except (OSError, ValueError, TypeError):
-                plan = replace(self.plan, num_shards=1)
-            if plan.num_shards > 1:
+                options = replace(self.options, num_shards=1)
+            if options.num_shards > 1:
                 raise InputError(
                     f"shards of {self.output_dir} were prepared with other data or options (--num_shards "
-                    f"{plan.num_shards}, --near_duplicates {plan.near_duplicates}), and all need the same. Go on with "
-                    f"those, or give up what is ready: rm -r {other}"
+                    f"{options.num_shards}, --near_duplicates {options.near_duplicates}), and all need the same. Go "
+                    f"on with those, or give up what is ready: rm -r {other}"
                 )
             shutil.rmtree(other, ignore_errors=True)  # of a build that was killed; nobody holds the lock
         self.folder.mkdir(exist_ok=True)
-        if not (self.folder / PLAN).exists():
+        if not (self.folder / BUILD).exists():
             write_text(self.folder / TOKENIZER, tokenizer.backend_tokenizer.to_str(), hint=KEPT)
-            self.plan.save(self.folder / PLAN)
+            self.options.save(self.folder / BUILD)
 
     def _part(self, shard: int) -> Path:
-        return self.folder / f"part-{shard:05}-of-{self.plan.num_shards:05}"
+        return self.folder / f"part-{shard:05}-of-{self.options.num_shards:05}"
 
     def _make_part(self, num_workers: int, shard: int) -> None:
         """Make the pieces of one part that are not there yet."""
@@ -233,7 +225,7 @@ class _Builder:
 
         def missing_pieces() -> Iterator[tuple[TextPiece, Path]]:
             nonlocal count, made
-            for piece in _cut_pieces(text.documents(shard=shard, num_shards=self.plan.num_shards)):
+            for piece in _cut_pieces(text.documents(shard=shard, num_shards=self.options.num_shards)):
                 path = part / f"{piece.number:08}{SUFFIX}"
                 there = Piece.open(path)
                 count += 1
@@ -242,13 +234,13 @@ class _Builder:
                     yield piece, path
                 bar.update(text.bytes_read - bar.n)
 
-        total = text.shard_bytes(shard=shard, num_shards=self.plan.num_shards)
+        total = text.shard_bytes(shard=shard, num_shards=self.options.num_shards)
         try:
             with progress_bar(total=total, doing="tokenizing") as bar:
                 make_pieces(missing_pieces(), folder=self.folder, num_workers=num_workers)
         except InputError:
             # Text that cannot be used: when it is mended it is another text, and other pieces.
-            shutil.rmtree(part if self.plan.num_shards > 1 else self.folder, ignore_errors=True)
+            shutil.rmtree(part if self.options.num_shards > 1 else self.folder, ignore_errors=True)
             raise
         finally:
             for half in part.glob("*.tmp"):  # of workers that were stopped while they wrote
@@ -273,13 +265,13 @@ class _Builder:
 
     def _assemble(self) -> TokenStore:
         """Put the parts together and the store in its place; under the lock of the store."""
-        parts = [self._pieces(shard) or [] for shard in range(self.plan.num_shards)]
+        parts = [self._pieces(shard) or [] for shard in range(self.options.num_shards)]
         # Where parts take turns in reading, each has documents of every source. A source is to be one run.
         pieces = sorted((piece for part in parts for piece in part), key=lambda piece: piece.source)
         store = self.folder / "store"
         try:
             left_out, bad_records = self._left_out()
-            manifest = assemble(pieces, self.plan, self.sources, folder=self.folder, shard_bytes=self.max_shard_bytes)
+            manifest = assemble(pieces, self.options, self.sources, folder=self.folder, limit=self.max_shard_bytes)
         except InputError:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
@@ -288,7 +280,7 @@ class _Builder:
             raise
         manifest["dropped"] = dict(sorted(left_out.items())) | manifest["dropped"]
         manifest["bad_records"] = bad_records
-        fingerprints = {"fingerprint": self.fingerprint, "tokenizer_fingerprint": self.plan.tokenizer}
+        fingerprints = {"fingerprint": self.fingerprint, "tokenizer_fingerprint": self.options.tokenizer}
         write_manifest(store, manifest | fingerprints)
         if self.output_dir.exists():
             # Whoever has the old store open keeps it: its files live as long as they are mapped.
@@ -301,22 +293,21 @@ class _Builder:
 
     def _left_out(self) -> tuple[dict[str, int], list[str]]:
         """What the readers left out: how many for which reason, and the first bad records; InputError for too many."""
-        dropped: dict[str, int] = {}
+        dropped: Counter[str] = Counter()
         bad_records: list[str] = []
         records = 0
         # Parts that take turns read all of the text, each of them.
-        for shard in range(self.plan.num_shards if self._parts_are_runs() else 1):
+        for shard in range(self.options.num_shards if self._parts_are_runs() else 1):
             done = json.loads(self._part(shard).with_suffix(".json").read_bytes())
-            for reason, number in done["dropped"].items():
-                dropped[reason] = dropped.get(reason, 0) + number
+            dropped.update(done["dropped"])
             bad_records += done["bad_records"]
             records += done["records"]
-        stop_if_many_are_bad(dropped.get(BAD_RECORD, 0), records, bad_records)
+        stop_if_many_are_bad(dropped[BAD_RECORD], records, bad_records)
         return dropped, bad_records
 
     def _parts_are_runs(self) -> bool:
         """Whether parts 0, 1, 2 ... one after the other are the text; with fewer files than parts they take turns."""
-        if (count := self.plan.num_shards) == 1:
+        if (count := self.options.num_shards) == 1:
             return True
         sizes = [self.text.shard_bytes(shard=shard, num_shards=count) for shard in range(count)]
         return None not in sizes and sum(filter(None, sizes)) == self.text.total_bytes
@@ -337,31 +328,6 @@ def _cut_pieces(documents: Iterable[Document]) -> Iterator[TextPiece]:
         size += len(texts[-1]) + DOCUMENT_OVERHEAD
     if texts:
         yield TextPiece(number=number, source=source, place=place, texts=texts)
-
-
-def _check_options(num_workers: int | None, max_shard_bytes: int, num_shards: int, shard: int | None) -> None:
-    least = {"num_workers": (num_workers, 0), "max_shard_bytes": (max_shard_bytes, 1), "num_shards": (num_shards, 1)}
-    for name, (value, smallest) in least.items():
-        if value is not None and value < smallest:
-            raise InputError(f"--{name} must be {smallest} or more, got {value}")
-    if shard is None and num_shards > 1:
-        raise InputError(
-            f"--num_shards {num_shards} needs --shard 0 to {num_shards - 1}: run the command once for each of them"
-        )
-    check_shard(shard or 0, num_shards)
-
-
-def check_near_duplicates(threshold: float) -> None:
-    """Raises InputError where --near_duplicates is no similarity, or its library is not installed."""
-    if not 0 <= threshold <= 1:
-        raise InputError(
-            f"--near_duplicates must be a similarity from 0 (keep all) to 1, such as 0.8; got {threshold}"
-        )
-    if threshold and importlib.util.find_spec("datasketch") is None:
-        raise InputError(
-            "--near_duplicates needs the library datasketch, which is not installed. Install it: "
-            'pip install -e ".[dedup]"'
-        )
 
 
 def _place(output_dir: Path | str) -> Path:

@@ -14,7 +14,6 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,7 @@ _ENDINGS = r"\(\?i:(?:'s\|'t\|'re\|'ve\|'m\|'ll\|'d|\[sdmt\]\|ll\|ve\|re)\)"
 SAFE_PATTERN = re.compile(
     rf"(?:{_ITEM}|\\S|\[\^?(?:{_ITEM})+\]|{_ENDINGS}|\(\?[:!=]|[|)?*+]|\{{\d+(?:,\d*)?\}}(?![+?]))+"
 )
-MAX_WORDS = 1 << 17  # in the table, with some 200 bytes for each
+MAX_WORDS = 1 << 17  # in the table, with some 150 bytes for each
 
 
 def split_sentences(text: str, *, language: str = "en") -> list[str]:
@@ -237,11 +236,14 @@ class SentenceEncoder:
         known = [self._by_word(sentence) if self.uses_table else None for sentence in sentences]
         rest = [sentence for sentence, ids in zip(sentences, known, strict=True) if ids is None]
         encoded = iter(self.backend.encode_batch_fast(rest, add_special_tokens=False))
-        rows: list[list[int]] = [next(encoded).ids if ids is None else ids for ids in known]
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        return np.fromiter(chain.from_iterable(rows), dtype=self.dtype, count=int(lengths.sum())), lengths
+        rows = [self._pack(next(encoded).ids) if ids is None else ids for ids in known]
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)) // self.dtype.itemsize
+        return np.frombuffer(b"".join(rows), dtype=self.dtype), lengths
 
-    def _by_word(self, sentence: str) -> list[int] | None:
+    def _pack(self, ids: list[int]) -> bytes:
+        return np.array(ids, dtype=self.dtype).tobytes()
+
+    def _by_word(self, sentence: str) -> bytes | None:
         """The ids of a sentence from those of its words; None where only the tokenizer itself knows its words."""
         text = self._normalizer.normalize_str(sentence) if self._normalizer else sentence
         if self._is_unfit(text):
@@ -249,12 +251,12 @@ class SentenceEncoder:
         words = self._find_words(text)
         if sum(map(len, words)) != len(text):  # the expression leaves something out
             return None
-        return list(chain.from_iterable(map(self._word_ids, words)))
+        return b"".join(map(self._word_ids, words))
 
-    def _encode_word(self, word: str) -> list[int]:
+    def _encode_word(self, word: str) -> bytes:
         # The model neither normalizes nor cuts, and sees bytes as letters.
         letters = word.encode().decode("latin-1").translate(_byte_letters())
-        return [token.id for token in self._model.tokenize(letters)]
+        return self._pack([token.id for token in self._model.tokenize(letters)])
 
 
 def _word_pattern(parts: dict[str, Any]) -> str | None:

@@ -39,7 +39,7 @@ from lacuna.common.files import replacing, write_text
 
 from .encoding import SentenceEncoder, batched_sentences, token_dtype
 
-PLAN = "plan.json"
+BUILD = "build.json"
 TOKENIZER = "tokenizer.json"
 SUFFIX = ".piece"
 NUM_PERMUTATIONS = 128  # the estimate's standard error is sqrt(J (1 - J) / 128): 0.035 at 0.8
@@ -50,7 +50,7 @@ KEPT = ". Make room or choose another --output_dir. What is ready is kept: the s
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildOptions:
     """What all who build one store agree on: a piece is a function of it and of the text of the piece."""
 
     text: str  # fingerprint
@@ -64,7 +64,7 @@ class Plan:
         write_text(path, json.dumps(asdict(self), indent=2), hint=KEPT)
 
     @classmethod
-    def load(cls, path: Path) -> "Plan":
+    def load(cls, path: Path) -> "BuildOptions":
         return cls(**json.loads(path.read_bytes()))
 
 
@@ -123,15 +123,14 @@ def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
     """Cut documents into sentences, encode and hash them, and write them as one piece at `path`.
 
     Args:
-        folder: of the build, where the plan and the tokenizer are.
+        folder: of the build, where its options and the tokenizer are.
 
-    Raises:
-        StorageError: the disk is full or does not let us write; nothing stays.
+    Raises StorageError: the disk is full or does not let us write; nothing stays.
     """
-    plan, encoder = _load_plan(folder)
+    options, encoder = _load_build(folder)
     tokens, lengths = [np.empty(0, dtype=encoder.dtype)], [np.empty(0, dtype="<u4")]
     counts = np.zeros(len(text.texts), dtype="<u4")
-    for owners, sentences in batched_sentences(text.texts, plan.language):
+    for owners, sentences in batched_sentences(text.texts, options.language):
         ids, sizes = encoder.encode(sentences)
         kept = sizes > 0  # a tokenizer that is not byte-level may make nothing of a sentence
         tokens.append(ids)
@@ -144,7 +143,7 @@ def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
         "document_bytes": np.array([len(data) for data in text.texts], dtype="<u4"),
         "hashes": np.frombuffer(b"".join(blake2b(data, digest_size=16).digest() for data in text.texts), dtype="V16"),
     }
-    if plan.near_duplicates:
+    if options.near_duplicates:
         arrays["signatures"] = np.stack([make_signature(data.decode()) for data in text.texts])
     counted = [len(arrays[name]) for name in ("sentence_counts", "sentence_lengths", "tokens")]
     arrays["about"] = np.array([text.source, *counted, text.checksum], dtype="<i8")
@@ -156,11 +155,10 @@ def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_wo
     """Make pieces at their paths; the tasks are read as fast as pieces are made.
 
     Args:
-        folder: of the build, where the plan and the tokenizer are.
+        folder: of the build, where its options and the tokenizer are.
         num_workers: processes; with 0 or 1, or a single piece, the work is done here on the threads of the tokenizer.
 
-    Raises:
-        StorageError: a piece could not be written; WorkerError: a worker failed or was killed.
+    Raises StorageError: a piece could not be written; WorkerError: a worker failed or was killed.
     """
     tasks = iter(tasks)
     first = list(islice(tasks, 2))
@@ -225,11 +223,11 @@ def _end_with_parent() -> None:
 
 
 @lru_cache(maxsize=1)
-def _load_plan(folder: Path) -> tuple[Plan, SentenceEncoder]:
-    """The plan of a build, and the encoder that all its pieces are made with."""
-    plan = Plan.load(folder / PLAN)
+def _load_build(folder: Path) -> tuple[BuildOptions, SentenceEncoder]:
+    """The options of a build, and the encoder that all its pieces are made with."""
+    options = BuildOptions.load(folder / BUILD)
     tokenizer_json = (folder / TOKENIZER).read_text(encoding="utf-8")
-    return plan, SentenceEncoder(tokenizer_json=tokenizer_json, dtype=token_dtype(plan.vocab_size))
+    return options, SentenceEncoder(tokenizer_json=tokenizer_json, dtype=token_dtype(options.vocab_size))
 
 
 def make_signature(text: str) -> np.ndarray:

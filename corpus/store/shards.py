@@ -24,7 +24,7 @@ from lacuna.common.private import shown
 from ..read.streams import progress_bar
 from ..read.text import sha256
 from .encoding import token_dtype
-from .pieces import KEPT, NUM_PERMUTATIONS, Piece, Plan, hash_rows
+from .pieces import KEPT, NUM_PERMUTATIONS, BuildOptions, Piece, hash_rows
 from .token_store import FILES, FORMAT_VERSION, MANIFEST
 
 EMPTY_SHARD_BYTES = 2 * (128 + 8)  # two .npy headers, and the first offsets
@@ -39,33 +39,29 @@ COUNTS = ("num_documents", "num_sentences", "num_tokens", "num_bytes")
 
 
 def assemble(
-    pieces: list[Piece], plan: Plan, sources: list[dict[str, Any]], *, folder: Path, shard_bytes: int
+    pieces: list[Piece], options: BuildOptions, sources: list[dict[str, Any]], *, folder: Path, limit: int
 ) -> dict[str, Any]:
     """Write the shards of a store in `folder` / "store".
 
     Args:
         pieces: of all parts, in the order of the corpus; those of a source follow each other.
         sources: name and weight of each.
-        folder: of the build; work files of some 24 bytes a document are made and removed there.
-        shard_bytes: a shard ends before the document that would make its files larger than this.
+        limit: a shard ends before the document that would make its files larger than this.
 
-    Returns:
-        The manifest, without what readers left out and without fingerprints.
+    Returns: The manifest, without what readers left out and without fingerprints.
 
     Raises:
         InputError: no document is left, or none of a source that has a weight.
         StorageError: a piece was damaged on the disk, or there would be more than MAX_SHARDS shards.
     """
-    store, work = folder / "store", folder / "work"
-    for path in (store, work):
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir()
-    again, dropped = _find_duplicates(pieces, plan, work)
-    shutil.rmtree(work)
-    dtype = token_dtype(plan.vocab_size)
+    store = folder / "store"
+    shutil.rmtree(store, ignore_errors=True)
+    store.mkdir()
+    again, dropped = _find_duplicates(pieces, options, folder)
+    dtype = token_dtype(options.vocab_size)
     total = sum(piece.num_tokens for piece in pieces) * dtype.itemsize
     counts = np.zeros((len(sources), len(COUNTS)), dtype=np.int64)
-    writer = _ShardWriter(store, dtype=dtype, limit=shard_bytes)
+    writer = _ShardWriter(store, dtype=dtype, limit=limit)
     first = 0
     with progress_bar(total=total, doing="joining") as bar, writer.files:
         for piece in pieces:
@@ -83,11 +79,11 @@ def assemble(
     return {
         "format_version": FORMAT_VERSION,
         "dtype": dtype.name,
-        "vocab_size": plan.vocab_size,
+        "vocab_size": options.vocab_size,
         **_named(counts.sum(axis=0)),
-        "language": plan.language,
-        "near_duplicates": plan.near_duplicates,
-        "max_shard_bytes": shard_bytes,
+        "language": options.language,
+        "near_duplicates": options.near_duplicates,
+        "max_shard_bytes": limit,
         "dropped": dropped,
         "bad_records": [],
         "sources": described,
@@ -117,14 +113,14 @@ def _named(counts: Iterable[int]) -> dict[str, int]:
     return dict(zip(COUNTS, map(int, counts), strict=True))
 
 
-def _find_duplicates(pieces: list[Piece], plan: Plan, folder: Path) -> tuple[np.ndarray, dict[str, int]]:
+def _find_duplicates(pieces: list[Piece], options: BuildOptions, folder: Path) -> tuple[np.ndarray, dict[str, int]]:
     """The documents to drop (bool [documents]), and how many for which reason."""
     num_documents = sum(piece.num_documents for piece in pieces)
     equal = find_equal(piece.load("hashes")[0] for piece in pieces)
     near = np.zeros(num_documents, dtype=bool)
-    if plan.near_duplicates:
+    if options.near_duplicates:
         signatures = (piece.load("signatures")[0] for piece in pieces)
-        near = find_near(signatures=signatures, skipped=equal, threshold=plan.near_duplicates, folder=folder)
+        near = find_near(signatures=signatures, skipped=equal, threshold=options.near_duplicates, folder=folder)
     counts = {"duplicates": int(equal.sum()), "near-duplicates": int(near.sum())}
     return equal | near, {reason: count for reason, count in counts.items() if count}
 
@@ -240,8 +236,7 @@ def find_near(*, signatures: Iterable[np.ndarray], skipped: np.ndarray, threshol
         skipped: bool [num_documents], those that are dropped anyway.
         folder: for a file of 0.5 KB a document, removed again.
 
-    Returns:
-        bool [num_documents].
+    Returns: bool [num_documents].
     """
     found = np.zeros(len(skipped), dtype=bool)
     numbers = np.flatnonzero(~skipped)

@@ -10,7 +10,6 @@ A shard holds whole documents; a store of many shards is read as one. `build.py`
 beside its place and renames it when it is whole: what has its name is complete.
 """
 
-import errno
 import json
 import operator
 from bisect import bisect_left, bisect_right
@@ -31,7 +30,6 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 FILES = ("tokens.bin", "sentence_offsets.npy", "document_offsets.npy")
 REMEDY = "Build it again: python recipes/prepare_corpus.py"
-SHOWN_SOURCES = 20
 SHOWN_CHARACTERS = 150  # of an example, in the report
 
 
@@ -62,9 +60,7 @@ class JoinedArray:
             start, stop, step = key.indices(len(self))
             return self._range(start, stop) if step == 1 else self._gather(np.arange(start, stop, step))
         if isinstance(key, (list, np.ndarray)) and np.ndim(key):
-            places = np.asarray(key)
-            if not places.size:
-                places = places.astype(np.int64)
+            places = np.asarray(key, dtype=None if len(key) else np.int64)
             if places.dtype.kind not in "iu":
                 raise IndexError(f"indices must be whole numbers, not {places.dtype}")
             return self._gather(places.astype(np.int64, copy=False))
@@ -77,10 +73,7 @@ class JoinedArray:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """All of it, in memory. Only for what is small."""
-        if copy is False:
-            raise ValueError("the array is made of several files: it cannot be had without a copy")
-        whole = np.array(self[:])
-        return whole if dtype is None else whole.astype(dtype)
+        return np.array(self[:], dtype=dtype)
 
     def _range(self, start: int, stop: int) -> np.ndarray:
         if stop <= start:
@@ -175,21 +168,16 @@ class TokenStore:
             decode: token ids to text, of the tokenizer that the store was made with.
             num_examples: documents shown, on one line each from a random sentence on.
         """
-        lines = []
         sources = self.manifest["sources"]
-        if len(sources) > 1:
-            lines.append("sources:")
-        for source in sources[:SHOWN_SOURCES] if len(sources) > 1 else []:
+        lines = ["sources:"] if len(sources) > 1 else []
+        for source in sources if len(sources) > 1 else []:
             weight = "" if source["weight"] is None else f"weight {source['weight']:.3g}, "
-            share = source["num_tokens"] / self.num_tokens
             lines.append(
                 f"  {visible(source['name'])}: {weight}{_count(source['num_documents'], 'document')}, "
-                f"{_count(source['num_tokens'], 'token')} ({share:.1%}), {_size(source['num_bytes'])}"
+                f"{_count(source['num_tokens'], 'token')} ({source['num_tokens'] / self.num_tokens:.1%}), "
+                f"{_size(source['num_bytes'])}"
             )
-        if len(sources) > SHOWN_SOURCES:
-            lines.append(f"  and {len(sources) - SHOWN_SOURCES:,} more; all are in {shown(self.path / MANIFEST)}")
-        dropped = self.manifest["dropped"]
-        reasons = ", ".join(f"{reason} {number:,}" for reason, number in dropped.items())
+        reasons = ", ".join(f"{reason} {number:,}" for reason, number in self.manifest["dropped"].items())
         lines.append(f"dropped: {reasons or 'nothing'}")
         lines += [f"  {_one_line(message, 200)}" for message in self.manifest["bad_records"]]
         count = min(num_examples, self.num_documents)
@@ -219,20 +207,9 @@ def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
     Raises InputError if there is no store, it is damaged, or another version wrote it; the message says which file.
     """
     path = Path(path)
-    try:
-        return _open(path, verify=verify)
-    except LacunaError:
-        # Another store may have taken its place between its manifest and its files: look again.
-        if verify or not (path / MANIFEST).is_file():
-            raise
-        return _open(path, verify=verify)
-
-
-def _open(path: Path, *, verify: bool) -> TokenStore:
     if not (path / MANIFEST).is_file():
         what = f"there is no {MANIFEST} in it" if path.is_dir() else "there is no such folder"
         raise InputError(f"{path} is not a token store: {what}. {REMEDY} --output_dir {path}")
-    manifest: dict[str, Any] = {"shards": []}
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         version = manifest["format_version"]
@@ -248,13 +225,12 @@ def _open(path: Path, *, verify: bool) -> TokenStore:
         return TokenStore(path=path, manifest=manifest)
     except LacunaError:
         raise
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            raise StorageError(
-                f"{shown(path)} cannot be opened: {error.strerror}. It has {len(manifest['shards']):,} shards with "
-                f"{len(FILES)} files each, which stay open. Allow more (ulimit -n), or build it with a larger "
-                "--max_shard_bytes."
-            ) from error
+    except OSError as error:
+        raise StorageError(
+            f"{shown(path)} cannot be opened: {error.strerror}. Its files stay open, three for each shard: allow more "
+            "(ulimit -n), or build it with a larger --max_shard_bytes."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read ({type(error).__name__}: {str(error)[:120]}). {REMEDY}") from error
 
 

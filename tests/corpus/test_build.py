@@ -464,13 +464,13 @@ def test_shards_with_other_arguments_are_refused(tokenizer: PreTrainedTokenizerF
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_workers": -1}, "--num_workers must be 0 or more, got -1"),
-        ({"max_shard_bytes": 0}, "--max_shard_bytes must be 1 or more, got 0"),
-        ({"num_shards": 0}, "--num_shards must be 1 or more, got 0"),
+        ({"num_workers": -1}, "--num_workers must not be negative, got -1"),
+        ({"max_shard_bytes": 0}, "--max_shard_bytes must be at least 1, got 0"),
+        ({"num_shards": 0}, "--num_shards must be at least 1, got 0"),
         ({"num_shards": 4}, "--num_shards 4 needs --shard 0 to 3"),
         ({"num_shards": 4, "shard": 4}, "--shard must be from 0 to 3 with --num_shards 4, got 4"),
         ({"shard": 1}, "--shard must be from 0 to 0 with --num_shards 1, got 1"),
-        ({"near_duplicates": 1.5}, "--near_duplicates must be a similarity from 0 .* got 1.5"),
+        ({"near_duplicates": 1.5}, "--near_duplicates must be at least 0 and at most 1, got 1.5"),
     ],
 )
 def test_impossible_options_are_refused(
@@ -614,7 +614,7 @@ def test_a_worker_that_is_killed_is_an_error_and_no_endless_wait(
 def test_a_fault_in_a_worker_arrives_with_its_trace(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build_module.Plan, "save", lambda self, path: path.write_text('{"text": 1}'))
+    monkeypatch.setattr(build_module.BuildOptions, "save", lambda self, path: path.write_text('{"text": 1}'))
     with pytest.raises(WorkerError, match=r"(?s)\d\d\.txt:\d+ on failed:.*Traceback.*TypeError"):
         prepare(lines_of(write_files(tmp_path / "text")), tokenizer, tmp_path / "store", num_workers=2)
 

@@ -69,7 +69,7 @@ def test_no_more_open_files_does_not_mean_damaged(
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("lacuna.corpus.store.token_store._map_file", full)
-    with pytest.raises(StorageError, match=r"Too many open files\. It has 1 shards.*ulimit -n") as caught:
+    with pytest.raises(StorageError, match=r"Too many open files\. Its files stay open.*ulimit -n") as caught:
         prepare(data, tokenizer, tmp_path / "store")
     assert caught.value.exit_code == 5
 

@@ -48,7 +48,7 @@ def test_its_four_processes_and_what_reads_their_store(folder: Path) -> None:
     done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("runs/corpus: 7 documents, 14 sentences, ")
     missing = done.stderr.splitlines()
-    assert len(missing) == 3 and all(
+    assert 1 <= len(missing) <= 3 and all(  # two that end at once both find all parts
         re.fullmatch(r"shard \d of 4 is done; [\d, ]+ (is|are) missing", line) for line in missing
     )
     (reader,) = [text for kind, text in BLOCKS if kind == "python" and "open_store" in text]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
 from lacuna.corpus import TextArguments, open_text, prepare_store
-from lacuna.corpus.store import build, shards
+from lacuna.corpus.store import shards
 from lacuna.corpus.store.pieces import make_shingles, make_signature
 from lacuna.corpus.store.shards import find_equal, find_near
 from lacuna.tokenization import train_bpe
@@ -132,10 +132,9 @@ def test_a_store_without_them(tmp_path: Path) -> None:
     assert plain is not None and plain.num_documents == 12 and plain.fingerprint != store.fingerprint
 
 
-def test_the_library_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    build.check_near_duplicates(0.0)
+def test_the_library_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    build.check_near_duplicates(0.0)
+    options: dict[str, Any] = {"tokenizer": None, "tokenizer_fingerprint": "t", "output_dir": tmp_path / "store"}
     with pytest.raises(InputError, match=r'not installed\. Install it: pip install -e "\.\[dedup\]"') as caught:
-        build.check_near_duplicates(0.8)
+        prepare_store(text=open_text(TextArguments()), near_duplicates=0.8, **options)
     assert caught.value.exit_code == 2

@@ -15,7 +15,7 @@ import test_hub
 
 from lacuna.common.errors import HubError, InputError
 from lacuna.corpus import read_labelled, read_parallel
-from lacuna.corpus.read.formats import read_rows
+from lacuna.corpus.read.formats import iter_records
 from lacuna.corpus.read.labelled import label_names, with_names
 
 endpoint = test_hub.endpoint
@@ -244,13 +244,13 @@ def test_first_lines_that_are_as_they_should_be(tmp_path: Path) -> None:
     long = "What did you like, apart from all the other things that we asked you before?"
     assert len(read_labelled(write(tmp_path / "a.tsv", f"{long}\nx\n"))) == 1
     twice = write(tmp_path / "b.csv", "text,label,label\nx,a,b\n")
-    assert [row.fields["text"] for row in read_rows(twice, column="text")] == ["x"]
+    assert [row.fields["text"] for row in iter_records(twice, column="text")] == ["x"]
 
 
 def test_endings_that_are_not_read_are_not_offered(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"labelled rows are read from [^:]*\.parquet, each also with .gz"):
+    with pytest.raises(InputError, match=r"rows are read from [^:]*\.parquet, each also with .gz"):
         read_labelled(write(tmp_path / "a.xlsx", "x"), tagged=False)
-    with pytest.raises(InputError, match=r"labelled rows are read from .*\.conll, .*each also with .gz"):
+    with pytest.raises(InputError, match=r"rows are read from .*each also with .gz.*\.conll"):
         read_labelled(write(tmp_path / "a.xlsx", "x"))
 
 
@@ -258,7 +258,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", "{}")
     with pytest.raises(InputError, match=r"there is no file or folder .*trian.jsonl. Did you mean .*train.jsonl"):
         read_labelled(tmp_path / "trian.jsonl")
-    with pytest.raises(InputError, match=r"has the ending '.docx'; labelled rows are read from .jsonl, .json, .csv"):
+    with pytest.raises(InputError, match=r"has the ending '.docx'; rows are read from .jsonl, .json, .csv"):
         read_labelled(write(tmp_path / "a.docx", "x"))
     with pytest.raises(InputError, match="OWNER/NAME:CONFIG:SPLIT"):
         read_labelled("me/good:a:b:c")

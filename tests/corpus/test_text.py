@@ -256,6 +256,25 @@ def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
         list(text.documents())
 
 
+def test_large_files_that_did_not_change_are_hashed_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_module, "LARGE_BYTES", 100)
+    monkeypatch.setattr(text_module, "SETTLED_SECONDS", -1)
+    file, read, sha256 = write(tmp_path / "a.txt", "x" * 100), [], text_module.sha256
+    monkeypatch.setattr(text_module, "sha256", lambda path: read.append(path) or sha256(path))
+    first = text_module.hash_files([file, write(tmp_path / "b.txt", "small")])
+    assert text_module.hash_files([file, file]) == [first[0]] * 2 and len(read) == 2
+    write(file, "y" * 100)
+    assert text_module.hash_files([file]) != first[:1] and len(read) == 3
+    assert len(list((cache / "hashes").iterdir())) == 2
+    (cache / "hashes").rename(tmp_path / "hashes")
+    (cache / "hashes").write_text("in the way")
+    assert text_module.hash_files([file]) == [sha256(file)]
+    monkeypatch.setattr(text_module, "SETTLED_SECONDS", 1000)  # written just now: it could change unseen
+    assert text_module.hash_files([file, file]) and len(read) == 6
+
+
 # -- bad records
 
 GOOD = '{"text": "good"}\n'

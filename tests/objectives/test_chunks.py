@@ -3,7 +3,6 @@
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_reference import chunks_of
@@ -25,12 +24,11 @@ def goals_of(sentences: np.ndarray, *, length: int, share: float, seed: int) -> 
     lengths=DOCUMENTS,
     length=st.integers(5, 50),
     share=st.sampled_from([0.0, 0.1, 1.0]),
-    window=st.sampled_from([60, 2**22]),
     left_out=st.integers(0, 2**12),
     seed=st.integers(0, 2**32),
 )
-def test_chunks_are_those_of_a_loop(numbered, lengths, length, share, window, left_out, seed) -> None:
-    """Whatever documents are held out, and however many sentences are looked at together."""
+def test_chunks_are_those_of_a_loop(numbered, lengths, length, share, left_out, seed) -> None:
+    """Whatever documents are held out."""
     store = numbered(lengths)
     documents = np.stack([store.document_offsets[:-1], store.document_offsets[1:]], axis=1)
     documents = documents[[not left_out >> number & 1 for number in range(len(documents))]]
@@ -39,9 +37,7 @@ def test_chunks_are_those_of_a_loop(numbered, lengths, length, share, window, le
         sizes = np.diff(store.sentence_offsets[first : last + 1]).tolist()
         goals = goals_of(np.arange(first, last), length=length, share=share, seed=seed)
         expected += [[0, number, first + begin, first + end] for begin, end in chunks_of(sizes, goals=goals)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lacuna.objectives.packing._WINDOW", window)
-        chunks = Chunks(store=store, documents=documents, length=length, short_probability=share, seed=seed)
+    chunks = Chunks(store=store, documents=documents, length=length, short_probability=share, seed=seed)
     assert [list(chunks[number]) for number in range(len(chunks))] == expected
 
 

@@ -11,7 +11,7 @@ from slow_reference import chunks_of, masked, next_pair, sentences_of, truncated
 
 from lacuna.common.errors import InputError
 from lacuna.objectives import IGNORED, MaskedLanguageModellingWithPairs, random_stream
-from lacuna.objectives.mlm_nsp import IS_NEXT, IS_RANDOM, truncate_pair
+from lacuna.objectives.pairs import IS_NEXT, IS_RANDOM, truncate_pair
 
 CLS, SEP = 2, 3
 

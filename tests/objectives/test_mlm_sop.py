@@ -10,7 +10,7 @@ from length_judge import STORES, accuracy_from_lengths, random_lengths
 from slow_reference import chunks_of, masked, ordered_pair, sentences_of
 
 from lacuna.objectives import IGNORED, MaskedLanguageModellingWithOrder, random_stream
-from lacuna.objectives.mlm_sop import IN_ORDER, SWAPPED
+from lacuna.objectives.pairs import IN_ORDER, SWAPPED
 
 CLS, SEP = 2, 3
 

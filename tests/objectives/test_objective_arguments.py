@@ -53,7 +53,7 @@ MISTAKES = [
     ({"random_replace_prob": -0.1}, "--random_replace_prob.*-0.1"),
     ({"mask_replace_prob": 0.8, "random_replace_prob": 0.3}, "--mask_replace_prob 0.8 and --random_replace_prob 0.3"),
     ({"short_sequence_probability": 2.0}, "--short_sequence_probability.*2.0"),
-    ({"hybrid_causal_share": 0.0}, "--hybrid_causal_share.*0.0.*--objective mlm or clm"),
+    ({"hybrid_causal_share": 0.0}, "--hybrid_causal_share must be above 0 and below 1, got 0.0"),
     ({"hybrid_causal_share": 1.0}, "--hybrid_causal_share.*1.0"),
     ({"eval_fraction": 1.0}, "--eval_fraction.*1.0"),
     ({"eval_fraction": -0.1}, "--eval_fraction.*-0.1"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -148,7 +149,7 @@ def test_descriptions_say_what_the_rows_hold(make, name, options) -> None:
 def test_pages_are_as_narrow_as_asked(make, tokenizer, name, options, width, monkeypatch) -> None:
     work = make(name, sequence_length=64, **options)
     page = show_examples(work, tokenizer, 3, width=width)
-    assert max(map(len, page.splitlines())) <= width
+    assert max(map(cell_len, page.split("\n"))) <= width
     monkeypatch.setenv("COLUMNS", str(width))
     assert show_examples(work, tokenizer, 3) == page
     assert ("├───" in page.split("── example")[0]) == (
