@@ -35,9 +35,7 @@ class Classification(Task):
     label_names: list[str]
 
     def prepare(self, train: list[Row], held_out: list[Row]) -> None:
-        asked = self.options
-        given = {"text": asked.text_column, "pair": asked.text_pair_column, "label": asked.label_column}
-        self.columns = self.find_columns(CLASSIFICATION, train, **given)
+        self.columns = self.find_columns(CLASSIFICATION, train)
         self.text_column, self.text_pair_column, self.label_column = self.columns.values()
         if self.text_pair_column is not None:
             self.note_pairs()

@@ -62,12 +62,11 @@ class EmbeddingArguments(TaskArguments):
 
 EMBEDDINGS = Layout(
     {
-        "first": Column("a text", "--text_column", "", TEXT),
-        "second": Column("one that belongs to it", "--text_pair_column", "", TEXT),
-        "negative": Column("one that does not", "--negative_column", "negative neg hard_negative", optional=True),
-        "label": Column(
+        "text_column": Column("a text", "", TEXT),
+        "text_pair_column": Column("one that belongs to it", "", TEXT),
+        "negative_column": Column("one that does not", "negative neg hard_negative", optional=True),
+        "label_column": Column(
             "the label",
-            "--label_column",
             "score similarity similarity_score relatedness_score gold_label label labels is_duplicate",
             optional=True,
         ),

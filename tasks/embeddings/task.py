@@ -56,9 +56,8 @@ class Embeddings(Task):
     default_length = 128
 
     def prepare(self, train: list[Any], held_out: list[Any]) -> None:
-        asked, kind = self.options, self.options.kind
-        given = {"first": asked.text_column, "second": asked.text_pair_column, "negative": asked.negative_column}
-        named = self.find_columns(EMBEDDINGS, train, **given, label=asked.label_column)
+        kind = self.options.kind
+        named = self.find_columns(EMBEDDINGS, train)
         self.columns = columns = Columns(*named.values())
         found = kind_of(train, columns) if kind == "auto" else kind
         if found not in KINDS:

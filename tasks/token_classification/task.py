@@ -56,9 +56,7 @@ class TokenClassification(Task):
     def prepare(self, train: list[Any], held_out: list[Any]) -> None:
         asked = self.options
         self.label_all_tokens = asked.label_all_tokens
-        self.columns = self.find_columns(
-            TOKEN_CLASSIFICATION, train, tokens=asked.tokens_column, tags=asked.tags_column
-        )
+        self.columns = self.find_columns(TOKEN_CLASSIFICATION, train)
         self.tags_column = self.columns["tags_column"]
         train, held_out = (
             name_numbers(read_sentences(part, **self.columns), asked.label_names) for part in (train, held_out)
@@ -370,7 +368,10 @@ class TagPredictor(Predictor):
 
     def choose_columns(self, row: Row) -> None:
         if self.arguments.text_column is None:
-            named = [str(self.settings.get("tokens_column")), *TOKEN_CLASSIFICATION.columns["tokens"].names.split()]
+            named = [
+                str(self.settings.get("tokens_column")),
+                *TOKEN_CLASSIFICATION.columns["tokens_column"].names.split(),
+            ]
             self.tokens_column = next((name for name in named if isinstance(row.fields.get(name), list)), None)
         if self.tokens_column is None:
             super().choose_columns(row)

@@ -115,9 +115,9 @@ def test_what_rows_are_is_told_by_their_columns(fields, columns, kind):
 
 def test_columns_that_are_named_win():
     rows = as_rows([{"anchor": "x", "positive": "y", "a": "z", "b": "w", "c": "v", "s": 1}], part="training")
-    found = EMBEDDINGS.find(rows, first="a", second="b", negative="c", label="s")
+    found = EMBEDDINGS.find(rows, text_column="a", text_pair_column="b", negative_column="c", label_column="s")
     assert found == Columns("a", "b", "c", "s")
-    assert EMBEDDINGS.find(as_rows([{"a": "x", "b": "y"}], part="training"), first="b")[1] == "a"
+    assert EMBEDDINGS.find(as_rows([{"a": "x", "b": "y"}], part="training"), text_column="b")[1] == "a"
 
 
 def test_premises_make_triples_and_what_is_left_out_is_said(tokenizer):
