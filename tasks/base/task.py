@@ -12,7 +12,7 @@ from lacuna.common.work import Work
 from lacuna.tasks.base.columns import Layout, names_in
 from lacuna.tasks.base.models import resolve_max_length
 from lacuna.tasks.base.report import Shown
-from lacuna.tasks.base.rows import Row, all_of, as_rows, scarce_labels, some_of, split_groups, stratified_split
+from lacuna.tasks.base.rows import Row, all_of, as_rows, some_of, split_groups, stratified_split
 
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
@@ -281,11 +281,6 @@ class Task(Work):
         share = f"{long / len(counts):.1%} of the {what} are" if long else f"none of the {what} is"
         seen = " and are seen in several windows" if long else ""
         self.notes.append(f"{share} longer than --max_length {self.max_length}{seen}")
-
-    def note_scarce(self, *, train: Mapping[str, int], held_out: Mapping[str, int], what: str = "rows") -> None:
-        """Say which labels few of the held-out examples have, or none."""
-        if line := scarce_labels(train=train, held_out=held_out, what=what):
-            self.notes.append(line)
 
     def note_pairs(self) -> None:
         """Warn where the tokenizer puts nothing between two texts, so that a model cannot tell where one ends."""

@@ -17,7 +17,7 @@ from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import IGNORED, TOKENS, model_inputs, pad_inputs, pad_like, records, stacked
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Matrix, Shown, Table
-from lacuna.tasks.base.rows import Row, counted, note_alike, some_of
+from lacuna.tasks.base.rows import Row, counted, note_alike, scarce_labels, some_of
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tasks.token_classification.reader import (
@@ -181,7 +181,7 @@ class TokenClassification(Task):
         seen = sum(len(np.unique(window.words[window.words >= 0])) for window in windows)
         if lost := sum(len(item.words) for item in self._train_sentences) - seen:
             self.notes.append(f"{lost:,} tokens are nothing to the tokenizer and get {self.default_tag!r} unseen")
-        self.note_scarce(
+        self.notes += scarce_labels(
             train=self._counts(self._train_sentences),
             held_out=self._counts(self._eval_sentences),
             what="tokens" if self.scheme == PLAIN else "entities",
