@@ -60,11 +60,8 @@ class EvaluationArguments(Arguments):
 def format_results(results: Mapping[str, Any]) -> str:
     """Two columns, a line for each number."""
     width = max(len(name) for name in results)
-    return "\n".join(f"{name:<{width}}  {_format(value):>12}" for name, value in results.items())
-
-
-def _format(value: Any) -> str:
-    return f"{value:,.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    shown = {name: f"{value:,.4f}" if isinstance(value, float) else f"{value:,}" for name, value in results.items()}
+    return "\n".join(f"{name:<{width}}  {value:>12}" for name, value in shown.items())
 
 
 def check_output_file(*, output_file: str | None, model: str, suite: str) -> Path:

@@ -91,9 +91,7 @@ class Length(Task):
     auto_class, label_names = "AutoModelForSequenceClassification", ["short", "long"]
 
     def prepare(self, train: list[Row], held_out: list[Row]) -> None:
-        self.columns = self.find_columns(
-            Layout({"text": Column("the text", "--text_column", names="text", kinds=TEXT)}), train
-        )
+        self.columns = self.find_columns(Layout({"text_column": Column("the text", "text", TEXT)}), train)
         parts = self.divide(train, held_out, same=lambda row: row.fields["text"])
         examples = [[self._example(row) for row in rows] for rows in parts]
         self.set_examples(train=examples[0], held_out=examples[1])

@@ -20,8 +20,6 @@ class Column:
 
     what: str
     """As messages call it."""
-    option: str
-    """Names its column."""
     names: str = ""
     """That public data sets give it, best guess first, with blanks between."""
     kinds: tuple[type, ...] = (object,)
@@ -33,7 +31,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a task reads of a row."""
+    """What a task reads of a row: by the option that names its column, such as `text_column`."""
 
     columns: Mapping[str, Column]
     pairs: Mapping[str, str] = field(default_factory=dict)
@@ -47,9 +45,9 @@ class Layout:
         InputError where a given column is not there, or one that is needed was not found.
         """
         found: Found = {name: given.get(name) for name in self.columns}
-        for name, column in self.columns.items():
-            for one in names_in(found[name]):
-                rows[0].value(one, option=column.option)
+        for name, value in found.items():
+            for one in names_in(value):
+                rows[0].value(one, option=f"--{name}")
 
         def free(name: str) -> list[str]:
             taken = {one for value in found.values() for one in names_in(value)}
@@ -60,13 +58,13 @@ class Layout:
                 fitting = free(name)
                 found[name] = next((one for one in self._names(name, found, fitting) if one in fitting), None)
         self.by_content(rows, found, free)
-        missing = [
-            column
+        missing = {
+            f"--{name}": column.what
             for name, column in self.columns.items()
             if not (found[name] or column.optional or found.get(column.instead))
-        ]
+        }
         if missing:
-            whats, options = all_of([column.what for column in missing]), all_of([column.option for column in missing])
+            whats, options = all_of([*missing.values()]), all_of([*missing])
             columns, hold, them = ("columns", "hold", "them") if len(missing) > 1 else ("column", "holds", "it")
             there = rows[0].shown(rows[0].fields)
             raise InputError(f"{rows[0].where}: which {columns} of {there} {hold} {whats}? Name {them} with {options}")

@@ -214,17 +214,15 @@ def split_groups(*, groups: Sequence[Hashable], fraction: float, seed: int) -> t
     return [row for row, group in enumerate(numbers) if group not in chosen], held_out
 
 
-def scarce_labels(*, train: Mapping[str, int], held_out: Mapping[str, int], what: str = "rows") -> str | None:
+def scarce_labels(*, train: Mapping[str, int], held_out: Mapping[str, int], what: str = "rows") -> list[str]:
     """A line on the labels that are learnt and that few held-out examples have, or none."""
     learnt = [name for name, count in train.items() if count]
     few = sorted((name for name in learnt if held_out.get(name, 0) < FEW), key=lambda name: held_out.get(name, 0))
     if not few or not any(held_out.values()):
-        return None
+        return []
     parts = [f"{name} {held_out.get(name, 0)} ({train[name]:,} in training)" for name in few]
-    return (
-        f"fewer than {FEW} {what} are held out of {len(few)} of {len(learnt)} labels, whose own scores say little: "
-        f"{some_of(parts)}"
-    )
+    whose = f"{len(few)} of {len(learnt)} labels, whose own scores say little"
+    return [f"fewer than {FEW} {what} are held out of {whose}: {some_of(parts)}"]
 
 
 def stratified_split(*, labels: Sequence[int], fraction: float, seed: int) -> tuple[list[int], list[int]]:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
-from lacuna.tasks.base.columns import Layout
+from lacuna.tasks.base.columns import Layout, names_in
 from lacuna.tasks.base.models import resolve_max_length
 from lacuna.tasks.base.report import Shown
-from lacuna.tasks.base.rows import Row, as_rows, scarce_labels, some_of, split_groups, stratified_split
+from lacuna.tasks.base.rows import Row, all_of, as_rows, some_of, split_groups, stratified_split
 
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
@@ -255,27 +255,19 @@ class Task(Work):
 
     # Notes
 
-    def find_columns(
-        self, layout: Layout, rows: Sequence[Row], *, instead: str | None = None, **given: Any
-    ) -> dict[str, Any]:
-        """The columns of the training rows by the names of their options, such as `text_column`; and a note on them.
-
-        Args:
-            instead: a note in place of that.
-            given: columns that somebody named, by their names in the layout.
-        """
-        found = dict(zip(layout.columns, layout.find(rows, **given), strict=True))
-        named = {column.option.removeprefix("--"): found[name] for name, column in layout.columns.items()}
+    def find_columns(self, layout: Layout, rows: Sequence[Row], *, instead: str | None = None) -> dict[str, Any]:
+        """The columns of the training rows by the options that name them; and a note on them, or `instead` of it."""
+        given = {name: getattr(self.options, name, None) for name in layout.columns}
+        found = dict(zip(given, layout.find(rows, **given), strict=True))
         parts = []
-        for option, value in named.items():
-            if columns := [value] if isinstance(value, str) else list(value or ()):
+        for option, value in found.items():
+            if columns := names_in(value):
                 what, plural = option.rsplit("_", 1)[0].replace("_", " "), "s" * (len(columns) > 1)
                 parts.append(f"{what} from column{plural} " + ", ".join(f"'{name}'" for name in columns))
-        options = [f"--{option}" for option in named]
-        guessed = any(found[name] and not given.get(name) for name in found)
-        how = f" (inferred; {', '.join(options[:-1])} and {options[-1]} override it)" if guessed else ""
+        guessed = any(found[name] and not given[name] for name in found)
+        how = f" (inferred; {all_of([f'--{option}' for option in found])} override it)" if guessed else ""
         self.notes.append(instead or ", ".join(parts) + how)
-        return named
+        return found
 
     def note_cut(self, cut: int, *, of: int, what: str = "texts", option: str = "max_length") -> None:
         """Say which share of the training texts is cut."""
@@ -289,11 +281,6 @@ class Task(Work):
         share = f"{long / len(counts):.1%} of the {what} are" if long else f"none of the {what} is"
         seen = " and are seen in several windows" if long else ""
         self.notes.append(f"{share} longer than --max_length {self.max_length}{seen}")
-
-    def note_scarce(self, *, train: Mapping[str, int], held_out: Mapping[str, int], what: str = "rows") -> None:
-        """Say which labels few of the held-out examples have, or none."""
-        if line := scarce_labels(train=train, held_out=held_out, what=what):
-            self.notes.append(line)
 
     def note_pairs(self) -> None:
         """Warn where the tokenizer puts nothing between two texts, so that a model cannot tell where one ends."""

@@ -55,25 +55,24 @@ class ClassificationArguments(TaskArguments):
 
 def _longest_text(rows: Sequence[Row], found: Found, free: Free) -> None:
     """The longest text is the text, and the one column that is left the label."""
-    if texts := [] if found["text"] else free("text"):
-        found["text"] = max(texts, key=lambda name: sum(len(str(row.fields.get(name))) for row in rows[:SAMPLE]))
-    if found["label"] is None and len(others := free("label")) == 1:
-        found["label"] = others[0]
+    if texts := [] if found["text_column"] else free("text_column"):
+        found["text_column"] = max(
+            texts, key=lambda name: sum(len(str(row.fields.get(name))) for row in rows[:SAMPLE])
+        )
+    if found["label_column"] is None and len(others := free("label_column")) == 1:
+        found["label_column"] = others[0]
 
 
 CLASSIFICATION = Layout(
     {
-        "text": Column(
+        "text_column": Column(
             "the text",
-            "--text_column",
             "text sentence sentence1 premise question1 text1 text_a content review document body comment tweet "
             "message question title",
             TEXT,
         ),
-        "pair": Column("the second text", "--text_pair_column", "", TEXT, optional=True, instead="text"),
-        "label": Column(
-            "the label", "--label_column", "label labels target class category sentiment gold_label y score rating"
-        ),
+        "text_pair_column": Column("the second text", "", TEXT, optional=True, instead="text_column"),
+        "label_column": Column("the label", "label labels target class category sentiment gold_label y score rating"),
     },
     pairs={
         "sentence1": "sentence2",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown
-from lacuna.tasks.base.rows import Row, some_of
+from lacuna.tasks.base.rows import Row, scarce_labels, some_of
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.classification.heads import Head, Number, SeveralLabels, SingleLabel
 from lacuna.tasks.classification.reader import (
@@ -35,9 +35,7 @@ class Classification(Task):
     label_names: list[str]
 
     def prepare(self, train: list[Row], held_out: list[Row]) -> None:
-        asked = self.options
-        given = {"text": asked.text_column, "pair": asked.text_pair_column, "label": asked.label_column}
-        self.columns = self.find_columns(CLASSIFICATION, train, **given)
+        self.columns = self.find_columns(CLASSIFICATION, train)
         self.text_column, self.text_pair_column, self.label_column = self.columns.values()
         if self.text_pair_column is not None:
             self.note_pairs()
@@ -59,7 +57,7 @@ class Classification(Task):
         texts, self._eval_texts = (list(map(self._texts, rows)) for rows in (train, held_out))
         examples, cut = self._examples(texts, self._train_targets)
         self.set_examples(train=examples, held_out=self._examples(self._eval_texts, self._eval_targets)[0])
-        self.note_scarce(train=self.balance(), held_out=self.head.balance(self._eval_targets))
+        self.notes += scarce_labels(train=self.balance(), held_out=self.head.balance(self._eval_targets))
         self.note_cut(cut, of=len(texts))
 
     def head_options(self) -> dict[str, Any]:

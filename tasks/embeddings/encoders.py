@@ -113,7 +113,7 @@ def make_trainer(
     if batch_size % num_processes:
         raise InputError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")
     library = _library()
-    steps = max_steps or math.ceil(max_epochs * math.ceil(len(task.train_rows) / batch_size))
+    steps = max_steps or math.ceil(max_epochs * math.ceil(len(task.train_items) / batch_size))
     every = int(eval_steps) if eval_steps >= 1 else max(1, round(eval_steps * steps))
     on_cpu = not torch.accelerator.is_available()
     arguments = library.SentenceTransformerTrainingArguments(

@@ -62,12 +62,11 @@ class EmbeddingArguments(TaskArguments):
 
 EMBEDDINGS = Layout(
     {
-        "first": Column("a text", "--text_column", "", TEXT),
-        "second": Column("one that belongs to it", "--text_pair_column", "", TEXT),
-        "negative": Column("one that does not", "--negative_column", "negative neg hard_negative", optional=True),
-        "label": Column(
+        "text_column": Column("a text", "", TEXT),
+        "text_pair_column": Column("one that belongs to it", "", TEXT),
+        "negative_column": Column("one that does not", "negative neg hard_negative", optional=True),
+        "label_column": Column(
             "the label",
-            "--label_column",
             "score similarity similarity_score relatedness_score gold_label label labels is_duplicate",
             optional=True,
         ),
@@ -104,7 +103,7 @@ class Columns(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class RelatedTexts:
     """Two texts that belong together as much as `score` says (None: they do), and one that does not."""
 
     first: str
@@ -157,7 +156,7 @@ def _relation(row: Row, column: str) -> str | None:
     return _RELATIONS[int(name)] if name in _NUMBERS else name
 
 
-def read_together(rows: Sequence[Row], columns: Columns, *, kind: str) -> tuple[list[Together], list[str]]:
+def read_related(rows: Sequence[Row], columns: Columns, *, kind: str) -> tuple[list[RelatedTexts], list[str]]:
     """What the rows hold, and notes on what was made of them and left out.
 
     Hypotheses that follow from a premise make triples with those that contradict it, or pairs where no premise has
@@ -169,25 +168,27 @@ def read_together(rows: Sequence[Row], columns: Columns, *, kind: str) -> tuple[
         raise InputError(
             f"{rows[0].where}: which of {rows[0].shown(columns_of(rows))} is the label? Name it with --label_column"
         )
-    found: list[Together] = []
+    found: list[RelatedTexts] = []
     for row in rows:
         first = row.text(columns.first, option="--text_column").strip()
         second = row.text(columns.second, option="--text_pair_column").strip()
         negative = row.text(str(columns.negative), option="--negative_column").strip() if kind == TRIPLES else None
         score = _score(row, str(columns.label)) if kind == SCORED else None
-        found.append(Together(first, second, negative, score, row.where))
+        found.append(RelatedTexts(first, second, negative, score, row.where))
     if kind != NLI:
         return found, []
     return _from_premises(found, [_relation(row, str(columns.label)) for row in rows])
 
 
-def _from_premises(rows: Sequence[Together], relations: Sequence[str | None]) -> tuple[list[Together], list[str]]:
-    by_premise: dict[str, dict[str | None, list[Together]]] = {}
+def _from_premises(
+    rows: Sequence[RelatedTexts], relations: Sequence[str | None]
+) -> tuple[list[RelatedTexts], list[str]]:
+    by_premise: dict[str, dict[str | None, list[RelatedTexts]]] = {}
     for row, relation in zip(rows, relations, strict=True):
         by_premise.setdefault(row.first, {}).setdefault(relation, []).append(row)
     pairs = [row for groups in by_premise.values() for row in groups.get("entailment", [])]
     triples = [
-        Together(row.first, row.second, other.second, None, row.where)
+        RelatedTexts(row.first, row.second, other.second, None, row.where)
         for groups in by_premise.values()
         for row, other in zip(groups.get("entailment", []), groups.get("contradiction", []), strict=False)
     ]

@@ -28,7 +28,7 @@ from lacuna.tasks.embeddings.reader import (
     Columns,
     EmbeddingArguments,
     kind_of,
-    read_together,
+    read_related,
 )
 
 CUTOFFS = (1, 5, 10)
@@ -56,15 +56,14 @@ class Embeddings(Task):
     default_length = 128
 
     def prepare(self, train: list[Any], held_out: list[Any]) -> None:
-        asked, kind = self.options, self.options.kind
-        given = {"first": asked.text_column, "second": asked.text_pair_column, "negative": asked.negative_column}
-        named = self.find_columns(EMBEDDINGS, train, **given, label=asked.label_column)
+        kind = self.options.kind
+        named = self.find_columns(EMBEDDINGS, train)
         self.columns = columns = Columns(*named.values())
         found = kind_of(train, columns) if kind == "auto" else kind
         if found not in KINDS:
             raise InputError(f"--kind {kind} is none of auto, {', '.join(KINDS)}")
-        train, notes = read_together(train, columns, kind=found)
-        held_out = read_together(held_out, columns, kind=found)[0] if held_out else []
+        train, notes = read_related(train, columns, kind=found)
+        held_out = read_related(held_out, columns, kind=found)[0] if held_out else []
         self.kind = SCORED if found == SCORED else PAIRS if train[0].negative is None else TRIPLES
         self.metric = "spearman" if self.kind == SCORED else "mrr_at_10"
         self.mistakes_heading = (
@@ -75,7 +74,7 @@ class Embeddings(Task):
         train, held_out = self.divide(
             train, held_out, same=lambda item: item.texts, group=lambda item: item.first, how=", by first text"
         )
-        self.train_rows, self.eval_rows = train, held_out
+        self.train_items, self.eval_items = train, held_out
         self._train = [{"texts": item.texts} for item in train]
         self._documents: list[str] = []
         self._found: dict[str, float] = {}
@@ -87,10 +86,10 @@ class Embeddings(Task):
     def _note_scores(self) -> None:
         if self.kind != SCORED:
             return
-        scores = [item.score or 0.0 for item in self.train_rows]
+        scores = [item.score or 0.0 for item in self.train_items]
         if len(set(scores)) < 2:
             raise InputError(
-                f"{self.train_rows[0].where}: every pair has the score {scores[0]:g}: two are needed to tell pairs "
+                f"{self.train_items[0].where}: every pair has the score {scores[0]:g}: two are needed to tell pairs "
                 "apart; leave the column out with --kind pairs, or name another with --label_column"
             )
         self.notes.append(f"scores from {min(scores):g} to {max(scores):g}; only their order is learnt")
@@ -99,11 +98,11 @@ class Embeddings(Task):
         """The training rows as sentence-transformers wants them: columns of texts in order, then the score."""
         names = ["anchor", "positive", "negative"] if self.kind == TRIPLES else ["first", "second"]
         columns: dict[str, Any] = {name: [] for name in names}
-        for item in self.train_rows:
+        for item in self.train_items:
             for name, text in zip(names, item.texts, strict=True):
                 columns[name].append(text)
         if self.kind == SCORED:
-            columns["score"] = [item.score for item in self.train_rows]
+            columns["score"] = [item.score for item in self.train_items]
         return datasets.Dataset.from_dict(columns)
 
     def evaluate_encoder(self, encoder: Any) -> dict[str, float]:
@@ -116,7 +115,7 @@ class Embeddings(Task):
     def _measure(self, vectors: Vectors) -> tuple[list[dict[str, Any]], dict[str, float]]:
         """What is found of each held-out row or text, and the scores of that."""
         if self.kind == SCORED:
-            sides = ([item.texts[side] for item in self.eval_rows] for side in (0, 1))
+            sides = ([item.texts[side] for item in self.eval_items] for side in (0, 1))
             cosines = _rowwise(*map(vectors, sides)).tolist()
             found = measure("correlation", predictions=cosines, references=self._gold())
             return records(row=range(len(cosines)), cosine=cosines), found
@@ -125,24 +124,24 @@ class Embeddings(Task):
         found = {f"recall_at_{k}": sum(record["found"][str(k)] for record in ranked) / count for k in CUTOFFS}
         found["mrr_at_10"] = sum(1 / record["rank"] for record in ranked if record["rank"] <= 10) / count
         if self.kind == TRIPLES:
-            first, second, third = (vectors([item.texts[side] for item in self.eval_rows]) for side in range(3))
+            first, second, third = (vectors([item.texts[side] for item in self.eval_items]) for side in range(3))
             found["triplet_accuracy"] = float((_rowwise(first, second) > _rowwise(first, third)).float().mean())
         return ranked, found
 
     def _gold(self) -> list[float]:
-        return [item.score or 0.0 for item in self.eval_rows]
+        return [item.score or 0.0 for item in self.eval_items]
 
     def _wanted(self) -> dict[str, list[str]]:
         """The texts that belong to each first text."""
         wanted: dict[str, dict[str, None]] = {}
-        for item in self.eval_rows:
+        for item in self.eval_items:
             wanted.setdefault(item.first, {})[item.second] = None
         return {first: list(others) for first, others in wanted.items()}
 
     def _ranks(self, vectors: Vectors) -> list[dict[str, Any]]:
         """For each first text: the rank of what belongs to it among all held-out texts, and the nearest of these."""
         wanted = self._wanted()
-        self._documents = list(dict.fromkeys(text for item in self.eval_rows for text in item.texts[1:]))
+        self._documents = list(dict.fromkeys(text for item in self.eval_items for text in item.texts[1:]))
         number = {text: place for place, text in enumerate(self._documents)}
         queries, there = list(wanted), vectors(self._documents)
         asked = vectors(queries)
@@ -174,9 +173,9 @@ class Embeddings(Task):
 
     def baseline(self) -> dict[str, float]:
         """The same with the words of the texts, weighted by their rarity in training, in place of a model."""
-        if not self.eval_rows:
+        if not self.eval_items:
             return {}
-        texts = [text for item in self.train_rows for text in item.texts]
+        texts = [text for item in self.train_items for text in item.texts]
         words = TfidfVectorizer(tokenizer=WORDS.findall, token_pattern=None).fit(texts)
         return self._measure(words.transform)[1]
 
@@ -199,8 +198,8 @@ class Embeddings(Task):
             ]
         cosines, gold = [record["cosine"] for record in self.records], self._gold()
         return records(
-            text=[item.first for item in self.eval_rows],
-            text_pair=[item.second for item in self.eval_rows],
+            text=[item.first for item in self.eval_items],
+            text_pair=[item.second for item in self.eval_items],
             gold=gold,
             prediction=[round(cosine, 6) for cosine in cosines],
             rank_difference=[round(off, 4) for off in (_shares(cosines) - _shares(gold)).tolist()],

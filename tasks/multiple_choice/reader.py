@@ -40,33 +40,29 @@ def numbered_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 def _choice_columns(rows: Sequence[Row], found: Found, free: Free) -> None:
     """One column that holds lists, or one for each choice."""
-    found["choices"] = tuple(names_in(found["choices"])) or numbered_columns(columns_of(rows))
+    found["choices_columns"] = tuple(names_in(found["choices_columns"])) or numbered_columns(columns_of(rows))
 
 
 MULTIPLE_CHOICE = Layout(
     {
-        "context": Column(
+        "context_column": Column(
             "the context",
-            "--context_column",
             "sent1 context passage article story premise ctx startphrase sentence text",
             optional=True,
-            instead="question",
+            instead="question_column",
         ),
-        "question": Column(
+        "question_column": Column(
             "the question",
-            "--question_column",
             "sent2 question question_stem query goal prompt stem",
-            instead="context",
+            instead="context_column",
         ),
-        "choices": Column(
+        "choices_columns": Column(
             "the choices (a list, or one in each column)",
-            "--choices_columns",
             "choices endings options candidates alternatives answers",
             (list, tuple, Mapping),
         ),
-        "label": Column(
+        "label_column": Column(
             "the label",
-            "--label_column",
             "label labels answer answerKey answer_key correct_option gold correct target",
         ),
     },

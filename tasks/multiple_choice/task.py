@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lacuna.tasks.base.columns import names_in
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown, Table
 from lacuna.tasks.base.rows import Row
@@ -40,9 +41,7 @@ class MultipleChoice(Task):
     probability_note = "The probability is that of the chosen one among the choices."
 
     def prepare(self, train: list[Any], held_out: list[Any]) -> None:
-        asked = self.options
-        given = {"context": asked.context_column, "question": asked.question_column, "label": asked.label_column}
-        self._named = self.find_columns(MULTIPLE_CHOICE, train, **given, choices=asked.choices_columns)
+        self._named = self.find_columns(MULTIPLE_CHOICE, train)
         self.columns = Columns(*self._named.values())
         train, held_out = read_problems(train, self.columns), read_problems(held_out, self.columns)
         reading = find_reading(train)
@@ -219,14 +218,13 @@ class ChoicePredictor(Predictor):
     auto_class = "AutoModelForMultipleChoice"
 
     def choose_columns(self, row: Row) -> None:
-        named = {name.partition("_")[0]: self.settings.get(name) for name in ("context_column", "question_column")}
-        named["choices"] = self.settings.get("choices_columns")
-        there = [name for name in (named["context"], named["question"], *(named["choices"] or ())) if name]
-        trained = named["choices"] is not None and all(name in row.fields for name in there)
-        layout = MULTIPLE_CHOICE.only("context", "question", "choices")
+        layout = MULTIPLE_CHOICE.only("context_column", "question_column", "choices_columns")
+        named = {name: self.settings.get(name) for name in layout.columns}
+        there = [name for value in named.values() for name in names_in(value)]
+        trained = bool(named["choices_columns"]) and all(name in row.fields for name in there)
         self._places = Columns(*layout.find([row], **(named if trained else {})))
         if not trained:
-            there = [name for name in (self._places.context, self._places.question, *self._places.choices) if name]
+            there = [name for value in self._places for name in names_in(value)]
             self.notes.append(f"question and choices from columns {', '.join(there)} (inferred)")
 
     def read(self, row: Row) -> Problem:

@@ -51,9 +51,9 @@ class PredictionArguments(Arguments):
 
 NEW_TOKENS = 64
 _BATCHES_AT_ONCE = 16  # whose rows are sorted by length
-_PAIR = replace(CLASSIFICATION.columns["pair"], optional=False, instead="")
-_TEXTS = CLASSIFICATION.only("text", by_content=only_ones, pairs={})
-_TEXT_PAIRS = replace(CLASSIFICATION, columns={**_TEXTS.columns, "pair": _PAIR}, by_content=only_ones)
+_PAIR = replace(CLASSIFICATION.columns["text_pair_column"], optional=False, instead="")
+_TEXTS = CLASSIFICATION.only("text_column", by_content=only_ones, pairs={})
+_TEXT_PAIRS = replace(CLASSIFICATION, columns={**_TEXTS.columns, "text_pair_column": _PAIR}, by_content=only_ones)
 
 
 class Predictor:
@@ -110,13 +110,13 @@ class Predictor:
     def choose_columns(self, row: Row) -> None:
         """Which columns of a file are read, by its first row: as asked, as in training, or else guessed."""
         asked, trained = self.arguments, self.settings
-        names = {"text": (asked.text_column, trained.get(self.trained_column))}
+        names = {"text_column": (asked.text_column, trained.get(self.trained_column))}
         if self.takes_pairs and (asked.text_pair_column or trained.get("text_pair_column")):
-            names["pair"] = (asked.text_pair_column, trained.get("text_pair_column"))
+            names["text_pair_column"] = (asked.text_pair_column, trained.get("text_pair_column"))
         known = {what: one or other for what, (one, other) in names.items() if one or other in row.fields}
         layout = _TEXT_PAIRS if len(names) > 1 else _TEXTS
         self.text_column, self.pair_column, *_ = *layout.find([row], **known), None
-        if "text" not in known and sum(isinstance(value, str) for value in row.fields.values()) > 1:
+        if "text_column" not in known and sum(isinstance(value, str) for value in row.fields.values()) > 1:
             second = "" if self.pair_column is None else f", second text from '{self.pair_column}'"
             self.notes.append(f"text from column '{self.text_column}'{second} (inferred; --text_column overrides it)")
 

@@ -44,8 +44,8 @@ class SequenceToSequenceArguments(TaskArguments):
 
 SEQUENCE_TO_SEQUENCE = Layout(
     {
-        "source": Column("the source", "--source_column", "", TEXT),
-        "target": Column("what is to be written from it", "--target_column", "", TEXT),
+        "source_column": Column("the source", "", TEXT),
+        "target_column": Column("what is to be written from it", "", TEXT),
     },
     pairs={
         "source": "target",

@@ -60,13 +60,8 @@ class SequenceToSequence(Task):
         )
         train, held_out = unfold(train), unfold(held_out)
         files = f"source from {asked.train_file}, target from {asked.train_target_file}, line by line"
-        self.columns = self.find_columns(
-            SEQUENCE_TO_SEQUENCE,
-            train,
-            instead=files if asked.train_target_file else None,
-            source=asked.source_column,
-            target=asked.target_column,
-        )
+        instead = files if asked.train_target_file else None
+        self.columns = self.find_columns(SEQUENCE_TO_SEQUENCE, train, instead=instead)
         source, target = self.columns.values()
         train, held_out = (read_pairs(part, source=source, target=target) for part in (train, held_out))
         train, held_out = self.divide(

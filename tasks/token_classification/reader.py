@@ -37,21 +37,20 @@ class TokenClassificationArguments(TaskArguments):
 
 def _parallel_lists(rows: Sequence[Row], found: Found, free: Free) -> None:
     """Tokens and tags are the two lists of one length; there are fewer different tags than different tokens."""
-    lists = [name for name in free("tokens") if isinstance(rows[0].fields[name], list)]
+    lists = [name for name in free("tokens_column") if isinstance(rows[0].fields[name], list)]
     sample = [[row.fields.get(name) for name in lists] for row in rows[:SAMPLE]]
     if any(found.values()) or len(lists) != 2:
         return
     if all(isinstance(one, list) and isinstance(other, list) and len(one) == len(other) for one, other in sample):
         kinds = [len({str(value) for values in column for value in values}) for column in zip(*sample, strict=True)]
-        found["tokens"], found["tags"] = lists if kinds[1] < kinds[0] else reversed(lists)
+        found["tokens_column"], found["tags_column"] = lists if kinds[1] < kinds[0] else reversed(lists)
 
 
 TOKEN_CLASSIFICATION = Layout(
     {
-        "tokens": Column("the tokens", "--tokens_column", "tokens words token word form sentence text", (list, str)),
-        "tags": Column(
+        "tokens_column": Column("the tokens", "tokens words token word form sentence text", (list, str)),
+        "tags_column": Column(
             "the tags",
-            "--tags_column",
             "tags ner_tags ner labels label tag pos_tags upos pos xpos chunk_tags word_labels",
             (list, str),
         ),

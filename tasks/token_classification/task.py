@@ -17,7 +17,7 @@ from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import IGNORED, TOKENS, model_inputs, pad_inputs, pad_like, records, stacked
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Matrix, Shown, Table
-from lacuna.tasks.base.rows import Row, counted, note_alike, some_of
+from lacuna.tasks.base.rows import Row, counted, note_alike, scarce_labels, some_of
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tasks.token_classification.reader import (
@@ -56,9 +56,7 @@ class TokenClassification(Task):
     def prepare(self, train: list[Any], held_out: list[Any]) -> None:
         asked = self.options
         self.label_all_tokens = asked.label_all_tokens
-        self.columns = self.find_columns(
-            TOKEN_CLASSIFICATION, train, tokens=asked.tokens_column, tags=asked.tags_column
-        )
+        self.columns = self.find_columns(TOKEN_CLASSIFICATION, train)
         self.tags_column = self.columns["tags_column"]
         train, held_out = (
             name_numbers(read_sentences(part, **self.columns), asked.label_names) for part in (train, held_out)
@@ -183,7 +181,7 @@ class TokenClassification(Task):
         seen = sum(len(np.unique(window.words[window.words >= 0])) for window in windows)
         if lost := sum(len(item.words) for item in self._train_sentences) - seen:
             self.notes.append(f"{lost:,} tokens are nothing to the tokenizer and get {self.default_tag!r} unseen")
-        self.note_scarce(
+        self.notes += scarce_labels(
             train=self._counts(self._train_sentences),
             held_out=self._counts(self._eval_sentences),
             what="tokens" if self.scheme == PLAIN else "entities",
@@ -370,7 +368,10 @@ class TagPredictor(Predictor):
 
     def choose_columns(self, row: Row) -> None:
         if self.arguments.text_column is None:
-            named = [str(self.settings.get("tokens_column")), *TOKEN_CLASSIFICATION.columns["tokens"].names.split()]
+            named = [
+                str(self.settings.get("tokens_column")),
+                *TOKEN_CLASSIFICATION.columns["tokens_column"].names.split(),
+            ]
             self.tokens_column = next((name for name in named if isinstance(row.fields.get(name), list)), None)
         if self.tokens_column is None:
             super().choose_columns(row)

@@ -115,21 +115,21 @@ def test_what_rows_are_is_told_by_their_columns(fields, columns, kind):
 
 def test_columns_that_are_named_win():
     rows = as_rows([{"anchor": "x", "positive": "y", "a": "z", "b": "w", "c": "v", "s": 1}], part="training")
-    found = EMBEDDINGS.find(rows, first="a", second="b", negative="c", label="s")
+    found = EMBEDDINGS.find(rows, text_column="a", text_pair_column="b", negative_column="c", label_column="s")
     assert found == Columns("a", "b", "c", "s")
-    assert EMBEDDINGS.find(as_rows([{"a": "x", "b": "y"}], part="training"), first="b")[1] == "a"
+    assert EMBEDDINGS.find(as_rows([{"a": "x", "b": "y"}], part="training"), text_column="b")[1] == "a"
 
 
 def test_premises_make_triples_and_what_is_left_out_is_said(tokenizer):
     work = task(tokenizer, [*NLI, {"premise": "x", "hypothesis": "y", "label": None}], eval_rows=NLI)
-    assert work.kind == "triples" and len(work.train_rows) == 12
-    assert work.train_rows[0].texts == ("the fox", "a fox", "no fox")
+    assert work.kind == "triples" and len(work.train_items) == 12
+    assert work.train_items[0].texts == ("the fox", "a fox", "no fox")
     assert any("of 37 premises with a hypothesis 24 make 12 triples" in note for note in work.notes)
     pairs = task(tokenizer, [row for row in NLI if row["label"] != "contradiction"])
     assert pairs.kind == "pairs"
     numbers = [{**row, "label": ["entailment", "neutral", "contradiction"].index(row["label"])} for row in NLI]
-    assert [item.texts for item in task(tokenizer, numbers, eval_rows=NLI).train_rows] == [
-        item.texts for item in work.train_rows
+    assert [item.texts for item in task(tokenizer, numbers, eval_rows=NLI).train_items] == [
+        item.texts for item in work.train_items
     ]
 
 
@@ -306,8 +306,8 @@ def test_what_people_are_told(tokenizer):
     said = "\n".join(work.describe(1))
     assert "the rows are triples" in said and "MultipleNegativesRankingLoss" in said and "held out 3 of 12" in said
     assert "[CLS]the fox[SEP]" in said or "[CLS]the " in said
-    held_out = {item.first for item in work.eval_rows}
-    assert not held_out & {item.first for item in work.train_rows}
+    held_out = {item.first for item in work.eval_items}
+    assert not held_out & {item.first for item in work.train_items}
     assert json.dumps(work.settings())
     assert any("12 of 12 held-out rows" in note for note in task(tokenizer, PAIRS, eval_rows=PAIRS).notes)
 

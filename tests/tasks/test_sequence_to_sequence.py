@@ -134,9 +134,9 @@ def test_columns_are_inferred(fields, expected):
 
 def test_columns_that_are_named_win(writer_tokenizers):
     rows = as_rows([{"source": "x", "target": "y", "en": "a", "de": "b"}], part="training")
-    assert SEQUENCE_TO_SEQUENCE.find(rows, source="en", target="de") == ("en", "de")
-    assert SEQUENCE_TO_SEQUENCE.find(rows, target="en") == ("source", "en")
-    assert SEQUENCE_TO_SEQUENCE.find(as_rows([{"a": "x", "b": "y"}], part="training"), source="b") == ("b", "a")
+    assert SEQUENCE_TO_SEQUENCE.find(rows, source_column="en", target_column="de") == ("en", "de")
+    assert SEQUENCE_TO_SEQUENCE.find(rows, target_column="en") == ("source", "en")
+    assert SEQUENCE_TO_SEQUENCE.find(as_rows([{"a": "x", "b": "y"}], part="training"), source_column="b") == ("b", "a")
     model = make_model("qwen3")
     named = task(writer_tokenizers, model, source_column="target", target_column="source")
     assert "inferred" not in named.notes[0] and "inferred" in task(writer_tokenizers, model).notes[0]
