@@ -174,7 +174,7 @@ def test_two_runs_in_one_folder(toy: Toy) -> None:
     first.kill()
     third = toy.run(resume=True)
     assert third.returncode == 0 and f"the lock of process {first.pids[0]} on " in third.stderr
-    assert "is not loaded" in third.stderr
+    assert "is taken over" in third.stderr
     assert not (toy.output_dir / ".owner.json").exists()
     assert toy.run().returncode == 2  # it holds a run
 
