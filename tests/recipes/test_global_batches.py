@@ -82,7 +82,7 @@ def batches(work: Any, *, start: int, processes: int = 1, micro: int = BATCH, wo
             accelerator=SimpleNamespace(
                 process_index=rank, num_processes=processes, device=SimpleNamespace(type="cpu")
             ),
-            plan=SimpleNamespace(seed=3, num_workers=workers, max_steps=STEPS, max_minutes=None),
+            arguments=SimpleNamespace(seed=3, num_workers=workers, max_steps=STEPS, max_minutes=None),
             progress=Progress(step=start, samples=start * BATCH),
         )
         loader = iter(_loader(run, stage))

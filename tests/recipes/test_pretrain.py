@@ -192,7 +192,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "no store": (["--data", "", "--corpus", "{bad}/store"], "{bad}/store is not a token store"),
     "a store beside text": (["--corpus", "{bad}/store"], "--corpus goes without --data"),
-    "a seed that is too large": (["--seed", "5000000000"], "--seed must be below"),
+    "a seed that is too large": (["--seed", "5000000000"], "--seed must be at least 0 and below"),
     "a small vocabulary": (["--vocab_size", "100", "--tokenizer", ""], "--vocab_size 100 is too small"),
 }
 

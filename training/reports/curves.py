@@ -77,6 +77,7 @@ def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "") -
             panels[name].legend(fontsize=8.5)
         for axes in panels.values():
             axes.set_xlabel("step")
+            axes.set_xlim(0, 1.01 * newest.get("step", 1) or 1)
         figure.suptitle("  ·  ".join([title or "training", *facts]), parse_math=False)
         figure.savefig(temporary, format="png")
 
