@@ -136,7 +136,7 @@ def optional_module(name: str, *, extra: str = "tasks") -> Any:
     except ImportError as error:
         raise InputError(
             f"this task needs the package {name.split('.')[0]}, which cannot be imported ({error}): "
-            f"pip install 'lacuna[{extra}]'"
+            f"pip install -e '.[{extra}]'"
         ) from error
 
 

@@ -181,7 +181,7 @@ def test_two_runs_in_one_folder(toy: Toy) -> None:
 
 FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 DEEPSPEED = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"}
-needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason='pip install "lacuna[deepspeed]"')
+needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason='pip install -e ".[deepspeed]"')
 DIVIDED = [pytest.param(FSDP2, id="FSDP2"), pytest.param(DEEPSPEED, id="DeepSpeed", marks=needs_deepspeed)]
 
 

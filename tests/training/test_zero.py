@@ -17,7 +17,7 @@ from lacuna.training.distributed import fsdp, zero
 
 SCRIPT = "tests/training/sharded_run.py"
 KINDS = ("encoder", "decoder", "seq2seq", "hybrid")
-needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason='pip install "lacuna[deepspeed]"')
+needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason='pip install -e ".[deepspeed]"')
 
 
 def run(folder: Path, jobs: list[dict[str, Any]], *, num_processes: int) -> None:

@@ -48,7 +48,7 @@ def check(*, optimizer: str, max_grad_norm: float) -> dict[str, Any]:
             "use adamw, or recipes/accelerate/fsdp2.yaml"
         )
     if not is_deepspeed_available():
-        raise InputError('DeepSpeed was asked for and is not installed: pip install "lacuna[deepspeed]"')
+        raise InputError('DeepSpeed was asked for and is not installed: pip install -e ".[deepspeed]"')
     given = DeepSpeedPlugin().deepspeed_config
     zero = {name: value for name, value in given.get("zero_optimization", {}).items() if value != "auto"}
     if (stage := int(zero.get("stage", 0))) not in (1, 2):

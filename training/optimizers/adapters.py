@@ -114,7 +114,7 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float, seed: int) -> Adapter
     try:
         import peft
     except ImportError as error:
-        raise InputError('--lora_rank needs the package peft: pip install "lacuna[peft]"') from error
+        raise InputError('--lora_rank needs the package peft: pip install -e ".[peft]"') from error
     layers = dict(_linear_layers(model))
     if not layers:
         raise InputError(f"--lora_rank {rank}: there is no linear layer in the backbone of {type(model).__name__}")

@@ -234,7 +234,7 @@ def _from_library(
         import pytorch_optimizer
     except ImportError as error:
         raise InputError(
-            f'--optimizer {name} needs the package pytorch_optimizer: pip install "lacuna[optimizers]"'
+            f'--optimizer {name} needs the package pytorch_optimizer: pip install -e ".[optimizers]"'
         ) from error
     build = getattr(pytorch_optimizer, class_name)
     groups = _groups(model, *split_parameters(model), arguments)
