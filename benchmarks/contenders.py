@@ -23,8 +23,8 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 
 from lacuna import modeling
 from lacuna.modeling import kernels_lacuna
-from lacuna.training.environment import bf16_is_fast, keep_memory, use_all_cores
 from lacuna.training.compiling import compile_model, compiler_of
+from lacuna.training.environment import bf16_is_fast, keep_memory, use_all_cores
 
 IGNORED = -100
 DROPOUT: dict[str, float | None] = {"side_by_side": None, "time_to_loss": None, "finetune": None, "gpu_speed": 0.0}
