@@ -15,7 +15,7 @@ from lacuna.common.work import Work
 
 from .arguments import ObjectiveArguments
 from .data import IGNORED, SpecialTokens, Store, split_sources, spread_by_weight, stack, unwrap
-from .packing import PACKINGS, Row, SourceRows
+from .packing import PACKINGS, PackedRow, SourceRows
 
 _LOGIT_BYTES = 2**28  # logits held at once while evaluating: 256 MiB
 _COUNTED = 50_000_000  # tokens counted for the unigram baseline; more would not change the digits shown
@@ -258,7 +258,7 @@ class PackedPrediction(TokenPrediction):
                 f"{type(model).__name__} reads across the documents of a packed row; use --packing none with it"
             )
 
-    def _finished(self, row: Row, ids: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    def _finished(self, row: PackedRow, ids: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Add padding and what keeps documents apart: positions that restart, or a mask if a row is one document."""
         if self.arguments.packing == "none":
             return {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": labels}

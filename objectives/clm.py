@@ -8,12 +8,12 @@ from torch.nn import functional
 
 from .base import PackedPrediction, score_targets
 from .data import IGNORED, add_hints, for_model
-from .packing import Row
+from .packing import PackedRow
 
 LEGEND = "causal rows: every token is predicted from those before it, except ‹cat›, with which a piece begins"
 
 
-def next_token_labels(row: Row) -> np.ndarray:
+def next_token_labels(row: PackedRow) -> np.ndarray:
     """The ids of a row, IGNORED where a piece begins: nothing stands before, or it is a target of the row before."""
     labels = row.ids.copy()
     labels[row.bounds[:-1]] = IGNORED
@@ -50,7 +50,7 @@ class CausalLanguageModelling(NextTokenPrediction):
     summary = "next tokens, for decoders"
     legend = (LEGEND,)
 
-    def _example(self, row: Row, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
+    def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
         """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each; the model
         shifts the labels."""
         return self._finished(row, row.ids, next_token_labels(row))

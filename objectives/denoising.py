@@ -15,7 +15,7 @@ from lacuna.common.errors import InputError
 from .arguments import EVAL_CORRUPTION, MEAN_SPAN, sentinels_needed
 from .base import PackedPrediction, require_argument, score_targets, token_loss
 from .data import IGNORED, random_stream, rounded, spread, stack
-from .packing import Row
+from .packing import PackedRow
 
 EVAL_PROBABILITY = {"infilling": 0.3, "span_corruption": EVAL_CORRUPTION}
 """Held-out text is corrupted as in the papers, whatever the training rate."""
@@ -131,7 +131,7 @@ class Denoising(PackedPrediction):
             return fill_in(text, mask=mask, probability=probability, generator=generator)[0], text
         return corrupt_spans(text, sentinels=self.tokens.sentinels, probability=probability, generator=generator)
 
-    def _example(self, row: Row, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
+    def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
         """`input_ids`, `attention_mask`, `position_ids` of the encoder, int64 [length <= sequence_length] each; the
         same of the decoder, and `labels`, which are not to be shifted."""
         generator = random_stream(seed=self.seed, stream="evalnois" if held_out else "noise", index=index)

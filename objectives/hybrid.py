@@ -19,7 +19,7 @@ from .base import require_argument
 from .clm import NextTokenPrediction, next_token_labels, next_tokens
 from .data import IGNORED, random_stream
 from .mlm import MaskedPrediction
-from .packing import Row
+from .packing import PackedRow
 
 _BLOCK = 64  # samples that hold the stated share of causal rows
 
@@ -66,7 +66,7 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         number = block * _BLOCK + _order(self.seed, block)[place]
         return math.floor((number + 1) * self.share) > math.floor(number * self.share)
 
-    def _example(self, row: Row, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
+    def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
         """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each, and
         `is_causal`; the model shifts the labels of both kinds."""
         if index % 2 if held_out else self.is_causal(index):

@@ -15,7 +15,7 @@ from lacuna.common.errors import InputError
 
 from .base import PackedPrediction, TokenPrediction, at_targets, score_targets, token_loss
 from .data import IGNORED, SpecialTokens, add_hints, for_model, random_stream, rounded
-from .packing import Row
+from .packing import PackedRow
 
 LEGEND = "⟦cat→[MASK]⟧ masked   ⟦cat≠tree⟧ replaced by a random token   ⟦cat=⟧ left as it is, but predicted"
 
@@ -247,7 +247,7 @@ class MaskedLanguageModelling(MaskedPrediction, PackedPrediction):
     head = "AutoModelForMaskedLM"
     shape = "encoder"
 
-    def _example(self, row: Row, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
+    def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
         """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each."""
         masking = self.eval_masking if held_out else self.masking
         generator = self._generator("mask", index, held_out=held_out)

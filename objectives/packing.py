@@ -14,7 +14,7 @@ from .data import SpecialTokens, Store
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PackedRow:
     """Pieces of documents one after another, without padding."""
 
     ids: np.ndarray  # int64 [num_tokens], special tokens included
@@ -59,7 +59,7 @@ class PackedRows:
         """For each piece of a row: document, first and one past the last of its framed tokens."""
         raise NotImplementedError
 
-    def __getitem__(self, row: int) -> Row:
+    def __getitem__(self, row: int) -> PackedRow:
         """The tokens of a row."""
         pieces = self.pieces(row)
         bounds = np.zeros(len(pieces) + 1, dtype=np.int64)
@@ -75,7 +75,7 @@ class PackedRows:
                 right, stop = right - 1, end
             first = int(self._first_token[document]) - 1
             ids[left:right] = self.store.tokens[first + begin : first + stop]
-        return Row(ids=ids, bounds=bounds)
+        return PackedRow(ids=ids, bounds=bounds)
 
 
 class ConcatenatedRows(PackedRows):
