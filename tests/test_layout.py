@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import re
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -86,6 +87,13 @@ def test_modelling_files_can_travel() -> None:
 
 def test_modelling_is_flat() -> None:
     assert not [path for path in (REPOSITORY / "modeling").rglob("*.py") if path.parent.name != "modeling"]
+
+
+def test_every_folder_is_installed() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    assert set(project["tool"]["setuptools"]["packages"]) == {
+        ".".join(["lacuna", *path.relative_to(REPOSITORY).parent.parts]) for path in ROOM_FILES
+    }
 
 
 def test_recipes_hide_no_module() -> None:
