@@ -91,9 +91,8 @@ def test_modelling_is_flat() -> None:
 
 def test_every_folder_is_installed() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    assert set(project["tool"]["setuptools"]["packages"]) == {
-        ".".join(["lacuna", *path.relative_to(REPOSITORY).parent.parts]) for path in ROOM_FILES
-    }
+    folders = {".".join(["lacuna", *path.relative_to(REPOSITORY).parent.parts]) for path in ROOM_FILES}
+    assert set(project["tool"]["setuptools"]["packages"]) == folders
 
 
 def test_recipes_hide_no_module() -> None:
