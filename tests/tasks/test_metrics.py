@@ -322,7 +322,7 @@ def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch):
         lambda: measure("entity_f1", predictions=[["O"]], references=[["O"]]),
         lambda: measure("generation", predictions=["a"], references=[["a"]]),
     ):
-        with pytest.raises(InputError, match=r"pip install 'lacuna\[tasks\]'") as caught:
+        with pytest.raises(InputError, match=r"pip install -e '\.\[tasks\]'") as caught:
             call()
         assert caught.value.exit_code == 2
 

@@ -366,7 +366,7 @@ def test_a_run_with_a_frozen_backbone_moves_the_head_alone(run, new_work, base, 
 
 def test_without_peft_the_extra_is_named(run, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(InputError, match=r'--lora_rank needs the package peft: pip install "lacuna\[peft\]"'):
+    with pytest.raises(InputError, match=r'--lora_rank needs the package peft: pip install -e "\.\[peft\]"'):
         run()
 
 

@@ -135,7 +135,7 @@ def test_weight_decay_shrinks_matrices_and_nothing_else(new_model, options, opti
 def test_an_absent_library_is_an_error_that_says_what_to_install(new_model, options, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
     for name in LIBRARY:
-        with pytest.raises(InputError, match=rf'--optimizer {name} .* pip install "lacuna\[optimizers\]"'):
+        with pytest.raises(InputError, match=rf'--optimizer {name} .* pip install -e "\.\[optimizers\]"'):
             OPTIMIZERS[name](new_model(), options(max_steps=5))
 
 

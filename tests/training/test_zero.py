@@ -174,7 +174,7 @@ def test_what_is_not_installed_is_named(monkeypatch) -> None:
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
     monkeypatch.setattr(zero, "is_deepspeed_available", lambda: False)
-    with pytest.raises(InputError, match=r'not installed: pip install "lacuna\[deepspeed\]"'):
+    with pytest.raises(InputError, match=r'not installed: pip install -e "\.\[deepspeed\]"'):
         zero.check(optimizer="adamw", max_grad_norm=1.0)
 
 
