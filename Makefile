@@ -30,7 +30,7 @@ test: install ## Run the fast tests, a process for each core
 
 test-slow: install ## Run the slow tests too
 	@echo "== test-slow: pytest, with the slow ones"
-	@$(BIN)/python -m pytest
+	@LACUNA_EXAMPLES=1 $(BIN)/python -m pytest
 
 soak: install ## Kill runs at random and take them up again, until they end equal to the bit; a few minutes
 	@echo "== soak: pytest"

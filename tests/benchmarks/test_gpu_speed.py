@@ -29,6 +29,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["gpu_speed.py"])
 
 
+@pytest.mark.slow
 def test_every_contender_runs_and_is_reported(tmp_path: Path) -> None:
     # The machines that it is written for have neither of these.
     barred = tmp_path / "barred"

@@ -81,6 +81,7 @@ def assert_consistent(measured: dict[str, Any], *, names: list[str], rounds: int
         assert pair["their memory / ours"] == pytest.approx(peaks[0] / peaks[1])
 
 
+@pytest.mark.slow
 def test_it_measures_and_reports(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LACUNA_CACHE", str(tmp_path / "cache"))
     report, page = reported(
@@ -153,6 +154,7 @@ for rows in (8, 64):
 """
 
 
+@pytest.mark.slow
 def test_more_rows_take_more_memory() -> None:
     """In a process that keeps no memory of others."""
     code = PEAKS.format(path=[str(REPOSITORY / "benchmarks"), str(REPOSITORY)], sizes=SIZES)
