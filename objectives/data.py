@@ -14,7 +14,7 @@ IGNORED = -100  # the label of a position that is no target, as everywhere in tr
 
 TOKENS_A_SLOT = 128
 """A batch has as many bounds of documents as if documents had this many tokens: one number for all batches of a shape,
-so that nothing is compiled anew. If there are more documents, twice, four times ... as many."""
+so that nothing is recompiled. If there are more documents, twice, four times ... as many."""
 
 HINTS = ("document_bounds", "target_positions")
 

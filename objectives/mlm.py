@@ -1,6 +1,6 @@
 """`mlm`: masked language modelling over packed rows; and the masking that other objectives share.
 
-Devlin et al., 2019 (https://arxiv.org/abs/1810.04805), without its sentence task and with masks drawn anew in each
+Devlin et al., 2019 (https://arxiv.org/abs/1810.04805), without its sentence task and with new masks in each
 epoch, as in Liu et al., 2019 (https://arxiv.org/abs/1907.11692). A falling share of masks is that of Ankner et al.,
 2023 (https://arxiv.org/abs/2305.15096).
 """

@@ -163,7 +163,7 @@ class _Page:
         return f"‹{given}›{first[len(given) :]}{self._text(ids[1:])}"
 
     def _open(self, text: str, ids: np.ndarray) -> str:
-        """Dots where the document goes on outside of the row."""
+        """Dots where the document continues outside the row."""
         begins = "" if ids[0] == self.tokens.start else "…"
         return begins + text + ("" if ids[-1] == self.tokens.end else "…")
 

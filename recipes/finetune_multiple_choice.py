@@ -7,9 +7,9 @@
 
 Questions are read from .jsonl, .csv, .tsv and .parquet, from folders that `datasets` saved and from the Hub: a context
 and/or a question, with a list of choices, of any number in each row, or with a column for each choice as in SWAG
-(ending0 to ending3). The label is the number, letter, name or text of the right choice; what it is, is said. Beside
-the model, --output_dir receives results.json, predictions.jsonl (each held-out question, the chosen and the right
-choice, the probability of each), report.md and task.json, which recipes/predict.py reads.
+(ending0 to ending3). The label is the number, letter, name or text of the right choice; the recipe prints which it
+found. Beside the model, --output_dir receives results.json, predictions.jsonl (each held-out question, the chosen and
+the right choice, the probability of each), report.md and task.json, which recipes/predict.py reads.
 """
 
 from functools import partial

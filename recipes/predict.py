@@ -73,7 +73,7 @@ def main() -> None:
     """Parse, check, answer."""
     (arguments,) = parse_arguments((PredictionArguments,), description=__doc__)
     path, source = check_output(arguments), arguments.input
-    next(read(source), None)  # what cannot be read is said before a model is loaded for it
+    next(read(source), None)  # report unreadable input before loading a model
     use_all_cores()
     transformers.logging.set_verbosity_error()
     predictor = open_predictor(arguments=arguments, question_pipeline=QuestionAnsweringPipeline)

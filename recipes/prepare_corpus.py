@@ -4,7 +4,7 @@
     python recipes/prepare_corpus.py --data my_texts/ --tokenizer runs/tokenizer --output_dir runs/corpus
     python recipes/prepare_corpus.py --data my_texts/ --num_shards 4 --shard 0         # and 1, 2, 3: docs/corpus.md
 
-A store that is already there for the same text and tokenizer is kept; a build that was interrupted goes on where it
+A store that is already there for the same text and tokenizer is kept; a build that was interrupted resumes where it
 stopped. Pretraining takes the store with --corpus.
 """
 

@@ -50,7 +50,7 @@ def continue_prompts(folder: str, tokenizer: Any, settings: dict, rows: list[dic
 
 def write(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """What is written from each source; without sources a text with a gap anew, or what was in the gap."""
-    pair = settings["is_encoder_decoder"]  # else a decoder, which goes on after the source and a token that ends it
+    pair = settings["is_encoder_decoder"]  # else a decoder, which continues after the source and a token that ends it
     auto = transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModelForCausalLM
     model = auto.from_pretrained(folder, trust_remote_code=True).eval()
     border = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id

@@ -156,7 +156,7 @@ def learn_merges(backend: Tokenizer, documents: Iterable[str], **options: Any) -
 
 
 def fill_vocabulary(backend: Tokenizer, asked: TokenizerArguments) -> None:
-    """Where the text ended before the goal, fill up to the next multiple; warn if less came than was asked for."""
+    """If the text gave too few tokens, fill up to the next multiple; warn if there are fewer than requested."""
     reached = backend.get_vocab_size()
     if reached >= _padded(asked.vocab_size, asked):
         return

@@ -207,7 +207,7 @@ class TrainingArguments(Arguments):
 
     @property
     def writes_checkpoints(self) -> bool:
-        """Whether there are any on the way; a run that is told to stop writes one all the same."""
+        """Whether the run writes any on the way; a run that is stopped writes one anyway."""
         return bool(self.save_steps or self.save_minutes)
 
 
@@ -270,8 +270,7 @@ class FineTuningArguments(TrainingArguments):
             raise InputError(f"--seeds must be at least 1, got {self.seeds}")
         if self.seeds > 1 and self.resume:
             raise InputError(
-                f"--resume continues one run, and --seeds {self.seeds} are several: start them anew in another "
-                "--output_dir"
+                f"--resume continues one run, and --seeds {self.seeds} are several: start them in another --output_dir"
             )
         if self.seed + self.seeds > 2**32:
             raise InputError(f"--seed and the {self.seeds - 1} numbers after it must be below {2**32}")

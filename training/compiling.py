@@ -62,7 +62,7 @@ def should_compile(
             )
         return True
     if compiler is None or is_divided or not all(stage.work.fixed_length for stage in stages):
-        return False  # batches of other shapes are compiled anew
+        return False  # batches of other shapes are recompiled
     if device.type == "cuda":
         return True
     operations = 60 * arguments.max_minutes * CPU_SPEED if arguments.max_minutes else math.inf

@@ -32,7 +32,7 @@ def is_main_process() -> bool:
 def use_all_cores() -> int:
     """Give this process its share of the machine's cores for CPU computation, and return how many that is.
 
-    `accelerate launch` and `torchrun` set OMP_NUM_THREADS=1 when nothing else was asked for, which leaves all cores
+    `accelerate launch` and `torchrun` set OMP_NUM_THREADS=1 by default, which leaves all cores
     but one idle on a machine without a GPU. A number above one was somebody's wish and is kept.
     """
     if torch.cuda.is_available() or int(os.environ.get("OMP_NUM_THREADS", "1")) > 1:
@@ -45,7 +45,7 @@ def use_all_cores() -> int:
 def keep_memory() -> bool:
     """Have memory that was freed kept for the next tensors, and say whether this system can be told to.
 
-    glibc gives large blocks back to the system and asks for them anew, in each step: every page is then zeroed and
+    glibc gives large blocks back to the system and requests them again in each step: every page is then zeroed and
     mapped again, which takes as long as the arithmetic on it (27,000 page faults and a quarter of the time of a step
     of a model of 5 M parameters). What a process holds stays at its peak, which it reaches in any case.
     """

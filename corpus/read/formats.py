@@ -126,13 +126,13 @@ def _read_json(path: Path, column: str | None, progress: Progress) -> Iterator[R
 
 
 class _CsvLines:
-    """Decoded lines for `csv.reader`, which goes on after a line that raises."""
+    """Decoded lines for `csv.reader`, which continues after a line that raises."""
 
     def __init__(self, lines: Iterator[Line | BadRecord], path: Path) -> None:
         self.lines = lines
         self.path = path
         self.first: Line | None = None  # of the present row
-        self.in_row = False  # a line after the first of a row was asked for
+        self.in_row = False  # a further line of a row was requested
 
     def __iter__(self) -> "_CsvLines":
         return self
@@ -179,7 +179,7 @@ def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
                     yield _row(columns, row, path=path, first=lines.first)
                 continue
             # Without the names of the columns nothing can be read. Nor after a row of several lines that is broken:
-            # nobody knows whether what follows stands between quotation marks.
+            # it is unknown whether what follows is inside quotation marks.
             if columns is None or lines.in_row:
                 raise bad
             yield bad

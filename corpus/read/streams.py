@@ -83,7 +83,7 @@ def open_stream(path: Path, *, progress: Progress | None = None) -> Iterator[Str
             yield Stream(path, file, file, None, progress)
         else:
             # Arrow reads both kinds with one call, takes members and frames that follow each other, tells a truncated
-            # archive from a whole one (zstandard's stream_reader does not) and gives no more than was asked for.
+            # archive from a whole one (zstandard's stream_reader does not) and returns no more than requested.
             import pyarrow
 
             with pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), compression) as source:
@@ -187,7 +187,7 @@ def progress_bar(*, total: int | None, doing: str, delay: float = 0) -> Any:
     """Bytes done, bytes per second and time left, on standard error; in a log each half minute.
 
     Args:
-        total: bytes; None if nobody knows.
+        total: bytes; None if unknown.
         delay: seconds of work before anything is shown.
     """
     seconds = 0.1 if sys.stderr.isatty() else LOG_SECONDS

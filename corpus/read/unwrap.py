@@ -24,7 +24,7 @@ OVERLONG = 0.06  # share of the breaks that may come after the width
 SLACKS = (0, 1, 2, 4, 6, 8, 12, 16, 20, 24)  # columns by which a ragged margin may differ; the first that will do
 MAX_SLACK = 0.35  # of the width
 MAX_CAPITALS = 0.6  # share of lines after a break that begin with a capital: prose has less (German 0.3), verse more
-# A line goes on in lower case although its first word would have fitted: text that was edited after it was wrapped
+# A line continues in lower case although its first word would have fitted: text that was edited after it was wrapped
 # (7 % of the line ends of one novel) has lost so many columns, in parts of the width, before that line.
 EDITED = 0.15
 
@@ -40,7 +40,7 @@ UNSPACED = (
     "\U00020000\U0003ffff",
 )
 
-# What a line that goes on does not begin with: white space, a list marker, a table, a heading, a rule.
+# What a continuation line does not begin with: white space, a list marker, a table, a heading, a rule.
 _STARTS_ANEW = re.compile(r"\s|[-*•+–—]\s|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{2,4}|[IVX]{2,4})[.)]\s|[|#>]|[^\w\s]{3,}$")
 _GOES_NOWHERE = re.compile(r"#{1,6}\s|\||[^\w]*$")  # headings, tables, rules
 DASHES = ("- ", "– ", "— ")

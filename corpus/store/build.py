@@ -1,10 +1,10 @@
-"""Build a token store: text -> pieces, by several processes -> shards. It goes on where a killed build stopped.
+"""Build a token store: text -> pieces, by several processes -> shards. A killed build resumes.
 
     .NAME.building-XXXX/            beside NAME, the place of the store; XXXX stands for text, tokenizer and options
         build.json  tokenizer.json  what all pieces are made with
         part-00000-of-00004/        pieces of shard 0 (of --num_shards 4; one part without it)
         part-00000-of-00004.json    there when the part is whole
-        store/                      the last step, which is done anew after a kill
+        store/                      the last step, repeated after a kill
 
 One process reads, and cuts pieces at edges of documents; whole pieces are kept. So the bytes of a store depend neither
 on workers nor on kills, nor on the number of parts where a part is a run of files.

@@ -109,10 +109,10 @@ def _unit_ends(text: str, start: int, end: int, language: str) -> Iterator[int]:
         if sum(map(len, sentences)) != last - begin:  # it drops line ends in some places
             return
         if last < end and len(sentences) > 1:
-            last -= len(sentences.pop())  # it may go on in the next part
+            last -= len(sentences.pop())  # it may continue in the next part
         for sentence in sentences[:-1] if last == end else sentences:
             begin += len(sentence)
-            # A piece of white space alone ends where the one before it did; to find that anew takes quadratic time.
+            # A piece of white space alone ends where the one before it did; searching again takes quadratic time.
             cut = 0 if sentence.isspace() else _cut(text, begin)
             if cut:
                 yield cut
@@ -135,7 +135,7 @@ def _cut(text: str, begin: int) -> int:
             end -= 1
     if end < spaces:
         following = text[spaces : begin + 8].lstrip(_OPENING)[:1]
-        return 0 if following.islower() else end  # a quotation goes on, or an abbreviation that the library has not
+        return 0 if following.islower() else end  # a quotation continues, or an abbreviation the library does not know
     return begin if text[begin : begin + 1].isalnum() and _UNSPACED_END.search(text, max(0, begin - 4), begin) else 0
 
 

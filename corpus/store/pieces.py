@@ -115,7 +115,7 @@ class Piece:
             self.path.unlink()
             raise StorageError(
                 f"{self.path} was damaged on the disk after it was written. It is removed; run the same command again "
-                "to make it anew, and look after the disk."
+                "to make it again, and check the disk."
             ) from error
 
 

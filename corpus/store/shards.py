@@ -28,7 +28,7 @@ from .pieces import KEPT, NUM_PERMUTATIONS, BuildOptions, Piece, hash_rows
 from .token_store import FILES, FORMAT_VERSION, MANIFEST
 
 EMPTY_SHARD_BYTES = 2 * (128 + 8)  # two .npy headers, and the first offsets
-MAX_SHARDS = 256  # whoever reads a store keeps three files of each open, and many systems allow a process 1024
+MAX_SHARDS = 256  # readers keep three files of each open, and many systems allow 1024 per process
 MISSES_COUNT = 0.98  # a pair that is missed is worse than one looked at in vain: candidates are verified
 
 NEIGHBOURS = 4  # in a group of equal bands a document is compared with the first and with these before it
@@ -246,7 +246,7 @@ def find_near(*, signatures: Iterable[np.ndarray], skipped: np.ndarray, threshol
         file.flush()
 
         def at(places: np.ndarray) -> np.ndarray:
-            # Opened anew each time, so that pages that were read do not stay in this process.
+            # Opened again each time, so that pages that were read do not stay in this process.
             return np.memmap(file, dtype="<u4", mode="r").reshape(-1, NUM_PERMUTATIONS)[places]
 
         bands, rows = _bands(threshold)

@@ -48,9 +48,9 @@ def pad_for_reading(*, config: Any, tokenizer: Any) -> None:
 
 
 def resolve_max_length(*, asked: int | None, default: int, config: Any, tokenizer: Any) -> int:
-    """The length to cut inputs to: what was asked for, else the smaller of `default` and what the model takes.
+    """The length to truncate inputs to: the requested one, else the smaller of `default` and what the model takes.
 
-    InputError: more was asked for than the model takes.
+    InputError: more was requested than the model takes.
     """
     limit = loading.longest_input(config=config, tokenizer=tokenizer)
     if asked is None:

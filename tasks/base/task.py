@@ -105,7 +105,7 @@ class Task(Work):
         return cls(options, train_rows=train, eval_rows=rows("eval"), **parts)
 
     def longest(self) -> int:
-        """`max_length`: what was asked for, or the default, if the model takes as much."""
+        """`max_length`: the requested one, or the default, if the model takes as much."""
         return resolve_max_length(
             asked=self.options.max_length, default=self.default_length, config=self.config, tokenizer=self.tokenizer
         )
@@ -115,7 +115,7 @@ class Task(Work):
         raise NotImplementedError
 
     def head_options(self) -> dict[str, Any]:
-        """What `load_model` is told of the head."""
+        """Options of the head for `load_model`."""
         return {} if self.label_names is None else {"label_names": self.label_names}
 
     def set_examples(self, *, train: Sequence[Inputs], held_out: Sequence[Inputs]) -> None:

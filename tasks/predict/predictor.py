@@ -253,7 +253,7 @@ class GenerationPredictor(PipelinePredictor):
     task, auto_class = "text-generation", "AutoModelForCausalLM"
 
     def options(self) -> dict[str, Any]:
-        self.tokenizer.truncation_side = "left"  # of a long text the end is what goes on
+        self.tokenizer.truncation_side = "left"  # a decoder continues the end of a long text
         new = self.arguments.max_new_tokens or NEW_TOKENS
         room = self.max_length - new
         if room < 1:

@@ -50,7 +50,7 @@ class Question:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether the first answer, the one that is learnt, stands where it is said to; there may be none."""
+        """Whether the first answer, the one that is learned, is at its stated position; there may be none."""
         return not self.answers or (self.starts[0] >= 0 and self.context.startswith(self.answers[0], self.starts[0]))
 
     @property

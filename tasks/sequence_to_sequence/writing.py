@@ -38,7 +38,7 @@ def writes_with(config: Any) -> str:
 def resolve_lengths(
     *, source: int | None, target: int | None, config: Any, tokenizer: Any, default: tuple[int, int] = (256, 128)
 ) -> tuple[int, int]:
-    """Tokens to cut sources and targets to: what was asked for, else the default or what the model takes.
+    """Tokens to truncate sources and targets to: the requested number, else the default or what the model takes.
 
     Both together must fit into a decoder, each by itself into an encoder-decoder; else it is an InputError.
     """
@@ -148,7 +148,7 @@ class Writer:
         return batch
 
     def prompts(self, sources: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
-        """Inputs of `generate`, padded to the longest; those of a decoder on the left, where nothing goes on."""
+        """Inputs of `generate`, padded to the longest; those of a decoder on the left."""
         side = None if self.is_encoder_decoder else "left"
         return pad_inputs(examples=sources, tokenizer=self.tokenizer, side=side)
 

@@ -243,7 +243,7 @@ def test_sharding_that_cannot_be_is_an_error(toy: Toy, monkeypatch: pytest.Monke
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "2")
     done = toy.run()
-    assert done.returncode == 2 and "sharding was asked for, and there is one process" in done.stderr
+    assert done.returncode == 2 and "sharding was requested, but there is only one process" in done.stderr
     monkeypatch.setenv("FSDP_VERSION", "1")
     done = toy.run(num_processes=2)
     assert done.returncode == 2 and "FSDP_VERSION is 1" in done.stderr

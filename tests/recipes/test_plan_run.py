@@ -58,7 +58,7 @@ def test_checkpoints_are_counted_where_there_are_any(workplace: Path) -> None:
         for more in (["--device", "T4"], ["--device", "cpu"], ["--device", "cpu", "--save_steps", "0"])
     )
     size = number_after("a checkpoint", never)
-    assert "written only if the run is told to stop" in never and "newest" not in never
+    assert "written only if the run is stopped" in never and "newest" not in never
     assert "checkpoint copy" not in never
     for said, where in ((with_gpu, "in the host's memory"), (with_cpu, "written while training continues")):
         assert number_after("checkpoint copy", said) == size and where in said

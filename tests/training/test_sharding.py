@@ -196,7 +196,7 @@ def test_what_is_not_done_here_is_refused(monkeypatch, reason) -> None:
 
 def test_one_process_does_not_pass_for_a_sharded_run() -> None:
     model = torch.nn.Linear(2, 2)
-    with pytest.raises(InputError, match="sharding was asked for, and there is one process"):
+    with pytest.raises(InputError, match="sharding was requested, but there is only one process"):
         fsdp.shard(model, device=torch.device("cpu"))
     assert not fsdp.is_sharded(model)
 

@@ -179,5 +179,5 @@ def test_what_is_not_installed_is_named(monkeypatch) -> None:
 
 
 def test_one_process_does_not_pass_for_a_divided_run() -> None:
-    with pytest.raises(InputError, match="DeepSpeed was asked for, and there is one process"):
+    with pytest.raises(InputError, match="DeepSpeed was requested, but there is only one process"):
         zero.check(optimizer="adamw", max_grad_norm=1.0)

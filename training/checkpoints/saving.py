@@ -40,7 +40,7 @@ PATIENCE = 3
 
 @dataclass
 class Snapshot:
-    """A run at the end of a step, in memory of its own, so that training may go on while it is written."""
+    """A run at the end of a step, copied in memory, so that training continues while it is written."""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
@@ -122,7 +122,7 @@ def save_final(*, model: nn.Module, tokenizer: Any, card: str, output_dir: Path,
 
 
 class Saver:
-    """Writes the checkpoints of a run, one after the other, while training goes on."""
+    """Writes the checkpoints of a run, one after the other, while training continues."""
 
     def __init__(
         self, *, output_dir: Path, model: nn.Module, tokenizer: Any, keep: int, greater_is_better: bool

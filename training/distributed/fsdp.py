@@ -105,7 +105,7 @@ def shard(model: nn.Module, *, device: torch.device, dtype: torch.dtype | None =
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         raise InputError(
-            "sharding was asked for, and there is one process; set num_processes to 2 or more in the file that "
+            "sharding was requested, but there is only one process; set num_processes to 2 or more in the file that "
             "--config_file names, or start with `torchrun --nproc_per_node 2`"
         )
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -128,7 +128,7 @@ def shard(model: nn.Module, *, device: torch.device, dtype: torch.dtype | None =
     for name in ("__module__", "__name__", "__qualname__"):  # which a saved folder, its code and its card are made of
         setattr(type(model), name, getattr(original, name))
     if not all(isinstance(weight, DTensor) for weight in model.parameters()):
-        raise InputError(f"sharding was asked for, and weights of {original.__name__} were not sharded")
+        raise InputError(f"sharding was requested, but weights of {original.__name__} were not sharded")
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -39,8 +39,8 @@ def check(*, optimizer: str, max_grad_norm: float) -> dict[str, Any]:
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         raise InputError(
-            f"DeepSpeed was asked for, and there is one process; set num_processes to 2 or more {_FILE}, or start "
-            "with `torchrun --nproc_per_node 2`"
+            f"DeepSpeed was requested, but there is only one process; set num_processes to 2 or more {_FILE}, or "
+            "start with `torchrun --nproc_per_node 2`"
         )
     if optimizer != "adamw":
         raise InputError(
@@ -48,7 +48,7 @@ def check(*, optimizer: str, max_grad_norm: float) -> dict[str, Any]:
             "use adamw, or recipes/accelerate/fsdp2.yaml"
         )
     if not is_deepspeed_available():
-        raise InputError('DeepSpeed was asked for and is not installed: pip install -e ".[deepspeed]"')
+        raise InputError('DeepSpeed was requested but is not installed: pip install -e ".[deepspeed]"')
     given = DeepSpeedPlugin().deepspeed_config
     zero = {name: value for name, value in given.get("zero_optimization", {}).items() if value != "auto"}
     if (stage := int(zero.get("stage", 0))) not in (1, 2):

@@ -75,7 +75,7 @@ _WIDTH = 256
 
 
 def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArguments":
-    """The same options with a learning rate: the one that was asked for, or one scaled to the RMS of the weights.
+    """The same options with a learning rate: the given one, or one scaled to the RMS of the weights.
 
     A step of AdamW is as large as the rate, whatever the gradient is, and what it does to a matrix depends on the size
     of its entries: 0.02 in a new model, twice that in BERT, 0.18 after pretraining with Muon. So the rate is 0.015 of

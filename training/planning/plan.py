@@ -141,7 +141,7 @@ def _parameters(model: nn.Module) -> Lines:
 def _disk(memory: Memory, arguments: TrainingArguments, *, is_evaluated: bool) -> Lines:
     """A checkpoint, all that can be there at once, and the model."""
     content = "weights, optimizer and average" if memory.averages else "weights and optimizer"
-    content += "" if arguments.writes_checkpoints else "; written only if the run is told to stop"
+    content += "" if arguments.writes_checkpoints else "; written only if the run is stopped"
     has_best = bool(is_evaluated and arguments.eval_steps)
     most = arguments.keep_checkpoints + has_best + 1
     which = f"{most} at most: the newest {arguments.keep_checkpoints},{' the best,' * has_best} one being written"

@@ -36,7 +36,7 @@ def memory_in_use() -> int:
 
 
 class Lines:
-    """metrics.jsonl: whole lines only. A file that is not what was written is written anew once that is possible."""
+    """metrics.jsonl: whole lines only. A damaged file is rewritten once that is possible."""
 
     def __init__(self, path: Path, *, first_step: int) -> None:
         """Begin the file, or go back to a step: later lines are dropped, except marks of earlier resumes."""

@@ -17,7 +17,7 @@ _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 
 
 class Trackers:
-    """Hands numbers to each tracker that was asked for; made by the main process only.
+    """Hands numbers to each requested tracker; made by the main process only.
 
     They are accelerate's classes, called one by one: with `Accelerator.log` an exception of the first would leave out
     the others.
