@@ -1,4 +1,4 @@
-"""What a person can say about text on the command line."""
+"""Command-line options of text and token stores."""
 
 from dataclasses import dataclass
 from functools import partial

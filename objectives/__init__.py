@@ -1,4 +1,4 @@
-"""What a model is pretrained to predict: masked, next or lost tokens, sentence pairs. One class an objective.
+"""What a model is pretrained to predict: masked, next or lost tokens, sentence pairs. One class per objective.
 
 An example is a function of the token store, the seed and the number of the sample.
 

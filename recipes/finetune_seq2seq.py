@@ -8,8 +8,8 @@
 Pairs are two columns of .jsonl, .csv, .tsv or .parquet files, of folders that `datasets` saved or of data sets of the
 Hub, or two files whose lines belong together. An encoder-decoder (recipes/pretrain.py --objective denoising) reads the
 source and learns to write the target; a decoder (--objective clm) reads the source and a token that ends it, and
-learns to continue with the target. The model writes held-out targets by itself; they are scored by chrF, BLEU and
-ROUGE. Beside the model, --output_dir receives results.json, predictions.jsonl (each held-out source, what was written and
+learns to continue with the target. The model writes held-out targets by itself, scored by chrF, BLEU and ROUGE.
+Beside the model, --output_dir receives results.json, predictions.jsonl (each held-out source, what was written and
 what should have been), report.md and task.json, which recipes/predict.py reads. Needs the extra `tasks`.
 """
 

@@ -1,4 +1,4 @@
-"""What a person can say about a tokenizer on the command line."""
+"""Command-line options of a tokenizer."""
 
 from dataclasses import dataclass
 from functools import partial

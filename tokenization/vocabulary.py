@@ -1,4 +1,4 @@
-"""What a vocabulary is worth: the bytes and characters that each token stands for, and how far a text shrinks."""
+"""Quality of a vocabulary: the bytes and characters of each token, compression, and the tokenizer report."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The one loop: options, optimizers, schedules, precision, checkpoints, progress."""
+"""Training: the loop, its options, optimizers, distribution, checkpoints, reports and plans."""
 
 from .arguments import FineTuningArguments, ModelArguments, NewModelArguments, TrainingArguments
 from .checkpoints.resuming import claim_output_dir, refusal

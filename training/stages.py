@@ -1,4 +1,4 @@
-"""Stages of a run: what is learned from which share of it on, in batches and micro-batches of which size."""
+"""Stages of a run, where its rows or batch size change; limits, batches and micro-batches of each."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Join lines that were broken to a width, and no others: paragraphs, verse, headings, lists and indented text stay.
+"""Rejoin hard-wrapped lines and no others: paragraphs, verse, headings, lists and indented text stay.
 
 A line was broken to width W when it is no longer than W and the first word of the next line would not have fitted.
 Each line end says in this way which widths would explain it; the width that explains most of them, among some hundred

@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizer states divided among processes: FSDP2 (https://arxiv.org/abs/2304.11277).
+"""FSDP2: weights, gradients and optimizer states sharded over processes (https://arxiv.org/abs/2304.11277).
 
 The wish is read from accelerate's own configuration (`recipes/accelerate/fsdp2.yaml`); torch's `fully_shard` carries
 it out, on GPUs and CPUs alike. accelerate 1.15 would do so on GPUs only, and train with DDP on a CPU without a word.

@@ -1,4 +1,4 @@
-"""Optimizer states and gradients divided among processes by DeepSpeed: ZeRO 1 and 2 (https://arxiv.org/abs/1910.02054).
+"""DeepSpeed ZeRO 1 and 2: optimizer states and gradients sharded over processes (https://arxiv.org/abs/1910.02054).
 
 The wish is read from accelerate's own configuration (`recipes/accelerate/deepspeed.yaml`), and DeepSpeed's engine
 carries it out, on CPUs too, where accelerate 1.15 would silently use DDP. The engine exchanges gradients, clips them

@@ -1,4 +1,4 @@
-"""Training a part of the weights: the head alone, or low-rank additions to the backbone (LoRA).
+"""Training part of the weights: the head alone (--freeze_backbone), or LoRA adapters.
 
 LoRA (Hu et al., 2021, https://arxiv.org/abs/2106.09685): a linear layer W x becomes W x + (alpha / rank) B A x, and
 only A [rank, inputs] and B [outputs, rank] learn, beside the head. `peft` puts the layers in, and renames weights to

@@ -1,4 +1,4 @@
-"""Weights other than the last that a run can end with: `--average ema`, `tail` or `best`.
+"""Averages of weights that a run can end with: `--average ema`, `tail` or `best`.
 
 `ema`: exponential moving average of the weights after each step, bias-corrected as in Adam (Kingma and Ba, 2015,
 https://arxiv.org/abs/1412.6980).
