@@ -113,7 +113,7 @@ def _instead(name: str, known: Sequence[str]) -> str:
     """The end of the message about an unknown option: other recipes have it, or the nearest known one."""
     if name.lstrip("-") in Arguments.known_options():
         return ": it belongs to other recipes"
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
