@@ -1,5 +1,6 @@
 """The options of a training run."""
 
+import argparse
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +20,13 @@ class MicroBatchSize(int):
     """A number of examples; 0 stands for "auto", as many as fit."""
 
     def __new__(cls, value: Any) -> "MicroBatchSize":
-        """Parse text."""
+        """Parse text.
+
+        Raises:
+            argparse.ArgumentTypeError: the text is "0".
+        """
+        if value == "0":
+            raise argparse.ArgumentTypeError("expected a number of examples or auto, got '0'")
         return super().__new__(cls, 0 if value == "auto" else value)
 
 

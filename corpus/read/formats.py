@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lacuna.common.errors import BadRecord, InputError
+from lacuna.common.errors import BadRecord, InputError, StorageError
 from lacuna.common.private import shown, visible
 
 from .streams import (
@@ -278,7 +278,13 @@ def _on_disk(path: Path) -> Iterator[BinaryIO]:
         return
     with tempfile.TemporaryFile() as copy, open_stream(path) as stream:
         while chunk := stream.read(CHUNK_BYTES):
-            copy.write(chunk)
+            try:
+                copy.write(chunk)
+            except OSError as error:
+                raise StorageError(
+                    f"{shown(path)} cannot be unpacked in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR to a "
+                    "folder with more room"
+                ) from error
         copy.seek(0)
         yield copy
 

@@ -5,7 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -13,7 +15,7 @@ import pyarrow.parquet
 import pytest
 import test_hub
 
-from lacuna.common.errors import HubError, InputError
+from lacuna.common.errors import HubError, InputError, StorageError
 from lacuna.corpus import read_labelled, read_parallel
 from lacuna.corpus.read.formats import iter_records
 from lacuna.corpus.read.labelled import label_names, with_names
@@ -335,3 +337,12 @@ def test_datasets_of_the_hub(tmp_path: Path, endpoint: str, card: None) -> None:
     ):
         assert found[name][0] == code and message in found[name][1], found[name]
     assert "hf_secrets" not in run.stdout + run.stderr
+
+
+def test_a_full_temporary_disk_is_an_error_of_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"], "label": ["b"]}), tmp_path / "a.parquet")
+    (tmp_path / "a.parquet.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
+    assert len(read_labelled(str(tmp_path / "a.parquet.gz"))) == 1
+    monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "wb", buffering=0))
+    with pytest.raises(StorageError, match=r"a\.parquet\.gz cannot be unpacked in .* set TMPDIR"):
+        read_labelled(str(tmp_path / "a.parquet.gz"))
