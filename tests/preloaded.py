@@ -1,7 +1,12 @@
-"""What recipes import, for the server of `processes`: all that starts no threads and reads no environment."""
+"""What recipes import, for the server of `processes`: all that starts no threads and reads no environment.
+
+What every run would compute anew is done here once, and nothing forked from here draws curves, which takes a third of
+a short run: tests/training draws them.
+"""
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 ROOMS = ("corpus", "evaluation", "modeling", "objectives", "tasks", "tokenization", "training")
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -20,3 +25,14 @@ for library in LIBRARIES:
     import_module(library)
 for path in (path for room in ROOMS for path in (REPOSITORY / room).rglob("[a-z]*.py")):
     import_module(".".join(["lacuna", *path.relative_to(REPOSITORY).with_suffix("").parts]))
+
+
+def no_curves(*, path: Path, **_: Any) -> None:
+    """In place of `draw_curves`."""
+    path.write_bytes(b"\x89PNG")
+
+
+import_module("lacuna.training.reports.log").draw_curves = no_curves
+vocabulary = import_module("lacuna.tokenization.vocabulary")
+for byte in range(0xC2, 0xF5):
+    vocabulary._first_class(bytes([byte]))

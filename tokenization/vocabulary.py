@@ -165,16 +165,16 @@ def _class_of_bytes(character: bytes) -> int:
 @cache
 def _likely_class(begin: bytes, length: int) -> int:
     """The most frequent class among the characters of `length` bytes that begin with `begin`."""
-    counts: Counter[int] = Counter()
-    missing = length - len(begin)
-    for tail in range(64**missing):
-        rest = bytes(0x80 | (tail >> 6 * place) & 0x3F for place in reversed(range(missing)))
-        try:
-            character = (begin + rest).decode()
-        except UnicodeDecodeError:
-            continue
-        if unicodedata.category(character) not in ("Cn", "Co"):  # unassigned, private
-            counts[character_class(character)] += 1
+    if any(byte not in CONTINUATION for byte in begin[1:]):
+        return OTHER
+    value = begin[0] & 0x7F >> length
+    for byte in begin[1:]:
+        value = value << 6 | byte & 0x3F
+    missing = 6 * (length - len(begin))  # bits
+    smallest = {2: 0x80, 3: 0x800, 4: 0x10000}[length]
+    codes = range(max(value << missing, smallest), min(value + 1 << missing, sys.maxunicode + 1))
+    assigned = (char for char in map(chr, codes) if unicodedata.category(char) not in ("Cn", "Co", "Cs"))
+    counts = Counter(map(character_class, assigned))
     return counts.most_common(1)[0][0] if counts else OTHER
 
 
