@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
@@ -24,7 +25,7 @@ def in_parts(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
         yield rows[start : start + size]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(numbers=st.lists(st.integers(0, 12), max_size=40), size=st.integers(1, 9))
 def test_the_first_of_equal_documents_stays(numbers: list[int], size: int) -> None:
     table = np.random.default_rng(0).bytes(16 * 13)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import regex
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
@@ -86,7 +87,7 @@ TEXTS = st.lists(st.text(max_size=20) | st.lists(st.sampled_from(PIECES)).map(""
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(texts=TEXTS)
 def test_it_gives_the_ids_of_the_tokenizer(name: str, texts: list[str]) -> None:
     texts = [text.encode("utf-8", "ignore").decode() for text in texts]

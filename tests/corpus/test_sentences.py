@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from hypothesis import example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lacuna.corpus import split_sentences
@@ -13,7 +14,7 @@ from lacuna.tokenization import train_bpe
 PROSE = st.text(alphabet=st.sampled_from('ABCabc019.!?…"”’)]\n\t -*•。！」 你é\x1c\xa0'), max_size=60)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(text=st.one_of(st.text(), PROSE))
 @example(text="")
 @example(text=" \n")
@@ -32,7 +33,7 @@ def tokenizer():
     return train_bpe(documents=["The cat sat. A dog ran! " * 20, "1. item\n- other\n\n" * 20], vocab_size=270)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(text=PROSE)
 def test_tokens_of_the_pieces_are_the_tokens_of_the_whole(tokenizer, text: str) -> None:
     def encode(part: str) -> list[int]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
@@ -71,7 +72,7 @@ def arrays_in_parts(draw: st.DrawFn) -> tuple[list[np.ndarray], list[int], np.nd
     return parts, added, whole
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(arrays_in_parts(), st.data())
 def test_parts_read_like_their_concatenation(
     made: tuple[list[np.ndarray], list[int], np.ndarray], data: st.DataObject

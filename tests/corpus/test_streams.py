@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.common.errors import BadRecord, InputError
@@ -78,7 +79,7 @@ def expected_lines(data: bytes, limit: int) -> list[tuple[int, int, int]]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(data=st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b"a", b"bcdef", b"x" * 20])).map(b"".join))
 def test_lines_are_those_of_the_whole_whatever_the_chunks(
     tmp_path_factory: pytest.TempPathFactory, data: bytes

@@ -13,7 +13,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import zstandard
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
@@ -95,7 +96,7 @@ TEXTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(rows=TEXTS, packer=st.sampled_from(sorted(PACKERS)))
 def test_any_texts_come_back_from_every_kind_of_file(
     tmp_path_factory: pytest.TempPathFactory, rows: list[str], packer: str
@@ -166,7 +167,7 @@ def test_all_sources_have_weights_or_none(tmp_path: Path) -> None:
     assert "belongs to an earlier source" in failure(f"{tmp_path}:1", f"{second}:1")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=12), num_shards=st.integers(1, 12))
 def test_shards_are_the_whole(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], num_shards: int) -> None:
     folder = tmp_path_factory.mktemp("shards")

@@ -5,7 +5,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.corpus import open_text
@@ -115,14 +116,14 @@ def test_parts_of_a_text_may_have_their_own_width() -> None:
 ANYTHING = st.text(alphabet=st.sampled_from("aaabcdeA .,-—\n\n\t\xad-你界。1"), max_size=300)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(text=st.one_of(st.text(), ANYTHING), least=st.integers(1, 40))
 def test_only_white_space_changes(text: str, least: int) -> None:
     for margin in (None, Margin(least, least + 2, tight_dashes=True, spaced_dashes=True)):
         assert "".join(unwrap(text, margin=margin).split()) == "".join(text.split())
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(seed=st.integers(0, 1 << 32), paragraphs=st.integers(1, 4), width=st.integers(44, 90))
 def test_wrapping_is_undone(seed: int, paragraphs: int, width: int) -> None:
     draw = Random(seed)

@@ -1,19 +1,13 @@
 """Random configurations, models and rows of tokens for the property tests of this folder.
 
-Every test that takes them is derandomised, so that each run sees the same examples. `make test` draws half of the
-number that a test names, `make test-slow` all. To look for new ones instead:
-
-    LACUNA_EXAMPLES=20 .venv/bin/python -m pytest tests/modeling/test_properties.py    # 20 times as many, at random
+How many are drawn, tests/examples.py says.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import Any, get_args
 
 import torch
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -29,21 +23,6 @@ LANGUAGE_HEADS = {
     "decoder": "LacunaForCausalLM",
     "encoder-decoder": "LacunaForConditionalGeneration",
 }
-_FACTOR = float(os.environ.get("LACUNA_EXAMPLES", "0.5"))
-
-
-def examples(count: int) -> Callable[[Any], Any]:
-    """Run a property on `count` examples times the factor; up to a factor of 1, always the same ones."""
-    return settings(
-        max_examples=max(1, round(count * _FACTOR)),
-        derandomize=_FACTOR <= 1,
-        database=None,
-        deadline=None,  # The first example of a process pays for imports and warm-up.
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-        report_multiple_bugs=False,
-        # Looking for the smallest failing example takes minutes: worth it where somebody waits for it.
-        phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if _FACTOR > 1 else [])],
-    )
 
 
 # ------------------------------------------------------------------------------------------------------ configurations

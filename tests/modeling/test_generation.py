@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from random_models import (
     VOCAB,
     assert_agree,
     configurations,
-    examples,
     make_model,
     random_ids,
     segments_for,

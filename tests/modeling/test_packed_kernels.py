@@ -12,9 +12,10 @@ from unittest import mock
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from random_models import assert_agree, assert_same_gradients, configurations, examples, make_model, weigh
+from random_models import assert_agree, assert_same_gradients, configurations, make_model, weigh
 from random_models import random_ids as random_tokens
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import (

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from random_models import (
     assert_agree,
     assert_same_gradients,
     configurations,
-    examples,
     make_model,
     other_ids,
     random_ids,

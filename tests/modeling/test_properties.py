@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from random_models import (
@@ -15,7 +16,6 @@ from random_models import (
     assert_agree,
     assert_same_gradients,
     configurations,
-    examples,
     heads_of,
     make_model,
     random_ids,

@@ -3,9 +3,10 @@
 import copy
 
 import torch
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from random_models import assert_agree, assert_same_gradients, configurations, examples, make_model
+from random_models import assert_agree, assert_same_gradients, configurations, make_model
 from random_models import random_ids as random_tokens
 
 from lacuna.modeling import LacunaConfig, LacunaForPreTraining

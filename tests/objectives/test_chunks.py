@@ -3,7 +3,8 @@
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from slow_reference import chunks_of
 
@@ -19,7 +20,7 @@ def goals_of(sentences: np.ndarray, *, length: int, share: float, seed: int) -> 
     return [2 + int(u * (length - 1)) if is_short else length for is_short, u in zip(short, drawn, strict=True)]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     lengths=DOCUMENTS,
     length=st.integers(5, 50),

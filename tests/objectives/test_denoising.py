@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from slow_reference import concatenated, corrupted, cut, filled_in, framed
 from transformers import BartConfig, BartForConditionalGeneration
@@ -25,7 +26,7 @@ KINDS = [{"denoising": "infilling"}, {"denoising": "span_corruption", "sentinels
 # One text
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(length=st.integers(1, 80), probability=st.floats(0.01, 1), seed=st.integers(0, 2**32))
 def test_infilling_is_that_of_the_reference(length, probability, seed) -> None:
     text = list(range(10, 10 + length))
@@ -42,7 +43,7 @@ def test_infilling_is_that_of_the_reference(length, probability, seed) -> None:
     assert kept == sorted(kept) and len(kept) == length - spans.sum()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(length=st.integers(1, 80), probability=st.floats(0.01, 0.75), seed=st.integers(0, 2**32))
 def test_span_corruption_is_that_of_the_reference(length, probability, seed) -> None:
     text = list(range(10, 10 + length))
@@ -126,7 +127,7 @@ def texts_of(row: list[list[int]]) -> list[tuple[bool, list[int]]]:
 
 @pytest.mark.parametrize("packing", ["concatenate", "none"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["denoising"])
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=6), min_size=1, max_size=8),
     seed=st.integers(0, 2**32),

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
@@ -74,7 +75,7 @@ def test_only_a_gpu_is_told(make) -> None:
     assert set(TrainingBatches(pairs, torch.device("cuda"))(examples)) == {*pairs.collate(examples)}
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(rows=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=9), min_size=1, max_size=4))
 def test_bounds_are_those_of_the_documents(rows: list[list[int]]) -> None:
     width = max(map(sum, rows))

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from slow_reference import concatenated, framed, masked
 from torch import nn
@@ -35,7 +36,7 @@ def model() -> Any:
     return LacunaForCausalLM(LacunaConfig.from_family("qwen3", **SMALL, hybrid=True)).eval()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(share=st.decimals("0.001", "0.999", places=3), first=st.integers(0, 2**40), length=st.integers(1, 6))
 def test_each_64_samples_have_the_share_of_causal_rows(share, first, length) -> None:
     work = object.__new__(HybridLanguageModelling)
@@ -59,7 +60,7 @@ def test_each_weighted_source_has_the_share_of_causal_rows(weights, share) -> No
         assert sum(found) / len(found) == pytest.approx(float(work.share), abs=error)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=8), min_size=1, max_size=8),
     seed=st.integers(0, 2**32),

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from slow_reference import masked, span_length, spans_of, words_of
 from torch.nn import functional
@@ -30,7 +31,7 @@ def edges_with_words(vocab_size: int) -> np.ndarray:
 # Whole examples against the reference
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     ids=st.lists(st.integers(0, 24), min_size=1, max_size=60),
     classes=st.lists(CLASSES, min_size=20, max_size=20),
@@ -66,7 +67,7 @@ def test_masks_are_those_of_the_reference(special, ids, classes, how, probabilit
     assert tuple(part.tolist() for part in found) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(ids=st.lists(st.integers(0, 24), min_size=1, max_size=40), classes=st.lists(CLASSES, min_size=20, max_size=20))
 def test_words_are_those_of_the_reference(special, ids, classes) -> None:
     edges = np.array([(NONE, NONE)] * 5 + classes, dtype=np.uint8)

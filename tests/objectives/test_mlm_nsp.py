@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from length_judge import STORES, accuracy_from_lengths, random_lengths
 from slow_reference import chunks_of, masked, next_pair, sentences_of, truncated
@@ -85,7 +86,7 @@ def test_truncation_is_berts_token_for_token() -> None:
         assert tuple(part.tolist() for part in found) == expected
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=8), min_size=2, max_size=12),
     seed=st.integers(0, 2**32),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from slow_reference import concatenated, cut, fitted, flat, framed
 
@@ -39,7 +40,7 @@ def pieces_of(row) -> list[list[int]]:
     return [row.ids[left:right].tolist() for left, right in pairwise(bounds)]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(lengths=LENGTHS, length=st.integers(2, 40), overlap=st.integers(0, 1))
 def test_concatenated_rows_are_the_stream_cut_into_pieces(numbered, special, lengths, length, overlap) -> None:
     store = numbered(lengths)
@@ -51,7 +52,7 @@ def test_concatenated_rows_are_the_stream_cut_into_pieces(numbered, special, len
     assert rows.num_tokens == sum(len(piece) for pieces in expected for piece in pieces)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(lengths=LENGTHS, length=st.integers(2, 40), overlap=st.integers(0, 1))
 def test_single_rows_are_the_documents_cut_one_by_one(numbered, special, lengths, length, overlap) -> None:
     store = numbered(lengths)
@@ -62,7 +63,7 @@ def test_single_rows_are_the_documents_cut_one_by_one(numbered, special, lengths
     assert rows.num_tokens == sum(len(piece) for pieces in expected for piece in pieces)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(lengths=LENGTHS, length=st.integers(2, 40), overlap=st.integers(0, 1))
 def test_best_fit_rows_hold_every_piece_once(numbered, special, lengths, length, overlap) -> None:
     store = numbered(lengths)
@@ -82,7 +83,7 @@ def test_best_fit_rows_hold_every_piece_once(numbered, special, lengths, length,
     assert all(row == sorted(row, key=max) for row in with_text)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(items=st.lists(st.integers(1, 60), max_size=150), spare=st.integers(0, 30))
 def test_best_fit_decreasing_is_that_of_a_loop(items, spare) -> None:
     capacity = max([*items, 1]) + spare
@@ -120,7 +121,7 @@ def test_best_fit_pads_less_than_two_percent_at_512(what) -> None:
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "best_fit", "none"])
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(lengths=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=2, max_size=12))
 def test_clm_asks_for_every_token_of_every_document_once_an_epoch(numbered, parts, packing, lengths) -> None:
     store = numbered(lengths)

@@ -3,7 +3,8 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from slow_reference import concatenated, cut, flat, framed, masked
 
@@ -42,7 +43,7 @@ def check(found, *, seen: list[int], labels: list[int], pieces: list[list[int]],
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "best_fit", "none"])
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     lengths=LENGTHS,
     seed=st.integers(0, 2**32),
@@ -69,7 +70,7 @@ def test_mlm(numbered, parts, packing, lengths, seed, index, how, progress) -> N
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "best_fit", "none"])
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(lengths=LENGTHS, index=st.integers(0, 2**40))
 def test_clm(numbered, parts, packing, lengths, index) -> None:
     work = OBJECTIVES["clm"](**parts(numbered(lengths), objective="clm", packing=packing, eval_fraction=0))

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -157,7 +158,7 @@ def test_pages_are_as_narrow_as_asked(make, tokenizer, name, options, width, mon
     )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(text=st.text("ab 的漢カ\u0301\n⟦", max_size=80), width=st.integers(6, 30))
 def test_lines_are_broken_by_columns_and_lose_nothing(text, width) -> None:
     lines = wrap(text, width=width, first="1 ", later="2 ")

@@ -3,7 +3,8 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
@@ -11,7 +12,7 @@ from lacuna.objectives import SpecialTokens, random_stream
 from lacuna.objectives.data import split_sources, spread
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=2, max_size=30),
     eval_fraction=st.floats(0.001, 0.9),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
@@ -54,7 +55,7 @@ def test_classification_metrics_by_hand():
     assert found["matthews_correlation"] == pytest.approx(2 / np.sqrt(12))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))
 def test_classification_metrics_equal_slow_ones(pairs):
     predictions, references = [a for a, _ in pairs], [b for _, b in pairs]
@@ -94,7 +95,7 @@ rows_of_labels = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(rows_of_labels)
 def test_multi_label_metrics_equal_slow_ones(pairs):
     predictions, references = [a for a, _ in pairs], [b for _, b in pairs]
@@ -186,7 +187,7 @@ words = st.lists(
 ).map(" ".join)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(words, st.lists(words, min_size=1, max_size=3))
 def test_squad_scores_equal_slow_ones(prediction, answers):
     assert best_over_answers(token_f1, prediction, answers) == pytest.approx(
@@ -230,7 +231,7 @@ asked = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(asked, st.sampled_from([0.0, 0.5, 1.0]))
 def test_squad_v2_equals_a_slow_one(questions, threshold):
     predictions, answers, no_answer = map(list, zip(*questions, strict=True))

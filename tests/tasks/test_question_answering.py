@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -168,7 +169,7 @@ def test_unicode_answers_come_back_exactly(tokenizer, context, answer):
     assert check_windows(windows, questions, tokenizer, max_length=512, stride=32) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.text(min_size=1, max_size=8).filter(str.strip), min_size=1, max_size=20), st.data())
 def test_any_whole_words_come_back_exactly(tokenizer, words, data):
     """Whole words of any characters: no token reaches across a blank into an answer."""
@@ -521,7 +522,7 @@ def test_scores_of_unanswerable_questions_equal_the_scripts_on_the_same_predicti
 some_texts = st.sampled_from(["x", "y", "x y", "", "the", ".", "the x"])  # some of them normalize to nothing
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.tuples(some_texts, st.lists(some_texts, max_size=2), st.integers(-3, 3)), min_size=1, max_size=8))
 def test_the_threshold_is_the_best_of_all(questions):
     predictions, answers, no_answer = map(list, zip(*questions, strict=True))

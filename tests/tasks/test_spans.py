@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.tasks.question_answering.task import best_spans, log_sum, trimmed
@@ -19,7 +20,7 @@ def all_spans(start, end, allowed, null, longest):
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 15), st.integers(1, 9))
 def test_best_spans_equal_a_search_over_all_pairs(seed, length, longest, count):
     generator = torch.Generator().manual_seed(seed)

@@ -1,13 +1,14 @@
 """Tags of entities: the three ways of writing them, told apart, read and written; spans as seqeval finds them."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.tasks.token_classification.tags import PLAIN, SCHEMES, Entity, entities, find_scheme, irregular, write_tags
 
 # A machine that has much else to do is no fault of the tests.
-often = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+often = examples(200)
 TAGS = st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("a", "b-c"))])
 
 

@@ -4,7 +4,8 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.tasks.base.features import TOKENS, WORDS
@@ -38,7 +39,7 @@ def test_a_mark_stays_with_its_sign():
     assert TOKENS.findall("\u0301 a") == ["\u0301", "a"]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.text(st.characters(min_codepoint=1, max_codepoint=0x2FF) | st.sampled_from("’—日本語½²Ωж\u2003"), max_size=30)
 )
@@ -47,7 +48,7 @@ def test_without_marks_words_are_those_of_the_standard_library(text):
     assert TOKENS.findall(text) == re.findall(r"\w+://\S+|[@#]?\w+(?:[-'’]\w+)*|[^\w\s]", text)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.text(st.sampled_from("aé中_1-'’@#:/. \u0301\u093f\u094d\u200c\u200d\ufe0fह"), max_size=20))
 def test_tokens_leave_out_nothing_but_blanks(text):
     assert "".join(TOKENS.findall(text)) == "".join(text.split())

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
@@ -36,7 +37,7 @@ def patterned(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
     return train_bpe(documents=[TEXT + "\n    x = 1\n" * 9, *AWKWARD * 3], vocab_size=330, pattern=request.param)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(text=st.text() | st.text(alphabet=" \t\n\r\x1c\u0301\u3000a1.é你'👍") | st.sampled_from(AWKWARD))
 @example("[CLS] [MASK]")
 def test_every_text_survives_a_round_trip(patterned: PreTrainedTokenizerFast, text: str) -> None:

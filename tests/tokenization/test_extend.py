@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, ByteLevelBPETokenizer, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerFast
@@ -65,7 +66,7 @@ def test_it_learns_what_training_on_both_would_go_on_with() -> None:
     assert went_on.tokenize(ENGLISH) == long.tokenize(ENGLISH)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(text=st.text() | st.sampled_from([GERMAN, ENGLISH]))
 def test_every_text_survives_a_round_trip(new: PreTrainedTokenizerFast, text: str) -> None:
     assert new.decode(ids_of(new, text)) == text

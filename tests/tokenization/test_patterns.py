@@ -2,7 +2,8 @@
 
 import pytest
 import regex
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.tokenization import train_bpe
@@ -28,7 +29,7 @@ def words_of(text: str, pattern: str) -> list[str]:
     return [bytes(BYTE_OF[character] for character in piece).decode() for piece, _ in pieces]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(text=TEXTS, name=st.sampled_from(sorted(PATTERNS)))
 def test_words_are_those_of_the_expression_and_make_up_the_text(text: str, name: str) -> None:
     if "\x1c" not in text:  # white space in `regex`, not in Unicode
@@ -36,7 +37,7 @@ def test_words_are_those_of_the_expression_and_make_up_the_text(text: str, name:
     assert "".join(words_of(text, name)) == text
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(text=TEXTS, name=st.sampled_from(sorted(PATTERNS)))
 def test_no_word_reaches_from_visible_text_into_white_space(text: str, name: str) -> None:
     for word in words_of(text, name):

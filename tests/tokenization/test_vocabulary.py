@@ -6,7 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import regex
-from hypothesis import example, given, settings
+from examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -124,7 +125,7 @@ def test_edges_of_the_tokens_of_a_text(tokenizer: PreTrainedTokenizerFast, name:
     check_edges_of(TEXTS[name], tokenizer)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(text=st.text(max_size=20))
 @example("e\u0301\u20e3\U0001f468\u200d\ufe0f")
 def test_edges_of_any_text(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
@@ -198,7 +199,7 @@ def test_the_alphabet_is_that_of_the_library() -> None:
         assert BYTE_OF[piece] == byte
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(text=st.text())
 def test_bytes_and_their_lengths_add_up_to_the_text(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
     ids = tokenizer(text, split_special_tokens=True, add_special_tokens=False)["input_ids"]

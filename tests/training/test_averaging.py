@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
 from safetensors.torch import load, save
@@ -50,7 +51,7 @@ def mean_by_hand(history: list[dict[str, Tensor]], shares: list[float]) -> dict[
     }
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     steps=st.integers(1, 40),
     decay=st.sampled_from([0.0, 0.5, 0.9, 0.999]),

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from toys import ToyWork, make_model
 
@@ -49,7 +50,7 @@ def padded(lengths: list[int], micro_batches: list[list[list[int]]]) -> float:
     return 1 - sum(map(sum, every)) / sum(len(batch) * max(batch) for batch in every)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     count=st.integers(1, 300), batch_size=st.integers(1, 40), seed=st.integers(0, 2**63), epoch=st.integers(0, 2**20)
 )

@@ -4,7 +4,8 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.training.order import MicroBatchSampler, dropout_seed, row_of
@@ -30,7 +31,7 @@ def step_of(step: int, *, num_examples: int, batch_size: int, num_processes: int
     return pairs
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(num_examples=st.integers(1, 200), seed=st.integers(0, 2**63), epoch=st.integers(0, 5))
 def test_each_epoch_shows_every_row_once(num_examples, seed, epoch) -> None:
     rows = [
@@ -45,7 +46,7 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     assert len(orders) == 6
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(step=st.integers(0, 40), num_examples=st.integers(1, 100))
 def test_a_step_has_the_same_samples_however_it_is_divided(step, num_examples) -> None:
     expected = [
@@ -107,7 +108,7 @@ def test_a_mixture_keeps_its_shares_at_every_moment() -> None:
             assert sorted(own[epoch * size : (epoch + 1) * size]) == list(range(size))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(weights=st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=6), start=st.integers(0, 2**40))
 def test_any_weights_are_kept_within_a_period(weights, start) -> None:
     mixture = [(3, weight) for weight in weights]

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 
@@ -121,14 +122,14 @@ shapes = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(shape=shapes, step=st.integers(0, 10**6), progress=st.floats(-0.1, 1.5))
 def test_no_rate_is_negative_or_above_the_peak(shape, step, progress) -> None:
     arguments = TrainingArguments(learning_rate=0.25, **shape)
     assert 0.0 <= learning_rate(arguments, step=step, progress=progress) <= 0.25
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(shape=shapes, sizes=st.lists(st.floats(0.5, 2.0), min_size=100, max_size=200))
 def test_every_decay_ends_at_zero_and_every_step_moves(shape, sizes) -> None:
     """Of steps that differ in length by four times: no rate within the run is 0, and at its end it is."""
@@ -140,7 +141,7 @@ def test_every_decay_ends_at_zero_and_every_step_moves(shape, sizes) -> None:
     assert end == (1.0 if shape["schedule"] == "constant" else pytest.approx(0.0, abs=1e-12))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     schedule=st.sampled_from(list(SCHEDULES)),
     warmup=st.floats(0.01, 0.5),
