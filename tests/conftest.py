@@ -1,5 +1,6 @@
 """Fixtures shared by all rooms."""
 
+import gc
 import os
 import runpy
 import sys
@@ -66,6 +67,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long first; all else stays."""
     ranks = {name: rank for rank, name in enumerate(LONG)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """What the imports have made stays: runs end with a collection, which would look through all of it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

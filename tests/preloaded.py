@@ -4,6 +4,7 @@ What every run would compute anew is done here once, and nothing forked from her
 a short run: tests/training draws them.
 """
 
+import gc
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,3 +37,5 @@ import_module("lacuna.training.reports.log").draw_curves = no_curves
 vocabulary = import_module("lacuna.tokenization.vocabulary")
 for byte in range(0xC2, 0xF5):
     vocabulary._first_class(bytes([byte]))
+gc.collect()
+gc.freeze()  # a collection would copy every page that a forked process shares with the server
