@@ -83,6 +83,7 @@ BATCHES = {"padded": batch_for, "packed": packed_batch_for}
 SLOW = pytest.mark.slow
 # Together these take more time than a fast test should; what is not here is nearly the same graph.
 QUICK = [("encoder", "packed", False), ("decoder", "packed", True), ("encoder-decoder", "packed", True)]
+FEW = ["encoder", "decoder", pytest.param("encoder-decoder", marks=SLOW)]
 STEPS = [
     pytest.param(*step, marks=[] if step in QUICK else [SLOW])
     for step in itertools.product(SHAPES, BATCHES, (False, True))
@@ -120,7 +121,7 @@ def test_a_training_step_is_one_graph(shape: str, kind: str, skip: bool) -> None
     assert_same_step(compiled, copied, model, BATCHES[kind](config), **arguments)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", FEW)
 def test_batches_of_other_sizes_use_the_same_graph(shape: str) -> None:
     config = small(shape)
     model = make_model(config).train()
@@ -133,7 +134,7 @@ def test_batches_of_other_sizes_use_the_same_graph(shape: str) -> None:
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", FEW)
 def test_rows_packed_otherwise_use_the_same_graph(shape: str) -> None:
     """How many documents a row holds is data: one graph is right for any number."""
     config = small(shape)
@@ -198,7 +199,7 @@ def test_gradient_checkpointing_compiles(shape: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["padded", pytest.param("packed", marks=SLOW)])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", FEW)
 def test_an_exported_model_takes_batches_of_any_size(shape: str, kind: str) -> None:
     config = small(shape, use_cache=False)
     model = make_model(config)

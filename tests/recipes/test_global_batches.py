@@ -126,7 +126,7 @@ def check(work: Any, *, turn: int) -> None:
         processes, micro = divisions[(number + turn) % len(divisions)]
         assert batches(work, start=start, processes=processes, micro=micro) == expected[start:]
     assert batches(work, start=0, processes=4, micro=1, workers=2) == expected
-    for start in STARTS[1:]:
+    for start in (37, 63):
         assert batches(work, start=start, processes=2, micro=2, workers=2) == expected[start:]
 
 

@@ -53,6 +53,7 @@ def test_a_plan_trains_nothing(workplace: Path) -> None:
 
 def test_checkpoints_are_counted_where_there_are_any(workplace: Path) -> None:
     words = ["--data", "my_texts", "--vocab_size", "300", "--batch_size", "8", "--max_steps", "20"]
+    words += ["--optimizer", "adamw"]
     with_gpu, with_cpu, never = (
         plan(workplace, *words, *more).stdout
         for more in (["--device", "T4"], ["--device", "cpu"], ["--device", "cpu", "--save_steps", "0"])
@@ -69,6 +70,7 @@ def test_checkpoints_are_counted_where_there_are_any(workplace: Path) -> None:
 
 def test_what_does_not_fit_is_said_and_so_is_what_does(workplace: Path) -> None:
     words = ["--data", "my_texts", "--vocab_size", "300", "--objective", "clm", "--device", "T4", "--max_steps", "5"]
+    words += ["--optimizer", "adamw"]
     done = plan(workplace, *words, "--memory_gb", "0.8", "--num_devices", "2", "--batch_size", "64,128",
                 "--batch_size_at", "0,0.5")  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

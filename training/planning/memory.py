@@ -207,6 +207,7 @@ class StepNeeds:
         self._examples = _longest_examples(self.work)
         self.length = self.batch(1)["input_ids"].shape[-1]
         """Tokens of the longest rows."""
+        self._update: tuple[int, int] | None = None
         self.memory = cache(self._memory)
         """Rows at once -> what the step needs, while a checkpoint is written."""
 
@@ -231,7 +232,9 @@ class StepNeeds:
 
     def _memory(self, rows: int) -> Memory:
         fake, arguments, on_cpu = self._run(rows), self.arguments, self.device_type == "cpu"
-        in_passes, (state, in_update) = fake.peak, fake.update(arguments)
+        in_passes = fake.peak
+        self._update = self._update or fake.update(arguments)  # the same for any number of rows
+        state, in_update = self._update
         peak, activations = max((in_passes, fake.activations), (in_update, 0))
         trained = sum(weight.nbytes for weight in self.model.parameters() if weight.requires_grad)
         weights = sum(tensor.nbytes for tensor in [*self.model.parameters(), *self.model.buffers()])
