@@ -111,7 +111,7 @@ def presentable(config: dict[str, Any]) -> dict[str, bool | int | float | str]:
 
 def _cleaned(value: Any) -> str:
     """Text without tokens, hosts, home folders and the values of environment variables that hold secrets."""
-    text = without_places(without_secrets(str(value).removeprefix("file://")))
+    text = without_places(without_secrets(str(value)))
     for name, secret in os.environ.items():
         if _SECRET_NAME.search(name) and len(secret) >= 8:
             text = text.replace(secret, "***")
