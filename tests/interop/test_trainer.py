@@ -1,7 +1,6 @@
 """`Trainer` of transformers trains every head: it learns, accumulates exactly, and writes checkpoints that load."""
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,15 +124,6 @@ CASES = {
     "text to text": Case("AutoModelForSeq2SeqLM", "bart", SEQ2SEQ, the_end_from_the_beginning, TWO_SIDES),
 }
 every_case = pytest.mark.parametrize("name", CASES)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_collection() -> Iterator[None]:
-    """`Trainer` collects garbage whenever it starts: 0.3 s each time, unless what is there already is left out."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
