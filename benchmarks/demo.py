@@ -1,7 +1,7 @@
 """`make demo` with a dated report of its table.
 
-    python benchmarks/demo.py                              # runs recipes/demo.py, about five minutes on two cores
-    python benchmarks/demo.py --report_only                # reports the last run in runs/demo
+python benchmarks/demo.py                              # runs recipes/demo.py, about five minutes on two cores
+python benchmarks/demo.py --report_only                # reports the last run in runs/demo
 """
 
 import json
