@@ -17,7 +17,9 @@ def main() -> None:
     options = make_parser(__doc__, ("report_only", False, "run nothing, report runs/demo")).parse_args()
     report = Report(options)
     if not options.report_only:
-        subprocess.run([sys.executable, "recipes/demo.py"], cwd=REPOSITORY, check=True)
+        code = subprocess.run([sys.executable, "recipes/demo.py"], cwd=REPOSITORY).returncode
+        if code:
+            sys.exit(code)
     report.body |= json.loads((REPOSITORY / "runs/demo/demo.json").read_text(encoding="utf-8"))
     rows: list[dict[str, Any]] = []
     for stage, took in report.body["seconds"].items():
