@@ -32,7 +32,7 @@ from lacuna.tokenization import peak_memory as since_start
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("LACUNA_DATA", REPOSITORY.parent / "shared" / "data"))
-PACKAGES = {"torch", "transformers", "tokenizers", "accelerate", "datasets", "sentencepiece", "numpy"}
+PACKAGES = {"torch", "transformers", "tokenizers", "accelerate", "datasets", "sentencepiece", "numpy", "scikit-learn"}
 QUIET_CORES = 0.25
 """With other programs on more than this many cores, figures are not worth publishing."""
 STATUS, RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -327,6 +327,8 @@ class Report:
         machine = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in self.body["machine"].items())
         page = [f"# {title}, {self.body['date']}", "", *lines, "", f"Machine: {machine}.", ""]
         page += [f"Command: `{self.body['command']}`"]
+        if self.body["machine"]["commit"].endswith("-dirty"):
+            page += ["", "Made at a commit with uncommitted changes."]
         if self.body["machine"]["busy_cores_before"] > QUIET_CORES:
             page += ["", "Other programs kept the machine busy: do not publish these figures, measure again."]
         text = "\n".join(page).replace("\n\n\n", "\n\n") + "\n"

@@ -36,7 +36,7 @@ class DenseAttention(torch.autograd.Function):
     """softmax(Q K^T / sqrt(D)) V with all weights kept for the backward pass, in the dtype of its inputs.
 
     torch's fused kernel keeps none, and its backward pass on a CPU multiplies bf16 numbers without the processor's
-    matrix units: rows of 128 tokens train 4 times as fast this way, rows of 512 1.3 times (docs/speed.md).
+    matrix units: short rows train several times as fast this way, rows of 512 tokens a little faster.
     """
 
     @staticmethod

@@ -175,7 +175,7 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
     within 100 steps; with equal lengths it was near chance.
 
     When B is random, BERT continues after A; here a row is a chunk, whatever the label, and what would have followed
-    is seen in other epochs, when the chunk is cut elsewhere or makes a real pair. docs/objectives.md has the shares.
+    is seen in other epochs, when the chunk is cut elsewhere or makes a real pair.
     """
 
     name = "mlm_nsp"

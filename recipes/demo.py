@@ -86,30 +86,29 @@ def try_results(out: Path) -> float:
 
 
 def report(out: Path, seconds: dict[str, float]) -> bool:
-    """Print the table of stages; return whether every metric is clearly better than its baseline."""
-    report = json.loads((out / "tokenizer" / "tokenizer_report.json").read_text(encoding="utf-8"))
+    """Print the table of stages and write it to demo.json; return whether every metric clearly beats its baseline."""
+    tokenizer = json.loads((out / "tokenizer" / "tokenizer_report.json").read_text(encoding="utf-8"))
     results = {stage: json.loads((out / stage / "results.json").read_text(encoding="utf-8")) for stage in TRIES}
-    print(f"\n{'stage':<12}{'time':>7}{'tokens/s':>10}  {'metric':<16}{'value':>8}{'baseline':>10}")
-    print("-" * 64)
-    print(
-        f"{'tokenizer':<12}{seconds['tokenizer']:>6.0f}s{'':>10}  {'bytes per token':<16}"
-        f"{report['bytes_per_token']:>8.2f}{'1.00':>10}"
-    )
-    print(f"{'corpus':<12}{seconds['corpus']:>6.0f}s")
-    all_good, before = True, ""
+    rows, all_good = [("tokenizer", None, "bytes_per_token", tokenizer["bytes_per_token"], 1.0, True)], True
     for stage, metric, factor in GOALS:
         value, baseline = results[stage][f"eval_{metric}"], results[stage][f"baseline_{metric}"]
         good = value >= factor * baseline if factor > 1 else value <= factor * baseline
         all_good &= good
-        first = stage != before
-        head = (
-            f"{stage:<12}{seconds[stage]:>6.0f}s{results[stage]['train_tokens_per_second']:>10,.0f}" if first else ""
-        )
-        print(f"{head:<29}  {metric:<16}{value:>8.3f}{baseline:>10.3f}{'' if good else '   too close'}")
-        before = stage
-    print(f"{'try':<12}{seconds['try']:>6.0f}s")
-    print("-" * 64)
-    print(f"{'all':<12}{sum(seconds.values()):>6.0f}s")
+        rows.append((stage, results[stage]["train_tokens_per_second"], metric, value, baseline, good))
+    names = ("stage", "tokens_per_second", "metric", "value", "baseline")
+    table = {"seconds": seconds, "rows": [dict(zip(names, row, strict=False)) for row in rows]}
+    (out / "demo.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    print(f"\n{'stage':<12}{'time':>7}{'tokens/s':>10}  {'metric':<16}{'value':>8}{'baseline':>10}\n{'-' * 64}")
+    for stage, took in seconds.items():
+        head = f"{stage:<12}{took:>6.0f}s"
+        for _, speed, metric, value, baseline, good in (row for row in rows if row[0] == stage):
+            speed = f"{speed:,.0f}" if speed and head.strip() else ""
+            scores = f"{metric:<16}{value:>8.3f}{baseline:>10.3f}{'' if good else '   too close'}"
+            print(f"{head:<19}{speed:>10}  {scores}")
+            head = ""
+        if head:
+            print(head)
+    print(f"{'-' * 64}\n{'all':<12}{sum(seconds.values()):>6.0f}s")
     print(
         "baselines: one byte a token; token frequencies (mlm_accuracy, bits_per_byte, where less is better);\n"
         "a coin (nsp_accuracy); the most frequent class (accuracy); the better of two fixed guesses (exact_match)."

@@ -79,8 +79,8 @@ def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArgu
 
     A step of AdamW is as large as the rate, whatever the gradient is, and what it does to a matrix depends on the size
     of its entries: 0.02 in a new model, twice that in BERT, 0.18 after pretraining with Muon. So the rate is 0.015 of
-    their root mean square up to a width of 256 (measured: docs/optimizers.md), and falls with the square of a larger
-    one, which gives BERT-base its customary rates. With LoRA it is 0.003, falling with the width.
+    their root mean square up to a width of 256 (tried on SST-2 with a tiny encoder), and falls with the square of a
+    larger one, which gives BERT-base its customary rates. With LoRA it is 0.003, falling with the width.
     """
     if arguments.learning_rate is not None:
         return arguments

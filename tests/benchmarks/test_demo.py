@@ -1,0 +1,61 @@
+"""The demo's table in its file and in its report; the linear model beside it."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import demo
+import linear_baseline
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def recipe() -> Any:
+    spec = importlib.util.spec_from_file_location("recipe_of_demo", REPOSITORY / "recipes" / "demo.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_report_has_the_table_of_the_demo(
+    recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "runs" / "demo"
+    scores = {"eval_nsp_accuracy": 0.6, "baseline_nsp_accuracy": 0.5, "eval_bits_per_byte": 2.0}
+    scores |= {"baseline_bits_per_byte": 3.0, "train_tokens_per_second": 1234.5}
+    scores |= {f"eval_{name}": 0.75 for name in ("mlm_accuracy", "accuracy", "exact_match")}
+    scores |= {f"baseline_{name}": 0.25 for name in ("mlm_accuracy", "accuracy", "exact_match")}
+    for stage in (*recipe.TRIES, "tokenizer"):
+        (out / stage).mkdir(parents=True)
+        (out / stage / "results.json").write_text(json.dumps(scores))
+    (out / "tokenizer" / "tokenizer_report.json").write_text('{"bytes_per_token": 3.5}')
+    seconds = {**dict.fromkeys(recipe.STAGES, 10.4), "try": 5.2}
+    assert recipe.report(out, seconds)
+    assert "encoder         10s     1,234  mlm_accuracy       0.750     0.250" in capsys.readouterr().out
+    monkeypatch.setattr(demo, "REPOSITORY", tmp_path)
+    monkeypatch.setattr("harness.describe_machine", lambda: {"busy_cores_before": 0, "commit": "1234567-dirty"})
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--report_only", "--output_dir", str(tmp_path)])
+    demo.main()
+    (report,) = tmp_path.glob("*-demo.md")
+    rows = report.read_text(encoding="utf-8").splitlines()
+    assert rows[-1] == "Made at a commit with uncommitted changes."
+    for row in ("tokenizer | 10 |  | bytes_per_token | 3.5 | 1", "corpus | 10 |  |  |  | ", "all | 68 |  |  |  | "):
+        assert f"| {row} |" in rows
+    first = rows.index("| encoder | 10 | 1,234 | mlm_accuracy | 0.75 | 0.25 |")
+    assert rows[first + 1] == "| encoder |  | 1,234 | nsp_accuracy | 0.6 | 0.5 |"
+    (out / "encoder" / "results.json").write_text(json.dumps({**scores, "eval_nsp_accuracy": 0.5}))
+    assert not recipe.report(out, seconds)
+
+
+def test_a_linear_model_on_tables(tmp_path: Path) -> None:
+    (tmp_path / "sst2").mkdir()
+    text = "sentence\tlabel\n" + "a good film\t1\na bad film\t0\n" * 5
+    (tmp_path / "sst2" / "train.tsv").write_text(text, encoding="utf-8")
+    part = linear_baseline.sst2(tmp_path, "train")
+    assert len(part[0]) == 10
+    assert linear_baseline.score(part, (["such a good one", "a bad one"], [part[1][0], part[1][1]])) == 1.0

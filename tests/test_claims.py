@@ -1,0 +1,209 @@
+"""Every measured number in README and docs is that of the newest dated file in benchmarks/results.
+
+- A table under `<!-- from benchmarks/results/DATE-NAME.md -->` is part of a table in that report: its columns, and the
+  rows whose first cell it has. `: TEXT` at the end of the mark takes the first such table after TEXT.
+- A sentence is in CLAIMS, with the place of each number in DATE-NAME.json; `!p` makes it a percentage, `!M` millions.
+- Any other number with a unit is in FACTS: a default, a limit, a formula, a setting, a published figure.
+
+`python -m tests.test_claims` writes tables and links anew after a benchmark and prints the sentences to be mended.
+"""
+
+import json
+import re
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md"))]
+MARK = re.compile(r"<!-- from benchmarks/results/([\w-]+)\.md(?:: (.+?))? -->\n((?:\|.*\n)+)")
+LINK = re.compile(r"benchmarks/results/\d{4}-\d\d-\d\d-([\w-]+)\.md")
+GENERATED = re.compile(r"<!-- table: .+? -->.*?<!-- end of table -->", flags=re.DOTALL)  # test_model_page.py
+BLOCKS = re.compile(r"^```.*?^```$|^    [^\n]*$", flags=re.DOTALL | re.MULTILINE)
+PENDING = re.compile(r"## Throughput beside transformers\n.*?(?=## Ablations)", flags=re.DOTALL)
+"""Two sections of docs/speed.md, whose benchmarks are being made anew."""
+INLINE = re.compile(  # code and its default, links, papers, versions
+    r"`[^`]+`(?: \((?:0; BERT: )?[\d.]+\)| \| [\d.]+ \|)?|\]\([^)]*\)|arXiv:[\d.]+"
+    r"|(?:section|Python|torch|accelerate|transformers|pytorch_optimizer|Ray|datatrove|Llama) \d[\d.]*\d"
+)
+UNITS = (
+    r"times|%|tokens/s|tokens a second|[kMG]B(?:/s)?|[mµ]?s|microseconds|seconds?|minutes?|hours?|points|"
+    r"nats|bits|BLEU|chrF|F1|T?FLOP/s|x"
+)
+MEASURED = re.compile(
+    rf"(?<![\w.])[\d,.]*\d(?: (?:million|to|and|or) [\d,.]*)? ?(?:{UNITS})(?![\w-])|(?<![\w.])\d+\.\d+(?![\w.])"
+)
+
+CLAIMS: dict[str, list[str]] = {
+    "README.md": [
+        "translation (+{finetune[rows][4][scores][bleu][added]:.0f} BLEU)",
+        "named entities (+{finetune[rows][3][scores][f1][added]!p:.0f} F1)",
+        "questions ({finetune[rows][2][scores][f1][added]:.0f} F1 on SQuAD;",
+        "(accuracy {linear_baseline[rows][0][accuracy]:.3f} against "
+        "{finetune[rows][0][scores][accuracy][pretrained]:.3f};",
+        "an accuracy of {linear_baseline[rows][2][accuracy]:.3f}",
+    ],
+    "docs/reliability.md": [
+        "({checkpoint_cost[summary][checkpoint_bytes]!M:.0f} MB with AdamW's state)",
+        "every {checkpoint_cost[summary][seconds_between_saves]:.0f} seconds: training waits "
+        "{checkpoint_cost[summary][waited_for_each]:.2f} s for each one, "
+        "{checkpoint_cost[summary][waited_share]!p:.1f} % of the time, and all steps together took "
+        "{checkpoint_cost[summary][slower_steps_share]!p:.0f} % longer",
+    ],
+    "docs/objectives.md": [
+        "{example_speed[objectives][mlm, spans][tokens_per_second]!M:.1f} million tokens a second (span masking)",
+        "{example_speed[objectives][clm, best fit][tokens_per_second]!M:.1f} million tokens a second (next tokens)",
+    ],
+}
+BUSY = {"demo", "linear_baseline"}
+"""Reports made beside other programs: to be made again on a quiet machine, then taken out here."""
+FACTS: dict[str, list[str]] = {
+    "README.md": ["After 20 minutes of pretraining on two cores"],
+    "docs/exactness.md": [  # test_grouping.py
+        "lengths (spread 0.7)",
+        "padding falls from 71 % of the positions to 9 %; in micro-batches of 8 out of 32 from 57 % to 2 %; for 1,000 "
+        "lengths from 71 % to 31 %",
+    ],
+    "docs/fine_tuning.md": ["SQuAD's JSON (1.1, or 2.0 with", "up to 1 % are skipped"],
+    "docs/objectives.md": [
+        "geometric with p = 0.2, 3.8 on average (SpanBERT",
+        "30 % of the tokens are removed in spans",
+        "15 % are removed in spans",
+        "masked at 0.15 (`infilling` 0.3)",
+        "for the first 90 % of the run",
+        "70 % come from `web/` and 30 % from `books/`",
+    ],
+    "docs/optimizers.md": [
+        "0.006 for `muon`, 0.0003 for `lion`, 0.001 for the others",
+        "wants 3 to 10 times more",
+        "at 0.9 the top layer learns at 0.9 of the rate, the next at 0.81",
+        "the default is 0.003",
+        "their RMS is 0.02 in a new model",
+        "uses 0.015 times the RMS",
+        "`lion` uses 0.3 of that",
+    ],
+    "docs/planning.md": [
+        "30 % by default",
+        "within 3 % of what torch's allocator counts",
+        "within 15 % of the growth",
+    ],
+    "docs/results.md": ["after 20 minutes of pretraining", "is pretrained for 20 minutes"],
+    "docs/scaling.md": [
+        "so 100 % means that",
+        "(`--mfu`, 40 % in the table",
+        "450 GB/s per direction",
+        "We assume 80 % of the link's rate, plus 15 µs per level",
+        "about 1.5 times as much",
+    ],
+    "docs/speed.md": ["predicts 15 % of the tokens"],
+    "docs/tokenizer.md": [
+        "on up to 32 MB of",
+        "about 1 %, as whole documents",
+        "more than 1 % of the",
+        "about 8 GB for a terabyte",
+    ],
+}
+"""Numbers of the design, in the words around them."""
+
+
+class Reports(dict[str, Any]):
+    """The newest JSON of each benchmark, by its name."""
+
+    def __missing__(self, name: str) -> Any:
+        return json.loads(newest(name).with_suffix(".json").read_text(encoding="utf-8"))
+
+
+class Scaled(Formatter):
+    """`{share!p:.1f}` is in percent, `!M` in millions."""
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        return value * {"p": 100, "M": 1e-6}.get(conversion, 1)
+
+
+def newest(name: str) -> Path:
+    """The newest report of a benchmark."""
+    return max(RESULTS.glob(f"????-??-??-{name}.md"))
+
+
+def told(claim: str) -> str:
+    """A claim with the numbers of its report."""
+    return Scaled().vformat(claim, (), Reports())
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
+
+
+def quoted(mark: re.Match[str]) -> str:
+    """What a mark's table is to be."""
+    name, after, table = mark.groups()
+    head, keys = cells(table.splitlines()[0]), {cells(line)[0] for line in table.splitlines()[2:]}
+    report = newest(name[11:]).read_text(encoding="utf-8")
+    for found in re.findall(r"(?:^\|.*\n)+", report[report.index(after or "") :], flags=re.MULTILINE):
+        names, _, *rows = map(cells, found.splitlines())
+        if set(head) <= set(names):
+            places = [names.index(name) for name in head]
+            chosen = [[row[place] for place in places] for row in rows]
+            lines = [head, ["---"] * len(head), *(row for row in chosen if row[0] in keys)]
+            mark_line = mark[0].split("\n")[0].replace(name, newest(name[11:]).stem)
+            return "\n".join([mark_line, *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
+    raise AssertionError(f"{name} has no table with the columns {head}")
+
+
+def read(page: str) -> str:
+    return (REPOSITORY / page).read_text(encoding="utf-8")
+
+
+def quotes(page: str) -> set[str]:
+    """The benchmarks whose numbers a page has."""
+    fields = [field for claim in CLAIMS.get(page, []) for _, field, *_ in Formatter().parse(claim) if field]
+    return {mark[1][11:] for mark in MARK.finditer(read(page))} | {field.split("[")[0] for field in fields}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_numbers_are_those_of_the_newest_reports(page: str) -> None:
+    text = read(page)
+    for mark in MARK.finditer(text):
+        assert mark[0] == quoted(mark)
+    assert text.count("<!-- from") == len(MARK.findall(text))
+    prose = " ".join(text.split())
+    for claim in CLAIMS.get(page, []):
+        assert told(claim) in prose
+    linked = set(re.findall(r"\]\([./]*benchmarks/results/([\w-]+)\.md\)", text))
+    assert {newest(name).stem for name in quotes(page)} <= linked, "a page links to the reports that it quotes"
+    assert linked <= {newest(name).stem for name in LINK.findall(text)}, "it links to the newest"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_other_number_is_a_fact_of_the_design(page: str) -> None:
+    prose = " ".join(BLOCKS.sub("", GENERATED.sub("", MARK.sub("", PENDING.sub("", read(page))))).split())
+    for claim in CLAIMS.get(page, []):
+        prose = prose.replace(told(claim), "")
+    for fact in FACTS.get(page, []):
+        assert fact in prose, f"no longer there: {fact}"
+        prose = prose.replace(fact, "")
+    prose = INLINE.sub("", prose)
+    found = [prose[max(0, match.start() - 40) : match.end() + 20] for match in MEASURED.finditer(prose)]
+    assert not found, "measured? then name a report in CLAIMS or a mark; a fact of the design? then in FACTS"
+
+
+def test_reports_say_how_to_make_them_again() -> None:
+    for path in RESULTS.glob("*.md"):
+        text, machine = path.read_text(encoding="utf-8"), json.loads(path.with_suffix(".json").read_text())["machine"]
+        assert "\nCommand: `python benchmarks/" in text, path
+        assert ("uncommitted changes" in text) == machine["commit"].endswith("-dirty"), path
+    names = set().union(*map(quotes, PAGES))
+    assert {name for name in names if "do not publish" in newest(name).read_text(encoding="utf-8")} == BUSY
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        text = MARK.sub(quoted, read(page))
+        text = LINK.sub(lambda link: f"benchmarks/results/{newest(link[1]).name}", text)
+        (REPOSITORY / page).write_text(text, encoding="utf-8")
+        for claim in map(told, CLAIMS.get(page, [])):
+            if claim not in " ".join(text.split()):
+                print(f"{page} is to say: {claim}")
