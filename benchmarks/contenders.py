@@ -266,11 +266,7 @@ class Trainee:
         return loss
 
     def run(self, steps: int) -> dict[str, Any]:
-        """Some steps, the batches in turn: time, speed, the last loss, the peak of memory less that before the model.
-
-        Raises:
-            RuntimeError: the loss is not a number.
-        """
+        """Some steps, batches in turn: time, speed, last loss (if no number, RuntimeError), peak memory less that before."""
         chosen = [self.batches[number % len(self.batches)] for number in range(steps)]
         wait = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
         peak_memory(reset=True)

@@ -19,7 +19,7 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,11 +57,10 @@ PEERS: dict[str, tuple[Contender, dict[str, Any]]] = {
     "bert_example_script": (SIDE_BY_SIDE["bert"], SCRIPT),
     "gpt2_example_script": (SIDE_BY_SIDE["gpt2"], SCRIPT),
 }
-"""Models of transformers and their settings. `qwen3_muon` trains as nanochat and modded-nanogpt: norms on queries and
-keys, Muon for matrices, a rate that stays up for half of the run. `example_script`: as run_mlm.py and run_clm.py."""
+"""Models of transformers and their settings; `qwen3_muon` trains as nanochat and modded-nanogpt do."""
 SEARCHED = tuple(name for name, value in ENCODER.items() if isinstance(value, tuple))
 WARM_UP = 4  # batches before the clock starts, for compiling; each has another number of targets
-WIDTH, LAYERS, HEADS = 256, 6, 4
+WIDTH, LAYERS, HEADS, TUNING_ROWS = 256, 6, 4, 512
 
 
 def kind_of(name: str) -> Kind:
@@ -171,13 +170,16 @@ class Bench:
         found["threads"] = torch.get_num_threads()  # they decide how far a run gets in its minutes
         return {**found, "recipe": {**RECIPE[kind], "sequence_length": options.length}} if name in OURS else found
 
-    def part(self, name: str, budget: Budget, chosen: dict[str, Any] | None = None) -> float:
-        """One run, of a peer with the settings that were chosen; its loss, infinite where it diverged."""
-        given = {"budget": budget, "seed": self.options.seed, "material": self.materials[kind_of(name)]}
+    def part(self, name: str, budget: Budget, chosen: Any = None, rows: int | None = None) -> float:
+        """One run, of a peer with these settings; its loss on the first held-out rows, infinite where it diverged."""
+        held = self.materials[kind_of(name)]
+        held = replace(held, inputs=held.inputs[:rows], labels=held.labels[:rows])
+        given = {"budget": budget, "seed": self.options.seed, "material": held}
         work = (
             partial(train_peer, name, settings=chosen, **given) if chosen else partial(self.train_ours, name, budget)
         )
-        settings = {**self.settings(name), "budget": vars(budget), **({"peer": chosen} if chosen else {})}
+        settings = {**self.settings(name), "budget": vars(budget)}
+        settings |= {"peer": chosen, "rows": rows} if chosen else {}
         return finite(self.kept.get(f"{name}-{budget}", settings, work)["result"]["loss"])
 
     def run(self, name: str) -> None:
@@ -192,7 +194,7 @@ class Bench:
         chosen = {**PEERS[name][1], **{key: values[0] for key, values in tried.items()}}
         for key in (key for key in options.search if key in tried):
             tuning = self.budget.scaled(options.tuning_share)
-            losses = {value: self.part(name, tuning, {**chosen, key: value}) for value in tried[key]}
+            losses = {value: self.part(name, tuning, {**chosen, key: value}, TUNING_ROWS) for value in tried[key]}
             chosen[key] = min(losses, key=lambda value: losses[value])
         self.part(name, self.budget, chosen)
 
@@ -208,7 +210,7 @@ class Bench:
 
 
 def finite(loss: float | None) -> float:
-    """A loss that can be compared: infinite where the run diverged."""
+    """A loss to compare: infinite where the run diverged."""
     return loss if loss is not None and math.isfinite(loss) else math.inf
 
 
@@ -226,7 +228,7 @@ def summarize(found: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
         row = {"kind": kind_of(name), "peer": name, "its loss": peer["loss"], "its minutes": peer["minutes"]}
         row["our shortest run at or below it, minutes"] = reached and reached["minutes"]
         row |= {"its end": reached and reached["loss"], "goal": None, "met": None}
-        row["faster by"] = peer["minutes"] / reached["minutes"] if reached else None
+        row["faster by"] = reached and peer["minutes"] / reached["minutes"]
         compared.append({**row, "our best loss": min((finite(run["loss"]) for run in ours), default=None)})
     compared.sort(key=lambda row: (row["kind"] == "causal", finite(row["its loss"])))
     for number, row in enumerate(compared):
@@ -256,7 +258,7 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
     peers = [{"peer": name, **settings} for name, (_, settings) in PEERS.items() if name in summary["runs"]]
     return [
         f"Held out: {body['held_out']} rows of {length} tokens. Minutes are those of training steps. The goal is for "
-        "the best peer of each kind. Settings of peers were chosen on the held-out rows, which favours them.",
+        f"the best peer of each kind. Settings of peers were chosen on {TUNING_ROWS} of these rows, in their favour.",
         "",
         *table(summary["compared"]),
         *table(runs),
