@@ -219,7 +219,7 @@ def summarize(found: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     and our shortest one that reaches its loss."""
     runs = {name: sorted(map(flat, parts), key=lambda run: run["size"]) for name, parts in found.items() if parts}
     compared = []
-    for name in runs.keys() - OURS.keys():
+    for name in (name for name in runs if name not in OURS):
         largest = [run for run in runs[name] if run["budget"] == runs[name][-1]["budget"]]
         peer = min(largest, key=lambda run: finite(run["loss"]))
         ours = [run for own, kind in OURS.items() if kind == kind_of(name) for run in runs.get(own, [])]
