@@ -266,7 +266,7 @@ class Trainee:
         return loss
 
     def run(self, steps: int) -> dict[str, Any]:
-        """Some steps, batches in turn: time, speed, last loss (RuntimeError if not finite), peak of memory meanwhile."""
+        """Some steps, batches in turn: time, speed, last loss (RuntimeError if not finite), and the peak of memory."""
         chosen = [self.batches[number % len(self.batches)] for number in range(steps)]
         wait = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
         peak_memory(reset=True)
