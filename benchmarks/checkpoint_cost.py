@@ -43,8 +43,7 @@ def main() -> None:
     saves = {"without": 0, "with_saves": options.save_steps}
     runs = {name: partial(run_once, options, save_steps=steps) for name, steps in saves.items()}
     found = take_turns(runs, rounds=options.rounds)
-    plain = statistics.median(run["train_seconds"] for run in found["without"])
-    trained = statistics.median(run["train_seconds"] for run in found["with_saves"])
+    plain, trained = (statistics.median(run["train_seconds"] for run in found[name]) for name in saves)
     waited = statistics.median(run["checkpoint_seconds"] for run in found["with_saves"])
     times = options.steps // options.save_steps
     summary = {
@@ -55,17 +54,8 @@ def main() -> None:
         "checkpoint_megabytes": found["with_saves"][0]["checkpoint_bytes"] / 1e6,
     }
     report.body |= {**found, "summary": summary}
-    rows = [
-        {
-            "round": number,
-            "steps without checkpoints, s": plain["train_seconds"],
-            "steps with them, s": saved["train_seconds"],
-            "waited for them, s": saved["checkpoint_seconds"],
-        }
-        for number, (plain, saved) in enumerate(zip(found["without"], found["with_saves"], strict=True), 1)
-    ]
     line = f"Size {options.size}, {options.optimizer}, {options.steps} steps of {options.batch_size} rows."
-    report.write("Cost of checkpoints", [line, "", *table([summary]), *table(rows)])
+    report.write("Cost of checkpoints", [line, "", *table([summary])])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The models that the benchmarks compare: how each is built, the tables of who meets whom, and a training step.
 
-Ours run as in our training loop, the others as their users get them. Letters in shapes: B rows, T tokens, C width.
+All of one table have the same dropout. Letters in shapes: B rows, T tokens, C width.
 """
 
 from __future__ import annotations
@@ -42,16 +42,15 @@ class Shape:
         return {**sizes, "num_attention_heads": self.heads, "max_position_embeddings": self.positions}
 
 
-def with_dropout(config: Any, dropout: float | None) -> Any:
+def with_dropout(config: Any, dropout: float) -> Any:
     """A configuration with this much dropout wherever its family has one, layers that are dropped whole aside."""
-    if dropout is not None:
-        for name, value in vars(config).items():
-            if "drop" in name and "layerdrop" not in name and isinstance(value, float):
-                setattr(config, name, dropout)
+    for name, value in vars(config).items():
+        if "drop" in name and "layerdrop" not in name and isinstance(value, float):
+            setattr(config, name, dropout)
     return config
 
 
-def lacuna(shape: Shape, dropout: float | None, *, family: str = "modernbert", size: str = "tiny") -> Any:
+def lacuna(shape: Shape, dropout: float, *, family: str = "modernbert", size: str = "tiny") -> Any:
     """LacunaForMaskedLM or LacunaForCausalLM, of family modernbert unless another one is named."""
     inner = {"intermediate_size": shape.inner} if shape.inner else {}
     config = modeling.LacunaConfig.from_family(family, size, **shape.fields(), **inner, use_cache=False)
@@ -59,25 +58,26 @@ def lacuna(shape: Shape, dropout: float | None, *, family: str = "modernbert", s
     return head(with_dropout(config, dropout))
 
 
-def modernbert(shape: Shape, dropout: float | None) -> Any:
-    """ModernBertForMaskedLM with the weights of `lacuna`, which makes logits at the masked positions only."""
-    native = modeling.to_native(lacuna(shape, dropout), family="modernbert")
-    native.config.sparse_prediction = native.sparse_prediction = True
-    return native
+def native(shape: Shape, dropout: float, *, family: str) -> Any:
+    """The class of transformers with the weights of `lacuna`; ModernBERT makes logits at the masked positions only."""
+    model = modeling.to_native(lacuna(shape, dropout, family=family), family=family)
+    if family == "modernbert":
+        model.config.sparse_prediction = model.sparse_prediction = True
+    return model
 
 
-def bert(shape: Shape, dropout: float | None, *, head: Any = BertForMaskedLM, **fields: Any) -> Any:
+def bert(shape: Shape, dropout: float, *, head: Any = BertForMaskedLM, **fields: Any) -> Any:
     """BertForMaskedLM with inner layers of four widths; or of as many weights as gated ones of `shape.inner` have."""
     inner = 3 * shape.inner // 2 if shape.inner else 4 * shape.hidden_size
     return head(with_dropout(BertConfig(**shape.fields(), intermediate_size=inner, **fields), dropout))
 
 
-def lacuna_bert(shape: Shape, dropout: float | None) -> Any:
-    """LacunaForMaskedLM with the shape and weights of `bert`, without its dropout unless a table has one for all."""
-    return modeling.from_native(bert(shape, dropout or 0.0))
+def lacuna_bert(shape: Shape, dropout: float) -> Any:
+    """LacunaForMaskedLM with the shape and weights of `bert`."""
+    return modeling.from_native(bert(shape, dropout))
 
 
-def gpt2(shape: Shape, dropout: float | None) -> Any:
+def gpt2(shape: Shape, dropout: float) -> Any:
     """GPT2LMHeadModel, without the cache of keys and values, which training does not read."""
     last = shape.vocab_size - 1
     config = GPT2Config(**shape.fields(), bos_token_id=last, eos_token_id=last, use_cache=False)
@@ -107,8 +107,10 @@ class PlainGPT(nn.Module):
     Fused projections, torch's causal attention, one table for input and output, no biases, no dropout.
     """
 
-    def __init__(self, shape: Shape, dropout: float | None = None) -> None:
+    def __init__(self, shape: Shape, dropout: float = 0.0) -> None:
         super().__init__()
+        if dropout:
+            raise ValueError(f"dropout {dropout}: PlainGPT has none")
         width = shape.hidden_size
         self.tokens, self.positions = nn.Embedding(shape.vocab_size, width), nn.Embedding(shape.positions, width)
         self.blocks = nn.Sequential(*(PlainBlock(width, shape.heads) for _ in range(shape.layers)))
@@ -131,7 +133,7 @@ class Contender:
 
     build: Callable[..., nn.Module]
     compiles: str = ""
-    """blocks: as our loop does; whole: torch.compile(model); graphs: blocks replayed as CUDA graphs; or nothing."""
+    """blocks: as our loop does; whole: torch.compile(model); or nothing."""
     bf16: bool = True
     """Whether it trains under bf16 autocast where bf16 is fast; otherwise in float32."""
     weights: str = ""
@@ -147,25 +149,26 @@ class Contender:
 
 
 _OUR_DECODER = partial(lacuna, family="qwen3")
+_MODERNBERT, _QWEN3 = partial(native, family="modernbert"), partial(native, family="qwen3")
 SIDE_BY_SIDE = {
     "lacuna": Contender(lacuna, "blocks", weights="modernbert"),
     "lacuna_eager": Contender(lacuna, weights="modernbert"),
     "lacuna_bert": Contender(lacuna_bert, "blocks", weights="bert"),
     "bert": Contender(bert, bf16=False, weights="bert"),
-    "bert_bf16_compiled": Contender(bert, "whole", weights="bert"),
-    "modernbert": Contender(modernbert, weights="modernbert"),
+    "bert_compiled": Contender(bert, "whole", weights="bert"),
+    "modernbert": Contender(_MODERNBERT, weights="modernbert"),
+    "modernbert_compiled": Contender(_MODERNBERT, "whole", weights="modernbert"),
     "lacuna_clm": Contender(_OUR_DECODER, "blocks", weights="qwen3", is_decoder=True),
     "gpt2": Contender(gpt2, bf16=False, weights="gpt2", is_decoder=True),
-    "gpt2_bf16_compiled": Contender(gpt2, "whole", weights="gpt2", is_decoder=True),
+    "gpt2_compiled": Contender(gpt2, "whole", weights="gpt2", is_decoder=True),
+    "qwen3_compiled": Contender(_QWEN3, "whole", weights="qwen3", is_decoder=True),
 }
-PEERS = {name: SIDE_BY_SIDE[name] for name in ("bert", "modernbert", "gpt2")}
-"""Who is trained by the examples of transformers in time_to_loss.py."""
 
 _PACKED = Contender(partial(lacuna, size="base"), "blocks", rows="packed")
 _ENCODERS = {
     "lacuna": _PACKED,
-    "modernbert": Contender(modernbert),
-    "bert": Contender(bert),
+    "modernbert": Contender(_MODERNBERT, "whole"),
+    "bert": Contender(bert, "whole"),
     "lacuna, not compiled": replace(_PACKED, compiles=""),
     "lacuna, flex": replace(_PACKED, rows="unbounded"),
 }
@@ -182,7 +185,6 @@ GPU = {
     },
     "encoder-32m": {
         "lacuna": _PACKED,
-        "lacuna, CUDA graphs": replace(_PACKED, compiles="graphs"),
         **{name: _ENCODERS[name] for name in ("modernbert", "bert", "lacuna, not compiled", "lacuna, flex")},
     },
 }
@@ -192,8 +194,9 @@ class Trainee:
     """A contender with its optimizer and precision, in this process.
 
     Args:
-        dropout: of all layers; None leaves what the model comes with.
+        dropout: of all layers.
         own_weights: drawn as its class does, where `build` takes those of ours.
+        optimizers: makes them for the weights; AdamW if not given.
     """
 
     def __init__(
@@ -201,11 +204,11 @@ class Trainee:
         contender: Contender,
         shape: Shape,
         *,
-        dropout: float | None = None,
+        dropout: float = 0.0,
         compiles: bool = True,
         seed: int = 0,
         own_weights: bool = False,
-        **of_optimizer: Any,
+        optimizers: Callable[[nn.Module], list[torch.optim.Optimizer]] | None = None,
     ) -> None:
         set_seed(seed)
         self.contender, self.device, self.bytes_before = contender, find_device(), peak_memory(reset=True)
@@ -214,7 +217,8 @@ class Trainee:
             set_seed(seed)
             model = type(model)(model.config)
         self.model = model.to(self.device).train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), **{"lr": 1e-4, "fused": True, **of_optimizer})
+        usual = partial(torch.optim.AdamW, lr=1e-4, fused=True)
+        self.optimizers = optimizers(self.model) if optimizers else [usual(self.model.parameters())]
         self.bf16 = contender.bf16 and bf16_is_fast()
         self.compiles = contender.compiles if compiles and compiler_of(self.device) else ""
         self.forward: Callable[..., Any] = self.model
@@ -222,10 +226,6 @@ class Trainee:
             compile_model(self.model)
         elif self.compiles == "whole":
             self.forward = torch.compile(self.model)
-        elif self.compiles == "graphs":
-            for layer in self.model.model.encoder.layers:
-                layer.compile(dynamic=False, mode="reduce-overhead")
-            self.model.score_targets = torch.compile(self.model.score_targets, dynamic=True)
         self.options = {"skip_logits": True} if contender.is_ours else {}
         self.batches: list[dict[str, Tensor]] = []
 
@@ -247,27 +247,26 @@ class Trainee:
         self.model.train()
         return loss
 
-    def step(self, batch: dict[str, Tensor], *, max_norm: float | None = None) -> Tensor:
-        """Forward, backward and AdamW on a batch that is on the device; the loss, not waited for."""
-        if self.compiles == "graphs":
-            torch.compiler.cudagraph_mark_step_begin()
+    def backward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Forward and backward on a batch that is on the device; the loss, not waited for."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             output = self.forward(**batch, **self.options)
         loss: Tensor = output if isinstance(output, Tensor) else output.loss
         loss.backward()
-        if max_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
         return loss.detach()
 
-    def run(self, steps: int) -> dict[str, Any]:
-        """Some steps, the batches in turn: time, speed, the last loss, and the peak of memory meanwhile, less what the
-        process held before the model.
+    def step(self, batch: dict[str, Tensor], *, max_norm: float | None = None) -> Tensor:
+        """`backward`, and a step of the optimizers."""
+        loss = self.backward(batch)
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.model.zero_grad()
+        return loss
 
-        Raises:
-            RuntimeError: the loss is not a number.
-        """
+    def run(self, steps: int) -> dict[str, Any]:
+        """Some steps, batches in turn: time, speed, last loss (RuntimeError if not finite), and the peak of memory."""
         chosen = [self.batches[number % len(self.batches)] for number in range(steps)]
         wait = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
         peak_memory(reset=True)
@@ -284,12 +283,6 @@ class Trainee:
         found |= {"tokens_per_second": tokens / (ended - began), "loss": float(loss)}
         return {**found, "peak_memory": peak_memory() - self.bytes_before}
 
-    def profile(self, steps: int) -> str:
-        """A table of the operators of some steps, by the time that they take."""
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            self.run(steps)
-        return profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=40, max_name_column_width=80)
-
 
 _HERE: list[Trainee] = []
 
@@ -304,6 +297,6 @@ def build_here(name: str, batches: list[dict[str, Tensor]], threads: int | None,
     return {**trainee.describe(), "threads": torch.get_num_threads(), "first_loss": trainee.first_loss()}
 
 
-def call_here(method: str, steps: int) -> Any:
-    """In the same process: `run` or `profile`."""
-    return getattr(_HERE[0], method)(steps)
+def run_here(steps: int) -> dict[str, Any]:
+    """In the same process: some steps."""
+    return _HERE[0].run(steps)

@@ -1,4 +1,4 @@
-"""Tokens per second, memory and disk space of preparing a corpus, beside `datasets.map` with `group_texts`.
+"""Tokens per second and disk space of preparing a corpus, beside `datasets.map` with `group_texts`.
 
     python benchmarks/corpus_speed.py --data ../shared/data/novels --tokenizer runs/tokenizer          # some minutes
     python benchmarks/corpus_speed.py --data my_texts/ --tokenizer runs/tokenizer --rounds 1 --max_files 5
@@ -11,27 +11,22 @@ The same text and tokenizer, from files to what training reads, each time in a n
   rows of --length with labels; preprocessing_num_workers 1 and 2.
 
 Imports are not timed, nor is loading the tokenizer. Speed is that of the text, the median over rounds; ratios are
-taken within rounds. Memory is the peak of all processes together, disk space what is left in the end.
+taken within rounds. Disk space is what is left in the end.
 """
 
-import contextlib
-import os
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import psutil
 from harness import Report, apart, find_texts, make_parser, summarize, table, take_turns
 
 from lacuna import corpus, tokenization
 
 OURS = "lacuna"
-SAMPLED_EVERY = 0.05  # seconds, for the memory of all processes together
 
 
 def prepare_with_lacuna(files: list[str], tokenizer: str, folder: str, **_: Any) -> dict[str, Any]:
@@ -85,29 +80,15 @@ CONTENDERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def run_contender(name: str, work: dict[str, Any], *, size: int, work_dir: str | None) -> dict[str, Any]:
-    """One contender in a process of its own: seconds, tokens, bytes on the disk, peak memory of all its processes."""
+    """One contender in a process of its own: seconds, tokens, bytes on the disk."""
     with tempfile.TemporaryDirectory(prefix="corpus_speed-", dir=work_dir) as folder:
         caches = {"LACUNA_CACHE": f"{folder}/lacuna", "HF_DATASETS_CACHE": folder}
-        with apart(**caches, HF_DATASETS_OFFLINE="1", HF_HUB_OFFLINE="1") as call, ThreadPoolExecutor(1) as thread:
-            process, peak = psutil.Process(call(os.getpid)), 0
-            running = thread.submit(call, CONTENDERS[name], folder=folder, **work)
-            while not running.done():
-                time.sleep(SAMPLED_EVERY)
-                peak = max(peak, memory_of([process, *process.children(recursive=True)]))
-        measured = running.result()
+        with apart(**caches, HF_DATASETS_OFFLINE="1", HF_HUB_OFFLINE="1") as call:
+            measured = call(CONTENDERS[name], folder=folder, **work)
         kept = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     speeds = {"megabytes_per_second": size / 1e6 / measured["seconds"]}
     speeds["tokens_per_second"] = measured["tokens"] / measured["seconds"]
-    return {**measured, **speeds, "bytes": kept, "peak_memory": peak}
-
-
-def memory_of(processes: list[psutil.Process]) -> int:
-    """Bytes that they hold together, where what they share counts once."""
-    total = 0
-    for each in processes:
-        with contextlib.suppress(psutil.Error):  # it has ended
-            total += getattr(each.memory_full_info(), "pss", 0) or each.memory_info().rss
-    return total
+    return {**measured, **speeds, "bytes": kept}
 
 
 def main() -> None:

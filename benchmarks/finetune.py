@@ -115,7 +115,7 @@ def build_native(ours: Any) -> Any:
     shape = Shape(ours.hidden_size, ours.num_hidden_layers, ours.num_attention_heads, ours.vocab_size, POSITIONS)
     ids = {name: getattr(ours, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     if not ours.is_encoder_decoder:
-        return bert(shape, None, head=BertModel, **ids)
+        return bert(shape, 0.1, head=BertModel, **ids)
     ids |= {"decoder_start_token_id": ours.decoder_start_token_id, "forced_eos_token_id": None}
     inner = dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 4 * shape.hidden_size)
     sides = {"decoder_layers": ours.num_decoder_layers, "decoder_attention_heads": shape.heads}

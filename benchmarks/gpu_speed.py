@@ -118,7 +118,7 @@ def make_ready(contender: Contender, part: Part, *, may_compile: bool) -> tuple[
     start, rows = time.perf_counter(), part.rows
     while True:
         try:
-            trainee = Trainee(contender, part.shape, dropout=0.0, compiles=may_compile)
+            trainee = Trainee(contender, part.shape, compiles=may_compile)
             made = [make_batch(part.shape, contender, rows=rows, seed=seed) for seed in range(NUM_BATCHES)]
             trainee.use([batch for batch, _ in made])
             trainee.run(WARMUP_STEPS - 1)  # these compile, or look at their numbers

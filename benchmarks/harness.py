@@ -133,11 +133,10 @@ def compare(ours: Iterable[float], theirs: Iterable[float], name: str = "lacuna_
 
 
 def summarize(found: Mapping[str, list[dict[str, Any]]], *, ours: str, speed: str) -> dict[str, dict[str, Any]]:
-    """For each contender the medians over its rounds (the peak of memory), and how many times as fast `ours` is."""
+    """For each contender the medians over its rounds, and how many times as fast `ours` is."""
     summary = {}
     for name, turns in found.items():
         facts = {fact: statistics.median(turn[fact] for turn in turns) for fact in turns[0]}
-        facts["peak_memory"] = max(turn["peak_memory"] for turn in turns)
         if name != ours:
             facts |= compare(*([turn[speed] for turn in who] for who in (found[ours], turns)))
         summary[name] = facts

@@ -104,9 +104,11 @@ def group_texts(texts: Iterable[list[int]], length: int) -> Tensor:
     return torch.from_numpy(joined[: rows * length].reshape(rows, length))
 
 
-def make_masker(tokenizer: Any, generator: torch.Generator) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+def make_masker(
+    tokenizer: Any, generator: torch.Generator, probability: float = 0.15
+) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """A function that gives masked rows and labels, as the collator of transformers draws them from `generator`."""
-    collator = DataCollatorForLanguageModeling(tokenizer=tokenizer, mlm_probability=0.15)
+    collator = DataCollatorForLanguageModeling(tokenizer=tokenizer, mlm_probability=probability)
     collator.generator = generator
     special = torch.zeros(len(tokenizer), dtype=torch.bool)
     special[tokenizer.all_special_ids] = True

@@ -31,7 +31,7 @@ def test_it_measures_and_reports(tmp_path: Path) -> None:
     summary = report["summary"]
     for name, rounds in report["rounds"].items():
         assert summary[name]["seconds"] == statistics.median(each["seconds"] for each in rounds) > 0
-        assert rounds[0]["bytes"] > 2 * rounds[0]["tokens"] and rounds[0]["peak_memory"] > 10_000_000
+        assert rounds[0]["bytes"] > 2 * rounds[0]["tokens"]
         assert f"| {name} | " in done.stdout
     for name in ("datasets_1", "datasets_2"):
         assert summary[name]["lacuna_faster_by"] == pytest.approx(
