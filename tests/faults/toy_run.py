@@ -93,8 +93,9 @@ class FaultyWork(ToyWork):
             file.writelines(lines)
         faults = self.faults.at(step)
         self._happen(faults)
-        for name, factor in (("nan_loss", math.nan), ("inf_loss", math.inf), ("spike", 1e4)):
-            loss = loss * factor if name in faults else loss
+        for name, value in (("nan_loss", math.nan), ("inf_loss", math.inf)):  # their gradients are finite
+            loss = loss + value if name in faults else loss
+        loss = loss * 1e4 if "spike" in faults else loss
         for name, value in (("nan_gradient", math.nan), ("inf_gradient", math.inf)):
             if name in faults:
                 loss.register_hook(lambda gradient, value=value: gradient * value)

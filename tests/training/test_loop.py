@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM
 from lacuna.common.errors import InputError, NumericsError
 from lacuna.training import TrainingArguments, claim_output_dir, train
 from lacuna.training.checkpoints.saving import Progress
-from lacuna.training.order import row_of
+from lacuna.training.order import dropout_seed, row_of
 from lacuna.training.progress import share_done
 from lacuna.training.stages import Stage, resolve, skipped
 
@@ -73,12 +73,27 @@ def test_stopped_and_resumed_equals_unbroken_to_the_bit(run, new_work, tmp_path,
         assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_dropout_takes_part(run, tmp_path) -> None:
+def test_dropout_takes_part_and_is_drawn_from_seed_step_micro_step_and_rank(
+    run, new_work, tmp_path, monkeypatch
+) -> None:
     """Else the test above would prove less than it says."""
     run(output_dir=str(tmp_path / "with"), dropout=0.1, max_steps=2)
     run(output_dir=str(tmp_path / "without"), dropout=0.0, max_steps=2)
     with pytest.raises(AssertionError):
         assert_equal_weights(tmp_path / "with", tmp_path / "without")
+
+    class Watching(new_work):
+        def loss(self, *arguments):
+            seeds.append(torch.initial_seed())
+            return super().loss(*arguments)
+
+    for rank in (0, 1):
+        seeds: list[int] = []
+        monkeypatch.setattr("accelerate.Accelerator.process_index", rank)
+        run(output_dir=str(tmp_path / str(rank)), work=Watching(), seed=5, max_steps=2, micro_batch_size=4)
+        assert seeds == [
+            dropout_seed(seed=5, step=step, micro_step=micro, rank=rank) for step in (0, 1) for micro in (0, 1)
+        ]
 
 
 def test_resuming_after_a_half_written_checkpoint_and_a_half_written_log(
@@ -159,7 +174,8 @@ def test_workers_change_nothing(run, tmp_path, log_of) -> None:
     assert_equal_weights(tmp_path / "none", tmp_path / "two")
 
 
-def test_a_gradient_that_is_no_number_is_not_applied(run, new_work, new_model, tmp_path) -> None:
+def test_a_loss_that_is_no_number_is_not_applied(run, new_work, new_model, tmp_path) -> None:
+    """Though its gradient is finite."""
     work, model = new_work(), new_model()
     work.poison = lambda index: index == 3 * 8 + 5  # in step 4, second micro-batch
     with pytest.raises(NumericsError, match=r"step 4: .*samples 24 to 31") as raised:
