@@ -193,6 +193,22 @@ def test_a_loss_that_is_no_number_is_not_applied(run, new_work, new_model, tmp_p
     assert newest == "step-00000003"
 
 
+def test_weights_that_are_not_finite_are_never_saved(run, new_work, new_model, tmp_path, capsys) -> None:
+    model = new_model()
+
+    class Spoiling(new_work):
+        def example(self, row, index, progress=0.0):
+            if index == 2 * 8:  # in step 3
+                model.cls.predictions.bias.data[3] = math.inf
+            return super().example(row, index, progress)
+
+    with pytest.raises(NumericsError, match="step 4"):
+        run(work=Spoiling(), model=model, save_steps=1, max_bad_steps=2)
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["step-00000001", "step-00000002"]
+    assert "warning: weights are not finite after step 3: no checkpoint" in capsys.readouterr().err
+
+
 def test_the_clock_ends_a_run_with_its_schedule_complete(run, tmp_path, log_of) -> None:
     results, _, _ = run(max_steps=None, max_minutes=1.5 / 60, schedule="wsd")
     lines = [line for line in log_of(tmp_path / "run") if "loss" in line]
