@@ -244,7 +244,9 @@ def test_a_checkpoint_is_read_back_once_it_is_written(trained, save, tmp_path, m
 
     with monkeypatch.context() as patched:
         patched.setattr("lacuna.training.checkpoints.saving.sync", lose_a_bit)
-        with pytest.raises(StorageError, match=r"not what the disk gives back: .*the content of model\.safetensors has"):
+        with pytest.raises(
+            StorageError, match=r"not what the disk gives back: .*the content of model\.safetensors has"
+        ):
             save(model, optimizers, step=2, keep=1)
     assert newest_checkpoint(tmp_path)[0] == older
     newer = save(model, optimizers, step=2, keep=1)

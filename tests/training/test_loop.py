@@ -3,8 +3,9 @@
 import json
 import math
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from lacuna.common.errors import InputError, NumericsError
 from lacuna.training import TrainingArguments, claim_output_dir, train
 from lacuna.training.checkpoints.saving import Progress
 from lacuna.training.order import dropout_seed, row_of
+from lacuna.training.planning.memory import FakeStep
 from lacuna.training.progress import share_done
 from lacuna.training.stages import Stage, resolve, skipped
 
@@ -222,6 +224,22 @@ def test_the_clock_ends_a_run_with_its_schedule_complete(run, tmp_path, log_of) 
     )
 
 
+def test_minutes_tokens_a_second_and_the_share_of_the_peak(run, new_model, tmp_path, log_of, monkeypatch) -> None:
+    """Each step takes 10 ms here, in which the processor could do 40 million operations."""
+    clock = count(step=0.01)
+    monkeypatch.setattr("lacuna.training.loop.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("lacuna.training.planning.flops.WAIT", 0.0)
+    monkeypatch.setattr("lacuna.training.planning.flops.peak_flops", lambda device, precision: 4e9)
+    _, _, work = run(save_minutes=0.025 / 60, keep_checkpoints=9)
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["step-00000003", "step-00000006", "step-00000008"]  # the last step has one in any case
+    batch = work.collate([work.example(row_of(index, seed=0, num_examples=24), index) for index in range(8)])
+    fake, first = FakeStep(new_model(), precision="no", device_type="cpu"), log_of(tmp_path / "run")[0]
+    fake.run(work, batch)
+    assert first["tokens_per_second"] == pytest.approx(int(batch["attention_mask"].sum()) / 0.01)
+    assert first["mfu"] == pytest.approx(fake.flops / 4e7, abs=1e-4) and 0.1 < first["mfu"] < 1
+
+
 def test_by_the_clock_a_run_ends_with_the_step_that_ends_nearest_to_it() -> None:
     plan = TrainingArguments(max_minutes=1)
     assert share_done(plan, Progress(step=10, seconds=56.0)) == pytest.approx(56 / 60)  # the next would end at 61.6
@@ -327,6 +345,10 @@ def test_limits_are_resolved_by_hand(options, new_work) -> None:
     assert resolved(max_steps=5, max_epochs=1)[0].max_steps == 5
     assert resolved(max_steps=50, max_epochs=1)[0].max_steps == 13
     assert resolved(max_steps=None, max_minutes=1)[0].max_steps is None
+    four_epochs = 4 * sum(len(new_work().example(row, row)["input_ids"]) for row in range(100))
+    assert resolved(max_steps=None, max_tokens=four_epochs)[0].max_steps == 50
+    assert resolved(max_steps=60, max_tokens=four_epochs + 1)[0].max_steps == 51
+    assert resolved(max_steps=None, max_epochs=1, max_tokens=four_epochs)[0].max_steps == 13
     assert resolved(num_processes=2)[1][0].micro_batch_size == 4
     assert resolved(micro_batch_size=100)[1][0].micro_batch_size == 8
     # Half the run with 4 rows a step, half with 16: 10 on average.
