@@ -247,6 +247,21 @@ def test_by_the_clock_a_run_ends_with_the_step_that_ends_nearest_to_it() -> None
     assert share_done(plan, Progress()) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("before", "least"),
+    [([1.0, 3.0] * 16, 8.0), ([100.0] * 9 + [1.0, 3.0] * 64, 8.0), ([2.0] * 32, 2.012), ([1.0, 3.0] * 15, math.inf)],
+)
+def test_a_spike_is_six_standard_deviations_above_the_mean(before, least) -> None:
+    """Of the last 128 losses, 32 at least; where they are all alike, a thousandth of the mean stands for one."""
+    progress = Progress()
+    for loss in before:
+        progress.note_loss(loss)
+    assert replace(progress).note_loss(min(least, 1e9) - 1e-3) is None
+    mean = progress.note_loss(least + 1e-3)
+    assert mean == (None if least == math.inf else 2.0)
+    assert len(progress.losses) == min(len(before) + 1, 128) and progress.losses[-1] == least + 1e-3
+
+
 @pytest.mark.curves
 def test_what_a_run_writes(run, new_work, tmp_path, log_of) -> None:
     results, model, work = run(
