@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test test-slow soak style quality bench clean
+.PHONY: help install demo test test-slow test-extras soak style quality bench clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
 
 install: $(INSTALLED) ## Create .venv and install Lacuna with pinned dependencies
 
@@ -31,6 +31,11 @@ test: install ## Run the fast tests, a process for each core
 test-slow: install ## Run the slow tests too
 	@echo "== test-slow: pytest, with the slow ones"
 	@LACUNA_EXAMPLES=1 $(BIN)/python -m pytest
+
+test-extras: install ## Install DeepSpeed, wandb and trackio into .venv and run their tests, three minutes
+	@echo "== test-extras: versions from constraints.txt, then pytest"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[deepspeed,wandb,trackio]"
+	@$(BIN)/python -m pytest -rs tests/training/test_zero.py tests/training/test_trackers.py tests/faults tests/recipes/test_accelerate_files.py -k "zero or trackers or deepspeed"
 
 soak: install ## Kill runs at random and take them up again, until they end equal to the bit; a few minutes
 	@echo "== soak: pytest"

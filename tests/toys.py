@@ -86,7 +86,7 @@ class ToyWork(Work):
     def loss(self, model: Any, batch: dict[str, torch.Tensor], num_targets: dict[str, torch.Tensor]) -> Any:
         loss = self._nats(model, batch).sum() / num_targets["tokens"]
         if any(self.poison(index) for index in batch["index"].tolist()):
-            loss = loss * float("nan")
+            loss = loss + float("nan")  # whose gradient is that of the loss: the loss itself must be looked at
         return loss, {"rows": torch.tensor(len(batch["index"]), dtype=torch.float32)}
 
     def evaluate(self, model: Any, batch: dict[str, torch.Tensor]) -> list[dict[str, Any]]:

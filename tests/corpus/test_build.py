@@ -372,6 +372,15 @@ def test_the_same_store_is_reused_and_another_one_replaced(
     assert sorted(os.listdir(tmp_path)) == ["rows.jsonl", "store"]
 
 
+def test_sentences_end_as_the_language_has_it(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    """And what was built for one is not taken for another's."""
+    (tmp_path / "a.txt").write_text("Am 3. Mai kam Dr. Kant. Er ging.")
+    for language, count in (("en", 3), ("de", 2)):
+        text = open_text(TextArguments(data=[str(tmp_path / "a.txt")], language=language))
+        store = prepare(text, tokenizer, tmp_path / "store")
+        assert (store.num_sentences, store.manifest["language"]) == (count, language)
+
+
 def test_what_an_older_build_left_is_removed_and_never_opened(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:

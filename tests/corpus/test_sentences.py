@@ -74,7 +74,7 @@ def test_where_a_reader_would_cut(text: str, pieces: list[str]) -> None:
         ("ru", "Он сказал: «Да». Потом г. Иванов ушёл.", ["Он сказал: «Да».", " Потом г. Иванов ушёл."]),
         ("hi", "यह एक वाक्य है। क्या?", ["यह एक वाक्य है।", " क्या?"]),
         ("ar", "هل هذا صحيح؟ نعم.", ["هل هذا صحيح؟", " نعم."]),
-        ("de", "Er kam, z.B. am Abend. Sie auch.", ["Er kam, z.B. am Abend.", " Sie auch."]),
+        ("de", "Am 3. Mai kam Dr. Kant. Er ging.", ["Am 3. Mai kam Dr. Kant.", " Er ging."]),
         ("ja", "彼は行く。そして去った。", ["彼は行く。", "そして去った。"]),
         ("zz", "One. Two.", ["One.", " Two."]),
     ],

@@ -7,7 +7,8 @@ kill, stop (SIGSTOP), term (SIGTERM), int (SIGINT), term_twice, nan_loss, inf_lo
 remove_output, spoil (rubbish in the oldest checkpoint), hang, fail (an error of the data).
 And, with any number in place of the step: term_in_evaluation, hang_in_evaluation, term_in_save, term_at_start, saved
 (the others wait for the first checkpoint to be whole). slow@MILLISECONDS makes every step slower, memory@MEGABYTES is
-all that --micro_batch_size auto finds free, file_limit@BYTES all that a file may have.
+all that --micro_batch_size auto finds free, file_limit@BYTES all that a file may have; with sgd@0 AdamW, whose steps
+are as large whatever the scale of gradients, is SGD.
 
 For each row that is learned a line of OUTPUT_DIR/../seen-RANK.txt says its sample number and a hash of ids and labels.
 """
@@ -34,6 +35,7 @@ import lacuna.training.run
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.training import TrainingArguments, train
 from lacuna.training.checkpoints.saving import Saver
+from lacuna.training.optimizers.optimizers import OPTIMIZERS, Optimizer
 
 
 @dataclass
@@ -93,8 +95,9 @@ class FaultyWork(ToyWork):
             file.writelines(lines)
         faults = self.faults.at(step)
         self._happen(faults)
-        for name, factor in (("nan_loss", math.nan), ("inf_loss", math.inf), ("spike", 1e4)):
-            loss = loss * factor if name in faults else loss
+        for name, value in (("nan_loss", math.nan), ("inf_loss", math.inf)):  # their gradients are finite
+            loss = loss + value if name in faults else loss
+        loss = loss * 1e4 if "spike" in faults else loss
         for name, value in (("nan_gradient", math.nan), ("inf_gradient", math.inf)):
             if name in faults:
                 loss.register_hook(lambda gradient, value=value: gradient * value)
@@ -148,6 +151,10 @@ def main() -> None:
     if (limit := faults.value("file_limit")) is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    if faults.any("sgd"):
+        OPTIMIZERS["adamw"] = Optimizer(
+            lambda model, arguments: [torch.optim.SGD(model.parameters(), arguments.learning_rate, momentum=0.9)]
+        )
     if (free := faults.value("memory")) is not None:
         psutil.virtual_memory = lambda: SimpleNamespace(available=free * 1e6)
     if faults.any("term_in_save"):

@@ -20,7 +20,8 @@ from lacuna.modeling.attention_lacuna import (
     weigh_values,
 )
 from lacuna.modeling.configuration_lacuna import SHAPES, AttentionScore
-from lacuna.modeling.layers_lacuna import LacunaAttention, LacunaRMSNorm, build_norm
+from lacuna.modeling.kernels_lacuna import group_documents
+from lacuna.modeling.layers_lacuna import LacunaAttention, LacunaLayer, LacunaRMSNorm, build_norm
 
 VOCAB = 41
 SMALL = {
@@ -378,6 +379,80 @@ def test_softmax_of_large_scores_is_finite(kind: str, dtype: torch.dtype) -> Non
     if mask is not None:
         assert not weights[..., :2, :].masked_select(~visible[..., :2, :]).any()
     assert weights[0, 0, 0].tolist() == [1, 0, 0]
+
+
+# ------------------------------------------------------------------------------------------------------------- dropout
+
+
+def constant(module: nn.Module, **biases: float) -> nn.Module:
+    """The module in training, with weights of zero and those biases: what it returns does not depend on its input."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.fill_(biases.get(name, 0.0))
+    torch.manual_seed(0)
+    return module.train()
+
+
+def assert_dropped(states: Tensor, *, kept: float, rate: float = 0.25) -> None:
+    """Some of the numbers are zero and all others `kept`; 20,000 of them are four standard errors or more."""
+    assert states.numel() >= 20_000
+    assert abs(float((states == 0).float().mean()) - rate) < 4 * math.sqrt(rate * (1 - rate) / 20_000)
+    assert_agree(states[states != 0], torch.full_like(states[states != 0], kept))
+
+
+@pytest.mark.parametrize("kind", ["eager", "sdpa", "groups", *sorted(SCORES)])
+def test_attention_weights_are_dropped_at_their_rate(kind: str) -> None:
+    """Equal weights of 64 tokens; with values that are unit vectors, the output is the weights themselves."""
+    size, seen = 64, 32 if kind == "groups" else 64
+    score = kind if kind in SCORES else "scaled_dot_product"
+    one_head = {"hidden_size": size, "head_dim": size, "num_attention_heads": 1, "num_key_value_heads": 1}
+    config = small(**one_head, attention_dropout=0.25, attention_score=score)
+    config._attn_implementation = "sdpa" if kind == "groups" else kind
+    attention = constant(LacunaAttention(config, 0, stack="encoder"))
+    for projection in (attention.v_proj, attention.o_proj):
+        nn.init.eye_(projection.weight)
+    states = torch.eye(size).expand(10, -1, -1)
+    documents = torch.arange(size).expand(10, -1) // seen
+    mask = group_documents(documents) if kind == "groups" else None
+    visible = documents[:, :, None] == documents[:, None, :]
+    found = attention(states, attention_mask=mask)[0]
+    assert_dropped(found[visible], kept=1 / (0.75 * seen))
+    assert not found[~visible].any()
+    assert_agree(attention.eval()(states, attention_mask=mask)[0], visible / seen)
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_what_each_part_of_a_block_adds_is_dropped_at_its_rate(placement: str) -> None:
+    """Attention adds 1, cross-attention 10, the feed-forward part 100."""
+    biases = {"attention.o_proj.bias": 1.0, "cross_attention.o_proj.bias": 10.0, "mlp.down_proj.bias": 100.0}
+    fields = {"attention_bias": True, "mlp_bias": True, "norm_placement": placement, "hidden_dropout": 0.25}
+    blocks = [
+        layer for layer in LacunaModel(small("encoder-decoder", **fields)).modules() if type(layer) is LacunaLayer
+    ]
+    assert len(blocks) == 4
+    for block in blocks:
+        constant(block, **biases)
+        for name in ("attention_norm", "cross_attention_norm", "mlp_norm"):
+            setattr(block, name, nn.Identity())
+        states = torch.zeros(20, 64, 16)
+        added = (0.75 * block(states, states)).round()
+        for digit in (1, 10, 100):
+            if digit != 10 or block.cross_attention is not None:
+                assert_dropped(added // digit % 10, kept=1)
+        assert_agree(
+            block.eval()(states, states), torch.full_like(states, 101 if block.cross_attention is None else 111)
+        )
+
+
+def test_embeddings_and_activations_are_dropped_at_their_rate() -> None:
+    fields = {"hidden_act": "relu", "gated_mlp": False, "mlp_bias": True, "intermediate_size": 16}
+    rates = {"embedding_dropout": 0.25, "activation_dropout": 0.25}
+    model = LacunaModel(small(embedding_norm=False, **fields, **rates))
+    embeddings = constant(model.encoder.embeddings, **{"embed_tokens.weight": 1.0})
+    assert_dropped(embeddings(random_ids(20, 64, seed=0), position_ids=torch.arange(64)[None]), kept=1 / 0.75)
+    mlp = constant(model.encoder.layers[0].mlp, **{"up_proj.bias": 1.0})
+    nn.init.eye_(mlp.down_proj.weight)
+    assert_dropped(mlp(torch.zeros(20, 64, 16)), kept=1 / 0.75)
 
 
 # ----------------------------------------------------------------------------------------------------- initial weights

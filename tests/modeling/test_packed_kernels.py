@@ -1,12 +1,14 @@
-"""Packed rows without a mask [B, 1, T, T]: the ways of a GPU, on a CPU with plain kernels in the place of fast ones.
+"""Packed rows without a mask [B, 1, T, T]: the ways of a GPU, on a CPU.
 
-What is ours (bounds, blocks, reshapes, windows, who sees whom) is the same on both; the last tests run the fast
-kernels themselves where there is a GPU.
+All that is ours runs as it is, and torch's `varlen_attn` too. Two things a CPU does not have, and plain arithmetic
+stands for them: the operation of FlashAttention below `varlen_attn`, and the backward pass of FlexAttention, whose
+forward pass has tests of its own. The last tests run both themselves, where there is a GPU.
 """
 
 import contextlib
 import copy
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
@@ -37,30 +39,60 @@ LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def plain_varlen(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bounds: Tensor,
-    *,
-    longest: int,
-    window: tuple[int, int],
-    scaling: float,
-    dropout: float,
-) -> Tensor:
-    """The contract of `torch.nn.attention.varlen.varlen_attn`, one stretch after another."""
-    assert query.shape == key.shape == value.shape and query.dim() == 3 and dropout == 0
+def weights_of(
+    query: Tensor, key: Tensor, *, scale: float, sides: tuple[int, int], dropout: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Of one stretch [L, H, D]: softmax(Q K^T) in its window [H, L, L], and by what dropout multiplies it."""
+    behind = torch.arange(len(query))[:, None] - torch.arange(len(query))
+    left, right = (limit if limit >= 0 else len(query) for limit in sides)
+    scores = torch.einsum("qhd,khd->hqk", query, key) * scale
+    weights = scores.masked_fill((behind > left) | (-behind > right), float("-inf")).softmax(-1)
+    draw = torch.Generator().manual_seed(seed)
+    return weights, (torch.rand(weights.shape, generator=draw) >= dropout) / (1 - dropout)
+
+
+def flash_forward(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *given: Any, **options: Any) -> Any:
+    """`aten::_flash_attention_forward`, one stretch after another."""
+    seen, longest, longest_seen, dropout, is_causal, _ = given
+    sides = (options["window_size_left"], options["window_size_right"])
+    assert query.shape == key.shape == value.shape and query.dim() == 3 and torch.equal(bounds, seen)
     assert bounds.dtype == torch.int32 and int(bounds[0]) == 0 and int(bounds[-1]) == len(query)
-    assert bounds.diff().min() >= 0 and bounds.diff().max() <= longest
-    outputs = []
-    for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        scores = torch.einsum("qhd,khd->hqk", query[begin:end], key[begin:end]) * scaling
-        places = torch.arange(end - begin)
-        behind = places[:, None] - places[None, :]
-        left, right = (limit if limit >= 0 else end - begin for limit in window)
-        scores = scores.masked_fill((behind > left) | (-behind > right), float("-inf"))
-        outputs.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), value[begin:end]))
-    return torch.cat(outputs)
+    assert bounds.diff().min() >= 0 and bounds.diff().max() <= longest == longest_seen
+    assert is_causal == (sides == (-1, 0))
+    seed, outputs = torch.randint(2**40, (2,)), []
+    for begin, end in pairwise(bounds.tolist()):
+        parts = query[begin:end], key[begin:end]
+        weights, kept = weights_of(
+            *parts, scale=options["scale"], sides=sides, dropout=dropout, seed=int(seed[0]) + begin
+        )
+        outputs.append(torch.einsum("hqk,khd->qhd", weights * kept, value[begin:end]))
+    return torch.cat(outputs), query.new_zeros(query.shape[1::-1]), seed, seed, query.new_zeros(0)
+
+
+def flash_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *given: Any, **options: Any) -> Any:
+    """`aten::_flash_attention_backward`."""
+    _, _, bounds, _, _, _, dropout, _, seed, _ = given
+    scale, sides = options["scale"], (options["window_size_left"], options["window_size_right"])
+    found = []
+    for begin, end in pairwise(bounds.tolist()):
+        states, back = (query[begin:end], key[begin:end]), gradient[begin:end]
+        weights, kept = weights_of(*states, scale=scale, sides=sides, dropout=dropout, seed=int(seed[0]) + begin)
+        of_weights = torch.einsum("qhd,khd->hqk", back, value[begin:end]) * kept
+        of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True)) * scale
+        of_query = torch.einsum("hqk,khd->qhd", of_scores, states[1])
+        of_key = torch.einsum("hqk,qhd->khd", of_scores, states[0])
+        found.append((of_query, of_key, torch.einsum("hqk,qhd->khd", weights * kept, back)))
+    return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def flash_attention_of_a_cpu() -> Iterator[None]:
+    """torch calls the two above where it would call those of CUDA."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_flash_attention_forward", flash_forward, "CPU")
+    library.impl("_flash_attention_backward", flash_backward, "CPU")
+    yield
+    library._destroy()
 
 
 def allowed_by(blocks: BlockMask) -> Tensor:
@@ -102,7 +134,7 @@ def as_on_a_gpu(*, block: int = 4, **kernels: Any) -> Iterator[list[str]]:
 
         return run
 
-    kernels = {"varlen": plain_varlen, "flex": plain_flex, **kernels}
+    kernels = {"varlen": kernels_lacuna.flash_varlen, "flex": plain_flex, **kernels}
     changes = {"PACKED_DEVICES": {"cpu"}, "VARLEN_DTYPES": {torch.float32}, "SHORT": 0}
     changes["PACKED_KERNELS"] = {name: noted(name, kernel) for name, kernel in kernels.items()}
     with mock.patch.object(masks_lacuna, "_BLOCK", block), mock.patch.multiple(kernels_lacuna, **changes):
@@ -223,7 +255,8 @@ def test_blocks_allow_what_a_mask_would(
         assert computed == int(needed.sum())
 
 
-def test_flex_attention_itself_takes_the_blocks() -> None:
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])  # g++
+def test_flex_attention_itself_takes_the_blocks(compiled: bool) -> None:
     """Forward only, which is all that torch has on a CPU; three blocks of the size that is used on a GPU."""
     config = LacunaConfig(
         shape="encoder", vocab_size=41, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, sliding_window=50
@@ -234,13 +267,12 @@ def test_flex_attention_itself_takes_the_blocks() -> None:
     ids = random_tokens(*positions.shape, seed=1)
     with torch.no_grad():
         expected = model(ids, position_ids=positions, attention_mask=mask).logits
-        # Compiling takes a CPU half a minute; what runs otherwise is the same function as it is written.
+        # As it is written it goes by the rule in the blocks alone; compiled, by their lists of blocks as well.
+        wrapped = "transformers.integrations.flex_attention.WrappedFlexAttention"
+        written = mock.patch(wrapped, lambda training: lambda: torch.nn.attention.flex_attention.flex_attention)
         with (
             as_on_a_gpu(block=128, flex=kernels_lacuna.flex_blocks) as used,
-            mock.patch(
-                "transformers.integrations.flex_attention.WrappedFlexAttention",
-                lambda training: lambda: torch.nn.attention.flex_attention.flex_attention,
-            ),
+            contextlib.nullcontext() if compiled else written,
         ):
             actual = model(ids, position_ids=positions, attention_mask=mask).logits
     assert used == ["flex", "flex"]
@@ -300,7 +332,7 @@ def test_a_step_asks_for_no_number(shape: str, kernel: str) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         model = small(shape)
         inputs = {name: fake.from_tensor(value) for name, value in batch.items()}
-        with as_on_a_gpu(block=128, varlen=kernels_lacuna.flash_varlen, flex=shapes_alone) as used:
+        with as_on_a_gpu(block=128, flex=shapes_alone) as used:
             kernels_lacuna.VARLEN_DTYPES.add(torch.bfloat16)
             with torch.autocast("cpu", torch.bfloat16):
                 loss = model(**inputs, skip_logits=True).loss
@@ -325,6 +357,30 @@ def test_who_gets_which_kernel() -> None:
         assert packed_kernel(states, config=config, is_bounded=False) is None
         config._attn_implementation = "eager"
         assert packed_kernel(states, config=config, is_bounded=True) is None
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("window", [None, 9])
+def test_attention_weights_are_dropped_at_their_rate_inside_their_window(window: int | None, is_causal: bool) -> None:
+    """Equal weights of what is seen; with values that are unit vectors, the output is the weights themselves."""
+    module = mock.Mock(sliding_window=window, num_key_value_groups=1)
+    module.config.sliding_window = window
+    states, value = torch.zeros(40, 1, 64, 64), torch.eye(64).expand(40, 1, 64, 64)
+    bounds = torch.arange(0, 40 * 64 + 1, 32, dtype=torch.int32)
+    torch.manual_seed(0)
+    given = (module, states, states, value, bounds, 0.125)
+    plain, dropped = (
+        kernels_lacuna.packed_attention_forward(*given, dropout=rate, is_causal=is_causal)[0][:, :, 0]
+        for rate in (0.0, 0.25)
+    )
+    apart = torch.arange(64)[:, None] - torch.arange(64)
+    visible = (torch.arange(64)[:, None] // 32) == (torch.arange(64) // 32)
+    visible &= (apart >= 0) if is_causal else True
+    visible &= True if window is None else apart.abs() <= window - int(is_causal)
+    assert_agree(plain, (visible / visible.sum(-1, keepdim=True)).expand_as(plain))
+    kept = dropped > 0
+    assert abs(float(kept[:, visible].float().mean()) - 0.75) < 0.0125  # four standard errors
+    assert_agree(dropped[kept], plain[kept] / 0.75)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ PACKED = [
     ("denoising", {"denoising": "infilling"}),
     ("denoising", {"denoising": "span_corruption", "sentinels": SENTINELS}),
 ]
-NOVELS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "novels"
 
 
 @pytest.fixture(scope="module")
@@ -123,11 +122,9 @@ def test_what_is_cropped_is_another_part_each_time(store, parts) -> None:
 
 
 @pytest.fixture(scope="module")
-def novels(tmp_path_factory) -> Any:
+def novels(shared_data: Path, tmp_path_factory) -> Any:
     """Five novels, each paragraph a document and each novel a document, as tokens of a small vocabulary."""
-    if not NOVELS.is_dir():
-        pytest.skip("the data is not there")
-    files = [str(path) for path in sorted(NOVELS.glob("*.txt"))[:5]]
+    files = [str(path) for path in sorted((shared_data / "novels").glob("*.txt"))[:5]]
     made = None
     stores = {}
     for boundary in ("blank_line", "file"):

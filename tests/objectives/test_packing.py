@@ -23,7 +23,6 @@ from lacuna.objectives.packing import (
 
 START, END, PAD = 2, 3, 0
 LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=12)
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 
 def all_documents(store) -> np.ndarray:
@@ -104,11 +103,11 @@ def test_best_fit_of_many_documents_is_full() -> None:
 
 
 @pytest.mark.parametrize("what", ["novels", "wikitext-2", "multi30k"])
-def test_best_fit_pads_less_than_two_percent_at_512(what) -> None:
+def test_best_fit_pads_less_than_two_percent_at_512(shared_data: Path, what: str) -> None:
     """Words stand for tokens: only the lengths of documents count."""
-    if not (DATA / what).is_dir():
-        pytest.skip("the data is not there")
-    files = [path for path in sorted((DATA / what).rglob("*")) if path.suffix in (".txt", ".en", ".de", ".tokens")]
+    files = [
+        path for path in sorted((shared_data / what).rglob("*")) if path.suffix in (".txt", ".en", ".de", ".tokens")
+    ]
     texts = [path.read_text(encoding="utf-8", errors="ignore") for path in files[:80]]
     documents = texts if what == "novels" else [line for text in texts for line in text.splitlines()]
     words = [len(document.split()) for document in documents]

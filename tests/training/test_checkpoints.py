@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -229,6 +230,27 @@ def test_a_full_disk_leaves_older_checkpoints_and_nothing_else(trained, save, tm
     monkeypatch.undo()
     assert newest_checkpoint(tmp_path) == (older, [])
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [older.name]
+
+
+def test_a_checkpoint_is_read_back_once_it_is_written(trained, save, tmp_path, monkeypatch) -> None:
+    """A disk that keeps another byte than it was given is told from a good one while older checkpoints are there."""
+    model, optimizers = trained(steps=1)
+    older = save(model, optimizers, step=1)
+
+    def lose_a_bit(path: Path) -> None:
+        if path.name == "model.safetensors":
+            content = path.read_bytes()
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("lacuna.training.checkpoints.saving.sync", lose_a_bit)
+        with pytest.raises(
+            StorageError, match=r"not what the disk gives back: .*the content of model\.safetensors has"
+        ):
+            save(model, optimizers, step=2, keep=1)
+    assert newest_checkpoint(tmp_path)[0] == older
+    newer = save(model, optimizers, step=2, keep=1)
+    assert newest_checkpoint(tmp_path) == (newer, [])
 
 
 def test_what_a_killed_writer_left_is_cleared_away(trained, save, tmp_path) -> None:

@@ -3,8 +3,9 @@
 import json
 import math
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from transformers import AutoModelForMaskedLM
 from lacuna.common.errors import InputError, NumericsError
 from lacuna.training import TrainingArguments, claim_output_dir, train
 from lacuna.training.checkpoints.saving import Progress
-from lacuna.training.order import row_of
+from lacuna.training.order import dropout_seed, row_of
+from lacuna.training.planning.memory import FakeStep
 from lacuna.training.progress import share_done
 from lacuna.training.stages import Stage, resolve, skipped
 
@@ -73,12 +75,27 @@ def test_stopped_and_resumed_equals_unbroken_to_the_bit(run, new_work, tmp_path,
         assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_dropout_takes_part(run, tmp_path) -> None:
+def test_dropout_takes_part_and_is_drawn_from_seed_step_micro_step_and_rank(
+    run, new_work, tmp_path, monkeypatch
+) -> None:
     """Else the test above would prove less than it says."""
     run(output_dir=str(tmp_path / "with"), dropout=0.1, max_steps=2)
     run(output_dir=str(tmp_path / "without"), dropout=0.0, max_steps=2)
     with pytest.raises(AssertionError):
         assert_equal_weights(tmp_path / "with", tmp_path / "without")
+
+    class Watching(new_work):
+        def loss(self, *arguments):
+            seeds.append(torch.initial_seed())
+            return super().loss(*arguments)
+
+    for rank in (0, 1):
+        seeds: list[int] = []
+        monkeypatch.setattr("accelerate.Accelerator.process_index", rank)
+        run(output_dir=str(tmp_path / str(rank)), work=Watching(), seed=5, max_steps=2, micro_batch_size=4)
+        assert seeds == [
+            dropout_seed(seed=5, step=step, micro_step=micro, rank=rank) for step in (0, 1) for micro in (0, 1)
+        ]
 
 
 def test_resuming_after_a_half_written_checkpoint_and_a_half_written_log(
@@ -159,7 +176,8 @@ def test_workers_change_nothing(run, tmp_path, log_of) -> None:
     assert_equal_weights(tmp_path / "none", tmp_path / "two")
 
 
-def test_a_gradient_that_is_no_number_is_not_applied(run, new_work, new_model, tmp_path) -> None:
+def test_a_loss_that_is_no_number_is_not_applied(run, new_work, new_model, tmp_path) -> None:
+    """Though its gradient is finite."""
     work, model = new_work(), new_model()
     work.poison = lambda index: index == 3 * 8 + 5  # in step 4, second micro-batch
     with pytest.raises(NumericsError, match=r"step 4: .*samples 24 to 31") as raised:
@@ -177,6 +195,22 @@ def test_a_gradient_that_is_no_number_is_not_applied(run, new_work, new_model, t
     assert newest == "step-00000003"
 
 
+def test_weights_that_are_not_finite_are_never_saved(run, new_work, new_model, tmp_path, capsys) -> None:
+    model = new_model()
+
+    class Spoiling(new_work):
+        def example(self, row, index, progress=0.0):
+            if index == 2 * 8:  # in step 3
+                model.cls.predictions.bias.data[3] = math.inf
+            return super().example(row, index, progress)
+
+    with pytest.raises(NumericsError, match="step 4"):
+        run(work=Spoiling(), model=model, save_steps=1, max_bad_steps=2)
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["step-00000001", "step-00000002"]
+    assert "warning: weights are not finite after step 3: no checkpoint" in capsys.readouterr().err
+
+
 def test_the_clock_ends_a_run_with_its_schedule_complete(run, tmp_path, log_of) -> None:
     results, _, _ = run(max_steps=None, max_minutes=1.5 / 60, schedule="wsd")
     lines = [line for line in log_of(tmp_path / "run") if "loss" in line]
@@ -190,11 +224,42 @@ def test_the_clock_ends_a_run_with_its_schedule_complete(run, tmp_path, log_of) 
     )
 
 
+def test_minutes_tokens_a_second_and_the_share_of_the_peak(run, new_model, tmp_path, log_of, monkeypatch) -> None:
+    """Each step takes 10 ms here, in which the processor could do 40 million operations."""
+    clock = count(step=0.01)
+    monkeypatch.setattr("lacuna.training.loop.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("lacuna.training.planning.flops.WAIT", 0.0)
+    monkeypatch.setattr("lacuna.training.planning.flops.peak_flops", lambda device, precision: 4e9)
+    _, _, work = run(save_minutes=0.025 / 60, keep_checkpoints=9)
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["step-00000003", "step-00000006", "step-00000008"]  # the last step has one in any case
+    batch = work.collate([work.example(row_of(index, seed=0, num_examples=24), index) for index in range(8)])
+    fake, first = FakeStep(new_model(), precision="no", device_type="cpu"), log_of(tmp_path / "run")[0]
+    fake.run(work, batch)
+    assert first["tokens_per_second"] == pytest.approx(int(batch["attention_mask"].sum()) / 0.01)
+    assert first["mfu"] == pytest.approx(fake.flops / 4e7, abs=1e-4) and 0.1 < first["mfu"] < 1
+
+
 def test_by_the_clock_a_run_ends_with_the_step_that_ends_nearest_to_it() -> None:
     plan = TrainingArguments(max_minutes=1)
     assert share_done(plan, Progress(step=10, seconds=56.0)) == pytest.approx(56 / 60)  # the next would end at 61.6
     assert share_done(plan, Progress(step=10, seconds=58.0)) == 1.0  # the next would end at 63.8
     assert share_done(plan, Progress()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("before", "least"),
+    [([1.0, 3.0] * 16, 8.0), ([100.0] * 9 + [1.0, 3.0] * 64, 8.0), ([2.0] * 32, 2.012), ([1.0, 3.0] * 15, math.inf)],
+)
+def test_a_spike_is_six_standard_deviations_above_the_mean(before, least) -> None:
+    """Of the last 128 losses, 32 at least; where they are all alike, a thousandth of the mean stands for one."""
+    progress = Progress()
+    for loss in before:
+        progress.note_loss(loss)
+    assert replace(progress).note_loss(min(least, 1e9) - 1e-3) is None
+    mean = progress.note_loss(least + 1e-3)
+    assert mean == (None if least == math.inf else 2.0)
+    assert len(progress.losses) == min(len(before) + 1, 128) and progress.losses[-1] == least + 1e-3
 
 
 @pytest.mark.curves
@@ -295,6 +360,10 @@ def test_limits_are_resolved_by_hand(options, new_work) -> None:
     assert resolved(max_steps=5, max_epochs=1)[0].max_steps == 5
     assert resolved(max_steps=50, max_epochs=1)[0].max_steps == 13
     assert resolved(max_steps=None, max_minutes=1)[0].max_steps is None
+    four_epochs = 4 * sum(len(new_work().example(row, row)["input_ids"]) for row in range(100))
+    assert resolved(max_steps=None, max_tokens=four_epochs)[0].max_steps == 50
+    assert resolved(max_steps=60, max_tokens=four_epochs + 1)[0].max_steps == 51
+    assert resolved(max_steps=None, max_epochs=1, max_tokens=four_epochs)[0].max_steps == 13
     assert resolved(num_processes=2)[1][0].micro_batch_size == 4
     assert resolved(micro_batch_size=100)[1][0].micro_batch_size == 8
     # Half the run with 4 rows a step, half with 16: 10 on average.

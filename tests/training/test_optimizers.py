@@ -78,9 +78,9 @@ def test_matrices_decay_and_embeddings_norms_and_biases_do_not(new_model) -> Non
         ("vaswani", LacunaForConditionalGeneration),
     ],
 )
-def test_of_lacuna_only_the_weights_of_linear_layers_decay(family, head, tied) -> None:
-    sizes = {"vocab_size": 64, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-    model = head(LacunaConfig.from_family(family, **sizes, num_hidden_layers=1, tie_word_embeddings=tied))
+def test_of_lacuna_only_the_weights_of_linear_layers_decay(family, head, tied, options) -> None:
+    """And Muon takes those between embeddings and output, even where the output is no embedding."""
+    model = head(LacunaConfig.from_family(family, **SMALL, num_hidden_layers=1, tie_word_embeddings=tied))
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)} - tables
     matrices, rest = split_parameters(model)
@@ -88,6 +88,10 @@ def test_of_lacuna_only_the_weights_of_linear_layers_decay(family, head, tied) -
     assert (id(model.get_output_embeddings().weight) in linear) is not tied
     kinds = {name for name in names_of(model, rest) if not name.endswith("bias")}
     assert kinds and all("embed" in name or "norm" in name for name in kinds), kinds
+    _, muon = OPTIMIZERS["muon"](model, options())
+    hidden = names_of(model, (weight for group in muon.param_groups for weight in group["params"]))
+    output = {"lm_head.weight", "sentence_head.classifier.weight"}  # of which the second has two rows
+    assert hidden == names_of(model, matrices) - output and len(hidden) >= 4
 
 
 def test_frozen_weights_are_left_out(new_model) -> None:

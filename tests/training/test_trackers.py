@@ -171,6 +171,7 @@ def test_wandb_offline(tmp_path, monkeypatch) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed: pip install -e '.[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("HOME", str(tmp_path / "somebody"))  # whose name is in the path below
     warnings: list[str] = []
     trackers = open_trackers(["wandb"], tmp_path, warnings, config={"data": "/data/somebody/texts"})
     assert [*trackers.running] == ["wandb"], warnings
