@@ -209,6 +209,10 @@ def test_weights_that_are_not_finite_are_never_saved(run, new_work, new_model, t
     names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert names == ["step-00000001", "step-00000002"]
     assert "warning: weights are not finite after step 3: no checkpoint" in capsys.readouterr().err
+    model = new_model()
+    with pytest.raises(NumericsError, match="after the last step: no model is written"):
+        run(work=Spoiling(), model=model, output_dir=str(tmp_path / "short"), max_steps=4, max_bad_steps=9)
+    assert not (tmp_path / "short" / "model.safetensors").exists()
 
 
 def test_the_clock_ends_a_run_with_its_schedule_complete(run, tmp_path, log_of) -> None:

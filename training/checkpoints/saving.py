@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from lacuna.common.errors import CorruptCheckpointError, StorageError
+from lacuna.common.errors import CorruptCheckpointError, NumericsError, StorageError
 from lacuna.common.files import sync, write_text
 
 from ..progress import Progress
@@ -58,7 +58,7 @@ class Snapshot:
 
     def is_finite(self) -> bool:
         """Whether every weight is finite."""
-        return all(bool(torch.isfinite(value).all()) for value in self.weights.values() if value.is_floating_point())
+        return all_finite(self.weights)
 
 
 @contextlib.contextmanager
@@ -107,8 +107,23 @@ def save_model(
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
+def all_finite(weights: dict[str, Tensor]) -> bool:
+    """Whether every weight is finite."""
+    return all(bool(torch.isfinite(value).all()) for value in weights.values() if value.is_floating_point())
+
+
 def save_final(*, model: nn.Module, tokenizer: Any, card: str, output_dir: Path, weights: dict[str, Tensor]) -> None:
-    """Put the files of a trained model into the output folder itself, each of them whole."""
+    """Put the files of a trained model into the output folder itself, each of them whole.
+
+    Raises:
+        NumericsError: a weight is not finite.
+        StorageError: the folder cannot be written.
+    """
+    if not all_finite(weights):
+        raise NumericsError(
+            f"weights are not finite after the last step: no model is written to {output_dir}, whose checkpoints are "
+            "good. Try a lower --learning_rate or --mixed_precision no"
+        )
     temporary = output_dir / ".final.tmp"
     try:
         with storage_errors(f"cannot write the model to {output_dir}"):
