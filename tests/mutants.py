@@ -19,6 +19,7 @@ import math
 import multiprocessing
 import os
 import random
+import re
 import select
 import shutil
 import signal
@@ -68,9 +69,15 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     **{ast.Mod: ast.Add, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd},
 }
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "minimum": "maximum", "maximum": "minimum"}
+UNDONE = {"abs", "clamp", "clip", "clone", "copy", "exp", "log", "masked_fill", "rounded"}
+UNDONE |= {"flip", "roll", "sorted", "sqrt", "square", "transpose"}
+"""Calls whose argument may stand in their place."""
+PLACES = re.compile("folder|dir|path|final|temporary|checkpoint", re.IGNORECASE)
 OUTCOMES = ("noticed", "no end", "survived", "not tried")
 SPOKEN = {"print", "warn", "say", "filterwarnings", "debug", "info", "warning"}
 """Calls that only tell a person something."""
+UNSEEN = {"eq", "frozen", "indent", "maxsize", "persistent_workers", "pin_memory", "strict"}
+"""Keywords that no result depends on."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +106,20 @@ class Mutant:
         (folder / self.path).write_bytes(source[: self.start] + self.new.encode() + source[self.end :])
 
 
+def is_text(node: ast.BinOp) -> bool:
+    """Whether an operator joins texts or makes paths."""
+    texts = [each for each in ast.walk(node) if isinstance(each, ast.JoinedStr | ast.Constant)]
+    return any(isinstance(getattr(each, "value", ""), str) for each in texts) or (
+        isinstance(node.op, ast.Div) and PLACES.search(ast.unparse(node.left)) is not None
+    )
+
+
 def changes(node: ast.AST) -> Iterator[str]:
     """What a node may become."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in SWAPS:
             yield ast.unparse(ast.Compare(node.left, [SWAPS[type(op)]()], node.comparators))
-        case ast.BinOp(op=op) if type(op) in SWAPS and not isinstance(node.left, ast.Constant | ast.JoinedStr):
-            yield ast.unparse(ast.BinOp(node.left, SWAPS[type(op)](), node.right))
-        case ast.BinOp(left=ast.Constant(value=int() | float()), op=op) if type(op) in SWAPS:
+        case ast.BinOp(op=op) if type(op) in SWAPS and not is_text(node):
             yield ast.unparse(ast.BinOp(node.left, SWAPS[type(op)](), node.right))
         case ast.BoolOp():
             yield ast.unparse(ast.BoolOp(SWAPS[type(node.op)](), node.values))
@@ -120,10 +133,12 @@ def changes(node: ast.AST) -> Iterator[str]:
             yield str(node.value + 1 if isinstance(node.value, int) else node.value * 2 or 1.0)
         case ast.Call(func=ast.Name(id=name)) if name in NAMES:
             yield ast.unparse(ast.Call(ast.Name(NAMES[name]), node.args, node.keywords))
-        case ast.Call(func=ast.Attribute(value=value, attr=name)) if not isinstance(value, ast.Name | ast.Constant):
-            yield ast.unparse(value)  # x.y.clamp(...) -> x.y
-        case ast.Call(args=[ast.Name() | ast.Attribute() | ast.Call() as first, _, *_]):
-            yield ast.unparse(first)  # f(x, y) -> x
+        case ast.Call(func=ast.Attribute(attr="where"), args=[_, value, _]):
+            yield ast.unparse(value)
+        case ast.Call(func=ast.Name(id=name), args=[value, *_]) if name in UNDONE:
+            yield ast.unparse(value)
+        case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in UNDONE:
+            yield ast.unparse(node.args[0] if ast.unparse(value) in ("math", "np", "torch") else value)
     match node:
         case ast.Expr(value=ast.Call()) | ast.Raise() | ast.Continue() | ast.Break() | ast.AugAssign():
             yield "pass"
@@ -140,9 +155,11 @@ def changes(node: ast.AST) -> Iterator[str]:
 
 
 def spoken(node: ast.AST) -> bool:
-    """Whether a node is a text, an annotation or a message: what it says is not what the code does."""
+    """Whether a node is a text, a message or a keyword of no result: what it says is not what the code does."""
     if isinstance(node, ast.Call):
         return getattr(node.func, "attr", getattr(node.func, "id", "")) in SPOKEN
+    if isinstance(node, ast.keyword):
+        return node.arg in UNSEEN
     if isinstance(node, ast.FunctionDef):
         return node.name in ("__repr__", "__str__") or node.name.lstrip("_").startswith("describe")
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
@@ -345,7 +362,9 @@ def work(job: Job, folder: Path, result: Path, core: int) -> None:
         lines = new_coverage(folder)
         lines.start()
     watch = Watch(job, lines)
-    unused = [word for name in ("anyio", "cacheprovider", "unraisableexception", "xdist") for word in ("-p", f"no:{name}")]
+    unused = [
+        word for name in ("anyio", "cacheprovider", "unraisableexception", "xdist") for word in ("-p", f"no:{name}")
+    ]
     options = ["-m", "not slow", *unused, f"--basetemp={temporary / 'pytest'}"]
     options += [] if job.measure else ["-x"]
     code = int(pytest.main([*options, *job.files], plugins=[watch]))

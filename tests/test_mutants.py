@@ -62,7 +62,8 @@ def test_a_seed_draws_lines_and_one_change_of_each() -> None:
 def test_what_tests_look_at_is_noticed_and_the_rest_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repository of one function, whose second line no test looks at, run from the copy of a copy."""
     home = tmp_path / "home"
-    code = "def half(x):\n    y = x / 2\n    z = [0]\n    z[0] = y\n    return y\n\n\ndef unused():\n    return None or 1\n"
+    half = "def half(x):\n    y = x / 2\n    z = [0]\n    z[0] = y\n    return y\n\n\n"
+    code = half + "def unused():\n    return None or 1\n"
     files = {
         "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\nmarkers = ["slow: x"]\n',
         "training/__init__.py": "",

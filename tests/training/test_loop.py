@@ -227,11 +227,12 @@ def test_what_a_run_writes(run, new_work, tmp_path, log_of) -> None:
     AutoModelForMaskedLM.from_pretrained(folder / "checkpoints" / "step-00000003")
 
 
-def test_evaluation_sees_each_row_once_and_equals_a_loop(run, new_work, tmp_path) -> None:
+@pytest.mark.parametrize("average", ["none", "ema"])
+def test_evaluation_sees_each_row_once_and_equals_a_loop_over_what_is_saved(run, new_work, tmp_path, average) -> None:
     work = new_work(num_eval_examples=7)
-    results, model, _ = run(work=work, eval_batch_size=3, max_steps=1)
+    results, _, _ = run(work=work, eval_batch_size=3, max_steps=2, average=average)
     assert sorted(work.evaluated) == list(range(7))
-    model.eval()
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run").eval()
     with torch.no_grad():
         records = [
             record for row in range(7) for record in work.evaluate(model, work.collate([work.eval_example(row)]))
