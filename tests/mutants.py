@@ -59,6 +59,8 @@ PATHS += ("modeling/conversion.py", "tasks/base/metrics.py")
 LEFT_OUT = ("arguments.py", "show.py", "__init__.py")  # options and what is only shown
 TESTS = ("tests/training", "tests/objectives", "tests/modeling", "tests/faults", "tests/tasks/test_metrics.py")
 TESTS += ("tests/recipes/test_global_batches.py", "tests/recipes/test_pretrain.py")
+EXPLAINED = REPOSITORY / "tests" / "mutants_explained.json"
+"""Changes, "PATH OLD -> NEW", and why no test can notice; the report shows it beside those that survive."""
 FIRST_SECONDS, MOST_SECONDS = 12.0, 90.0
 """How long the chosen tests of a mutant take: at first, and when there is time left for those that survive."""
 
@@ -76,7 +78,7 @@ PLACES = re.compile("folder|dir|path|final|temporary|checkpoint", re.IGNORECASE)
 OUTCOMES = ("noticed", "no end", "survived", "not tried")
 SPOKEN = {"print", "warn", "say", "filterwarnings", "debug", "info", "warning"}
 """Calls that only tell a person something."""
-UNSEEN = {"eq", "frozen", "indent", "maxsize", "persistent_workers", "pin_memory", "strict"}
+UNSEEN = {"eq", "frozen", "fused", "indent", "maxsize", "persistent_workers", "pin_memory", "strict"}
 """Keywords that no result depends on."""
 
 
@@ -441,31 +443,31 @@ class Map:
     def __init__(self) -> None:
         self.lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self.seconds: dict[str, float] = {}
-        self.failed: list[str] = []
+        self.reach: Counter[str] = Counter()  # lines of each test
+        self.failed: set[str] = set()
 
     def add(self, found: dict[str, Any]) -> None:
-        self.failed += found["failed"]
+        self.failed.update(found["failed"])
         self.seconds |= found["seconds"]
-        for path, lines in found.get("lines", {}).items():
+        for path, lines in found["lines"].items():
             for line, tests in lines.items():
                 self.lines[path][int(line)].update(tests)
+                self.reach.update(tests)
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Tests that run its line, one of each file in turn, the fastest first; those of the file's own test first.
+        """Tests that run its line, one of each file in turn, the fastest and narrowest first.
 
         What runs on import belongs to all tests of the file.
         """
         lines = self.lines[mutant.path]
         numbers = range(mutant.first, mutant.last + 1) if mutant.function else list(lines)
-        by_file: dict[str, list[str]] = defaultdict(list)
-        for test in set().union(*(lines[number] for number in numbers if number in lines)) - set(self.failed):
-            by_file[test.partition("::")[0]].append(test)
-        ranked: list[tuple[int, float, str]] = []
-        for tests in by_file.values():
-            ranked += [
-                (place, self.seconds[test], test)
-                for place, test in enumerate(sorted(tests, key=self.seconds.__getitem__))
-            ]
+        found = set().union(*(lines[number] for number in numbers if number in lines)) - self.failed
+        places: Counter[str] = Counter()
+        ranked = []
+        for test in sorted(found, key=lambda test: (self.seconds[test] * self.reach[test], test)):
+            file = test.partition("::")[0]
+            ranked.append((places[file], self.seconds[test], test))
+            places[file] += 1
         return [test for _, _, test in sorted(ranked)]
 
     def choose(self, tests: list[str], *, seconds: float) -> tuple[list[str], list[str]]:
@@ -504,6 +506,7 @@ def learn(crew: Crew, files: list[str], folder: Path) -> Map:
     known = Map()
     for path in kept.values():
         known.add(json.loads(path.read_text()))
+    print(f"{len(known.seconds)} tests in {sum(known.seconds.values()):.0f} s; fail unbroken: {sorted(known.failed)}")
     return known
 
 
@@ -557,29 +560,25 @@ def write_report(report: Any, fates: list[Fate]) -> None:
     """Rates by room, survivors, and controls."""
     from harness import table
 
-    broken, controls = [each for each in fates if each.mutant], [each for each in fates if not each.mutant]
     rooms: dict[str, Counter[str]] = defaultdict(Counter)
-    for fate in broken:
-        rooms[fate.mutant.path.rpartition("/")[0]][fate.outcome] += 1
-        rooms["all"][fate.outcome] += 1
+    for fate in fates:
+        room = Path(fate.mutant.path).parent.as_posix() if fate.mutant else "nothing broken"
+        for name in {room, "all" if fate.mutant else room}:
+            rooms[name][fate.outcome] += 1
     rates = [
-        {"where": room, "mutants": sum(counts.values()), **{name: counts[name] for name in OUTCOMES}}
-        for room, counts in sorted(rooms.items(), key=lambda item: item[0] == "all")
+        {"where": room, "lines": sum(counts.values()), **{name: counts[name] for name in OUTCOMES}}
+        for room, counts in sorted(rooms.items(), key=lambda item: (item[0] == "all", item))
     ]
-    alive = [each for each in broken if each.outcome == "survived"]
+    why = json.loads(EXPLAINED.read_text(encoding="utf-8")) if EXPLAINED.exists() else {}
     survivors = [
-        {"where": f"`{each.mutant.place}`", "change": f"`{each.mutant}`", "tests": each.ran} for each in alive
+        {"where": each.mutant.place, "change": f"`{each.mutant}`", "tests": each.ran}
+        | {"why": why.get(f"{each.mutant.path} {each.mutant}", "")}
+        for each in fates
+        if each.mutant and each.outcome == "survived"
     ]
     report.body["mutants"] = [{**vars(each), "mutant": each.mutant and vars(each.mutant)} for each in fates]
-    wrong = [each for each in controls if each.outcome != "survived"]
-    report.write(
-        "Mutants: lines broken one at a time, and whether a test noticed",
-        [
-            *table(rates),
-            f"Controls, with nothing broken: {len(controls)}, of which failed: {len(wrong)}.",
-            *["", "Survivors:", "", *table(survivors)],
-        ],
-    )
+    lines = [*table(rates), "", "Survivors, and why where no test can notice:", "", *table(survivors)]
+    report.write("Mutants: lines broken one at a time, and whether a test noticed", lines)
 
 
 def main() -> None:
