@@ -91,6 +91,6 @@ def test_what_tests_look_at_is_noticed_and_the_rest_survives(tmp_path: Path, mon
         ("noticed", 1, "x / 2 -> (x * 2)"),
         ("survived", 2, "None"),  # the control
         ("survived", 2, "z[0] = y -> pass"),
-        ("survived", 0, "1 -> 2"),  # in a function that no test runs
+        ("survived", 2, "1 -> 2"),  # in a function that no test runs
     ]
     assert (home / "training/toy.py").read_text() == code == (crew.path(crew.cores[0]) / "training/toy.py").read_text()

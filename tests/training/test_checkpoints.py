@@ -179,6 +179,8 @@ def test_no_checkpoint_is_no_error(tmp_path) -> None:
 def test_another_run_is_not_resumed(identity, message) -> None:
     with pytest.raises(InputError, match=message):
         check_identity(ours=identity, theirs=IDENTITY, allowed=[], checkpoint="runs/a/checkpoints/step-00000001")
+    with pytest.raises(InputError, match=r"--allow_change sead is unknown; known are .*seed"):
+        check_identity(ours=identity, theirs=IDENTITY, allowed=["sead", "seed"], checkpoint="")
 
 
 def test_the_newest_are_kept(trained, save, tmp_path) -> None:

@@ -285,6 +285,8 @@ def test_resume_without_a_checkpoint_starts_at_the_beginning(run, tmp_path, log_
     run(max_steps=2, resume=True)
     assert "starting from the beginning" in capsys.readouterr().err
     assert [line["step"] for line in log_of(tmp_path / "run") if "loss" in line] == [1, 2]
+    with pytest.raises(InputError, match="is finished, with no checkpoint to continue from"):
+        run(max_steps=4, resume=True)
 
 
 def test_limits_are_resolved_by_hand(options, new_work) -> None:
