@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from transformers import AutoModelForMaskedLM
 
 from lacuna.common.errors import InputError, NumericsError
 from lacuna.training import TrainingArguments, claim_output_dir, train
-from lacuna.training.checkpoints.saving import Progress
+from lacuna.training.checkpoints.saving import Progress, Saver
 from lacuna.training.order import row_of
 from lacuna.training.progress import share_done
 from lacuna.training.stages import Stage, resolve, skipped
@@ -245,6 +246,25 @@ def test_a_work_without_held_out_examples(run, new_work, tmp_path) -> None:
     results, _, _ = run(work=new_work(num_eval_examples=0), max_steps=2, eval_steps=1)
     assert "eval_loss" not in results
     assert (tmp_path / "run" / "curves.png").is_file()
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(run, new_work, monkeypatch) -> None:
+    work, fourth_step, write = new_work(), threading.Event(), Saver.write
+    gone_on = []
+
+    def example(row: int, index: int, progress: float = 0.0) -> dict:
+        if index >= 3 * 8:
+            fourth_step.set()
+        return type(work).example(work, row, index, progress)
+
+    def slow(saver, snapshot):
+        gone_on.append(fourth_step.wait(timeout=5))
+        return write(saver, snapshot)
+
+    monkeypatch.setattr(work, "example", example)
+    monkeypatch.setattr(Saver, "write", slow)
+    run(work=work, max_steps=4, save_steps=2)
+    assert gone_on == [True, True]
 
 
 def test_logged_losses_are_means_over_the_window(run, tmp_path, log_of) -> None:
