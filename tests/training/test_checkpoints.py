@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -231,6 +232,17 @@ def test_a_full_disk_leaves_older_checkpoints_and_nothing_else(trained, save, tm
     monkeypatch.undo()
     assert newest_checkpoint(tmp_path) == (older, [])
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [older.name]
+
+
+def test_a_disk_with_too_little_room_is_not_written_to(trained, save, monkeypatch) -> None:
+    model, optimizers = trained(steps=1)
+    tensors = [*full_model_state(model).values(), *full_optimizer_state(model, optimizers).values()]
+    needed = 1.05 * sum(tensor.nbytes for tensor in tensors)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed - 2))
+    with pytest.raises(StorageError, match="MB are needed"):
+        save(model, optimizers, step=1)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed))
+    save(model, optimizers, step=1)
 
 
 def test_what_a_killed_writer_left_is_cleared_away(trained, save, tmp_path) -> None:

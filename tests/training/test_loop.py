@@ -287,7 +287,7 @@ def test_a_folder_that_holds_a_run_is_refused(run, options, tmp_path) -> None:
         claim_output_dir(options(output_dir=str(file)))
 
 
-def test_resuming_with_other_data_seed_or_batch_is_refused(run, tmp_path) -> None:
+def test_resuming_with_other_data_seed_or_batch_is_refused(run, tmp_path, capsys) -> None:
     run(max_steps=2, save_steps=1, identity={"corpus": "abc"})
     for change, name in (
         ({"seed": 1}, "seed is 1"),
@@ -297,8 +297,9 @@ def test_resuming_with_other_data_seed_or_batch_is_refused(run, tmp_path) -> Non
     ):
         with pytest.raises(InputError, match=f"--resume: {name}"):
             run(**{"max_steps": 4, "resume": True, "identity": {"corpus": "abc"}, **change})
-    results, _, _ = run(max_steps=4, resume=True, identity={"corpus": "abc"})
+    results, _, _ = run(max_steps=4, resume=True, identity={"corpus": "abc"}, learning_rate=0.02)
     assert results["steps"] == 4
+    assert "learning_rate was 0.01 and is 0.02 now" in capsys.readouterr().err
 
 
 def test_resume_without_a_checkpoint_starts_at_the_beginning(run, tmp_path, log_of, capsys) -> None:
