@@ -138,6 +138,12 @@ def test_single_sentence_documents_are_cut_inside_the_sentence(numbered, parts) 
             assert second[-1] in ends and second[0] - 1 not in ends
 
 
+def test_the_scores_of_a_single_pair(work) -> None:
+    record = {"nats": 3.0, "bytes": 4.0, "targets": 2.0, "hits": 1.0, "pair_nats": 0.5, "pair_right": 1.0}
+    scores = work.summarize([record])
+    assert (scores["loss"], scores["nsp_loss"], scores["nsp_accuracy"]) == (2.0, 0.5, 1.0)
+
+
 def test_one_document_cannot_make_pairs(numbered, parts) -> None:
     with pytest.raises(InputError, match="--objective mlm"):
         MaskedLanguageModellingWithPairs(**parts(numbered([[3] * 40])))

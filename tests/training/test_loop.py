@@ -263,8 +263,8 @@ def test_training_goes_on_while_a_checkpoint_is_written(run, new_work, monkeypat
 
     monkeypatch.setattr(work, "example", example)
     monkeypatch.setattr(Saver, "write", slow)
-    run(work=work, max_steps=4, save_steps=2)
-    assert gone_on == [True, True]
+    run(work=work, max_steps=5, save_steps=2)
+    assert gone_on == [True] * 3  # after steps 2, 4, and the last
 
 
 def test_logged_losses_are_means_over_the_window(run, tmp_path, log_of) -> None:
