@@ -292,6 +292,7 @@ def test_resuming_with_other_data_seed_or_batch_is_refused(run, tmp_path, capsys
     for change, name in (
         ({"seed": 1}, "seed is 1"),
         ({"batch_size": 4}, "batch_size is '4'"),
+        ({"hidden_size": 32}, "model_config is"),
         ({"identity": {"corpus": "xyz"}}, "corpus is 'xyz'.*'abc'"),
         ({"identity": {}}, "corpus is None"),
     ):
