@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
-from lacuna.common.errors import InputError, NumericsError
+from lacuna.common.errors import InputError, NumericsError, StorageError
 from lacuna.training import TrainingArguments, claim_output_dir, train
 from lacuna.training.checkpoints.saving import Progress, Saver
 from lacuna.training.order import row_of
@@ -265,6 +265,24 @@ def test_training_goes_on_while_a_checkpoint_is_written(run, new_work, monkeypat
     monkeypatch.setattr(Saver, "write", slow)
     run(work=work, max_steps=5, save_steps=2)
     assert gone_on == [True] * 3  # after steps 2, 4, and the last
+
+
+def test_only_failures_in_a_row_end_a_run(run, monkeypatch) -> None:
+    write = Saver.write
+
+    def fails(saver, snapshot):
+        if snapshot.progress.step != 3:
+            raise StorageError("full")
+        return write(saver, snapshot)
+
+    monkeypatch.setattr(Saver, "write", fails)
+    assert run(max_steps=5, save_steps=1)[0]["steps"] == 5
+    with pytest.raises(StorageError, match="full"):
+        run(max_steps=6, save_steps=1, resume=True)
+
+
+def test_steps_left_out_end_with_the_run(run) -> None:
+    assert run(max_steps=4, skip_steps="3-20")[0]["steps"] == 4
 
 
 def test_logged_losses_are_means_over_the_window(run, tmp_path, log_of) -> None:
