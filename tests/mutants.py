@@ -62,8 +62,8 @@ TESTS = ("tests/training", "tests/objectives", "tests/modeling", "tests/faults",
 TESTS += ("tests/recipes/test_global_batches.py", "tests/recipes/test_pretrain.py")
 MOST_MEMORY = 16 * 2**30
 EXPLAINED = REPOSITORY / "tests" / "mutants_explained.json"
-"""Changes, "PATH OLD -> NEW", and why no test can notice; the report shows it beside those that survive."""
-FIRST_SECONDS, MOST_SECONDS = 12.0, 90.0
+"""Changes, "PATH: LINE: OLD -> NEW", and why no test can notice; the report shows it beside those that survive."""
+FIRST_SECONDS, MOST_SECONDS = 15.0, 90.0
 """How long the chosen tests of a mutant take: at first, and when there is time left for those that survive."""
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -100,6 +100,11 @@ class Mutant:
     @property
     def place(self) -> str:
         return f"{self.path}:{self.first}"
+
+    @property
+    def line(self) -> str:
+        """What the line says."""
+        return (REPOSITORY / self.path).read_text(encoding="utf-8").splitlines()[self.first - 1].strip()
 
     def __str__(self) -> str:
         return " ".join(f"{self.old}  ->  {self.new}".split())
@@ -577,13 +582,14 @@ def write_report(report: Any, fates: list[Fate]) -> None:
     ]
     why = json.loads(EXPLAINED.read_text(encoding="utf-8")) if EXPLAINED.exists() else {}
     survivors = [
-        {"where": each.mutant.place, "change": f"`{each.mutant}`", "tests": each.ran}
-        | {"why": why.get(f"{each.mutant.path} {each.mutant}", "")}
+        {"where": each.mutant.place, "line": f"`{each.mutant.line}`", "change": f"`{each.mutant}`", "tests": each.ran}
+        | {"why": why.get(f"{each.mutant.path}: {each.mutant.line}: {each.mutant}", "")}
         for each in fates
-        if each.mutant and each.outcome == "survived"
+        if each.mutant and each.outcome in ("survived", "no end")
     ]
     report.body["mutants"] = [{**vars(each), "mutant": each.mutant and vars(each.mutant)} for each in fates]
-    lines = [*table(rates), "", "Survivors, and why where no test can notice:", "", *table(survivors)]
+    told = "Survivors, and why where no test can notice; and those whose tests did not end:"
+    lines = [*table(rates), "", told, "", *table(survivors)]
     report.write("Mutants: lines broken one at a time, and whether a test noticed", lines)
 
 
