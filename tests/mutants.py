@@ -357,7 +357,7 @@ def work(job: Job, folder: Path, result: Path, core: int) -> None:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     os.sched_setaffinity(0, {core})
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))  # a list that grows without end
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))  # a list that grows without end
     os.chdir(folder)
     os.environ |= {"PYTHONPATH": str(folder), "TMPDIR": str(temporary)}
     tempfile.tempdir = None
