@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test test-slow test-extras soak style quality bench clean
+.PHONY: help install demo test test-slow test-extras soak mutants style quality bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
@@ -40,6 +40,10 @@ test-extras: install ## Install DeepSpeed, wandb and trackio into .venv and run 
 soak: install ## Kill runs at random and take them up again, until they end equal to the bit; a few minutes
 	@echo "== soak: pytest"
 	@$(BIN)/python -m pytest tests/faults/test_soak.py
+
+mutants: install ## Break 100 lines that matter, one at a time, and see whether a test notices; half an hour
+	@echo "== mutants: tests that learn which lines they run, then mutants"
+	@$(BIN)/python tests/mutants.py
 
 style: install ## Format the code
 	@echo "== style: ruff"

@@ -251,6 +251,7 @@ def test_the_share_of_masks_follows_the_schedule(numbered, parts) -> None:
             set(hidden) == {math.floor(share * 40), math.ceil(share * 40)} and abs(np.mean(hidden) - share * 40) < 0.1
         )
     assert (work.example(0, 0)["labels"] != IGNORED).sum() == 12
+    assert [(work.eval_example(row)["labels"] != IGNORED).sum() for row in range(2)] == [6, 6]  # always 0.15
 
 
 # Scores

@@ -64,14 +64,17 @@ def test_held_out_pairs_stay_in_the_held_out_part(work) -> None:
 
 
 def test_a_single_held_out_document_borrows_partners_from_the_training_part(numbered, parts) -> None:
-    store = numbered([[3] * 5] * 12)
+    store = numbered([[3] * 40] * 12)
     work = MaskedLanguageModellingWithPairs(**parts(store, eval_fraction=0.01))
+    labels = set()
     assert len(work.held_out) == 1
     begin, end = (int(place) for place in store.sentence_offsets[work.held_out[0]])
     for row in range(work.num_eval_examples):
         first, second, label = taken_apart(work.eval_example(row))
         assert all(begin <= token - 5 < end for token in first)
         assert all((begin <= token - 5 < end) == (label == IS_NEXT) for token in second)
+        labels.add(label)
+    assert len(labels) == 2
 
 
 def test_truncation_is_berts_token_for_token() -> None:
@@ -134,6 +137,12 @@ def test_single_sentence_documents_are_cut_inside_the_sentence(numbered, parts) 
         assert first
         if second:
             assert second[-1] in ends and second[0] - 1 not in ends
+
+
+def test_the_scores_of_a_single_pair(work) -> None:
+    record = {"nats": 3.0, "bytes": 4.0, "targets": 2.0, "hits": 1.0, "pair_nats": 0.5, "pair_right": 1.0}
+    scores = work.summarize([record])
+    assert (scores["loss"], scores["nsp_loss"], scores["nsp_accuracy"]) == (2.0, 0.5, 1.0)
 
 
 def test_one_document_cannot_make_pairs(numbered, parts) -> None:

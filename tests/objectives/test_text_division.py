@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
 from lacuna.objectives import SpecialTokens, random_stream
-from lacuna.objectives.data import split_sources, spread
+from lacuna.objectives.data import split_sources, spread, spread_by_weight
 
 
 @examples(100)
@@ -52,6 +52,8 @@ def test_evaluated_rows_are_spread_evenly() -> None:
     assert spread(100, 3).tolist() == [0, 49, 99]
     assert spread(0, 3).tolist() == []
     assert len(spread(10**7, 512)) == 512
+    by_source = spread_by_weight([100, 3, 3], [0.9, 0.05, 0.05], 10)  # 9 + 1 + 1 are one too many
+    assert by_source.tolist() == [*spread(100, 8).tolist(), 100, 103]
 
 
 # Special tokens
@@ -76,6 +78,10 @@ def test_special_tokens_of_a_tokenizer_without_cls_and_pad() -> None:
     assert tokens.ordinary.tolist() == [1, 2, 3, 4, 6, 8]
     with pytest.raises(InputError, match="--objective clm"):
         tokens.required_mask()
+    without_end = _Tokenizer()
+    without_end.eos_token_id = None
+    with pytest.raises(InputError, match="no token for the start or end of a document"):
+        SpecialTokens.of(without_end)
 
 
 def test_streams_of_random_numbers_never_meet() -> None:

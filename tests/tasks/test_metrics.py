@@ -254,6 +254,7 @@ def test_squad_v2_by_hand():
 
 def test_the_two_scripts_differ_on_texts_without_words():
     assert token_f1("the", "a") == 0.0
+    assert measure("squad_v2", predictions=["a cat"], references=[["cat"]])["exact_match"] == 100.0
     assert squad_v2_f1("the", "a") == 1.0 and squad_v2_f1("the", "dog") == 0.0 and squad_v2_f1("", "") == 1.0
 
 

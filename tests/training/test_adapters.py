@@ -175,6 +175,7 @@ def test_the_card_of_an_adapter_loads_it_from_any_folder(auto_class, tmp_path, m
     exec(code.replace("PATH", str(tmp_path / "adapter")), found)
     assert_same(outputs(found["model"]), expected)
     told = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert told["inference_mode"]
     assert told["task_type"] == task_type and told["base_model_name_or_path"] == str(tmp_path / "there" / "base")
     assert str(tmp_path) not in code
     if options:
@@ -422,6 +423,9 @@ def test_the_fingerprint_is_of_what_is_frozen() -> None:
 
     assert fingerprint_of_frozen(model()) == fingerprint_of_frozen(moved(model()))
     assert fingerprint_of_frozen(model()) != fingerprint_of_frozen(model(seed=1))
+    one, other = (nn.ModuleDict({name: nn.Linear(2, 2).requires_grad_(False)}) for name in ("one", "other"))
+    other.other = one["one"]
+    assert fingerprint_of_frozen(one) != fingerprint_of_frozen(other)  # by names too
     assert isinstance(add_lora(make_model().bfloat16(), rank=2, alpha=4, seed=0), Adapter)
     assert fingerprint_of_frozen(make_model().bfloat16().requires_grad_(False))
     assert IDS.shape == (2, 6)

@@ -5,6 +5,7 @@ import json
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -180,6 +181,8 @@ def test_no_checkpoint_is_no_error(tmp_path) -> None:
 def test_another_run_is_not_resumed(identity, message) -> None:
     with pytest.raises(InputError, match=message):
         check_identity(ours=identity, theirs=IDENTITY, allowed=[], checkpoint="runs/a/checkpoints/step-00000001")
+    with pytest.raises(InputError, match=r"--allow_change sead is unknown; known are .*seed"):
+        check_identity(ours=identity, theirs=IDENTITY, allowed=["sead", "seed"], checkpoint="")
 
 
 def test_the_newest_are_kept(trained, save, tmp_path) -> None:
@@ -251,6 +254,17 @@ def test_a_checkpoint_is_read_back_once_it_is_written(trained, save, tmp_path, m
     assert newest_checkpoint(tmp_path)[0] == older
     newer = save(model, optimizers, step=2, keep=1)
     assert newest_checkpoint(tmp_path) == (newer, [])
+
+
+def test_a_disk_with_too_little_room_is_not_written_to(trained, save, monkeypatch) -> None:
+    model, optimizers = trained(steps=1)
+    tensors = [*full_model_state(model).values(), *full_optimizer_state(model, optimizers).values()]
+    needed = 1.05 * sum(tensor.nbytes for tensor in tensors)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed - 2))
+    with pytest.raises(StorageError, match="MB are needed"):
+        save(model, optimizers, step=1)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed))
+    save(model, optimizers, step=1)
 
 
 def test_what_a_killed_writer_left_is_cleared_away(trained, save, tmp_path) -> None:

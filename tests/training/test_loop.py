@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
@@ -12,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
-from lacuna.common.errors import InputError, NumericsError
+from lacuna.common.errors import InputError, NumericsError, StorageError
 from lacuna.training import TrainingArguments, claim_output_dir, train
-from lacuna.training.checkpoints.saving import Progress
+from lacuna.training.checkpoints.saving import Progress, Saver
 from lacuna.training.order import dropout_seed, row_of
 from lacuna.training.planning.memory import FakeStep
 from lacuna.training.progress import share_done
@@ -296,11 +297,12 @@ def test_what_a_run_writes(run, new_work, tmp_path, log_of) -> None:
     AutoModelForMaskedLM.from_pretrained(folder / "checkpoints" / "step-00000003")
 
 
-def test_evaluation_sees_each_row_once_and_equals_a_loop(run, new_work, tmp_path) -> None:
+@pytest.mark.parametrize("average", ["none", "ema"])
+def test_evaluation_sees_each_row_once_and_equals_a_loop_over_what_is_saved(run, new_work, tmp_path, average) -> None:
     work = new_work(num_eval_examples=7)
-    results, model, _ = run(work=work, eval_batch_size=3, max_steps=1)
+    results, _, _ = run(work=work, eval_batch_size=3, max_steps=2, average=average)
     assert sorted(work.evaluated) == list(range(7))
-    model.eval()
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run").eval()
     with torch.no_grad():
         records = [
             record for row in range(7) for record in work.evaluate(model, work.collate([work.eval_example(row)]))
@@ -313,6 +315,43 @@ def test_a_work_without_held_out_examples(run, new_work, tmp_path) -> None:
     results, _, _ = run(work=new_work(num_eval_examples=0), max_steps=2, eval_steps=1)
     assert "eval_loss" not in results
     assert (tmp_path / "run" / "curves.png").is_file()
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(run, new_work, monkeypatch) -> None:
+    work, fourth_step, write = new_work(), threading.Event(), Saver.write
+    gone_on = []
+
+    def example(row: int, index: int, progress: float = 0.0) -> dict:
+        if index >= 3 * 8:
+            fourth_step.set()
+        return type(work).example(work, row, index, progress)
+
+    def slow(saver, snapshot):
+        gone_on.append(fourth_step.wait(timeout=5))
+        return write(saver, snapshot)
+
+    monkeypatch.setattr(work, "example", example)
+    monkeypatch.setattr(Saver, "write", slow)
+    run(work=work, max_steps=5, save_steps=2)
+    assert gone_on == [True] * 3  # after steps 2, 4, and the last
+
+
+def test_only_failures_in_a_row_end_a_run(run, monkeypatch) -> None:
+    write = Saver.write
+
+    def fails(saver, snapshot):
+        if snapshot.progress.step != 3:
+            raise StorageError("full")
+        return write(saver, snapshot)
+
+    monkeypatch.setattr(Saver, "write", fails)
+    assert run(max_steps=5, save_steps=1)[0]["steps"] == 5
+    with pytest.raises(StorageError, match="full"):
+        run(max_steps=6, save_steps=1, resume=True)
+
+
+def test_steps_left_out_end_with_the_run(run) -> None:
+    assert run(max_steps=4, skip_steps="3-20")[0]["steps"] == 4
 
 
 def test_logged_losses_are_means_over_the_window(run, tmp_path, log_of) -> None:
@@ -335,24 +374,28 @@ def test_a_folder_that_holds_a_run_is_refused(run, options, tmp_path) -> None:
         claim_output_dir(options(output_dir=str(file)))
 
 
-def test_resuming_with_other_data_seed_or_batch_is_refused(run, tmp_path) -> None:
+def test_resuming_with_other_data_seed_or_batch_is_refused(run, tmp_path, capsys) -> None:
     run(max_steps=2, save_steps=1, identity={"corpus": "abc"})
     for change, name in (
         ({"seed": 1}, "seed is 1"),
         ({"batch_size": 4}, "batch_size is '4'"),
+        ({"hidden_size": 32}, "model_config is"),
         ({"identity": {"corpus": "xyz"}}, "corpus is 'xyz'.*'abc'"),
         ({"identity": {}}, "corpus is None"),
     ):
         with pytest.raises(InputError, match=f"--resume: {name}"):
             run(**{"max_steps": 4, "resume": True, "identity": {"corpus": "abc"}, **change})
-    results, _, _ = run(max_steps=4, resume=True, identity={"corpus": "abc"})
+    results, _, _ = run(max_steps=4, resume=True, identity={"corpus": "abc"}, learning_rate=0.02)
     assert results["steps"] == 4
+    assert "learning_rate was 0.01 and is 0.02 now" in capsys.readouterr().err
 
 
 def test_resume_without_a_checkpoint_starts_at_the_beginning(run, tmp_path, log_of, capsys) -> None:
     run(max_steps=2, resume=True)
     assert "starting from the beginning" in capsys.readouterr().err
     assert [line["step"] for line in log_of(tmp_path / "run") if "loss" in line] == [1, 2]
+    with pytest.raises(InputError, match="is finished, with no checkpoint to continue from"):
+        run(max_steps=4, resume=True)
 
 
 def test_limits_are_resolved_by_hand(options, new_work) -> None:

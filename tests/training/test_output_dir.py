@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, StorageError
 from lacuna.training import TrainingArguments, claim_output_dir
 
 
@@ -35,3 +35,9 @@ def test_a_file_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is a file"):
         claim_output_dir(TrainingArguments(output_dir=str(tmp_path / name)))
+
+
+def test_a_place_where_nothing_may_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)  # root may write anywhere
+    with pytest.raises(StorageError, match=f"no permission to write in {tmp_path}"):
+        claim_output_dir(TrainingArguments(output_dir=str(tmp_path / "new" / "run")))

@@ -128,7 +128,6 @@ def save_final(*, model: nn.Module, tokenizer: Any, card: str, output_dir: Path,
     try:
         with storage_errors(f"cannot write the model to {output_dir}"):
             shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
             save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary, weights=weights)
             for path in sorted(temporary.iterdir()):
                 path.replace(output_dir / path.name)
