@@ -1,12 +1,10 @@
 """Text cut into rows as the examples of transformers cut it, and the score of any model on held-out rows.
 
 - Masked models, as in run_mlm.py: each line is tokenized with its special tokens ([CLS] line [SEP], blank lines too),
-  all lines are joined and cut into rows of one length; the rest is left out. Held-out rows are masked once: 15 % of
-  the text, of which 80 % becomes [MASK], 10 % a random token, 10 % stays.
+  all lines are joined and cut into rows of one length; the rest is left out. Held-out rows are masked once.
 - Decoders, as in run_clm.py: no special tokens, line ends kept, the text is tokenized as a whole.
 
-The score is the mean loss of the predicted tokens in nats, and bits per byte: their loss in bits divided by the bytes
-of text that they stand for. All models are scored in float32.
+The score is the mean loss of the predicted tokens in nats, and in bits per byte of the text that they stand for.
 """
 
 import argparse

@@ -8,10 +8,9 @@
 WikiText-2 (`--data`: a folder with one train and one valid text), one tokenizer, trained on the train text. `PEERS`
 says how each peer trains, on rows of `group_texts`. Settings with several values are searched one after the other
 (--search): each value is tried for --tuning_share of the budget, and the best stays; the best of all get the whole
-budget. What counts is how we compare with the best peer of each kind, masked and causal; two more train as the example
-scripts of transformers do. Ours are whole runs of recipes/pretrain.py with the options `RECIPE`, one for each budget.
-All are scored in float32 on the same held-out rows under the same mask; scoring, imports, tokenizing and compiling are
-not timed. Each result is kept under --work_dir, where the next run finds it: the benchmark may be stopped at any time.
+budget. Two more train as the example scripts of transformers do. Ours are whole runs of recipes/pretrain.py with the
+options `RECIPE`, one for each budget. All are scored in float32 on the same held-out rows under the same mask; only
+training is timed. Each result is kept under --work_dir: the benchmark may be stopped at any time, and goes on there.
 """
 
 import argparse
