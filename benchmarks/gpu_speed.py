@@ -6,7 +6,7 @@
 
 Encoders of 150 and 32 million weights and a decoder of 124 million. In each part all contenders (`GPU` in
 contenders.py) are built and compiled, then they take turns, one at least, until the part's share of the time is over.
-The row of one that fails holds the error. The report is written anew after each part.
+The row of one that cannot be built holds the error. The report is written anew after each part.
 
 Rows of 1024 tokens are filled with documents, so that nobody pays for padding. Models of Lacuna keep the documents of
 a row apart; the others read across them, which is less work to prepare.

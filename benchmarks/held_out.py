@@ -155,7 +155,7 @@ def score(model: Any, material: Material, *, inside_lines: bool = False) -> dict
 
 def run_and_score(words: dict[str, Any], material: Material, options: argparse.Namespace) -> dict[str, Any]:
     """Run recipes/pretrain.py with these options on the train text; the score of its model, and the size of both."""
-    places = {"data": material.train_file, "tokenizer": material.tokenizer_dir}
+    places: dict[str, Any] = {"data": material.train_file, "tokenizer": material.tokenizer_dir}
     places |= {"document_boundary": BOUNDARIES[material.kind]}
     with tempfile.TemporaryDirectory(prefix="run-", dir=options.work_dir) as place:
         folder, saves = f"{place}/run", {"eval_fraction": 0, "eval_steps": 0, "save_steps": 0}
