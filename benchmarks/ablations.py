@@ -10,21 +10,18 @@ have equal time. Each result is kept under --work_dir, where the next run finds 
 """
 
 import argparse
-import contextlib
-import io
 import statistics
 import tempfile
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import transformers
-from harness import DATA, LONG, Kept, begin, difference, make_parser, table
-from held_out import BOUNDARIES, HEADS, Kind, open_material, score_run
+from harness import LONG, Kept, begin, difference, make_parser, table
+from held_out import HEADS, OPTIONS, Kind, open_material, run_and_score
 from tqdm import tqdm
 
-from lacuna import corpus, modeling, objectives, tokenization, training
+from lacuna import modeling, tokenization
 from lacuna.training.environment import bf16_is_fast
 
 RATE = 6e-3
@@ -65,18 +62,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "wide_rate_half": {**WIDE, "learning_rate": 0.5 * RATE},
     "wide_rate_0.7": {**WIDE, "learning_rate": 0.7 * RATE},
 }
-"""The options that a variant changes: of the configuration, the training arguments or the objective."""
+"""What a variant changes: the model's configuration, and options of recipes/pretrain.py."""
 OF_ENCODERS = {"mask_15", "mask_30_to_15", "wide", "wide_rate_half", "wide_rate_0.7"}
 
 
-def split(study: str, variant: str) -> dict[str, dict[str, Any]]:
-    """The options of a base with the changes of a variant, by what takes an option of that name."""
-    rooms = {"training": training.TrainingArguments, "objective": objectives.ObjectiveArguments}
-    homes = {field.name: room for room, arguments in rooms.items() for field in fields(arguments)}
-    parts: dict[str, dict[str, Any]] = {"config": {}, "training": {}, "objective": {}}
-    for name, value in {**BASES[study].options, **VARIANTS[variant]}.items():
-        parts[homes.get(name, "config")][name] = value
-    return parts
+def split(study: str, variant: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The configuration of a variant, where it differs from the family's, and the options of its run."""
+    options = {**BASES[study].options, **VARIANTS[variant]}
+    config = {name: options.pop(name) for name in list(options) if hasattr(modeling.LacunaConfig, name)}
+    return config, options
 
 
 class Study:
@@ -85,16 +79,7 @@ class Study:
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         self.name, self.options, self.base, self.kept = name, options, BASES[name], Kept(options.work_dir)
         self.limit = {"max_minutes": options.minutes} if options.minutes else {"max_steps": options.steps}
-        places = {"data": Path(options.data), "work_dir": Path(options.work_dir)}
-        sizes = {"length": options.length, "vocab_size": options.vocab_size}
-        self.material = open_material(kind=self.base.kind, **places, **sizes)
-        tokenizer = tokenization.load_tokenizer(str(self.material.tokenizer_dir))
-        boundary: Any = BOUNDARIES[self.base.kind]
-        self.tokenizer, self.store = corpus.prepare_corpus(
-            corpus.CorpusArguments(data=[str(self.material.train_file)], document_boundary=boundary),
-            tokenizer_for=lambda text: tokenizer,
-            fingerprint_of=tokenization.tokenizer_fingerprint,
-        )
+        self.material = open_material(self.base.kind, options)
 
     def settings(self, variant: str, **more: Any) -> dict[str, Any]:
         """All that decides a run of a variant; defaults that are not named here belong to the commit."""
@@ -102,33 +87,19 @@ class Study:
         known |= {"precision": "bf16" if bf16_is_fast() else "float32", **self.limit}
         return {"ablation": self.name, **known, "changes": VARIANTS[variant], **more}
 
-    def train(self, variant: str, folder: str, *, seed: int) -> dict[str, Any]:
-        """Train a new model as recipes/pretrain.py does; the results."""
-        options, length = split(self.name, variant), self.options.length
-        rows = {"sequence_length": length, **options["objective"]}
-        works = objectives.make_works(
-            objectives.ObjectiveArguments(objective=self.name, eval_fraction=0, **rows),
-            store=self.store,
-            tokenizer=self.tokenizer,
-            byte_lengths=tokenization.token_byte_lengths(self.tokenizer),
-            token_edges=tokenization.token_edges(self.tokenizer),
-            seed=seed,
-        )
-        transformers.set_seed(seed)
-        special = ("pad", "bos", "eos", "cls", "sep")
-        sizes = {"vocab_size": -(-len(self.tokenizer) // 64) * 64, "max_position_embeddings": max(length, 512)}
-        ids = {f"{name}_token_id": getattr(self.tokenizer, f"{name}_token_id") for name in special}
-        config = modeling.LacunaConfig.from_family(self.base.family, "tiny", **sizes, **ids, **options["config"])
-        model = getattr(transformers, HEADS[self.base.kind]).from_config(config)
-        limits = {**self.limit, "seed": seed, "eval_steps": 0, "save_steps": 0}
-        arguments = training.TrainingArguments(output_dir=folder, **limits, **options["training"])
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            return training.train(model=model, work=works, tokenizer=self.tokenizer, arguments=arguments)
-
     def run(self, variant: str, *, seed: int) -> dict[str, Any]:
-        """Train, and score the model that was saved."""
-        with tempfile.TemporaryDirectory(prefix="ablation-", dir=self.options.work_dir) as folder:
-            return score_run(folder, self.train(variant, folder, seed=seed), self.material)
+        """Make the model, train it with recipes/pretrain.py, and score it."""
+        (changes, words), length = split(self.name, variant), self.options.length
+        tokenizer = tokenization.load_tokenizer(str(self.material.tokenizer_dir))
+        sizes = {"vocab_size": -(-len(tokenizer) // 64) * 64, "max_position_embeddings": max(length, 512)}
+        ids = (f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep"))
+        sizes |= {name: getattr(tokenizer, name) for name in ids}
+        config = modeling.LacunaConfig.from_family(self.base.family, "tiny", **sizes, **changes)
+        transformers.set_seed(seed)
+        with tempfile.TemporaryDirectory(dir=self.options.work_dir) as folder:
+            getattr(transformers, HEADS[self.base.kind]).from_config(config).save_pretrained(folder)
+            words = {"sequence_length": length, **words, **self.limit, "objective": self.name, "seed": seed}
+            return run_and_score({**words, "model": folder}, self.material, self.options)
 
     def row(self, variant: str) -> dict[str, Any]:
         """What is known of a variant, and how its loss differs from the base's with the same seeds."""
@@ -150,8 +121,7 @@ class Study:
 
 def describe(options: dict[str, Any]) -> str:
     """Options in one line."""
-    words = (f"{name} {f'{it[0]} everywhere' if isinstance(it, list) else it}" for name, it in options.items())
-    return ", ".join(words) or "the base"
+    return ", ".join(f"{name} {value}" for name, value in options.items()) or "the base"
 
 
 def to_markdown(body: dict[str, Any]) -> list[str]:
@@ -182,9 +152,7 @@ def main() -> None:
         ("steps", 1500, "of each run"),
         ("minutes", float, "of each run instead, so that all have equal time"),
         ("seeds", [0], "with commas between"),
-        ("data", str(DATA / "wikitext-2"), "folder with a train and a valid text"),
-        ("length", 128, "tokens in a row"),
-        ("vocab_size", 8192, "tokens in the vocabulary"),
+        *OPTIONS,
         *LONG,
     ).parse_args()
     report = begin(options)

@@ -4,8 +4,6 @@
     python benchmarks/checkpoint_cost.py                                                    # small, ten minutes
 
 `recipes/pretrain.py` trains on the built-in text, in turn without a checkpoint and with one every so many steps.
-Training waits while the run is copied in memory, and for a checkpoint before that is not whole yet; what is written in
-the background takes processors and disk from the steps beside it.
 """
 
 import argparse

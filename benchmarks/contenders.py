@@ -102,10 +102,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainGPT(nn.Module):
-    """GPT-2 written for speed alone, in the manner of nanoGPT (https://github.com/karpathy/nanoGPT).
-
-    Fused projections, torch's causal attention, one table for input and output, no biases, no dropout.
-    """
+    """GPT-2 written for speed alone, in the manner of nanoGPT (https://github.com/karpathy/nanoGPT)."""
 
     def __init__(self, shape: Shape, dropout: float = 0.0) -> None:
         super().__init__()
@@ -140,7 +137,7 @@ class Contender:
     """Those of one table with the same word here start with equal weights, and must have equal losses."""
     is_decoder: bool = False
     rows: str = "whole"
-    """packed: documents apart, their bounds known; unbounded: apart, by positions alone; whole: read as one text."""
+    """packed: documents apart; whole: read as one text."""
 
     @property
     def is_ours(self) -> bool:
@@ -152,7 +149,6 @@ _OUR_DECODER = partial(lacuna, family="qwen3")
 _MODERNBERT, _QWEN3 = partial(native, family="modernbert"), partial(native, family="qwen3")
 SIDE_BY_SIDE = {
     "lacuna": Contender(lacuna, "blocks", weights="modernbert"),
-    "lacuna_eager": Contender(lacuna, weights="modernbert"),
     "lacuna_bert": Contender(lacuna_bert, "blocks", weights="bert"),
     "bert": Contender(bert, bf16=False, weights="bert"),
     "bert_compiled": Contender(bert, "whole", weights="bert"),
@@ -169,8 +165,6 @@ _ENCODERS = {
     "lacuna": _PACKED,
     "modernbert": Contender(_MODERNBERT, "whole"),
     "bert": Contender(bert, "whole"),
-    "lacuna, not compiled": replace(_PACKED, compiles=""),
-    "lacuna, flex": replace(_PACKED, rows="unbounded"),
 }
 _DECODER = replace(_PACKED, build=partial(lacuna, family="gpt2", size="base"), is_decoder=True)
 GPU = {
@@ -179,14 +173,9 @@ GPU = {
         "lacuna": _DECODER,
         "plain": Contender(PlainGPT, "whole", is_decoder=True),
         "gpt2": Contender(gpt2, "whole", is_decoder=True),
-        "lacuna, not compiled": replace(_DECODER, compiles=""),
         "lacuna, one text": replace(_DECODER, rows="whole"),
-        "lacuna, flex": replace(_DECODER, rows="unbounded"),
     },
-    "encoder-32m": {
-        "lacuna": _PACKED,
-        **{name: _ENCODERS[name] for name in ("modernbert", "bert", "lacuna, not compiled", "lacuna, flex")},
-    },
+    "encoder-32m": _ENCODERS,
 }
 
 

@@ -5,13 +5,11 @@
 
 The same text and tokenizer, from files to what training reads, each time in a new process with an empty cache:
 
-- `lacuna`: corpus.prepare_store as recipes/prepare_corpus.py calls it: reading, fingerprint, sentences, tokens,
-  duplicates, SHA-256 of every file; one worker a core;
+- `lacuna`: a token store, as recipes/prepare_corpus.py makes it, with one worker a core;
 - `datasets_1`, `datasets_2`: run_clm.py of transformers, with its line ends kept: map(tokenize), map(group_texts) into
   rows of --length with labels; preprocessing_num_workers 1 and 2.
 
-Imports are not timed, nor is loading the tokenizer. Speed is that of the text, the median over rounds; ratios are
-taken within rounds. Disk space is what is left in the end.
+Imports are not timed, nor is loading the tokenizer. Disk space is what is left in the end.
 """
 
 import tempfile

@@ -10,9 +10,8 @@ its first weights, and BERT (for translation BART) of the same shape with its fi
 go through the same recipe with the same options, rows and minutes of training steps. Only the learning rate is that of
 the kind, and Lacuna's classifiers read the mean of the tokens, BERT's the first of them.
 
-The data (--data, LACUNA_DATA) are SST-2, SQuAD 1.1 (its articles, 40 to learn from and 8 to evaluate on), WNUT-17 and
-Multi30k from English to German; two tasks are built in. Each result is kept under --work_dir: the benchmark can be
-stopped, and goes on from there.
+The data are in --data (LACUNA_DATA); two tasks are built in. Each result is kept under --work_dir: the benchmark can
+be stopped, and goes on from there.
 """
 
 import argparse
@@ -44,10 +43,8 @@ large as first ones and want a higher rate; native BERT learns nothing there at 
 PRETRAINING = {"encoder": ("mlm", "AutoModelForMaskedLM"), "encoder-decoder": ("denoising", "AutoModelForSeq2SeqLM")}
 """Objective and head by the shape of the model."""
 POSITIONS = 512
-FEW = 2000
-"""Sentences of a small task, the first ones."""
-SQUAD_HELD_OUT = 8
-"""Articles, the last ones."""
+FEW = 2000  # sentences of a small task, the first ones
+SQUAD_HELD_OUT = 8  # articles, the last ones
 
 
 @dataclass(frozen=True)

@@ -5,24 +5,26 @@
     python benchmarks/gpu_speed.py --smoke          # tiny models, also on a CPU: does it run?
 
 Encoders of 150 and 32 million weights and a decoder of 124 million. In each part all contenders (`GPU` in
-contenders.py) are built and compiled, then they take turns until the part's share of the time is over. The row of one
-that fails holds the error. The report is written anew after each part.
+contenders.py) are built and compiled, then they take turns, one at least, until the part's share of the time is over.
+The row of one that cannot be built holds the error. The report is written anew after each part.
 
 Rows of 1024 tokens are filled with documents, so that nobody pays for padding. Models of Lacuna keep the documents of
 a row apart; the others read across them, which is less work to prepare.
 """
 
-import functools
 import gc
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import torch
 from contenders import GPU, IGNORED, Contender, Shape, Trainee
-from harness import Report, find_device, make_parser, table
+from harness import Report, find_device, make_parser, table, take_turns
 from torch import Tensor, nn
+from tqdm import tqdm
 from transformers.pytorch_utils import Conv1D
 
 from lacuna.objectives.data import add_hints
@@ -37,18 +39,17 @@ TURN_SECONDS, MOST_ROUNDS = 1.5, 8
 
 @dataclass(frozen=True)
 class Part:
-    """A shape, the rows of a batch, its share of the time, and the goal: what is measured and its value."""
+    """A shape, the rows of a batch, and the goal: what is measured and its value."""
 
     shape: Shape
     rows: int
-    share: float
     goal: tuple[str, float]
 
 
 PARTS = {
-    "encoder-150m": Part(Shape(768, 22, 12, 50_368, 1024, inner=1152), 32, 0.32, ("tokens_per_second", 400_000)),
-    "decoder-124m": Part(Shape(768, 12, 12, 50_304, 1024), 32, 0.43, ("mfu", 0.5)),
-    "encoder-32m": Part(Shape(384, 10, 6, 50_368, 1024, inner=576), 64, 0.25, ("tokens_per_second", 900_000)),
+    "encoder-150m": Part(Shape(768, 22, 12, 50_368, 1024, inner=1152), 32, ("tokens_per_second", 400_000)),
+    "decoder-124m": Part(Shape(768, 12, 12, 50_304, 1024), 32, ("mfu", 0.5)),
+    "encoder-32m": Part(Shape(384, 10, 6, 50_368, 1024, inner=576), 64, ("tokens_per_second", 900_000)),
 }
 TINY = {"layers": 4, "hidden_size": 16, "heads": 2, "vocab_size": 96, "positions": 32}
 
@@ -80,8 +81,6 @@ def make_batch(shape: Shape, contender: Contender, *, rows: int, seed: int) -> t
         batch["position_ids"] = positions
     if contender.is_ours:
         batch = add_hints(batch, targets=targets)
-    if contender.rows == "unbounded":
-        del batch["document_bounds"]
     return batch, lengths
 
 
@@ -106,7 +105,7 @@ def operations(model: nn.Module, contender: Contender, shape: Shape, *, lengths:
     return 6.0 * weights * tokens + 12.0 * shape.hidden_size * pairs
 
 
-@functools.cache
+@cache
 def _pairs(length: int, reach: int, is_causal: bool) -> int:
     """Pairs of tokens of which the first sees the second, `reach` tokens away at most."""
     after = 0 if is_causal else reach
@@ -114,62 +113,41 @@ def _pairs(length: int, reach: int, is_causal: bool) -> int:
 
 
 def make_ready(contender: Contender, part: Part, *, may_compile: bool) -> tuple[Trainee, dict[str, Any]]:
-    """Build, compile and warm up; where memory does not suffice, with half the rows, a quarter or an eighth."""
-    start, rows = time.perf_counter(), part.rows
-    while True:
-        try:
-            trainee = Trainee(contender, part.shape, compiles=may_compile)
-            made = [make_batch(part.shape, contender, rows=rows, seed=seed) for seed in range(NUM_BATCHES)]
-            trainee.use([batch for batch, _ in made])
-            trainee.run(WARMUP_STEPS - 1)  # these compile, or look at their numbers
-            turn = trainee.run(1)
-            break
-        except torch.OutOfMemoryError:
-            if rows <= max(1, part.rows // 8):
-                raise
-        trainee, made, rows = None, [], rows // 2
-        gc.collect()  # outside of the handler, which holds what did not fit
-        torch.cuda.empty_cache()
+    """Build, compile and warm up."""
+    start = time.perf_counter()
+    trainee = Trainee(contender, part.shape, compiles=may_compile)
+    made = [make_batch(part.shape, contender, rows=part.rows, seed=seed) for seed in range(NUM_BATCHES)]
+    trainee.use([batch for batch, _ in made])
+    trainee.run(WARMUP_STEPS - 1)  # these compile, or look at their numbers
+    turn = trainee.run(1)
     counted = operations(trainee.model, contender, part.shape, lengths=made[0][1])
     return trainee, {
         **trainee.describe(),
-        "rows": rows,
         "tokens_per_second": turn["tokens_per_second"],
-        "operations_per_token": counted / (rows * part.shape.positions),
+        "operations_per_token": counted / (part.rows * part.shape.positions),
         "peak_gb": turn["peak_memory"] / 1e9,
         "ready_seconds": time.perf_counter() - start,
-        "by_round": [],
     }
 
 
 def measure(name: str, part: Part, *, deadline: float, may_compile: bool) -> dict[str, dict[str, Any]]:
     """Make all contenders ready, let them take turns until the deadline, and describe them."""
-    ready: dict[str, Trainee] = {}
     rows: dict[str, dict[str, Any]] = {}
-    for title, contender in GPU[name].items():
-        if ready and time.monotonic() + 3 * TURN_SECONDS * (len(ready) + 1) > deadline:
-            rows[title] = {"error": "left out: no time"}
-            continue
-        print(f"{name}: {title} is made ready ...", flush=True)
+    turns: dict[str, Callable[[], dict[str, Any]]] = {}
+    for title, contender in tqdm(GPU[name].items(), desc=f"{name} is made ready"):
         try:
-            ready[title], rows[title] = make_ready(contender, part, may_compile=may_compile)
+            trainee, rows[title] = make_ready(contender, part, may_compile=may_compile)
         except Exception as error:  # its row says so, and the others go on
             rows[title] = {"error": f"{error!r:.300}"}
-    for _ in range(MOST_ROUNDS if may_compile else 2):
-        if time.monotonic() + TURN_SECONDS * len(ready) > deadline:
-            break
-        for title, trainee in list(ready.items()):
-            a_step = trainee.batches[0]["input_ids"].numel() / rows[title]["tokens_per_second"]
-            steps = max(2, round(TURN_SECONDS / a_step)) if may_compile else 2
-            try:
-                rows[title]["by_round"].append(trainee.run(steps)["tokens_per_second"])
-            except Exception as error:
-                rows[title] = {"error": f"{error!r:.300}"}
-                del ready[title]
+            continue
+        a_step = part.rows * part.shape.positions / rows[title]["tokens_per_second"]
+        turns[title] = partial(trainee.run, max(2, round(TURN_SECONDS / a_step)) if may_compile else 2)
+    left = (deadline - time.monotonic()) / (TURN_SECONDS * len(turns) or 1)
+    found = take_turns(turns, rounds=max(1, min(MOST_ROUNDS, int(left))) if may_compile else 2, title=f"{name},")
     peak = peak_flops(find_device(), "bf16")
-    for title in ready:
-        facts = rows[title]
-        facts["tokens_per_second"] = statistics.median(facts["by_round"] or [facts["tokens_per_second"]])
+    for title, facts in ((title, rows[title]) for title in turns):
+        facts["by_round"] = [turn["tokens_per_second"] for turn in found[title]]
+        facts["tokens_per_second"] = statistics.median(facts["by_round"])
         facts["mfu"] = facts["tokens_per_second"] * facts["operations_per_token"] / peak if peak else None
     return rows
 
@@ -180,9 +158,9 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
     for name, part in body["parts"].items():
         shape, (what, goal), ours = part["shape"], part["goal"], part["contenders"]["lacuna"]
         reached = ("reached" if ours[what] >= goal else "missed") if ours.get(what) else "not measured"
-        names = ("tokens_per_second", "by_round", "mfu", "parameters", "rows", "peak_gb", "ready_seconds", "error")
+        names = ("tokens_per_second", "by_round", "mfu", "parameters", "peak_gb", "ready_seconds", "error")
         lines += ["", f"## {name}: goal {what} {goal:g}, {reached}", ""]
-        lines += [f"{', '.join(f'{field} {size}' for field, size in shape.items())}.", ""]
+        lines += [f"{part['rows']} rows, {', '.join(f'{field} {size}' for field, size in shape.items())}.", ""]
         lines += table(
             {"contender": title, **{fact: facts.get(fact) for fact in names}}
             for title, facts in part["contenders"].items()
@@ -208,12 +186,12 @@ def main() -> None:
     report.body["parts"] = {}
     for number, name in enumerate(options.parts):
         now, part = time.monotonic(), PARTS[name]
-        deadline = now + (end - now) * part.share / sum(PARTS[other].share for other in options.parts[number:])
+        deadline = now + (end - now) / (len(options.parts) - number)
         if options.smoke:
             inner = 24 if part.shape.inner else 0
             part = replace(part, rows=2, shape=replace(part.shape, **TINY, inner=inner))
         contenders = measure(name, part, deadline=deadline, may_compile=not options.smoke)
-        report.body["parts"][name] = {"shape": asdict(part.shape), "goal": part.goal, "contenders": contenders}
+        report.body["parts"][name] = {**asdict(part), "contenders": contenders}
         torch._dynamo.reset()  # compiled code holds its models
         gc.collect()
         torch.cuda.empty_cache()

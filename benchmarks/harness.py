@@ -33,8 +33,7 @@ from lacuna.tokenization import peak_memory as since_start
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("LACUNA_DATA", REPOSITORY.parent / "shared" / "data"))
 PACKAGES = {"torch", "transformers", "tokenizers", "accelerate", "datasets", "sentencepiece", "numpy", "scikit-learn"}
-QUIET_CORES = 0.25
-"""With other programs on more than this many cores, figures are not worth publishing."""
+QUIET_CORES = 0.25  # with other programs on more, figures are not worth publishing
 STATUS, RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 Result = TypeVar("Result")
 

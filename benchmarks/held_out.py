@@ -1,15 +1,15 @@
 """Text cut into rows as the examples of transformers cut it, and the score of any model on held-out rows.
 
 - Masked models, as in run_mlm.py: each line is tokenized with its special tokens ([CLS] line [SEP], blank lines too),
-  all lines are joined and cut into rows of one length; the rest is left out. Held-out rows are masked once: 15 % of
-  the text, of which 80 % becomes [MASK], 10 % a random token, 10 % stays.
+  all lines are joined and cut into rows of one length; the rest is left out. Held-out rows are masked once.
 - Decoders, as in run_clm.py: no special tokens, line ends kept, the text is tokenized as a whole.
 
-The score is the mean loss of the predicted tokens in nats, and bits per byte: their loss in bits divided by the bytes
-of text that they stand for. All models are scored in float32.
+The score is the mean loss of the predicted tokens in nats, and in bits per byte of the text that they stand for.
 """
 
+import argparse
 import math
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import transformers
 from contenders import IGNORED
-from harness import find_device, short_hash
+from harness import DATA, find_device, run_recipe, short_hash
 from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
@@ -32,6 +32,12 @@ Kind = Literal["masked", "causal"]
 HEADS = {"masked": "AutoModelForMaskedLM", "causal": "AutoModelForCausalLM"}
 BOUNDARIES = {"masked": "line", "causal": "file"}
 """--document_boundary of our runs: lines are documents where held-out lines have special tokens around them."""
+OPTIONS = (
+    ("data", str(DATA / "wikitext-2"), "folder with a train and a valid text"),
+    ("length", 128, "tokens in a row"),
+    ("vocab_size", 8192, "tokens in the vocabulary"),
+)
+"""Options that `open_material` reads."""
 MASK_SEED = 20_190_524
 ROWS_AT_ONCE = 32
 
@@ -60,11 +66,12 @@ class Material:
         return place - torch.where(originals == self.tokenizer.cls_token_id, place, 0).cummax(dim=1).values
 
 
-def open_material(*, kind: Kind, data: Path, work_dir: Path, length: int, vocab_size: int) -> Material:
+def open_material(kind: Kind, options: argparse.Namespace) -> Material:
     """Read the train and the valid text of a folder, train the tokenizer on the former, cut rows."""
+    data, length, vocab_size = Path(options.data), options.length, options.vocab_size
     train_file, held_out_file = find_split(data, "train"), find_split(data, "valid")
     train_text, held_out_text = (path.read_text(encoding="utf-8") for path in (train_file, held_out_file))
-    folder = work_dir / "tokenizers" / short_hash(train_text, vocab_size)
+    folder = Path(options.work_dir, "tokenizers", short_hash(train_text, vocab_size))
     tokenization.train_once(documents=[train_text], output_dir=folder, vocab_size=vocab_size)
     plain = tokenization.load_tokenizer(str(folder))
     made_with = tokenization.tokenizer_fingerprint(plain)
@@ -146,12 +153,17 @@ def score(model: Any, material: Material, *, inside_lines: bool = False) -> dict
     return {"loss": nats / targets, "bits_per_byte": bits / size, "accuracy": hits / targets, "targets": targets}
 
 
-def score_run(folder: str, results: dict[str, Any], material: Material) -> dict[str, Any]:
-    """The score of the model that a run of ours saved, and the size of both."""
-    model = getattr(transformers, HEADS[material.kind]).from_pretrained(folder, dtype=torch.float32).to(find_device())
+def run_and_score(words: dict[str, Any], material: Material, options: argparse.Namespace) -> dict[str, Any]:
+    """Run recipes/pretrain.py with these options on the train text; the score of its model, and the size of both."""
+    places: dict[str, Any] = {"data": material.train_file, "tokenizer": material.tokenizer_dir}
+    places |= {"document_boundary": BOUNDARIES[material.kind]}
+    with tempfile.TemporaryDirectory(prefix="run-", dir=options.work_dir) as place:
+        folder, saves = f"{place}/run", {"eval_fraction": 0, "eval_steps": 0, "save_steps": 0}
+        results = run_recipe("pretrain", {**words, **places, **saves, "output_dir": folder})
+        model = getattr(transformers, HEADS[material.kind]).from_pretrained(folder, dtype=torch.float32)
     named = {"steps": "steps", "tokens": "train_tokens", "seconds": "train_seconds"}
     return {
-        **score(model, material, inside_lines=BOUNDARIES[material.kind] == "line"),
+        **score(model.to(find_device()), material, inside_lines=BOUNDARIES[material.kind] == "line"),
         **{name: results[key] for name, key in named.items()},
         "compile_seconds": results.get("compile_seconds"),
         "parameters": model.num_parameters(),

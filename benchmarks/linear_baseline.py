@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from finetune import FEW
 from harness import DATA, Report, make_parser, table
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -17,10 +18,7 @@ from sklearn.pipeline import make_pipeline
 from lacuna.corpus import builtin_classification, read_labelled
 from lacuna.tasks.base.rows import stratified_split
 
-FEW = 2000
-"""Sentences of a small task, the first ones, as in finetune.py."""
-Part = tuple[Sequence[str], Sequence[Any]]
-"""Texts and their labels."""
+Part = tuple[Sequence[str], Sequence[Any]]  # texts and their labels
 
 
 def sst2(folder: Path, name: str) -> Part:

@@ -4,8 +4,7 @@
     python benchmarks/optimizer_speed.py                                        # tiny and small, some minutes
 
 The weights are those of new models, the gradients random numbers that stay the same. Forward and backward passes are
-timed beside them, on one batch of random tokens in the precision that training takes: an optimizer that takes as long
-as 4,000 tokens costs half of the time at a batch of 4,000 tokens, and a tenth at one of 36,000. "muon (torch)" is
+timed beside them, on one batch of random tokens in the precision that training takes. "muon (torch)" is
 `torch.optim.Muon`, matrix by matrix, in place of Lacuna's banks; "ema" is what `--average ema` adds to any of them.
 """
 

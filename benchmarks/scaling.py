@@ -6,9 +6,7 @@
 Measured is weak scaling on a CPU: recipes/pretrain.py in one process with all cores, and by `torchrun` in one process
 for each core (gloo), each with as many rows in a step. Efficiency is tokens per second of all over those of the one.
 
-Estimated is what exchanging gradients costs where every GPU has the whole model (DDP): rings send 2 (n - 1) / n times
-the float32 gradients out of each GPU and, between nodes, out of each node through all its network cards together,
-bucket by bucket while the backward pass (two thirds of the work) still runs; only what it does not hide is lost. The
+Estimated is what exchanging gradients costs where every GPU has the whole model (DDP), as docs/scaling.md says; the
 speed of one GPU is an input (`--mfu`, share of the peak).
 """
 
@@ -24,20 +22,16 @@ from typing import Any
 
 from harness import Report, compare, make_parser, run_recipe, table, take_turns
 
-PEAK = 989.4e12
-"""Operations a second of one H100 or H200 in bf16 (NVIDIA data sheets, 2024)."""
+PEAK = 989.4e12  # operations a second of one H100 or H200 in bf16 (NVIDIA data sheets, 2024)
 PLACES = {
     "8 GPUs, 1 node, NVLink": (8, 450e9),
     "64 GPUs, 8 nodes, InfiniBand, 8 x 400 Gbit/s a node": (64, 8 * 50e9),
     "64 GPUs, 8 nodes, Ethernet, 100 Gbit/s a node": (64, 12.5e9),
 }
 """GPUs, and bytes a second in one direction of the slowest link: of a GPU, or of all network cards of a node."""
-ACHIEVED = 0.8
-"""Share of a link's speed that a collective is taken to reach."""
-LATENCY = 15e-6
-"""Seconds for each level of a tree over all GPUs, up and down, in which a bucket is taken to be begun."""
-BUCKET = 25 * 2**20
-"""Bytes that DDP exchanges at once."""
+ACHIEVED = 0.8  # share of a link's speed that a collective is taken to reach
+LATENCY = 15e-6  # seconds for each level of a tree over all GPUs, up and down, in which a bucket is taken to be begun
+BUCKET = 25 * 2**20  # bytes that DDP exchanges at once
 
 
 @dataclass(frozen=True)

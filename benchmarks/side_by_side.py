@@ -8,11 +8,8 @@
 All models have one shape (256 wide, 6 layers, 4 heads, 8,192 tokens) and learn from the same rows of 128 tokens, cut
 from text as transformers' run_mlm.py does it, 15 % of the tokens masked. A step is forward, backward and fused AdamW;
 making batches, compiling and warming up are not in its time. All have the same dropout. Each has a process of its own,
-and they take turns. Ours keeps freed memory and compiles its blocks, as our training loop does; `SIDE_BY_SIDE` in
-contenders.py says how the others train. Memory is the peak of the process, less what it held before the model.
-
-There are two parts: all contenders as the machine is (cpu), then ours and BertForMaskedLM as on a processor that has
-no more than AVX2, all in float32.
+and they take turns. `SIDE_BY_SIDE` in contenders.py says how they train. Memory is the peak of the process, less what
+it held before the model. The second part is as on a processor that has no more than AVX2, all in float32.
 """
 
 import argparse
@@ -20,6 +17,7 @@ import contextlib
 import os
 import statistics
 import tempfile
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -37,7 +35,8 @@ from lacuna.common.files import cache_folder
 from lacuna.corpus import TextArguments, open_text
 from lacuna.tokenization import load_tokenizer, train_once
 
-NUM_BATCHES = 8
+NUM_BATCHES, ROWS, WARM_UP = 8, 32, 3  # steps of each contender before the first round, not counted
+SHAPE, QUICK = Shape(256, 6, 4, 8192, 128), Shape(32, 2, 2, 512, 32)
 TEXT = DATA / "wikitext-2" / "train.txt"
 PARTS: dict[str, tuple[list[str], dict[str, str]]] = {
     "cpu": (list(SIDE_BY_SIDE), {}),
@@ -54,35 +53,26 @@ PAIRS: dict[tuple[str, str], dict[str, float]] = {
     ("lacuna", "bert_compiled"): {"cpu": 2.0},
     ("lacuna", "modernbert"): {"cpu": 3.0},
     ("lacuna", "modernbert_compiled"): {},
-    ("lacuna", "lacuna_eager"): {},
     ("lacuna_bert", "bert"): {},
-    ("lacuna_bert", "bert_compiled"): {},
     ("lacuna_clm", "gpt2"): {},
     ("lacuna_clm", "gpt2_compiled"): {},
     ("lacuna_clm", "qwen3_compiled"): {},
 }
-QUICK: dict[str, Any] = {
-    **{"rounds": 2, "steps": 1, "warmup": 1, "batch_size": 4, "length": 32, "hidden_size": 32, "layers": 2},
-    **{"heads": 2, "vocab_size": 512, "no_compile": True},
-}
 
 
-def make_batches(options: argparse.Namespace) -> tuple[dict[bool, list[dict[str, Tensor]]], dict[str, Any]]:
+def make_batches(data: str | None, shape: Shape) -> tuple[dict[bool, list[dict[str, Tensor]]], dict[str, Any]]:
     """Batches for encoders and decoders (by `is_decoder`), each NUM_BATCHES of [rows, length]; and their text."""
-    source = options.data or (str(TEXT) if TEXT.exists() else None)
+    source = data or (str(TEXT) if TEXT.exists() else None)
     text = open_text(TextArguments(data=[source] if source else []))
-    path = cache_folder() / "tokenizers" / short_hash(text.fingerprint, "side_by_side", options.vocab_size)
-    train_once(documents=text.texts(), output_dir=path, vocab_size=options.vocab_size)
+    path = cache_folder() / "tokenizers" / short_hash(text.fingerprint, "side_by_side", shape.vocab_size)
+    train_once(documents=text.texts(), output_dir=path, vocab_size=shape.vocab_size)
     tokenizer = load_tokenizer(path)
-    size = (NUM_BATCHES * options.batch_size, options.length)
+    size = (NUM_BATCHES * ROWS, shape.positions)
     lines = (line for document in text.texts() for line in document.splitlines() if line.strip())
     ids = list(islice((token for line in lines for token in tokenizer(line)["input_ids"]), size[0] * size[1]))
     tokens = torch.from_numpy(np.resize(np.array(ids, dtype=np.int64), size))  # a short text is read again
     batches = {
-        is_decoder: [
-            {"input_ids": x, "labels": y}
-            for x, y in zip(*(part.split(options.batch_size) for part in pair), strict=True)
-        ]
+        is_decoder: [{"input_ids": x, "labels": y} for x, y in zip(*(part.split(ROWS) for part in pair), strict=True)]
         for is_decoder, pair in (
             (False, make_masker(tokenizer, torch.Generator().manual_seed(0))(tokens)),
             (True, (tokens, tokens)),
@@ -106,16 +96,15 @@ def check_same_work(contenders: dict[str, dict[str, Any]]) -> None:
 
 
 def measure(
-    names: list[str],
-    *,
     title: str,
+    names: list[str],
     environment: dict[str, str],
+    shape: Shape,
     batches: dict[bool, list[dict[str, Tensor]]],
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     """Let contenders take turns, each in a process with these environment variables: facts, turns and ratios."""
-    shape = Shape(options.hidden_size, options.layers, options.heads, options.vocab_size, options.length)
-    model = {"shape": shape, "dropout": options.dropout, "compiles": not options.no_compile}
+    model = {"shape": shape, "dropout": options.dropout, "compiles": not options.quick}
     with contextlib.ExitStack() as stack:
         # Code that an earlier command compiled would hide how long compiling takes.
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="side_by_side-"))
@@ -130,9 +119,9 @@ def measure(
         check_same_work(contenders)
         runs = {
             steps: {name: partial(call, run_here, steps) for name, call in calls.items()}
-            for steps in (options.warmup, options.steps)
+            for steps in (WARM_UP, options.steps)
         }
-        warm = take_turns(runs[options.warmup], rounds=1, title=f"{title}, warm-up,")
+        warm = take_turns(runs[WARM_UP], rounds=1, title=f"{title}, warm-up,")
         found = take_turns(runs[options.steps], rounds=options.rounds, title=f"{title},")
     for name, facts in contenders.items():
         usual = statistics.median(turn["seconds"] / turn["steps"] for turn in found[name])
@@ -157,12 +146,11 @@ def measure(
 
 def to_markdown(body: dict[str, Any]) -> list[str]:
     """The report for people: ratios and goals first."""
-    settings, data = body["settings"], body["data"]
+    settings, shape = body["settings"], body["shape"]
     lines = [
-        f"{settings['batch_size']} rows of {settings['length']} tokens of {data['text']}, vocabulary "
-        f"{data['vocabulary']:,}, {settings['hidden_size']} wide, {settings['layers']} layers, {settings['heads']} "
-        f"heads, dropout {settings['dropout']:g}; {settings['rounds']} rounds of {settings['steps']} steps after "
-        f"{settings['warmup']} of warm-up.",
+        f"{ROWS} rows of {shape['positions']} tokens of {body['data']['text']}, vocabulary {shape['vocab_size']:,}, "
+        f"{shape['hidden_size']} wide, {shape['layers']} layers, {shape['heads']} heads, dropout "
+        f"{settings['dropout']:g}; {settings['rounds']} rounds of {settings['steps']} steps, {WARM_UP} before them."
     ]
     for title, measured in body["speed"].items():
         names = ("model", "precision", "compile", "parameters", "tokens_per_second")
@@ -189,30 +177,21 @@ def main() -> None:
         ("contenders", tuple(SIDE_BY_SIDE), "only some of them"),
         ("rounds", 6, "turns of each"),
         ("steps", 3, "optimizer steps in a turn"),
-        ("warmup", 3, "steps of each before the first round, not counted"),
-        ("batch_size", 32, "rows in a batch"),
-        ("length", 128, "tokens in a row"),
-        ("hidden_size", 256, "width of the models"),
-        ("layers", 6, "their layers"),
-        ("heads", 4, "their attention heads"),
-        ("vocab_size", 8192, "tokens in the vocabulary"),
         ("dropout", 0.0, "of all models"),
-        ("no_compile", False, "compile nothing"),
         ("quick", False, "tiny models, nothing compiled, two rounds"),
         ("threads", int, "CPU threads (all cores)"),
     )
     if parser.parse_known_args()[0].quick:
-        parser.set_defaults(**QUICK)
+        parser.set_defaults(rounds=2, steps=1)
     options = parser.parse_args()
-    if options.hidden_size % (2 * options.heads):
-        parser.error(f"--hidden_size {options.hidden_size} must be an even multiple of --heads {options.heads}")
-    report = Report(options)
-    batches, report.body["data"] = make_batches(options)
+    report, shape = Report(options), QUICK if options.quick else SHAPE
+    batches, report.body["data"] = make_batches(options.data, shape)
+    report.body["shape"] = asdict(shape)
     report.body["speed"] = speed = {}
     for title, (every, environment) in PARTS.items():
         names = [name for name in every if name in options.contenders]
         if names and title in options.parts:
-            speed[title] = measure(names, title=title, environment=environment, batches=batches, options=options)
+            speed[title] = measure(title, names, environment, shape, batches, options)
     report.write("Side by side", to_markdown(report.body), mark="-quick" if options.quick else "")
 
 

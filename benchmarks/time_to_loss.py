@@ -8,26 +8,23 @@
 WikiText-2 (`--data`: a folder with one train and one valid text), one tokenizer, trained on the train text. `PEERS`
 says how each peer trains, on rows of `group_texts`. Settings with several values are searched one after the other
 (--search): each value is tried for --tuning_share of the budget, and the best stays; the best of all get the whole
-budget. What counts is how we compare with the best peer of each kind, masked and causal; two more train as the example
-scripts of transformers do. Ours are whole runs of recipes/pretrain.py with the options `RECIPE`, one for each budget.
-All are scored in float32 on the same held-out rows under the same mask; scoring, imports, tokenizing and compiling are
-not timed. Each result is kept under --work_dir, where the next run finds it: the benchmark may be stopped at any time.
+budget. Two more train as the example scripts of transformers do. Ours are whole runs of recipes/pretrain.py with the
+options `RECIPE`, one for each budget. All are scored in float32 on the same held-out rows under the same mask; only
+training is timed. Each result is kept under --work_dir: the benchmark may be stopped at any time, and goes on there.
 """
 
 import argparse
 import math
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from contenders import SIDE_BY_SIDE, Contender, Shape, Trainee
-from harness import DATA, LONG, Kept, begin, make_parser, run_recipe, table
-from held_out import BOUNDARIES, Kind, Material, make_masker, open_material, score, score_run
+from harness import LONG, Kept, begin, make_parser, table
+from held_out import BOUNDARIES, OPTIONS, Kind, Material, make_masker, open_material, run_and_score, score
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -157,10 +154,8 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.kept = options, Kept(options.work_dir)
-        sizes = {"length": options.length, "vocab_size": options.vocab_size}
-        places = {"data": Path(options.data), "work_dir": Path(options.work_dir)}
         kinds = sorted({kind_of(name) for name in options.contenders})
-        self.materials = {kind: open_material(kind=kind, **places, **sizes) for kind in kinds}
+        self.materials = {kind: open_material(kind, options) for kind in kinds}
         self.budget = Budget(steps=options.steps) if options.steps else Budget(minutes=options.minutes)
 
     def settings(self, name: str) -> dict[str, Any]:
@@ -200,13 +195,9 @@ class Bench:
 
     def train_ours(self, name: str, budget: Budget) -> dict[str, Any]:
         """One run of the recipe in a process of its own, and the score of the model that it saved."""
-        material = self.materials[OURS[name]]
-        words = {**self.settings(name)["recipe"], "eval_fraction": 0, "eval_steps": 0, "save_steps": 0}
-        words |= {"max_steps": budget.steps} if budget.steps else {"max_minutes": budget.minutes}
-        words |= {"seed": self.options.seed, "data": material.train_file, "tokenizer": material.tokenizer_dir}
-        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=self.options.work_dir) as place:
-            results = run_recipe("pretrain", {**words, "output_dir": f"{place}/run"})
-            return score_run(f"{place}/run", results, material)
+        limit = {"max_steps": budget.steps} if budget.steps else {"max_minutes": budget.minutes}
+        words = {**self.settings(name)["recipe"], **limit, "seed": self.options.seed}
+        return run_and_score(words, self.materials[OURS[name]], self.options)
 
 
 def finite(loss: float | None) -> float:
@@ -272,16 +263,14 @@ def main() -> None:
     options = make_parser(
         __doc__,
         ("contenders", (*PEERS, *OURS), "who takes part"),
-        ("data", str(DATA / "wikitext-2"), "folder with a train and a valid text"),
         ("minutes", 20.0, "of training of each peer"),
         ("steps", int, "train peers for so many steps instead, to the same loss on any machine"),
         ("our_minutes", [4.0, 7.0, 10.0], "budgets of ours"),
         ("our_steps", int, "budget of ours in steps instead"),
         ("search", SEARCHED, "settings of peers that are searched"),
         ("tuning_share", 0.05, "of the budget, for each value that is tried"),
-        ("length", 128, "tokens in a row"),
-        ("vocab_size", 8192, "tokens in the vocabulary"),
         ("seed", 0, "of weights, order, masks and dropout"),
+        *OPTIONS,
         *LONG,
     ).parse_args()
     report, bench = begin(options), Bench(options)

@@ -6,10 +6,7 @@
 Training goes from text files to a vocabulary of --vocab_size, with one pattern, no normalizer, the same special tokens
 and minimum frequency for all but `sentencepiece` (bpe, byte_fallback, no normalization), which cuts text at spaces
 alone: that is less work. Encoding goes from text files to all ids in an array, with a tokenizer that is there already;
-`lacuna` writes a store, as a person encodes a corpus here: it also splits sentences, finds copies and takes SHA-256 of
-what it wrote.
-
-Each contender runs in a process of its own, A B C A B C ..., imports not timed. Ratios are taken within rounds.
+`lacuna` writes a store. Each contender runs in a process of its own, imports not timed.
 """
 
 import io
@@ -101,14 +98,11 @@ def encode_tokenizers(work: Work, *, in_batches: bool) -> np.ndarray:
     """One line a call; or on all cores, with the call that leaves out offsets."""
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if in_batches else "false"
     backend = Tokenizer.from_file(str(Path(work["tokenizer"], "tokenizer.json")))
-    ids, lines = [], lines_of(work)
-    encode: Callable[..., Any] = (
-        backend.encode_batch_fast
-        if in_batches
-        else lambda batch, **options: (backend.encode(line, **options) for line in batch)
-    )
+    one = partial(backend.encode, add_special_tokens=False)
+    ids, lines, dtype = [], lines_of(work), np.min_scalar_type(work["vocab_size"])
     while batch := list(islice(lines, LINES)):
-        ids += [np.array(each.ids, dtype=np.uint16) for each in encode(batch, add_special_tokens=False)]
+        every = backend.encode_batch_fast(batch, add_special_tokens=False) if in_batches else map(one, batch)
+        ids += [np.array(each.ids, dtype=dtype) for each in every]
     return np.concatenate(ids)
 
 
@@ -147,17 +141,14 @@ def run_contender(kind: str, name: str, work: Work) -> dict[str, Any]:
 
 def main() -> None:
     """Parse, measure, report."""
-    parser = make_parser(
+    options = make_parser(
         __doc__,
         ("data", ..., "folder of .txt files"),
-        ("vocab_size", 32000, "tokens to learn, at most 65536"),
+        ("vocab_size", 32000, "tokens to learn"),
         ("rounds", 5, "turns of each"),
         ("max_files", int, "only the first so many files"),
         ("work_dir", str, "where models and stores are made and removed (the temporary folder)"),
-    )
-    options = parser.parse_args()
-    if options.vocab_size > 65536:
-        parser.error("--vocab_size must be at most 65536: the ids of all contenders are kept in 16 bits")
+    ).parse_args()
     files, size = find_texts(options.data, options.max_files)
     report, found = Report(options), {}
     report.body["settings"] |= {"files": len(files), "bytes": size}

@@ -7,6 +7,7 @@ import pytest
 from ablations import BASE, BASES, OF_ENCODERS, VARIANTS, split
 from processes import run
 
+from lacuna.common.command_line import parse_arguments
 from lacuna.modeling import LacunaConfig
 from lacuna.objectives import ObjectiveArguments
 from lacuna.training import TrainingArguments
@@ -16,10 +17,10 @@ from lacuna.training import TrainingArguments
 def test_every_variant_changes_something_that_exists(study: str) -> None:
     base, seen = BASES[study], {}
     for name in VARIANTS.keys() - (OF_ENCODERS if study == "clm" else set()):
-        options = split(study, name)
-        config = LacunaConfig.from_family(base.family, "tiny", **options["config"])
-        plan = TrainingArguments(max_steps=10, **options["training"])
-        goal = ObjectiveArguments(objective=study, **options["objective"])
+        changes, options = split(study, name)
+        config = LacunaConfig.from_family(base.family, "tiny", **changes)
+        words = [f"--{option}={value}" for option, value in {**options, "objective": study, "max_steps": 10}.items()]
+        plan, goal = parse_arguments((TrainingArguments, ObjectiveArguments), words)
         goal.check_used()
         built = json.dumps([config.to_dict(), vars(plan), vars(goal)], default=str)
         assert built not in seen, f"{name} is the same as {seen.get(built)}"

@@ -42,7 +42,7 @@ def test_every_contender_runs_and_is_reported(tmp_path: Path) -> None:
     report = json.loads(path.read_text())
     assert {name: part["goal"][1] for name, part in report["parts"].items()} == GOALS
     for part in report["parts"].values():
-        assert next(iter(part["contenders"])) == "lacuna" and len(part["contenders"]) >= 5
+        assert next(iter(part["contenders"])) == "lacuna" and len(part["contenders"]) >= 3
         for facts in part["contenders"].values():
             assert "error" not in facts, facts
             assert len(facts["by_round"]) == 2 and min(facts["by_round"]) > 0 and facts["mfu"] > 0

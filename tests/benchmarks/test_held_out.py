@@ -1,6 +1,7 @@
 """Rows and scores that time_to_loss.py and ablations.py share, against independent computations."""
 
 import math
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,16 +32,18 @@ def test_the_files_of_a_folder_are_found(tmp_path: Path) -> None:
 @pytest.fixture(scope="module", params=["masked", "causal"])
 def material(request: pytest.FixtureRequest, two_texts: Path, tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     kind: Kind = request.param
-    return open_material(
-        kind=kind, data=two_texts, work_dir=tmp_path_factory.mktemp("work"), length=32, vocab_size=400
-    )
+    return opened(kind, two_texts, tmp_path_factory.mktemp("work"))
+
+
+def opened(kind: Kind, data: Path, work_dir: Path, length: int = 32) -> Material:
+    return open_material(kind, Namespace(data=data, work_dir=work_dir, length=length, vocab_size=400))
 
 
 def test_the_same_is_made_again(material, two_texts: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    other = open_material(kind=material.kind, data=two_texts, work_dir=tmp_path, length=32, vocab_size=400)
+    other = opened(material.kind, two_texts, tmp_path)
     assert other.fingerprint == material.fingerprint
     assert torch.equal(other.labels, material.labels)
-    shorter = open_material(kind=material.kind, data=two_texts, work_dir=tmp_path, length=16, vocab_size=400)
+    shorter = opened(material.kind, two_texts, tmp_path, 16)
     assert shorter.fingerprint != material.fingerprint
 
 
