@@ -342,6 +342,7 @@ def fork_server(folder: Path) -> None:
             os._exit(0)
 
     resource_tracker.ensure_running()
+    forkserver._forkserver._forkserver_pid = None  # that of the process that this one was forked from
     with mock.patch.object(util, "spawnv_passfds", begin):
         forkserver.ensure_running()
 
