@@ -69,8 +69,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.path.stem, len(LONG)))
 
 
-def pytest_collection_finish() -> None:
-    """What the imports have made stays: runs end with a collection, which would look through all of it each time."""
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> None:
+    """What imports have made stays: many runs end with a collection, which would look through all of it each time."""
     gc.collect()
     gc.freeze()
 

@@ -123,7 +123,10 @@ CASES = {
     "next sentence": Case("AutoModelForNextSentencePrediction", "bert", PRE, which_text_follows, PADS),
     "text to text": Case("AutoModelForSeq2SeqLM", "bart", SEQ2SEQ, the_end_from_the_beginning, TWO_SIDES),
 }
-every_case = pytest.mark.parametrize("name", CASES)
+QUICK = ("masked", "pretraining", "causal", "class", "answer", "text to text")
+every_case = pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 
 
 @pytest.fixture

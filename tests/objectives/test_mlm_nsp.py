@@ -120,7 +120,7 @@ def test_examples_are_those_of_the_reference(numbered, parts, lengths, seed, mas
     assert row == work.num_examples
 
 
-@pytest.mark.parametrize("short", [0.0, 0.1])
+@pytest.mark.parametrize("short", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 @pytest.mark.parametrize("kind", STORES)
 def test_lengths_do_not_tell_the_label(store_of, parts, kind, short) -> None:
     """A first version was solved to 88 % from lengths alone; pairs of single sentences, later, to 60 %."""

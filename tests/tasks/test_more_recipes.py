@@ -73,7 +73,10 @@ def fine_tuned(recipe: str, model: Path, rows: list[dict[str, Any]], folder: Pat
         ("finetune_token_classification", "modernbert", TAGGED, ("loss", "f1", "accuracy"), "seqeval"),
         ("finetune_multiple_choice", "qwen3", CHOICES, ("loss", "accuracy"), "torch"),
         ("finetune_seq2seq", "bart", PAIRS, ("loss", "chrf", "bleu", "rougeL"), "sacrebleu"),
-        ("finetune_seq2seq", "qwen3", PAIRS, ("loss", "chrf", "bleu", "rougeL"), "sacrebleu"),
+        pytest.param(
+            *("finetune_seq2seq", "qwen3", PAIRS, ("loss", "chrf", "bleu", "rougeL"), "sacrebleu"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_two_processes_give_the_numbers_of_one(recipe, family, rows, names, package, checkpoint, tmp_path):

@@ -371,7 +371,7 @@ def test_without_peft_the_extra_is_named(run, monkeypatch) -> None:
         run()
 
 
-@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize("shards", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_two_processes_learn_what_one_learns(tmp_path, shards) -> None:
     words = [
         *("--lora_rank", "4", "--max_steps", "6", "--batch_size", "8", "--learning_rate", "0.01", "--compile", "off"),

@@ -241,7 +241,7 @@ def test_keeping_takes_a_copy_and_steps_leave_it_alone() -> None:
     assert model.weight.tolist() == [[3.0, 3.0]] * 2
 
 
-@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize("shards", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_two_processes_stop_after_the_same_step_and_keep_the_same_weights(tmp_path, shards) -> None:
     """A rate far too high, by which the loss soon rises. Held-out rows: 7, which two do not divide."""
     words = [

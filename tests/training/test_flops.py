@@ -47,7 +47,7 @@ def planned(model: Any, batch: dict[str, torch.Tensor], **options: Any) -> float
     return step.flops
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_our_families_compute_what_is_counted(family: str, attention: str) -> None:
     config = modeling.LacunaConfig.from_family(
