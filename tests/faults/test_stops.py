@@ -80,7 +80,9 @@ def test_a_worker_that_is_killed_ends_the_run(toy: Toy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "sharded"), [("kill@5:1", False), ("fail@5:1", False), ("kill@5:1", True)], ids=["kill", "fail", "FSDP2"]
+    ("fault", "sharded"),
+    [("kill@5:1", False), ("fail@5:1", False), pytest.param("kill@5:1", True, marks=pytest.mark.slow)],
+    ids=["kill", "fail", "FSDP2"],
 )
 def test_one_of_two_processes_ends(
     toy: Toy, new_toy: Any, monkeypatch: pytest.MonkeyPatch, fault: str, sharded: bool

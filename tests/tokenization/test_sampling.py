@@ -171,9 +171,8 @@ print(sample.limited_by, sample.seen_bytes, peak_memory() - before)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the peak of memory is not known there")
-@pytest.mark.parametrize(
-    ("kind", "reason"), [("words", "words"), pytest.param("documents", "passages", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "reason"), [("words", "words"), ("documents", "passages")])
 def test_memory_does_not_grow_with_the_text(kind: str, reason: str, tmp_path: Path) -> None:
     repository = Path(__file__).resolve().parents[2]
     peaks = []

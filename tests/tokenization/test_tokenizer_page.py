@@ -4,11 +4,10 @@ import os
 import random
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
+import processes
 import pytest
 
 from lacuna.tokenization import TokenizerArguments
@@ -41,12 +40,11 @@ def test_commands_run_and_then_the_python(workplace: Path) -> None:
         "LACUNA_CACHE": str(workplace / "cache"),
         "PYTHONPATH": str(REPOSITORY),
     }
-    for words in [*map(shlex.split, COMMANDS), ["python", "-c", "\n".join(BLOCKS)]]:
+    (workplace / "blocks.py").write_text("\n".join(BLOCKS))
+    for words in [*map(shlex.split, COMMANDS), ["python", str(workplace / "blocks.py")]]:
         # The built-in corpus takes seconds to collect, and other tests do it.
         words += ["--data", "my_texts"] if "recipes/train_tokenizer.py" in words and "--data" not in words else []
-        done = subprocess.run(
-            [sys.executable, *words[1:]], cwd=workplace, env=environment, capture_output=True, text=True
-        )
+        done = processes.run(*words[1:], cwd=workplace, env=environment)
         assert done.returncode == 0, done.stderr[-2000:]
     assert (workplace / "runs" / "extended" / "tokenizer.json").is_file()
 

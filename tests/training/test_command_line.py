@@ -173,6 +173,7 @@ def test_help_has_one_spelling_the_kind_of_value_and_the_default(capsys, monkeyp
         assert re.search(f"^  {line}$", text, flags=re.MULTILINE), line
 
 
+@pytest.mark.slow  # in tests/test_readme.py a message gets through
 def test_accelerate_launch_hands_help_on() -> None:
     words = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", RECIPES / "pretrain.py", "--help"]
     done = subprocess.run(words, capture_output=True, text=True)

@@ -20,6 +20,8 @@ from lacuna.training.optimizers.optimizers import OPTIMIZERS
 
 SCRIPT = "tests/training/sharded_run.py"
 KINDS = ("encoder", "decoder", "seq2seq", "hybrid")
+DIVIDED = [*((kind, micro) for kind in ("encoder", "decoder") for micro in (1, 2)), ("seq2seq", 2), ("hybrid", 2)]
+"""Kinds, and micro-batches of a step."""
 IS_INSTALLED = find_spec("pytorch_optimizer") is not None
 ON_SHARDS = [name for name, optimizer in OPTIMIZERS.items() if optimizer.works_on_shards]
 OTHERS = [name for name in ON_SHARDS if name == "muon" or (name != "adamw" and IS_INSTALLED)]
@@ -51,11 +53,11 @@ def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 def jobs_of_two() -> list[dict[str, Any]]:
     """What two processes do in the fixture below."""
     jobs: list[dict[str, Any]] = []
+    for kind, micro in DIVIDED:
+        for sharded in (False, True):
+            name = f"{kind} {'sharded' if sharded else 'DDP'} {micro}"
+            jobs.append({"name": name, "kind": kind, "micro_batches": micro, "sharded": sharded})
     for kind in KINDS:
-        for micro in (1, 2):
-            for sharded in (False, True):
-                name = f"{kind} {'sharded' if sharded else 'DDP'} {micro}"
-                jobs.append({"name": name, "kind": kind, "micro_batches": micro, "sharded": sharded})
         # What one process saved after two steps: taken over as it is, and continued for a step.
         half = {"kind": kind, "sharded": True, "load": f"{kind} half", "first": 2}
         jobs += [{**half, "name": f"{kind} taken by two", "last": 2}, {**half, "name": f"{kind} third", "last": 3}]
@@ -99,9 +101,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("micro", [1, 2])
 @pytest.mark.parametrize("way", ["DDP", "sharded"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "micro"), DIVIDED)
 def test_two_processes_learn_what_one_learns(runs, kind, way, micro) -> None:
     one, two = facts(runs, f"{kind} alone"), facts(runs, f"{kind} {way} {micro}")
     assert one["loss"][-1] < one["loss"][0]
