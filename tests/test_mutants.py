@@ -59,6 +59,7 @@ def test_a_seed_draws_lines_and_one_change_of_each() -> None:
     assert len({mutant.place for mutant in first}) == 20
 
 
+@pytest.mark.slow
 def test_what_tests_look_at_is_noticed_and_the_rest_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repository of one function, whose second line no test looks at, run from the copy of a copy."""
     home = tmp_path / "home"

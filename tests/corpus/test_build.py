@@ -680,6 +680,7 @@ def peak_memory(folder: Path, tokenizer: PreTrainedTokenizerFast, size: int, pie
     return peak
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     small = peak_memory(tmp_path, tokenizer, 2 << 20, 1 << 17)
     large = peak_memory(tmp_path, tokenizer, 16 << 20, 1 << 17)

@@ -71,7 +71,9 @@ def fine_tuned(recipe: str, model: Path, rows: list[dict[str, Any]], folder: Pat
     ("recipe", "family", "rows", "names", "package"),
     [
         ("finetune_token_classification", "modernbert", TAGGED, ("loss", "f1", "accuracy"), "seqeval"),
-        ("finetune_multiple_choice", "qwen3", CHOICES, ("loss", "accuracy"), "torch"),
+        pytest.param(
+            *("finetune_multiple_choice", "qwen3", CHOICES, ("loss", "accuracy"), "torch"), marks=pytest.mark.slow
+        ),
         ("finetune_seq2seq", "bart", PAIRS, ("loss", "chrf", "bleu", "rougeL"), "sacrebleu"),
         pytest.param(
             *("finetune_seq2seq", "qwen3", PAIRS, ("loss", "chrf", "bleu", "rougeL"), "sacrebleu"),

@@ -82,7 +82,11 @@ def planned(model: Any, **options: Any) -> int:
 
 @pytest.mark.parametrize(
     ("family", "precision"),
-    [*((family, "no") for family in FAMILIES), ("bert", "bf16"), ("modernbert", "bf16"), ("qwen3", "bf16")],
+    [
+        *((family, "no") for family in FAMILIES),
+        ("modernbert", "bf16"),
+        *(pytest.param(family, "bf16", marks=pytest.mark.slow) for family in ("bert", "qwen3")),
+    ],
 )
 def test_a_step_holds_what_was_planned(family: str, precision: str) -> None:
     model = small(family)
