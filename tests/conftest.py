@@ -49,17 +49,19 @@ def run_recipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
 
 # A process of xdist takes a whole file at a time, in the order in which they come here: those that take long go first,
-# or one process would still be at them when the others are done. (Seconds that files took, above 20.)
+# or one process would still be at them when the others are done. (Those above 15 seconds.)
 LONG = [
-    "test_sharding",
     "test_stops",
     "test_readme",
+    "test_numbers_and_changes",
     "test_pretrain",
-    "test_global_batches",
-    "test_recipes",
-    "test_predict",
+    "test_sharding",
+    "test_conversion",
     "test_remote_code",
-    "test_onnx",
+    "test_checkpoint_faults",
+    "test_memory",
+    "test_graphs",
+    "test_more_recipes",
 ]
 
 

@@ -102,6 +102,7 @@ def test_a_configuration_file_is_valid(path: Path) -> None:
     assert goal.objective == ("clm" if "decoder" in path.stem else "mlm")
 
 
+@pytest.mark.slow
 def test_a_mistake_under_a_launcher_still_shows_the_message(workplace: Path) -> None:
     command = [sys.executable, "-m", LAUNCHERS["accelerate"], "recipes/pretrain.py", "--max_stps", "3"]
     run = subprocess.run(command, cwd=workplace, capture_output=True, text=True)

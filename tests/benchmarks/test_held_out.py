@@ -123,7 +123,14 @@ def test_masks_are_drawn_anew(material) -> None:  # type: ignore[no-untyped-def]
         assert not torch.equal(mask(material.train[:8])[1], mask(material.train[:8])[1])
 
 
-@pytest.mark.parametrize("name", [name for name in PEERS if "script" not in name])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("bert", "qwen3_muon") else pytest.param(name, marks=pytest.mark.slow)
+        for name in PEERS
+        if "script" not in name
+    ],
+)
 def test_peers_learn_the_same_twice(name: str, material, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     if kind_of(name) != material.kind:
         return

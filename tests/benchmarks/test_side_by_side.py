@@ -202,6 +202,7 @@ def test_more_rows_take_more_memory() -> None:
     assert many - few > logits
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_says_why(shop: Any) -> None:
     harness, contenders = shop("harness"), shop("contenders")
     with harness.apart(A="b") as call:

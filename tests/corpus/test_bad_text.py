@@ -150,7 +150,7 @@ def test_a_file_that_changes(recipe: Recipe) -> None:
     assert open_store(recipe.folder / "store", verify=True).fingerprint == fingerprint  # the earlier one
 
 
-@pytest.mark.parametrize("num_workers", ["0", "2"])
+@pytest.mark.parametrize("num_workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_disk_that_takes_no_more(recipe: Recipe, num_workers: str) -> None:
     """The system refuses to write on, as a full disk does; tests/corpus/test_build.py has a real one."""
     text = " ".join(f"{number}" for number in range(50_000))
@@ -173,6 +173,7 @@ def test_a_disk_that_takes_no_more(recipe: Recipe, num_workers: str) -> None:
         open_store(recipe.folder / "store")
 
 
+@pytest.mark.slow
 def test_two_builders_at_once(recipe: Recipe) -> None:
     rows = [json.dumps({"text": f"Row {number}. It is one of many."}) for number in range(30_000)]
     (recipe.folder / "rows.jsonl").write_text("\n".join(rows))

@@ -60,6 +60,7 @@ def test_tests_and_installed_packages_are_left_out() -> None:
     assert "unittest.mock" in names
 
 
+@pytest.mark.slow
 def test_every_process_reads_the_same(documents: list[str]) -> None:
     code = (
         "import hashlib, sys; from lacuna.corpus import builtin_documents\n"

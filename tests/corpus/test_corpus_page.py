@@ -42,6 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_its_four_processes_and_what_reads_their_store(folder: Path) -> None:
     (script,) = [text for kind, text in BLOCKS if kind == "bash" and "for shard" in text]
     script = script.replace("python recipes", f"{sys.executable} {ROOT}/recipes")

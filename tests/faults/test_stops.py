@@ -8,6 +8,9 @@ import psutil
 import pytest
 from toy import Toy
 
+FIRST, *OTHERS = random.Random(5).sample(range(1, 13), 3)
+"""Steps to be killed in."""
+
 
 def check_resumed(toy: Toy, undisturbed: dict[str, Any], **options: Any) -> None:
     done = toy.run(resume=True, **options)
@@ -15,7 +18,7 @@ def check_resumed(toy: Toy, undisturbed: dict[str, Any], **options: Any) -> None
     assert toy.oracle() == undisturbed
 
 
-@pytest.mark.parametrize("step", random.Random(5).sample(range(1, 13), 3))
+@pytest.mark.parametrize("step", [FIRST, *(pytest.param(step, marks=pytest.mark.slow) for step in OTHERS)])
 def test_killed_in_a_step(toy: Toy, undisturbed: dict[str, Any], step: int) -> None:
     assert toy.run(f"kill@{step}").returncode == -9
     check_resumed(toy, undisturbed)
@@ -57,7 +60,7 @@ def test_asked_twice_it_ends_at_once(toy: Toy, undisturbed: dict[str, Any]) -> N
     check_resumed(toy, undisturbed)
 
 
-@pytest.mark.parametrize("fault", ["hang@5", "hang_in_evaluation@0"])
+@pytest.mark.parametrize("fault", ["hang@5", pytest.param("hang_in_evaluation@0", marks=pytest.mark.slow)])
 def test_a_process_that_stands_still_says_where_and_ends(toy: Toy, undisturbed: dict[str, Any], fault: str) -> None:
     began = time.monotonic()
     done = toy.run(fault, hang_timeout=3)
@@ -66,6 +69,7 @@ def test_a_process_that_stands_still_says_where_and_ends(toy: Toy, undisturbed: 
     check_resumed(toy, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_ends_the_run(toy: Toy) -> None:
     running = toy.start("slow@300", num_workers=1, save_steps=1)
     while not list(toy.output_dir.glob("checkpoints/step-*/*/complete")):
@@ -81,7 +85,11 @@ def test_a_worker_that_is_killed_ends_the_run(toy: Toy) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "sharded"),
-    [("kill@5:1", False), ("fail@5:1", False), pytest.param("kill@5:1", True, marks=pytest.mark.slow)],
+    [
+        ("kill@5:1", False),
+        pytest.param("fail@5:1", False, marks=pytest.mark.slow),
+        pytest.param("kill@5:1", True, marks=pytest.mark.slow),
+    ],
     ids=["kill", "fail", "FSDP2"],
 )
 def test_one_of_two_processes_ends(

@@ -52,10 +52,8 @@ def run(path: Path, inputs: dict[str, Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-# Two of three take twenty seconds together.
-@pytest.mark.parametrize(
-    "family", [family if family == "qwen3" else pytest.param(family, marks=pytest.mark.slow) for family in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", CASES)
 def test_export(family: str, checkpoint, load, texts, tmp_path) -> None:
     head, auto_name = CASES[family]
     folder = checkpoint(family, head, sliding_window=4)

@@ -132,6 +132,7 @@ def answering(questions) -> Callable[..., Pipeline]:
 FAMILIES = ["modernbert", "bert", "qwen3", "bart"]
 
 
+@pytest.mark.slow
 def test_a_stranger_gets_the_answers_of_the_task(checkpoint, native, questions, tmp_path) -> None:
     for family in FAMILIES:
         shutil.copytree(checkpoint(family, "LacunaForQuestionAnswering"), tmp_path / family)

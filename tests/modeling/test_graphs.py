@@ -82,7 +82,7 @@ def packed_batch_for(config: LacunaConfig, **sizes: int) -> dict[str, Tensor]:
 BATCHES = {"padded": batch_for, "packed": packed_batch_for}
 SLOW = pytest.mark.slow
 # Together these take more time than a fast test should; what is not here is nearly the same graph.
-QUICK = [("encoder", "packed", False), ("decoder", "packed", True), ("encoder-decoder", "packed", True)]
+QUICK = [("encoder", "packed", False), ("decoder", "packed", True)]
 FEW = ["encoder", *(pytest.param(shape, marks=SLOW) for shape in ("decoder", "encoder-decoder"))]
 STEPS = [
     pytest.param(*step, marks=[] if step in QUICK else [SLOW])

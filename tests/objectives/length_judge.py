@@ -5,6 +5,7 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
+import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 
@@ -28,6 +29,14 @@ STORES = {
     "sentences longer than a row": lambda: random_lengths(documents=300, sentences=(1, 40), tokens=(1, 200)),
     "Python's manual": lambda: list(manual_lengths()),
 }
+
+KINDS = [
+    kind
+    if kind in ("long documents", "single sentences", "single words and phrases")
+    else pytest.param(kind, marks=pytest.mark.slow)
+    for kind in STORES
+]
+"""Of texts, for a test each."""
 
 
 def accuracy_from_lengths(kind: type, store_of: Any, parts: Any, text: str, short: float = 0.0) -> float:

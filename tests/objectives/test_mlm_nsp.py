@@ -7,7 +7,7 @@ import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from length_judge import STORES, accuracy_from_lengths, random_lengths
+from length_judge import KINDS, accuracy_from_lengths, random_lengths
 from slow_reference import chunks_of, masked, next_pair, sentences_of, truncated
 
 from lacuna.common.errors import InputError
@@ -121,7 +121,7 @@ def test_examples_are_those_of_the_reference(numbered, parts, lengths, seed, mas
 
 
 @pytest.mark.parametrize("short", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_lengths_do_not_tell_the_label(store_of, parts, kind, short) -> None:
     """A first version was solved to 88 % from lengths alone; pairs of single sentences, later, to 60 %."""
     assert 0.44 < accuracy_from_lengths(MaskedLanguageModellingWithPairs, store_of, parts, kind, short) < 0.56

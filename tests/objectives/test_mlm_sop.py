@@ -7,7 +7,7 @@ import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from length_judge import STORES, accuracy_from_lengths, random_lengths
+from length_judge import KINDS, accuracy_from_lengths, random_lengths
 from slow_reference import chunks_of, masked, ordered_pair, sentences_of
 
 from lacuna.objectives import IGNORED, MaskedLanguageModellingWithOrder, random_stream
@@ -68,7 +68,7 @@ def test_segments_are_neighbours_and_half_of_them_swapped(numbered, parts) -> No
     assert abs(np.mean(labels) - 0.5) < 4 * 0.5 / math.sqrt(len(labels))
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_lengths_do_not_tell_the_label(store_of, parts, kind) -> None:
     """Cut as ALBERT does it, from the longer segment, three of these texts are judged rightly to 56 % by lengths."""
     # A document of one token has no order to swap; of words and phrases one in seven is such.

@@ -129,7 +129,12 @@ def check(work: Any, *, turn: int) -> None:
         assert batches(work, start=start, processes=2, micro=2, workers=2) == expected[start:]
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = ("mlm_nsp", "hybrid", "span corruption")
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+)
 def test_global_batches_do_not_depend_on_how_they_are_divided(case: str, parts: dict[bool, dict[str, Any]]) -> None:
     arguments = ObjectiveArguments(**CASES[case])
     work = OBJECTIVES[arguments.objective](**parts[False], arguments=arguments)

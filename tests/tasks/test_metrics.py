@@ -337,6 +337,7 @@ def test_metrics_keep_evaluates_own_interface():
     assert metric.compute(predictions=[1], references=[1])["accuracy"] == 1.0
 
 
+@pytest.mark.slow
 def test_metrics_write_nothing_and_need_no_home(tmp_path: Path):
     """With a home folder that cannot be written (here: a file), metrics still work, and leave nothing behind."""
     home = tmp_path / "home"

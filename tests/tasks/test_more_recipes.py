@@ -93,6 +93,7 @@ def test_two_processes_give_the_numbers_of_one(recipe, family, rows, names, pack
     assert all(f"baseline_{name}" in found[0] for name in names)
 
 
+@pytest.mark.slow
 def test_embeddings_load_where_nobody_knows_lacuna(checkpoint, tmp_path):
     pytest.importorskip("sentence_transformers")
     rows = [{"question": row["en"], "answer": row["de"]} for row in PAIRS]

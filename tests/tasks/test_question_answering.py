@@ -700,8 +700,9 @@ def trained_tokenizer(contexts: list[str], *, vocab_size: int) -> PreTrainedToke
     return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
 
 
-def test_every_answer_of_squad_comes_back(shared_data):
-    """All 10,570 questions: windows of 384 tokens hold each answer, and its characters come back from its tokens.
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_answer_of_squad_comes_back(shared_data, every):
+    """Windows of 384 tokens hold each answer, and its characters come back from its tokens.
 
     Where an answer begins or ends within a token ("10." of "2010.") those tokens come back; with bytes as tokens these
     answers come back exactly too, so that nothing but the tokenizer stands between.
@@ -709,6 +710,7 @@ def test_every_answer_of_squad_comes_back(shared_data):
     whole = json.loads((shared_data / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))
     questions = questions_of([whole])
     assert len(questions) == 10570 and misaligned(questions) == ([], None)
+    questions = questions[::every]
     contexts = list(dict.fromkeys(question.context for question in questions))
 
     def come_back(part: list[Question], *, vocab_size: int, max_length: int) -> tuple[set[int], set[int]]:
@@ -728,7 +730,7 @@ def test_every_answer_of_squad_comes_back(shared_data):
         return found, exact
 
     found, exact = come_back(questions, vocab_size=4096, max_length=384)
-    assert len(found) == 10570 and len(exact) >= 0.99 * 10570
+    assert len(found) == len(questions) and len(exact) >= 0.99 * len(questions)
     rest = [question for number, question in enumerate(questions) if number not in exact]
     found, exact = come_back(rest, vocab_size=259, max_length=1024)
     assert len(exact) == len(found) == len(rest) > 0

@@ -195,7 +195,9 @@ def test_sureness_is_that_of_generation(writer_tokenizers, kind):
     assert work.writer.sureness(model, sources, written) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["bart", "native bart", "qwen3", "native gpt2"])
+@pytest.mark.parametrize(
+    "kind", ["bart", "native gpt2", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("native bart", "qwen3"))]
+)
 def test_a_small_model_learns_its_pairs_and_stops(writer_tokenizers, fit, evaluate, kind):
     model = make_model(kind, hidden=64)
     work = task(writer_tokenizers, model, eval_rows=ROWS, max_target_length=24)

@@ -147,6 +147,7 @@ def test_a_picture_that_cannot_be_written_leaves_the_older_one(tmp_path, monkeyp
     assert path.read_bytes() == before and [found.name for found in tmp_path.iterdir()] == ["curves.png"]
 
 
+@pytest.mark.slow
 def test_a_persons_own_settings_of_matplotlib_change_nothing(tmp_path) -> None:
     """usetex would start LaTeX for each label, and takes seconds where there is one."""
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfont.family: Nowhere\nbackend: TkAgg\n")

@@ -204,14 +204,15 @@ def test_auto_takes_what_is_free(new_work: Any, new_model: Any, monkeypatch: pyt
     arguments = TrainingArguments(batch_size=48)  # type: ignore[arg-type]
     never = replace(arguments, save_steps=0)
     lengths = [len(work.example(row, row)["input_ids"]) for row in range(work.num_examples)]
-    assert StepNeeds(model, work, arguments, 48).length == max(lengths)
+    needs = {each.writes_checkpoints: StepNeeds(model, work, each, 48) for each in (arguments, never)}
+    assert needs[True].length == max(lengths)
 
     def needed(rows: int, arguments: TrainingArguments = arguments) -> int:
-        return StepNeeds(model, work, arguments, 48).memory(rows).total
+        return needs[arguments.writes_checkpoints].memory(rows).total
 
     def choose(available: float, arguments: TrainingArguments = arguments, **options: Any) -> int:
         monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": available})())
-        return choose_micro_batch(StepNeeds(model, work, arguments, 48), torch.device("cpu"), **options)
+        return choose_micro_batch(needs[arguments.writes_checkpoints], torch.device("cpu"), **options)
 
     there = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
     assert choose(1e9) == 48

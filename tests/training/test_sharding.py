@@ -3,6 +3,8 @@
 import json
 import math
 import os
+from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,11 @@ from lacuna.modeling import LacunaForPreTraining
 from lacuna.training.distributed import fsdp
 from lacuna.training.optimizers.optimizers import OPTIMIZERS
 
+WAYS = ("DDP", "sharded")
 SCRIPT = "tests/training/sharded_run.py"
-KINDS = ("encoder", "decoder", "seq2seq", "hybrid")
-DIVIDED = [*((kind, micro) for kind in ("encoder", "decoder") for micro in (1, 2)), ("seq2seq", 2), ("hybrid", 2)]
-"""Kinds, and micro-batches of a step."""
+MICRO_BATCHES = {"encoder": (1, 2), "decoder": (1,), "seq2seq": (2,), "hybrid": (2,)}
+"""Micro-batches of a step, for each kind of model."""
+KINDS = ["encoder", "decoder", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("seq2seq", "hybrid"))]
 IS_INSTALLED = find_spec("pytorch_optimizer") is not None
 ON_SHARDS = [name for name, optimizer in OPTIMIZERS.items() if optimizer.works_on_shards]
 OTHERS = [name for name in ON_SHARDS if name == "muon" or (name != "adamw" and IS_INSTALLED)]
@@ -50,72 +53,80 @@ def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     ] == []
 
 
-def jobs_of_two() -> list[dict[str, Any]]:
-    """What two processes do in the fixture below."""
-    jobs: list[dict[str, Any]] = []
-    for kind, micro in DIVIDED:
-        for sharded in (False, True):
-            name = f"{kind} {'sharded' if sharded else 'DDP'} {micro}"
-            jobs.append({"name": name, "kind": kind, "micro_batches": micro, "sharded": sharded})
-    for kind in KINDS:
-        # What one process saved after two steps: taken over as it is, and continued for a step.
-        half = {"kind": kind, "sharded": True, "load": f"{kind} half", "first": 2}
-        jobs += [{**half, "name": f"{kind} taken by two", "last": 2}, {**half, "name": f"{kind} third", "last": 3}]
-    whole = {"kind": "encoder", "sharded": True}
-    jobs += [
-        {"kind": kind, "name": f"{kind} kept whole", "micro_batches": 2, "sharded": True, "keep_whole": True}
-        for kind in ("seq2seq", "hybrid")
+def jobs_of_two(kind: str) -> list[dict[str, Any]]:
+    """What two processes do with a kind of model."""
+    whole = {"kind": kind, "sharded": True}
+    if kind == "native":
+        return [{**whole, "name": "native sharded", "micro_batches": 2}]
+    jobs: list[dict[str, Any]] = [
+        {"name": f"{kind} {way} {micro}", "kind": kind, "micro_batches": micro, "sharded": way == "sharded"}
+        for micro in MICRO_BATCHES[kind]
+        for way in WAYS
     ]
-    jobs += [{"kind": "decoder", "name": f"{name} sharded", "sharded": True, "optimizer": name} for name in OTHERS]
-    jobs += [
+    # What one process saved after two steps: taken over as it is, and continued for a step.
+    half = {**whole, "load": f"{kind} half", "first": 2}
+    jobs += [{**half, "name": f"{kind} taken by two", "last": 2}, {**half, "name": f"{kind} third", "last": 3}]
+    if kind in ("seq2seq", "hybrid"):
+        return [*jobs, {**whole, "name": f"{kind} kept whole", "micro_batches": 2, "keep_whole": True}]
+    # Of these two kinds one has LayerNorm and the other RMSNorm.
+    jobs += [{**whole, "name": f"{kind} bf16 sharded", "precision": "bf16"}]
+    jobs += [{"kind": kind, "name": f"{kind} bf16 DDP", "precision": "bf16"}]
+    if kind == "decoder":
+        return jobs + [{**whole, "name": f"{name} sharded", "optimizer": name} for name in OTHERS]
+    return [
+        *jobs,
         {**whole, "name": "sharded half", "last": 2},
         {**whole, "name": "sharded rest", "first": 2, "load": "sharded half", "export": True},
         {**whole, "name": "poisoned sharded", "last": 2, "poison": 1},
-        {"kind": "encoder", "name": "poisoned DDP", "last": 2, "poison": 1},
-        {"kind": "native", "name": "native sharded", "sharded": True, "micro_batches": 2},
+        {"kind": kind, "name": "poisoned DDP", "last": 2, "poison": 1},
     ]
-    for kind in ("encoder", "decoder"):  # of which one has LayerNorm and the other RMSNorm
-        jobs += [
-            {"kind": kind, "name": f"{kind} bf16 sharded", "sharded": True, "precision": "bf16"},
-            {"kind": kind, "name": f"{kind} bf16 DDP", "precision": "bf16"},
-        ]
-    return jobs
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the results of one process, of two, and of one again."""
-    folder = tmp_path_factory.mktemp("runs")
-    first = [{"name": f"{kind} alone", "kind": kind} for kind in KINDS]
-    first += [{"name": f"{kind} half", "kind": kind, "last": 2} for kind in KINDS]
-    first += [{"name": f"{name} alone", "kind": "decoder", "optimizer": name} for name in OTHERS]
-    first += [{"name": "native alone", "kind": "native", "micro_batches": 2}]
-    run(folder, first, num_processes=1)
-    run(folder, jobs_of_two(), num_processes=2)
-    jobs = [{"load": f"{kind} third", "kind": kind, "first": 3} for kind in KINDS]
-    again = [{**job, "name": f"{job['kind']} taken by one", "last": 3} for job in jobs]
-    again += [{**job, "name": f"{job['kind']} end"} for job in jobs]
-    taken = {"kind": "decoder", "first": 4, "last": 4}
-    again += [{**taken, "name": f"{name} end", "optimizer": name, "load": f"{name} sharded"} for name in OTHERS]
-    run(folder, again, num_processes=1)
-    return folder
+def runs_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A folder with the results of one process, of two, and of one again, for a kind of model."""
+
+    @cache
+    def train(kind: str) -> Path:
+        folder = tmp_path_factory.mktemp(kind)
+        if kind == "native":
+            run(folder, [{"name": "native alone", "kind": kind, "micro_batches": 2}], num_processes=1)
+            run(folder, jobs_of_two(kind), num_processes=2)
+            return folder
+        optimizers = OTHERS if kind == "decoder" else []
+        first = [{"name": f"{kind} alone", "kind": kind}, {"name": f"{kind} half", "kind": kind, "last": 2}]
+        run(folder, [*first, *({"name": f"{name} alone", "kind": kind, "optimizer": name} for name in optimizers)],
+            num_processes=1)  # fmt: skip
+        run(folder, jobs_of_two(kind), num_processes=2)
+        taken = {"kind": kind, "load": f"{kind} third", "first": 3}
+        again = [{**taken, "name": f"{kind} taken by one", "last": 3}, {**taken, "name": f"{kind} end"}]
+        taken = {"kind": kind, "first": 4, "last": 4}
+        again += [
+            {**taken, "name": f"{name} end", "optimizer": name, "load": f"{name} sharded"} for name in optimizers
+        ]
+        run(folder, again, num_processes=1)
+        return folder
+
+    return train
 
 
-@pytest.mark.parametrize("way", ["DDP", "sharded"])
-@pytest.mark.parametrize(("kind", "micro"), DIVIDED)
-def test_two_processes_learn_what_one_learns(runs, kind, way, micro) -> None:
-    one, two = facts(runs, f"{kind} alone"), facts(runs, f"{kind} {way} {micro}")
-    assert one["loss"][-1] < one["loss"][0]
-    for name in ("loss", "held_out"):
-        assert two[name] == pytest.approx(one[name], rel=1e-5)
-    assert two["norms"][0] == pytest.approx(one["norms"][0], rel=1e-5)
-    assert two["norms"][0] == two["norms"][1]
-    share = two["local"] / one["local"]
-    assert share == 1 if way == "DDP" else 0.5 <= share < 0.51  # the first process has the larger halves
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_learn_what_one_learns(runs_of, kind, way) -> None:
+    for micro in MICRO_BATCHES[kind]:
+        one, two = facts(runs_of(kind), f"{kind} alone"), facts(runs_of(kind), f"{kind} {way} {micro}")
+        assert one["loss"][-1] < one["loss"][0]
+        for name in ("loss", "held_out"):
+            assert two[name] == pytest.approx(one[name], rel=1e-5)
+        assert two["norms"][0] == pytest.approx(one["norms"][0], rel=1e-5)
+        assert two["norms"][0] == two["norms"][1]
+        share = two["local"] / one["local"]
+        assert share == 1 if way == "DDP" else 0.5 <= share < 0.51  # the first process has the larger halves
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_moves_from_one_process_to_two_and_back(runs, kind) -> None:
+def test_a_run_moves_from_one_process_to_two_and_back(runs_of, kind) -> None:
+    runs = runs_of(kind)
     assert_equal(state(runs, f"{kind} half"), state(runs, f"{kind} taken by two"))
     assert_equal(state(runs, f"{kind} third"), state(runs, f"{kind} taken by one"))
     moved = [loss for name in ("half", "third", "end") for loss in facts(runs, f"{kind} {name}")["loss"]]
@@ -125,13 +136,15 @@ def test_a_run_moves_from_one_process_to_two_and_back(runs, kind) -> None:
         torch.testing.assert_close(end[name], tensor, rtol=1e-3, atol=1e-5)
 
 
-def test_a_sharded_run_that_was_stopped_ends_in_the_same_bits(runs) -> None:
+def test_a_sharded_run_that_was_stopped_ends_in_the_same_bits(runs_of) -> None:
+    runs = runs_of("encoder")
     whole = facts(runs, "encoder sharded 1")
     assert facts(runs, "sharded half")["loss"] + facts(runs, "sharded rest")["loss"] == whole["loss"]
     assert_equal(state(runs, "encoder sharded 1"), state(runs, "sharded rest"))
 
 
-def test_a_sharded_model_is_saved_as_any_other(runs) -> None:
+def test_a_sharded_model_is_saved_as_any_other(runs_of) -> None:
+    runs = runs_of("encoder")
     folder = runs / "sharded rest"
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == ["LacunaForPreTraining"]
@@ -145,15 +158,16 @@ def test_a_sharded_model_is_saved_as_any_other(runs) -> None:
     assert len(load_file(folder / "model.safetensors")) == len(model.state_dict()) - 1  # the tied weight once
 
 
-@pytest.mark.parametrize("way", ["DDP", "sharded"])
-def test_a_loss_that_is_not_finite_on_one_process_is_seen_by_all(runs, way) -> None:
-    norms = facts(runs, f"poisoned {way}")["norms"]
+@pytest.mark.parametrize("way", WAYS)
+def test_a_loss_that_is_not_finite_on_one_process_is_seen_by_all(runs_of, way) -> None:
+    norms = facts(runs_of("encoder"), f"poisoned {way}")["norms"]
     assert norms[0][0] == norms[1][0] and math.isfinite(norms[0][0])
     assert not math.isfinite(norms[0][1]) and not math.isfinite(norms[1][1])
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_every_optimizer_does_on_shards_what_it_does_on_whole_weights(runs, name) -> None:
+def test_every_optimizer_does_on_shards_what_it_does_on_whole_weights(runs_of, name) -> None:
+    runs = runs_of("decoder")
     alone, two = facts(runs, f"{name} alone"), facts(runs, f"{name} sharded")
     # Muon's products in bf16 of stacks of other sizes are rounded otherwise on some processors.
     assert two["loss"] == pytest.approx(alone["loss"], rel=1e-4 if name == "muon" else 1e-5)
@@ -202,21 +216,23 @@ def test_one_process_does_not_pass_for_a_sharded_run() -> None:
     assert not fsdp.is_sharded(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["seq2seq", "hybrid"])
-def test_weights_and_gradients_that_stay_whole_within_a_step(runs, kind) -> None:
-    one, two = facts(runs, f"{kind} alone"), facts(runs, f"{kind} kept whole")
+def test_weights_and_gradients_that_stay_whole_within_a_step(runs_of, kind) -> None:
+    one, two = facts(runs_of(kind), f"{kind} alone"), facts(runs_of(kind), f"{kind} kept whole")
     for name in ("loss", "held_out"):
         assert two[name] == pytest.approx(one[name], rel=1e-5)
 
 
-def test_a_native_model_is_sharded_too(runs) -> None:
-    one, two = facts(runs, "native alone"), facts(runs, "native sharded")
+def test_a_native_model_is_sharded_too(runs_of) -> None:
+    one, two = (facts(runs_of("native"), f"native {name}") for name in ("alone", "sharded"))
     assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
     assert two["local"] / one["local"] < 0.51
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_bf16_on_shards_is_near_to_bf16_under_ddp(runs, kind) -> None:
+def test_bf16_on_shards_is_near_to_bf16_under_ddp(runs_of, kind) -> None:
+    runs = runs_of(kind)
     one, ddp, shards = (facts(runs, f"{kind} {name}")["loss"] for name in ("alone", "bf16 DDP", "bf16 sharded"))
     assert ddp != one and shards == pytest.approx(ddp, rel=2e-3)
     assert {tensor.dtype for tensor in state(runs, f"{kind} bf16 sharded").values()} == {torch.float32}
