@@ -1,4 +1,4 @@
-"""How many examples a property is tried on.
+"""How many examples a property is tried on, and which cases of a test are fast ones.
 
 Each run sees the same ones: `make test` a quarter of the number that a test names, `make test-slow` all. To look for
 others:
@@ -7,9 +7,10 @@ others:
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 _FACTOR = float(os.environ.get("LACUNA_EXAMPLES", "0.25"))
@@ -27,3 +28,8 @@ def examples(count: int) -> Callable[[Any], Any]:
         # Looking for the smallest failing example takes minutes: worth it where somebody waits for it.
         phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if _FACTOR > 1 else [])],
     )
+
+
+def fast(cases: Iterable[Any], *chosen: Any) -> list[Any]:
+    """Cases of `pytest.mark.parametrize`, of which all but the chosen ones are slow tests."""
+    return [case if case in chosen else pytest.param(case, marks=pytest.mark.slow) for case in cases]

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from contenders import IGNORED
+from examples import fast
 from held_out import Kind, Material, encode, find_split, group_texts, make_masker, open_material, score
 from time_to_loss import PEERS, Budget, batches, kind_of, train_peer
 
@@ -123,14 +124,7 @@ def test_masks_are_drawn_anew(material) -> None:  # type: ignore[no-untyped-def]
         assert not torch.equal(mask(material.train[:8])[1], mask(material.train[:8])[1])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in ("bert", "qwen3_muon") else pytest.param(name, marks=pytest.mark.slow)
-        for name in PEERS
-        if "script" not in name
-    ],
-)
+@pytest.mark.parametrize("name", fast([name for name in PEERS if "script" not in name], "bert", "qwen3_muon"))
 def test_peers_learn_the_same_twice(name: str, material, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     if kind_of(name) != material.kind:
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from examples import fast
 
 from lacuna.common.errors import InputError
 from lacuna.corpus import open_store
@@ -150,7 +151,7 @@ def test_a_file_that_changes(recipe: Recipe) -> None:
     assert open_store(recipe.folder / "store", verify=True).fingerprint == fingerprint  # the earlier one
 
 
-@pytest.mark.parametrize("num_workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_workers", fast(["0", "2"], "0"))
 def test_a_disk_that_takes_no_more(recipe: Recipe, num_workers: str) -> None:
     """The system refuses to write on, as a full disk does; tests/corpus/test_build.py has a real one."""
     text = " ".join(f"{number}" for number in range(50_000))

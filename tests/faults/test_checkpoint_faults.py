@@ -10,6 +10,7 @@ from typing import Any
 
 import processes
 import pytest
+from examples import fast
 from toy import Toy, count
 
 from lacuna.common.errors import CorruptCheckpointError
@@ -35,7 +36,7 @@ def num_operations(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> int
     return int(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))])
+@pytest.mark.parametrize("part", fast(range(4), 0))
 def test_killed_between_any_two_file_operations_of_a_save(
     saved: Path, num_operations: int, tmp_path: Path, part: int
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import psutil
 import pytest
+from examples import fast
 from toy import Toy
 
 FIRST, *OTHERS = random.Random(5).sample(range(1, 13), 3)
@@ -18,7 +19,7 @@ def check_resumed(toy: Toy, undisturbed: dict[str, Any], **options: Any) -> None
     assert toy.oracle() == undisturbed
 
 
-@pytest.mark.parametrize("step", [FIRST, *(pytest.param(step, marks=pytest.mark.slow) for step in OTHERS)])
+@pytest.mark.parametrize("step", fast([FIRST, *OTHERS], FIRST))
 def test_killed_in_a_step(toy: Toy, undisturbed: dict[str, Any], step: int) -> None:
     assert toy.run(f"kill@{step}").returncode == -9
     check_resumed(toy, undisturbed)
@@ -60,7 +61,7 @@ def test_asked_twice_it_ends_at_once(toy: Toy, undisturbed: dict[str, Any]) -> N
     check_resumed(toy, undisturbed)
 
 
-@pytest.mark.parametrize("fault", ["hang@5", pytest.param("hang_in_evaluation@0", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fault", fast(["hang@5", "hang_in_evaluation@0"]))
 def test_a_process_that_stands_still_says_where_and_ends(toy: Toy, undisturbed: dict[str, Any], fault: str) -> None:
     began = time.monotonic()
     done = toy.run(fault, hang_timeout=3)

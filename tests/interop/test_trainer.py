@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset
+from examples import fast
 from torch import Tensor
 from transformers import (
     AutoTokenizer,
@@ -124,9 +125,7 @@ CASES = {
     "text to text": Case("AutoModelForSeq2SeqLM", "bart", SEQ2SEQ, the_end_from_the_beginning, TWO_SIDES),
 }
 QUICK = ("masked", "pretraining", "causal", "class", "answer", "text to text")
-every_case = pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
-)
+every_case = pytest.mark.parametrize("name", fast(CASES, *QUICK))
 
 
 @pytest.fixture

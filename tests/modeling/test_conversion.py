@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from examples import fast
 from torch import Tensor
 from transformers import (
     BartConfig,
@@ -301,9 +302,10 @@ def test_random_shapes_equal_native(family: str, seed: int) -> None:
     assert all(torch.equal(theirs[key], mine[key]) for key in theirs)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in CONFIGURATIONS if name.startswith(("gpt2", "llama", "qwen3", "bart"))]
-)
+WRITERS = [name for name in CONFIGURATIONS if name.startswith(("gpt2", "llama", "qwen3", "bart"))]
+
+
+@pytest.mark.parametrize("name", fast(WRITERS, "gpt2", "llama", "qwen3", "bart"))
 def test_greedy_generation_equals_native(name: str) -> None:
     native = build_native(name, LANGUAGE_MODELS[CONFIGURATIONS[name].model_type])
     if native.config.is_encoder_decoder:  # a random one says one word for ever unless positions speak up

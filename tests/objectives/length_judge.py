@@ -5,7 +5,7 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
-import pytest
+from examples import fast
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 
@@ -30,12 +30,7 @@ STORES = {
     "Python's manual": lambda: list(manual_lengths()),
 }
 
-KINDS = [
-    kind
-    if kind in ("long documents", "single sentences", "single words and phrases")
-    else pytest.param(kind, marks=pytest.mark.slow)
-    for kind in STORES
-]
+KINDS = fast(STORES, "long documents", "single sentences", "single words and phrases")
 """Of texts, for a test each."""
 
 

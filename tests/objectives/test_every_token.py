@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import fast
 
 from lacuna import corpus, tokenization
 from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
@@ -141,7 +142,7 @@ def novels(shared_data: Path, tmp_path_factory) -> Any:
     return made, stores
 
 
-@pytest.mark.parametrize("boundary", ["blank_line", "file"])
+@pytest.mark.parametrize("boundary", fast(["blank_line", "file"], "file"))
 @pytest.mark.parametrize("name", ["mlm", "clm", "denoising"])
 def test_best_fit_pads_less_than_two_percent_of_novels_at_512(novels, name, boundary) -> None:
     """Counted in the rows themselves, not taken from the report."""

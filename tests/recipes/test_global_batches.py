@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import fast
 
 from lacuna.corpus import TextArguments, open_text, prepare_store
 from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens
@@ -129,12 +130,7 @@ def check(work: Any, *, turn: int) -> None:
         assert batches(work, start=start, processes=2, micro=2, workers=2) == expected[start:]
 
 
-QUICK = ("mlm_nsp", "hybrid", "span corruption")
-
-
-@pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.parametrize("case", fast(CASES, "mlm_nsp", "hybrid", "span corruption"))
 def test_global_batches_do_not_depend_on_how_they_are_divided(case: str, parts: dict[bool, dict[str, Any]]) -> None:
     arguments = ObjectiveArguments(**CASES[case])
     work = OBJECTIVES[arguments.objective](**parts[False], arguments=arguments)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from examples import examples
+from examples import examples, fast
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -700,7 +700,7 @@ def trained_tokenizer(contexts: list[str], *, vocab_size: int) -> PreTrainedToke
     return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
 
 
-@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", fast([1, 8], 8))
 def test_every_answer_of_squad_comes_back(shared_data, every):
     """Windows of 384 tokens hold each answer, and its characters come back from its tokens.
 

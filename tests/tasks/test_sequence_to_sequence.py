@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import fast
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -195,9 +196,7 @@ def test_sureness_is_that_of_generation(writer_tokenizers, kind):
     assert work.writer.sureness(model, sources, written) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "kind", ["bart", "native gpt2", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("native bart", "qwen3"))]
-)
+@pytest.mark.parametrize("kind", fast(["bart", "native bart", "qwen3", "native gpt2"], "bart", "native gpt2"))
 def test_a_small_model_learns_its_pairs_and_stops(writer_tokenizers, fit, evaluate, kind):
     model = make_model(kind, hidden=64)
     work = task(writer_tokenizers, model, eval_rows=ROWS, max_target_length=24)

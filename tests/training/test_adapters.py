@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from examples import fast
 from loaded_model import IDS, outputs
 from processes import REPOSITORY
 from processes import run as run_script
@@ -312,7 +313,7 @@ def test_the_merged_model_and_the_adapter_compute_the_same_in_fresh_processes(ru
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("average", ["best", "ema"])
+@pytest.mark.parametrize("average", fast(["best", "ema"], "best"))
 def test_a_stopped_run_goes_on_to_the_bit(run, new_work, tmp_path, optimizer, average) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     options = {"save_steps": 2, "optimizer": optimizer, "average": average, "eval_steps": 3, "lora_rank": 32}

@@ -124,6 +124,7 @@ def test_series_are_in_order_and_without_marks() -> None:
     assert steps.tolist() == [1, 2, 3] and values[0] == 4.0 and math.isnan(values[1])
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_lines(drawn) -> None:
     records = [line(step, mfu=0.3) for step in range(1, 100_001)]
     records += [mark(step, "checkpoint") for step in range(10, 100_001, 10)]

@@ -12,6 +12,7 @@ from typing import Any
 import processes
 import pytest
 import torch
+from examples import fast
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -24,7 +25,7 @@ WAYS = ("DDP", "sharded")
 SCRIPT = "tests/training/sharded_run.py"
 MICRO_BATCHES = {"encoder": (1, 2), "decoder": (1,), "seq2seq": (2,), "hybrid": (2,)}
 """Micro-batches of a step, for each kind of model."""
-KINDS = ["encoder", "decoder", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("seq2seq", "hybrid"))]
+KINDS = fast(MICRO_BATCHES, "encoder", "decoder")
 IS_INSTALLED = find_spec("pytorch_optimizer") is not None
 ON_SHARDS = [name for name, optimizer in OPTIMIZERS.items() if optimizer.works_on_shards]
 OTHERS = [name for name in ON_SHARDS if name == "muon" or (name != "adamw" and IS_INSTALLED)]
