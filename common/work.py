@@ -84,6 +84,10 @@ class Work:
         """Metrics reached without a model, by the names of `summarize`."""
         return {}
 
+    def bag_of_words(self) -> dict[str, float]:
+        """Metrics reached from words alone, without a language model, by the names of `summarize`."""
+        return {}
+
 
 class TrainingBatches:
     """The collate function of a data loader: batches to train on, with hints where they go to a GPU."""

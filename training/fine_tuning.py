@@ -178,6 +178,7 @@ def outcome(results: dict[str, float]) -> list[str]:
             "   kept ": f"best_seed_{metric}",
             "   before training ": f"start_{metric}",
             "   without a model ": f"baseline_{metric}",
+            "   bag of words ": f"words_{metric}",
         }
         lines.append(line + "".join(f"{what}{results[key]:.4f}" for what, key in beside.items() if key in results))
     if "seeds" in results:

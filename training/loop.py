@@ -296,6 +296,7 @@ def _finish(run: Run) -> dict[str, float]:
     """Write the model and results.json."""
     progress, arguments, output_dir = run.progress, run.arguments, Path(run.arguments.output_dir)
     baseline = {f"baseline_{name}": value for name, value in run.work.baseline().items()}
+    baseline |= {f"words_{name}": value for name, value in run.work.bag_of_words().items()}
     stops = {}
     if arguments.average == "best" and progress.best_step >= 0:
         stops["best_step"] = progress.best_step

@@ -25,7 +25,7 @@ MOST_LABELS = 60
 _WIDEST_MATRIX = 12  # labels that a matrix in text has room for
 _MOST_CONFUSIONS = 20
 _LONGEST_TEXT, _LONGEST_NAME = 300, 28
-_BESIDE = {"start": "before training", "baseline": "without a model"}
+_BESIDE = {"start": "before training", "baseline": "without a model", "words": "bag of words"}
 """What scores are compared with, by the first part of its name in results.json."""
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#999999")  # Okabe and Ito's, which the colour-blind tell apart
 _STYLE = {"text.usetex": False, "font.family": "DejaVu Sans", "font.size": 9.0, "savefig.facecolor": "white"}
@@ -36,7 +36,8 @@ def write_results(task: "Task", results: Mapping[str, float], output_dir: Path |
 
     Args:
         task: the task whose `records` are those of the model in the folder.
-        results: the content of results.json, `eval_NAME`, `baseline_NAME` and perhaps `start_NAME` among it.
+        results: the content of results.json, `eval_NAME`, `baseline_NAME` and perhaps `start_NAME` and
+            `words_NAME` among it.
 
     Raises:
         StorageError: the folder cannot be written.

@@ -22,7 +22,7 @@ class Task(Work):
     """Labelled data as a `Work` of the loop; a task says how its batches, its loss and its metrics are made.
 
     A subclass reads its rows in `prepare`, and has `collate`, `loss`, `evaluate`, `scores`, `baseline`, `predictions`,
-    `tables` and `settings`.
+    `tables` and `settings`, perhaps `bag_of_words`.
     """
 
     name: str

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.base.bag_of_words import fit_and_predict
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Matrix, Points, Shown, Table
 from lacuna.tasks.base.rows import Row, counted, note_alike, some_of
@@ -28,6 +29,7 @@ class _Head:
 
     mistakes_heading = "The {count} most confident mistakes"
     probability_note = ""
+    problem_type: str
     names: list[str]
     """Of the outputs, in order."""
     weights: Tensor
@@ -57,6 +59,10 @@ class _Head:
     def balance(self, targets: Sequence[Any]) -> dict[str, int]:
         """Rows of each label."""
         return {}
+
+    def bag_of_words(self, train: Any, targets: Sequence[Any], held_out: Any) -> list[Any]:
+        """What a linear model predicts from features [rows, features]."""
+        return fit_and_predict(self.problem_type, train, targets, held_out).tolist()
 
     def settings(self) -> dict[str, Any]:
         """What must be known to read the outputs."""
@@ -250,6 +256,10 @@ class SeveralLabels(_Head):
         guesses = (common, [int(share.argmax())], list(range(len(self.names))))
         scores = [self.metrics([guess] * len(held_out), held_out) for guess in guesses]
         return {"loss": float(entropy), **{name: max(score[name] for score in scores) for name in scores[0]}}
+
+    def bag_of_words(self, train: Any, targets: Sequence[list[int]], held_out: Any) -> list[list[int]]:
+        found = fit_and_predict(self.problem_type, train, self._multi_hot(targets), held_out)
+        return [np.flatnonzero(row).tolist() for row in found.reshape(-1, len(self.names))]
 
     def readable(self, record: Record) -> Record:
         return {

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.base.bag_of_words import MOST_TEXTS, tfidf
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown
 from lacuna.tasks.base.rows import Row, scarce_labels, some_of
@@ -54,11 +55,13 @@ class Classification(Task):
         )
         self._train_targets: list[Any] = [self.head.target(row) for row in train]
         self._eval_targets: list[Any] = [self.head.target(row) for row in held_out]
-        texts, self._eval_texts = (list(map(self._texts, rows)) for rows in (train, held_out))
-        examples, cut = self._examples(texts, self._train_targets)
+        self._train_texts, self._eval_texts = (list(map(self._texts, rows)) for rows in (train, held_out))
+        examples, cut = self._examples(self._train_texts, self._train_targets)
         self.set_examples(train=examples, held_out=self._examples(self._eval_texts, self._eval_targets)[0])
         self.notes += scarce_labels(train=self.balance(), held_out=self.head.balance(self._eval_targets))
-        self.note_cut(cut, of=len(texts))
+        self.note_cut(cut, of=len(train))
+        if len(train) > MOST_TEXTS:
+            self.notes.append(f"no bag of words beside it: more than {MOST_TEXTS:,} training rows")
 
     def head_options(self) -> dict[str, Any]:
         return {**super().head_options(), "problem_type": self.problem_type, "pooling": self.options.pooling}
@@ -129,6 +132,16 @@ class Classification(Task):
     def baseline(self) -> dict[str, float]:
         """The best guess that knows the training labels and no text."""
         return self.head.baseline(self._train_targets, self._eval_targets) if self._eval_targets else {}
+
+    def bag_of_words(self) -> dict[str, float]:
+        """TF-IDF of words and pairs of words, and a linear model."""
+        targets, known = self._train_targets, len(set(map(str, self._train_targets)))
+        if not self._eval_texts or known < 2 or len(targets) > MOST_TEXTS:
+            return {}
+        if (features := tfidf(self._train_texts, self._eval_texts)) is None:
+            return {}
+        train, held_out = features
+        return self.head.metrics(self.head.bag_of_words(train, targets, held_out), self._eval_targets)
 
     # For people
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.base.bag_of_words import MOST_WORDS, tag_words
 from lacuna.tasks.base.features import IGNORED, TOKENS, model_inputs, pad_inputs, pad_like, records, stacked
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Matrix, Shown, Table
@@ -78,6 +79,8 @@ class TokenClassification(Task):
             for part in (train, held_out)
         ]
         self._note_windows(windows[0])
+        if sum(map(len, self._train_tags)) > MOST_WORDS:
+            self.notes.append(f"no bag of words beside it: more than {MOST_WORDS:,} training words")
         self.set_examples(
             train=self._examples(windows[0], self._train_tags), held_out=self._examples(windows[1], self._eval_tags)
         )
@@ -288,6 +291,15 @@ class TokenClassification(Task):
         counts = np.bincount(np.concatenate(self._train_tags), minlength=len(self.label_names)) + 1
         log_frequency = np.log(counts / counts.sum())
         return {"loss": float(-log_frequency[np.concatenate(self._eval_tags)].mean()), **self._scores(guesses)}
+
+    def bag_of_words(self) -> dict[str, float]:
+        """A linear model of each word and of those around it."""
+        known = np.concatenate(self._train_tags)
+        if not self._eval_sentences or len(known) > MOST_WORDS or len(np.unique(known)) < 2:
+            return {}
+        sentences, held_out = ([item.words for item in part] for part in (self._train_sentences, self._eval_sentences))
+        found = tag_words(sentences, [tags.tolist() for tags in self._train_tags], held_out)
+        return self._scores([[self.label_names[number] for number in numbers] for numbers in found])
 
     # For people
 

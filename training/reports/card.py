@@ -77,13 +77,15 @@ def model_card(
     origin = f", from `{without_places(base)}`" if base else ""
     rows = {"steps": f"{step:,}", "tokens seen": f"{tokens:,}", **(choices or {})}
     scores = {name.removeprefix("eval_"): f"{value:.4f}" for name, value in metrics.items()}
-    others = {name: (baseline or {}).get(f"baseline_{name}") for name in scores}
+    beside = {
+        what: [f"{baseline[key]:.4f}" if (key := f"{part}_{name}") in baseline else "" for name in scores]
+        for part, what in (("baseline", "without a model"), ("words", "bag of words"))
+        if baseline and any(f"{part}_{name}" in baseline for name in scores)
+    }
     sections = []
-    if any(value is not None for value in others.values()):
-        beside = [
-            (name, score, "" if others[name] is None else f"{others[name]:.4f}") for name, score in scores.items()
-        ]
-        sections.append("## Scores\n\n" + _table(("held out", "this model", "without a model"), beside))
+    if beside:
+        lines = zip(scores, scores.values(), *beside.values(), strict=True)
+        sections.append("## Scores\n\n" + _table(("held out", "this model", *beside), lines))
     else:
         rows |= {f"{name} (held out)": score for name, score in scores.items()}
     sections = [_table(("training", ""), rows.items()), *sections]

@@ -1,0 +1,77 @@
+"""What words alone tell, without a language model: the baselines that a person could use instead, in seconds."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from scipy.sparse import hstack
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multiclass import OneVsRestClassifier
+
+MOST_TEXTS, MOST_WORDS = 100_000, 300_000
+"""Training rows of classification, and words of tagging, beyond which they would take minutes."""
+_WORDS = re.compile(r"\w+")
+_SENTENCES = re.compile(r"(?<=[.!?])\s+")
+
+
+def tfidf(train: Sequence[tuple[str, ...]], held_out: Sequence[tuple[str, ...]]) -> tuple[Any, Any] | None:
+    """TF-IDF of words and pairs of words, sparse [rows, features], side by side for rows of two texts.
+
+    None where a column of texts has no words.
+    """
+    parts = []
+    for texts, others in zip(zip(*train, strict=True), zip(*held_out, strict=True), strict=True):
+        vectorizer = TfidfVectorizer(ngram_range=(1, 2))
+        try:
+            parts.append((vectorizer.fit_transform(texts), vectorizer.transform(others)))
+        except ValueError:  # an empty vocabulary
+            return None
+    first, second = zip(*parts, strict=True)
+    return hstack(first, format="csr"), hstack(second, format="csr")
+
+
+def fit_and_predict(problem_type: str, train: Any, targets: Any, held_out: Any) -> Any:
+    """Predictions of a linear model for features [rows, features]; problem types are those of transformers."""
+    model = Ridge() if problem_type == "regression" else LogisticRegression(C=10, max_iter=1000)
+    if problem_type == "multi_label_classification":
+        model = OneVsRestClassifier(model)
+    return model.fit(train, targets).predict(held_out)
+
+
+def tag_words(
+    sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]], held_out: Sequence[Sequence[str]]
+) -> list[list[int]]:
+    """The tag of each held-out word, by logistic regression on its form, its ends, and the words around it."""
+    vectorizer = CountVectorizer(analyzer=list)
+    train = vectorizer.fit_transform(word for sentence in sentences for word in _described(sentence))
+    others = vectorizer.transform(word for sentence in held_out for word in _described(sentence))
+    targets = [tag for sentence in tags for tag in sentence]
+    found = iter(fit_and_predict("single_label_classification", train, targets, others).tolist())
+    return [[next(found) for _ in sentence] for sentence in held_out]
+
+
+def _described(words: Sequence[str]) -> Iterator[list[str]]:
+    """Features of each word of a sentence."""
+    for place, word in enumerate(words):
+        around = [(step, words[place + step]) for step in (-2, -1, 0, 1, 2) if 0 <= place + step < len(words)]
+        shape = re.sub(r"[^\W\d_]", "x", re.sub(r"[A-Z]", "X", re.sub(r"\d", "0", word)))
+        ends = [f"{size}:{end}" for size in (1, 2, 3) for end in (f"{word[:size]}-", f"-{word[-size:]}")]
+        yield [*(f"{step}={near.lower()}" for step, near in around), *ends, f"shape={shape}"]
+
+
+def words_in_common(question: str, context: str, *, whole: bool) -> str:
+    """The sentence of a context with most words of a question; or in it the longest run of words without them."""
+    asked = set(map(str.lower, _WORDS.findall(question)))
+
+    def common(text: str) -> int:
+        return len(asked & set(map(str.lower, _WORDS.findall(text))))
+
+    sentence = max(_SENTENCES.split(context), key=common)
+    if whole:
+        return sentence
+    runs: list[list[Any]] = [[]]
+    for found in _WORDS.finditer(sentence):
+        runs[-1].append(found) if found[0].lower() not in asked else runs.append([])
+    run = max(runs, key=len)
+    return sentence[run[0].start() : run[-1].end()] if run else sentence

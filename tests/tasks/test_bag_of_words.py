@@ -1,0 +1,81 @@
+"""What words alone tell: cases that are known by hand, and what is printed and written of it."""
+
+import numpy as np
+import pytest
+
+from lacuna.tasks.base import bag_of_words
+from lacuna.tasks.base.bag_of_words import fit_and_predict, tag_words, tfidf, words_in_common
+from lacuna.tasks.classification.reader import ClassificationArguments
+from lacuna.tasks.classification.task import Classification
+from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
+from lacuna.tasks.question_answering.task import QuestionAnswering
+from lacuna.tasks.token_classification.reader import TokenClassificationArguments
+from lacuna.tasks.token_classification.task import TokenClassification
+
+TRAIN = [("the film is good",), ("the film is bad",), ("good actors",), ("bad actors",)]
+HELD_OUT = [("good or so",), ("bad music",), ("music",)]
+
+
+def test_features_are_words_and_pairs_of_all_texts_of_a_row() -> None:
+    train, held_out = tfidf(TRAIN, HELD_OUT)
+    # actors, bad, film, good, is, the; bad actors, film is, good actors, is bad, is good, the film
+    assert train.shape == (4, 12) and held_out.shape == (3, 12)
+    assert held_out[2].nnz == 0 and held_out[0].nnz == 1
+    both, _ = tfidf([texts * 2 for texts in TRAIN], [texts * 2 for texts in HELD_OUT])
+    assert both.shape == (4, 24) and np.allclose(both.toarray()[:, :12], both.toarray()[:, 12:])
+    assert tfidf([("!",), ("?",)], [("a",)]) is None
+
+
+def test_labels_several_labels_and_numbers() -> None:
+    train, held_out = tfidf(TRAIN, HELD_OUT)
+    assert fit_and_predict("single_label_classification", train, [1, 0, 1, 0], held_out)[:2].tolist() == [1, 0]
+    several = fit_and_predict("multi_label_classification", train, np.eye(2, dtype=int)[[1, 0, 1, 0]], held_out)
+    assert several[:2].tolist() == [[0, 1], [1, 0]]
+    good, bad, none = fit_and_predict("regression", train, [1.0, -1.0, 1.0, -1.0], held_out)
+    assert good > 0.1 and bad < -0.1 and none == pytest.approx(0, abs=1e-6)
+
+
+def test_a_tag_comes_from_the_word_its_ends_and_its_neighbours() -> None:
+    names = "Smith Jones Brown Taylor Wilson Davies Evans Thomas".split()
+    sentences = [["Mr", name, "walks"] for name in names] + [["he", "walks", "home"]] * 8
+    tags = [[0, 1, 0]] * 8 + [[0, 0, 0]] * 8
+    assert tag_words(sentences, tags, [["Mr", "Green", "talks"], ["he", "talks", "home"]]) == [[0, 1, 0], [0, 0, 0]]
+
+
+def test_words_that_a_question_and_a_sentence_share() -> None:
+    context = "The river is long. The river of Alphaville is called Alpha Beta, and it is wide. It rains."
+    question = "What is the river of Alphaville called?"
+    assert words_in_common(question, context, whole=True) == context.split(". ")[1] + "."
+    assert words_in_common(question, context, whole=False) == "Alpha Beta, and it"
+    assert words_in_common("What?", "What", whole=False) == "What" and words_in_common("?", "", whole=False) == ""
+
+
+ROWS = [
+    {"text": f"{word} number {i}", "label": label} for i in range(8) for label, word in ((0, "quick"), (1, "lazy"))
+]
+
+
+def test_tasks_have_the_metrics_of_words_alone(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def task(rows: list[dict[str, object]]) -> Classification:
+        return Classification(
+            ClassificationArguments(), train_rows=rows, eval_rows=ROWS[:4], tokenizer=tokenizer, config=None
+        )
+
+    found = task(ROWS).bag_of_words()
+    assert found["accuracy"] == 1.0 and found.keys() == task(ROWS).baseline().keys() - {"loss"}
+    monkeypatch.setattr("lacuna.tasks.classification.task.MOST_TEXTS", 10)
+    large = task(ROWS)
+    assert large.bag_of_words() == {} and "no bag of words beside it: more than 10 training rows" in large.notes
+
+
+def test_tagging_and_questions_have_them_too(tokenizer) -> None:
+    rows = [{"tokens": ["Mr", name, "walks"], "tags": ["O", "B-PER", "O"]} for name in ("Smith", "Jones", "Brown")]
+    tagging = TokenClassification(
+        TokenClassificationArguments(), train_rows=rows, eval_rows=rows[:1], tokenizer=tokenizer
+    )
+    assert tagging.bag_of_words()["f1"] == 1.0
+    row = {"id": "1", "question": "What is the river called?", "context": "The river is called Alpha. It is wide."}
+    row |= {"answers": {"text": ["Alpha"], "answer_start": [20]}}
+    questions = QuestionAnswering(QuestionAnsweringArguments(), train_rows=[row], eval_rows=[row], tokenizer=tokenizer)
+    assert questions.bag_of_words() == {"exact_match": 100.0, "f1": 100.0}
+    assert bag_of_words.MOST_WORDS > 100_000
