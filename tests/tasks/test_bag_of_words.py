@@ -36,7 +36,7 @@ def test_labels_several_labels_and_numbers() -> None:
 
 
 def test_a_tag_comes_from_the_word_its_ends_and_its_neighbours() -> None:
-    names = "Smith Jones Brown Taylor Wilson Davies Evans Thomas".split()
+    names = ["Smith", "Jones", "Brown", "Taylor", "Wilson", "Davies", "Evans", "Thomas"]
     sentences = [["Mr", name, "walks"] for name in names] + [["he", "walks", "home"]] * 8
     tags = [[0, 1, 0]] * 8 + [[0, 0, 0]] * 8
     assert tag_words(sentences, tags, [["Mr", "Green", "talks"], ["he", "talks", "home"]]) == [[0, 1, 0], [0, 0, 0]]
@@ -71,7 +71,7 @@ def test_tasks_have_the_metrics_of_words_alone(tokenizer, monkeypatch: pytest.Mo
 def test_tagging_and_questions_have_them_too(tokenizer) -> None:
     rows = [{"tokens": ["Mr", name, "walks"], "tags": ["O", "B-PER", "O"]} for name in ("Smith", "Jones", "Brown")]
     tagging = TokenClassification(
-        TokenClassificationArguments(), train_rows=rows, eval_rows=rows[:1], tokenizer=tokenizer
+        TokenClassificationArguments(train_file="rows"), train_rows=rows, eval_rows=rows[:1], tokenizer=tokenizer
     )
     assert tagging.bag_of_words()["f1"] == 1.0
     row = {"id": "1", "question": "What is the river called?", "context": "The river is called Alpha. It is wide."}
