@@ -141,7 +141,8 @@ class Classification(Task):
         if (features := tfidf(self._train_texts, self._eval_texts)) is None:
             return {}
         train, held_out = features
-        return self.head.metrics(self.head.bag_of_words(train, targets, held_out), self._eval_targets)
+        guesses: Any = self.head.bag_of_words(train, targets, held_out)
+        return self.head.metrics(guesses, self._eval_targets)
 
     # For people
 

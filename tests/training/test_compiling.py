@@ -17,7 +17,7 @@ from lacuna.training.compiling import LONG_ENOUGH, compile_model, should_compile
 from lacuna.training.stages import Stage
 
 
-class Rows:
+class Rows(Work):
     """A work of rows of one length."""
 
     num_examples, num_eval_examples, metric, greater_is_better = 12, 0, "loss", False
