@@ -296,6 +296,8 @@ def _finish(run: Run) -> dict[str, float]:
     """Write the model and results.json."""
     progress, arguments, output_dir = run.progress, run.arguments, Path(run.arguments.output_dir)
     baseline = {f"baseline_{name}": value for name, value in run.work.baseline().items()}
+    if type(run.work).bag_of_words is not Work.bag_of_words:
+        run.log.say("fitting a bag of words to compare with; on many rows this takes up to a minute")
     baseline |= {f"words_{name}": value for name, value in run.work.bag_of_words().items()}
     stops = {}
     if arguments.average == "best" and progress.best_step >= 0:

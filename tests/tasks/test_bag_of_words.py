@@ -1,9 +1,10 @@
 """What words alone tell: cases that are known by hand, and what is printed and written of it."""
 
+import warnings
+
 import numpy as np
 import pytest
 
-from lacuna.tasks.base import bag_of_words
 from lacuna.tasks.base.bag_of_words import fit_and_predict, tag_words, tfidf, words_in_common
 from lacuna.tasks.classification.reader import ClassificationArguments
 from lacuna.tasks.classification.task import Classification
@@ -29,6 +30,9 @@ def test_features_are_words_and_pairs_of_all_texts_of_a_row() -> None:
 def test_labels_several_labels_and_numbers() -> None:
     train, held_out = tfidf(TRAIN, HELD_OUT)
     assert fit_and_predict("single_label_classification", train, [1, 0, 1, 0], held_out)[:2].tolist() == [1, 0]
+    with warnings.catch_warnings(action="error"):
+        always = fit_and_predict("multi_label_classification", train, np.eye(2, dtype=int)[[1, 1, 1, 1]], held_out)
+    assert always.tolist() == [[0, 1]] * 3
     several = fit_and_predict("multi_label_classification", train, np.eye(2, dtype=int)[[1, 0, 1, 0]], held_out)
     assert several[:2].tolist() == [[0, 1], [1, 0]]
     good, bad, none = fit_and_predict("regression", train, [1.0, -1.0, 1.0, -1.0], held_out)
@@ -78,4 +82,3 @@ def test_tagging_and_questions_have_them_too(tokenizer) -> None:
     row |= {"answers": {"text": ["Alpha"], "answer_start": [20]}}
     questions = QuestionAnswering(QuestionAnsweringArguments(), train_rows=[row], eval_rows=[row], tokenizer=tokenizer)
     assert questions.bag_of_words() == {"exact_match": 100.0, "f1": 100.0}
-    assert bag_of_words.MOST_WORDS > 100_000
