@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from lacuna.common.files import cache_folder, locked, sync, write_text
 
 from ..arguments import CorpusArguments, StoreArguments
 from ..read.streams import progress_bar
-from ..read.text import BAD_RECORD, Document, Text, check_shard, open_text, stop_if_many_are_bad
+from ..read.text import BAD_RECORD, Document, Text, check_shard, mixed, open_text, stop_if_many_are_bad
 from .pieces import BUILD, KEPT, SUFFIX, TOKENIZER, BuildOptions, Piece, TextPiece, make_pieces
 from .shards import assemble, check_weighted, write_manifest
 from .token_store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
@@ -89,6 +89,7 @@ def prepare_corpus(
     *,
     tokenizer_for: Callable[[Text | None], Any],
     fingerprint_of: Callable[[Any], str],
+    more: Sequence[str] = (),
 ) -> tuple[Any, TokenStore]:
     """The tokenizer and the token store: those of --corpus, or of the text of --data, built by whichever process comes
     first and found by the others.
@@ -96,6 +97,7 @@ def prepare_corpus(
     Args:
         tokenizer_for: the text, or None where there is a store already -> its tokenizer.
         fingerprint_of: what tells tokenizers apart.
+        more: the texts of --for.
 
     Raises:
         InputError: options that do not fit each other, or bad text; StorageError: the store cannot be written."""
@@ -107,6 +109,7 @@ def prepare_corpus(
             raise InputError(f"--corpus {arguments.corpus} was made with another tokenizer than the one that is given")
         return tokenizer, store
     text = open_text(arguments)
+    text = mixed(text, arguments, more) if arguments.for_file else text
     tokenizer = tokenizer_for(text)
     made_with = fingerprint_of(tokenizer)
     folder = cache_folder() / "corpora" / hashlib.sha256(f"{text.fingerprint} {made_with}".encode()).hexdigest()[:16]

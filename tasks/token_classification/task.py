@@ -18,7 +18,7 @@ from lacuna.tasks.base.bag_of_words import MOST_WORDS, tag_words
 from lacuna.tasks.base.features import IGNORED, TOKENS, model_inputs, pad_inputs, pad_like, records, stacked
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Matrix, Shown, Table
-from lacuna.tasks.base.rows import Row, counted, note_alike, scarce_labels, some_of
+from lacuna.tasks.base.rows import Row, counted, gathered, note_alike, scarce_labels, some_of
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tasks.token_classification.reader import (
@@ -54,9 +54,8 @@ class TokenClassification(Task):
     balance_of = "training tokens"
     probability_note = "The probability is that of the least sure tag: of the sentence, and of each entity."
 
-    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
+    def read(self, train: list[Any], held_out: list[Any]) -> None:
         asked = self.options
-        self.label_all_tokens = asked.label_all_tokens
         self.columns = self.find_columns(TOKEN_CLASSIFICATION, train)
         self.tags_column = self.columns["tags_column"]
         train, held_out = (
@@ -69,6 +68,12 @@ class TokenClassification(Task):
         )
         self._train_tags, self._eval_tags = self._normalized(train), self._normalized(held_out)
         self._train_sentences, self._eval_sentences = train, held_out
+
+    def training_texts(self) -> list[str]:
+        return gathered([item.text] for item in self._train_sentences)
+
+    def encode(self) -> None:
+        self.label_all_tokens = self.options.label_all_tokens
         windows = [
             cut_sentences(
                 sentences=[item.words for item in part],
@@ -76,7 +81,7 @@ class TokenClassification(Task):
                 max_length=self.max_length,
                 all_tokens=self.label_all_tokens,
             )
-            for part in (train, held_out)
+            for part in (self._train_sentences, self._eval_sentences)
         ]
         self._note_windows(windows[0])
         if sum(map(len, self._train_tags)) > MOST_WORDS:

@@ -40,7 +40,7 @@ class Invented(Task):
         self._predictions, self._tables = predictions, tables
         self.notes = ["text from <column> 'text'"]
 
-    def prepare(self, train: Any, held_out: Any) -> None:
+    def read(self, train: Any, held_out: Any) -> None:
         self.set_examples(train=[], held_out=[])
 
     def predictions(self) -> list[dict[str, Any]]:
