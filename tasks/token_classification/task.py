@@ -55,13 +55,11 @@ class TokenClassification(Task):
     probability_note = "The probability is that of the least sure tag: of the sentence, and of each entity."
 
     def read(self, train: list[Any], held_out: list[Any]) -> None:
-        asked = self.options
+        names = self.options.label_names
         self.columns = self.find_columns(TOKEN_CLASSIFICATION, train)
         self.tags_column = self.columns["tags_column"]
-        train, held_out = (
-            name_numbers(read_sentences(part, **self.columns), asked.label_names) for part in (train, held_out)
-        )
-        self._choose_labels(train, asked.label_names)
+        train, held_out = (name_numbers(read_sentences(part, **self.columns), names) for part in (train, held_out))
+        self._choose_labels(train, names)
         hint = " (an empty line ends one in files of columns)"
         train, held_out = self.divide(
             train, held_out, same=lambda item: item.words, strata=self._strata, what="sentences", hint=hint
@@ -73,13 +71,12 @@ class TokenClassification(Task):
         return gathered([item.text] for item in self._train_sentences)
 
     def encode(self) -> None:
-        self.label_all_tokens = self.options.label_all_tokens
         windows = [
             cut_sentences(
                 sentences=[item.words for item in part],
                 tokenizer=self.tokenizer,
                 max_length=self.max_length,
-                all_tokens=self.label_all_tokens,
+                all_tokens=self.options.label_all_tokens,
             )
             for part in (self._train_sentences, self._eval_sentences)
         ]
@@ -322,8 +319,8 @@ class TokenClassification(Task):
         return readable
 
     def settings(self) -> dict[str, Any]:
-        more = {name: getattr(self, name) for name in ("label_names", "label_all_tokens", "scheme")}
-        return {**super().settings(), **self.columns, **more}
+        more = {"label_all_tokens": self.options.label_all_tokens, "label_names": self.label_names}
+        return {**super().settings(), **self.columns, **more, "scheme": self.scheme}
 
     def tables(self) -> dict[str, Shown]:
         """Entities by type; of plain tags what was taken for what."""
