@@ -105,12 +105,7 @@ def main() -> None:
         work=works,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={
-            **facts,
-            **({"self_pretraining": of_task} if of_task else {}),
-            **asdict(model_arguments),
-            **asdict(data),
-        },
+        run_info={**facts, **asdict(model_arguments), **asdict(data)},
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()},
     )
     if training.is_main_process():

@@ -115,6 +115,9 @@ def _are_labels(values: Sequence[Any]) -> bool:
 
 def describe(facts: Sequence[Mapping[str, Any]], *, share: float) -> list[str]:
     """Lines for people on what `read_task_texts` found; `share` is that of the training rows."""
-    parts = [f"{fact['texts']:,} texts of {shown(fact['file'])} for {fact['task']}" for fact in facts]
+    parts = []
+    for fact in facts:
+        where = "the built-in task" if fact["file"] == fact["task"] else shown(fact["file"])
+        parts.append(f"{fact['texts']:,} texts of {where} ({fact['task']})")
     how = "without labels and without the rows that fine-tuning holds out by default"
-    return [f"self-pretraining: {share:.0%} of the training rows are {', '.join(parts)}, {how}"] if parts else []
+    return [f"self-pretraining: {share:.0%} of the training rows are from {', '.join(parts)}, {how}"] if parts else []

@@ -16,7 +16,7 @@ from lacuna.common.errors import BadRecord, InputError, StorageError
 from lacuna.common.files import cache_folder, write_text
 from lacuna.common.private import shown
 
-from ..arguments import CorpusArguments, TextArguments
+from ..arguments import TextArguments
 from ..builtin import builtin_documents, builtin_fingerprint
 from .formats import Record, iter_records, kind_of, read_texts, text_of
 from .sources import HubDataset, find_files, is_hub_name, open_dataset, parse_sources
@@ -106,7 +106,7 @@ class Text:
         self.total_bytes: int | None = sum(file.size for file in files) if local else None
         self.dropped: dict[str, int] = {}
         self.bad_records: list[str] = []
-        self.files = list(files)
+        self._files = list(files)
         self._more = list(more)  # texts of the first source, where they are not in a file
         self._arguments = arguments
         self.records = 0  # bad ones included
@@ -126,12 +126,12 @@ class Text:
         """
         options = self._arguments
         digest = hashlib.sha256(f"{VERSION} {options.on_bad_record} {options.unwrap} {len(self.names)}".encode())
-        if not self.files:
+        if not self._files:
             digest.update(builtin_fingerprint().encode())
         if self._more:
             digest.update(json.dumps(self._more).encode())
-        hashes = iter(hash_files([file.path for file in self.files if isinstance(file, _File)]))
-        for file in self.files:
+        hashes = iter(hash_files([file.path for file in self._files if isinstance(file, _File)]))
+        for file in self._files:
             file.check()
             if isinstance(file, _HubFile):
                 about = [*astuple(file.dataset), file.part, options.text_column]
@@ -141,9 +141,28 @@ class Text:
             digest.update(json.dumps([file.source, about]).encode())
         return digest.hexdigest()
 
+    def after(self, more: Sequence[str], *, name: str, share: float) -> "Text":
+        """This text after more documents, a source of their own with the weight `share`.
+
+        Without weights all of --data is one source then, so that each of its texts goes on to count by its size.
+        Raises InputError for a document that is no text, or where there is none.
+        """
+        records = (Record({"text": each}, name, number) for number, each in enumerate(more, start=1))
+        texts = [each for record in records if (each := text_of(record, column="text")).strip()]
+        if not texts:
+            raise InputError(f"{shown(name)}: there are none")
+        names, weights = (self.names, self.weights) if self.weights else ([" ".join(self.names)], [1.0])
+        return Text(
+            names=[name, *names],
+            weights=[share, *((1 - share) * weight for weight in weights)],
+            files=[replace(file, source=1 + (file.source if self.weights else 0)) for file in self._files],
+            arguments=self._arguments,
+            more=texts,
+        )
+
     def shard_bytes(self, *, shard: int = 0, num_shards: int = 1) -> int | None:
         """Size on disk of what `documents` of this shard reads; None where that is not known."""
-        if self.total_bytes is None or num_shards > len(self.files):
+        if self.total_bytes is None or num_shards > len(self._files):
             return self.total_bytes
         return sum(file.size for file in self._shard_files(shard, num_shards))
 
@@ -166,8 +185,8 @@ class Text:
         return self._documents(shard, num_shards)
 
     def _documents(self, shard: int, num_shards: int) -> Iterator[Document]:
-        alternate = num_shards > max(1, len(self.files))
-        files = self.files if alternate else self._shard_files(shard, num_shards)
+        alternate = num_shards > max(1, len(self._files))
+        files = self._files if alternate else self._shard_files(shard, num_shards)
         number = -1
         for number, document in enumerate(self._read(files)):
             if not alternate or number % num_shards == shard:
@@ -180,7 +199,7 @@ class Text:
     def _read(self, files: Sequence[_File | _HubFile]) -> Iterator[Document]:
         for number, text in enumerate(self._more, start=1):
             yield Document(text, 0, f"{self.names[0]}:{number}")
-        if not self.files:
+        if not self._files:
             for number, text in enumerate(builtin_documents(), start=1):
                 yield Document(text, len(self.names) - 1, f"{BUILTIN}:{number}")
         for file in files:
@@ -237,15 +256,15 @@ class Text:
 
     def _shard_files(self, shard: int, num_shards: int) -> list[_File | _HubFile]:
         """A run of files, at least one; the end of each shard is where its share of the bytes is nearest."""
-        sizes = np.array([file.size for file in self.files])
+        sizes = np.array([file.size for file in self._files])
         middles = np.cumsum(sizes) - sizes / 2
         ends = [0]
         for number in range(1, num_shards):
             nearest = int(np.searchsorted(middles, sizes.sum() * number / num_shards))
-            last = len(self.files) - (num_shards - number)  # one file must be left for each shard after this one
+            last = len(self._files) - (num_shards - number)  # one file must be left for each shard after this one
             ends.append(min(max(nearest, ends[-1] + 1), last))
-        ends.append(len(self.files))
-        return self.files[ends[shard] : ends[shard + 1]]
+        ends.append(len(self._files))
+        return self._files[ends[shard] : ends[shard + 1]]
 
 
 def check_shard(shard: int, num_shards: int) -> None:
@@ -288,27 +307,6 @@ def open_text(arguments: TextArguments) -> Text:
         seen.update(path.resolve() for path in new)
         files += [_File.of(path, source) for path in new]
     return Text(names=names, weights=weights, files=files, arguments=arguments)
-
-
-def mixed(text: Text, arguments: CorpusArguments, more: Sequence[str]) -> Text:
-    """The text of --data after `more` texts, a source of their own with the weight --for_share.
-
-    Without weights all of --data is one source, so that each of its texts goes on to count by its size. Raises
-    InputError for a text that is none, or none at all.
-    """
-    name = f"texts of {' '.join(arguments.for_file)}"
-    records = (Record({"text": each}, name, number) for number, each in enumerate(more, start=1))
-    texts = [each for record in records if (each := text_of(record, column="text")).strip()]
-    if not texts:
-        raise InputError(f"--for {' '.join(map(shown, arguments.for_file))}: there is no text in it")
-    names, rest = (text.names, text.weights) if text.weights else ([" ".join(text.names)], [1.0])
-    return Text(
-        names=[name, *names],
-        weights=[arguments.for_share, *((1 - arguments.for_share) * weight for weight in rest)],
-        files=[replace(file, source=1 + (file.source if text.weights else 0)) for file in text.files],
-        arguments=arguments,
-        more=texts,
-    )
 
 
 def sha256(path: Path) -> str:

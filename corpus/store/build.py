@@ -28,7 +28,7 @@ from lacuna.common.files import cache_folder, locked, sync, write_text
 
 from ..arguments import CorpusArguments, StoreArguments
 from ..read.streams import progress_bar
-from ..read.text import BAD_RECORD, Document, Text, check_shard, mixed, open_text, stop_if_many_are_bad
+from ..read.text import BAD_RECORD, Document, Text, check_shard, open_text, stop_if_many_are_bad
 from .pieces import BUILD, KEPT, SUFFIX, TOKENIZER, BuildOptions, Piece, TextPiece, make_pieces
 from .shards import assemble, check_weighted, write_manifest
 from .token_store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
@@ -109,7 +109,8 @@ def prepare_corpus(
             raise InputError(f"--corpus {arguments.corpus} was made with another tokenizer than the one that is given")
         return tokenizer, store
     text = open_text(arguments)
-    text = mixed(text, arguments, more) if arguments.for_file else text
+    if arguments.for_file:
+        text = text.after(more, name=f"texts of {' '.join(arguments.for_file)}", share=arguments.for_share)
     tokenizer = tokenizer_for(text)
     made_with = fingerprint_of(tokenizer)
     folder = cache_folder() / "corpora" / hashlib.sha256(f"{text.fingerprint} {made_with}".encode()).hexdigest()[:16]

@@ -31,7 +31,7 @@ def warn_of_seen(model: str, data: Any, work: Task) -> list[str]:
     folder = Path(model)
     folder = folder.parents[1] if folder.absolute().parent.name == "checkpoints" else folder
     seen: list[dict[str, Any]] = []
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(OSError, ValueError, KeyError, TypeError):
         seen = json.loads((folder / "run.json").read_text(encoding="utf-8"))["self_pretraining"]
     if not seen or data.eval_file is not None:
         return []

@@ -10,7 +10,6 @@ import torch
 
 from lacuna import objectives, tokenization
 from lacuna.corpus import CorpusArguments, open_store, open_text, prepare_corpus
-from lacuna.corpus.read.text import mixed
 from lacuna.training.order import row_of
 
 WORDS = "the a cat dog bird sat ran sang on under over mat tree house and but then when it was so very old new"
@@ -91,7 +90,7 @@ def test_the_share_is_exact_and_the_data_keep_their_proportions(home, tmp_path, 
     ):
         arguments = CorpusArguments(data=data, for_file=["t.csv"], for_share=0.2)
         if not data:  # the built-in corpus, which takes a while to tokenize
-            text = mixed(open_text(arguments), arguments, more)
+            text = open_text(arguments).after(more, name="texts of t.csv", share=0.2)
             assert text.weights == [0.2, 0.8] and [each.source for each in text.documents()][29:31] == [0, 1]
             continue
         _, store = prepare_corpus(
