@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from .errors import InputError, StoppedError
 from .files import release
-from .options import ESSENTIALS, Arguments, Numbers
+from .options import ESSENTIALS, Arguments, Numbers, names_of
 
 _METAVARS = {int: "N", float: "X", Numbers: "X[,X]"}
 _BY_NAME = {"_dir": "DIR", "_file": "FILE", "_column": "NAME", "_columns": "NAME"}
@@ -65,7 +65,7 @@ class _Parser(HfArgumentParser):
 def _shown(action: argparse.Action) -> argparse.Action:
     """An option as the help shows it: one spelling, its value and its default."""
     shown = copy.copy(action)
-    shown.option_strings = [word for word in action.option_strings if word[:2] == "--" and "-" not in word[2:]][:1]
+    shown.option_strings = [word for word in action.option_strings if word[:2] == "--" and "-" not in word[2:]][-1:]
     if action.nargs == "?":  # a switch
         shown.nargs = 0
     elif action.nargs != 0:
@@ -181,7 +181,8 @@ def parse_arguments(
         InputError: an unknown option (the nearest known one is named), a value of the wrong type or choice.
     """
     parser = _parser(dataclass_types, description)
-    known = {field.name: field.type for kind in dataclass_types for field in dataclasses.fields(kind)}
+    fields = [field for kind in dataclass_types for field in dataclasses.fields(kind)]
+    known = {name: field.type for field in fields for name in names_of(field)}
     given = list(sys.argv[1:] if arguments is None else arguments)
 
     first = _Parser([], add_help=False, allow_abbrev=False)

@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections.abc import Iterable
-from dataclasses import field, fields, is_dataclass
+from dataclasses import Field, field, fields, is_dataclass
 from typing import Any
 
 from .errors import InputError
@@ -15,8 +15,13 @@ class Arguments:
     @classmethod
     def known_options(cls) -> set[str]:
         """Names of the options of this class and of all that derive from it, in the modules imported so far."""
-        own: set[str] = {each.name for each in fields(cls)} if is_dataclass(cls) else set()
+        own: set[str] = {name for each in fields(cls) for name in names_of(each)} if is_dataclass(cls) else set()
         return own.union(*(kind.known_options() for kind in cls.__subclasses__()))
+
+
+def names_of(option: Field) -> list[str]:
+    """What an option is called on the command line and in YAML: the name of its field, and perhaps another."""
+    return [option.name, *(name.lstrip("-") for name in option.metadata.get("aliases", ()))]
 
 
 ESSENTIALS = "what most runs set"
@@ -31,6 +36,7 @@ def option(
     advanced: bool = False,
     metavar: str | None = None,
     choices: Iterable[str] | None = None,
+    alias: str | None = None,
 ) -> Any:
     """A dataclass field for an option.
 
@@ -42,8 +48,10 @@ def option(
         metavar: placeholder for its value in the help, where type and name do not tell.
         choices: the values it can take, where its type is not a `Literal`: names, or a registry of classes by name,
             each with a `summary` for the help.
+        alias: the name that people know it by, where Python keeps that for itself, such as `for`.
     """
     metadata = {"help": text, "group": group, "advanced": advanced}
+    metadata |= {"aliases": [f"--{alias}"]} if alias else {}
     metadata |= {"metavar": metavar} if metavar else {}
     metadata |= {"choices": choices} if choices is not None else {}
     if isinstance(default, list):

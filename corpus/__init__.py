@@ -1,7 +1,7 @@
 """Raw text -> documents, sentences and a token store on disk; and the corpus and tasks inside every interpreter."""
 
 from .arguments import CorpusArguments, StoreArguments, TextArguments
-from .builtin import builtin_classification, builtin_documents, builtin_questions
+from .builtin import BUILTIN_TASKS, builtin_classification, builtin_documents, builtin_questions
 from .read.formats import Record
 from .read.labelled import read_labelled, read_parallel
 from .read.sources import find_files, read_records
@@ -11,6 +11,7 @@ from .store.encoding import split_sentences
 from .store.token_store import TokenStore, open_store
 
 __all__ = [
+    "BUILTIN_TASKS",
     "CorpusArguments",
     "Document",
     "Record",

@@ -54,6 +54,28 @@ class CorpusArguments(TextArguments):
     corpus: str | None = _data(
         None, "Token store made by recipes/prepare_corpus.py, instead of --data.", metavar="DIR"
     )
+    for_file: list[str] = _data(
+        [],
+        "Labelled rows that the model will be fine-tuned on: their texts are learned too, without labels and without "
+        "the rows that the fine-tuning recipe holds out by default (another --seed or --eval_fraction there holds out "
+        "others). Or a built-in task: classification, question_answering.",
+        metavar="FILE",
+        alias="for",
+    )
+    for_share: float = _data(0.3, "Share of the training rows that are texts of --for.", advanced=True)
+    for_task: str | None = _data(
+        None, "Which task --for is for. Default: by its columns, and printed.", metavar="NAME", advanced=True
+    )
+
+    def __post_init__(self) -> None:
+        check_range(self, "for_share", above=0, below=1)
+        if self.for_task and not self.for_file:
+            raise InputError(f"--for_task {self.for_task} says how the file of --for is read: name one with --for")
+        if self.for_file and self.corpus:
+            raise InputError(
+                f"--for adds texts to those of --data, and --corpus {self.corpus} is tokenized already: name its "
+                "texts with --data instead"
+            )
 
 
 @dataclass

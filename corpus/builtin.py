@@ -329,3 +329,7 @@ def _parameters(entry: Entry) -> list[tuple[str, str | None]]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+BUILTIN_TASKS = {"classification": builtin_classification, "question_answering": builtin_questions}
+"""What gives the rows of each, by the name of its task."""

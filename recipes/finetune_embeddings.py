@@ -21,6 +21,7 @@ from pathlib import Path
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
+from lacuna.tasks.base.fine_tuning import warn_of_seen
 from lacuna.tasks.base.models import load_base
 from lacuna.tasks.base.report import write_results
 from lacuna.tasks.embeddings.encoders import expected_of, load_encoder, save_encoder, train_encoder
@@ -44,6 +45,7 @@ def main() -> None:
     work = Embeddings.from_arguments(
         data, tokenizer=tokenizer, config=config, seed=data.seed, read=partial(read_labelled, tagged=False)
     )
+    work.notes += warn_of_seen(start.model, data, work)
     if is_main:
         print("\n".join([processes().describe(), *work.describe(5 if data.dry_run else 0)]), flush=True)
     use_all_cores()

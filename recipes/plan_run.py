@@ -31,6 +31,12 @@ def main() -> None:
     )
     goal.check_used()
     training.use_all_cores()
+    more: list[str] = []
+    if data.for_file:
+        from lacuna.tasks.texts import read_task_texts  # takes a second, which other plans need not wait
+
+        options = {"task": data.for_task, "read": corpus.read_labelled, "builtin": corpus.BUILTIN_TASKS}
+        more, _ = read_task_texts(data.for_file, **options)
     tokenizer, store = corpus.prepare_corpus(
         data,
         tokenizer_for=lambda text: tokenization.load_or_train(
@@ -42,6 +48,7 @@ def main() -> None:
             trust_remote_code=model_arguments.trust_remote_code,
         ),
         fingerprint_of=tokenization.tokenizer_fingerprint,
+        more=more,
     )
     works = objectives.make_works(
         goal,

@@ -3,6 +3,7 @@
     accelerate launch recipes/pretrain.py                                  # built-in text, a few minutes on a laptop
     accelerate launch recipes/pretrain.py --data my_texts/ --output_dir runs/mine
     accelerate launch recipes/pretrain.py --data my_texts/ --objective clm --output_dir runs/my_decoder
+    accelerate launch recipes/pretrain.py --data my_texts/ --for train.csv  # and the texts of the task that follows
     torchrun --nproc_per_node 2 recipes/pretrain.py --max_steps 20         # two processes on a CPU
     python recipes/pretrain.py --data my_texts/ --show_examples 5          # what the model would see
 
@@ -17,7 +18,20 @@ from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 
 
-def prepare(data: Any, goal: Any, model_arguments: Any, *, seed: int) -> tuple[Any, Any, list[tuple[float, Any]]]:
+def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
+    """The texts of --for, what run.json says of them, and lines for people."""
+    if not data.for_file:
+        return [], [], []
+    from lacuna.tasks import texts  # takes a second, which other runs need not wait
+
+    options = {"task": data.for_task, "read": corpus.read_labelled, "builtin": corpus.BUILTIN_TASKS}
+    more, facts = texts.read_task_texts(data.for_file, **options)
+    return more, facts, texts.describe(facts, share=data.for_share)
+
+
+def prepare(
+    data: Any, goal: Any, model_arguments: Any, *, more: list[str], seed: int
+) -> tuple[Any, Any, list[tuple[float, Any]]]:
     """The tokenizer, the token store, and the objective of each stage."""
     tokenizer, store = corpus.prepare_corpus(
         data,
@@ -30,6 +44,7 @@ def prepare(data: Any, goal: Any, model_arguments: Any, *, seed: int) -> tuple[A
             trust_remote_code=model_arguments.trust_remote_code,
         ),
         fingerprint_of=tokenization.tokenizer_fingerprint,
+        more=more,
     )
     works = objectives.make_works(
         goal,
@@ -57,10 +72,11 @@ def main() -> None:
     if training.is_main_process() and not goal.show_examples:
         training.claim_output_dir(arguments)
         print(training.processes().describe(), flush=True)
-    tokenizer, store, works = prepare(data, goal, model_arguments, seed=arguments.seed)
+    more, of_task, lines = read_for(data)
+    tokenizer, store, works = prepare(data, goal, model_arguments, more=more, seed=arguments.seed)
     if goal.show_examples:
         shown = [objectives.show_examples(work, tokenizer, goal.show_examples, at) for at, work in works]
-        return print("\n\n".join(shown))
+        return print("\n\n".join([*lines, *shown]))
     objective = works[-1][1]
     model = training.starting_model(
         model_arguments,
@@ -73,9 +89,10 @@ def main() -> None:
     objective.check_model(model)
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
     facts = {"objective": objective.name, "text": store.summary(), "rows": [work.describe() for _, work in works]}
+    facts["self_pretraining"] = of_task
     if training.is_main_process():
         print(f"text: {facts['text']}\nmodel: {described}; objective: {objective.name}")
-        print(*facts["rows"], sep="\n", flush=True)
+        print(*facts["rows"], *lines, sep="\n", flush=True)
     if not model_arguments.model:
         tokenizer = tokenization.adapt_tokenizer(
             tokenizer=tokenizer,
@@ -89,7 +106,7 @@ def main() -> None:
         tokenizer=tokenizer,
         arguments=arguments,
         run_info={**facts, **asdict(model_arguments), **asdict(data)},
-        identity={"model": described, "corpus": store.fingerprint, **goal.identity()},
+        identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()},
     )
     if training.is_main_process():
         print(f"done: {results['steps']:,} steps; the model is in {arguments.output_dir}")

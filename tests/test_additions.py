@@ -90,10 +90,12 @@ class Length(Task):
     name, objective, metric = "length", "fine-tuning for length", "accuracy"
     auto_class, label_names = "AutoModelForSequenceClassification", ["short", "long"]
 
-    def prepare(self, train: list[Row], held_out: list[Row]) -> None:
+    def read(self, train: list[Row], held_out: list[Row]) -> None:
         self.columns = self.find_columns(Layout({"text_column": Column("the text", "text", TEXT)}), train)
-        parts = self.divide(train, held_out, same=lambda row: row.fields["text"])
-        examples = [[self._example(row) for row in rows] for rows in parts]
+        self.parts = self.divide(train, held_out, same=lambda row: row.fields["text"])
+
+    def encode(self) -> None:
+        examples = [[self._example(row) for row in rows] for rows in self.parts]
         self.set_examples(train=examples[0], held_out=examples[1])
 
     def _example(self, row: Row) -> Inputs:

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from lacuna.common.private import shown
 
 from ..arguments import TextArguments
 from ..builtin import builtin_documents, builtin_fingerprint
-from .formats import iter_records, kind_of, read_texts
+from .formats import Record, iter_records, kind_of, read_texts, text_of
 from .sources import HubDataset, find_files, is_hub_name, open_dataset, parse_sources
 from .streams import Piece, Progress, progress_bar, read_text_file, unreadable
 from .unwrap import unwrapped
@@ -97,6 +97,7 @@ class Text:
         weights: list[float] | None,
         files: Sequence[_File | _HubFile],
         arguments: TextArguments,
+        more: Sequence[str] = (),
     ) -> None:
         self.names = names
         self.weights = weights
@@ -106,6 +107,7 @@ class Text:
         self.dropped: dict[str, int] = {}
         self.bad_records: list[str] = []
         self._files = list(files)
+        self._more = list(more)  # texts of the first source, where they are not in a file
         self._arguments = arguments
         self.records = 0  # bad ones included
         self._progress = Progress()
@@ -126,6 +128,8 @@ class Text:
         digest = hashlib.sha256(f"{VERSION} {options.on_bad_record} {options.unwrap} {len(self.names)}".encode())
         if not self._files:
             digest.update(builtin_fingerprint().encode())
+        if self._more:
+            digest.update(json.dumps(self._more).encode())
         hashes = iter(hash_files([file.path for file in self._files if isinstance(file, _File)]))
         for file in self._files:
             file.check()
@@ -136,6 +140,25 @@ class Text:
                 about = [kind, options.document_boundary if kind == ".txt" else options.text_column, next(hashes)]
             digest.update(json.dumps([file.source, about]).encode())
         return digest.hexdigest()
+
+    def after(self, more: Sequence[str], *, name: str, share: float) -> "Text":
+        """This text after more documents, a source of their own with the weight `share`.
+
+        Without weights all of --data is one source then, so that each of its texts goes on to count by its size.
+        Raises InputError for a document that is no text, or where there is none.
+        """
+        records = (Record({"text": each}, name, number) for number, each in enumerate(more, start=1))
+        texts = [each for record in records if (each := text_of(record, column="text")).strip()]
+        if not texts:
+            raise InputError(f"{shown(name)}: there are none")
+        names, weights = (self.names, self.weights) if self.weights else ([" ".join(self.names)], [1.0])
+        return Text(
+            names=[name, *names],
+            weights=[share, *((1 - share) * weight for weight in weights)],
+            files=[replace(file, source=1 + (file.source if self.weights else 0)) for file in self._files],
+            arguments=self._arguments,
+            more=texts,
+        )
 
     def shard_bytes(self, *, shard: int = 0, num_shards: int = 1) -> int | None:
         """Size on disk of what `documents` of this shard reads; None where that is not known."""
@@ -174,9 +197,11 @@ class Text:
             raise InputError(f"--data {' '.join(map(shown, self.names))}: there is no text in it.{first}")
 
     def _read(self, files: Sequence[_File | _HubFile]) -> Iterator[Document]:
+        for number, text in enumerate(self._more, start=1):
+            yield Document(text, 0, f"{self.names[0]}:{number}")
         if not self._files:
             for number, text in enumerate(builtin_documents(), start=1):
-                yield Document(text, 0, f"{BUILTIN}:{number}")
+                yield Document(text, len(self.names) - 1, f"{BUILTIN}:{number}")
         for file in files:
             yield from self._file_documents(file)
             if isinstance(file, _File):

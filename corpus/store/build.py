@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +89,7 @@ def prepare_corpus(
     *,
     tokenizer_for: Callable[[Text | None], Any],
     fingerprint_of: Callable[[Any], str],
+    more: Sequence[str] = (),
 ) -> tuple[Any, TokenStore]:
     """The tokenizer and the token store: those of --corpus, or of the text of --data, built by whichever process comes
     first and found by the others.
@@ -96,6 +97,7 @@ def prepare_corpus(
     Args:
         tokenizer_for: the text, or None where there is a store already -> its tokenizer.
         fingerprint_of: what tells tokenizers apart.
+        more: the texts of --for.
 
     Raises:
         InputError: options that do not fit each other, or bad text; StorageError: the store cannot be written."""
@@ -107,6 +109,8 @@ def prepare_corpus(
             raise InputError(f"--corpus {arguments.corpus} was made with another tokenizer than the one that is given")
         return tokenizer, store
     text = open_text(arguments)
+    if arguments.for_file:
+        text = text.after(more, name=f"texts of {' '.join(arguments.for_file)}", share=arguments.for_share)
     tokenizer = tokenizer_for(text)
     made_with = fingerprint_of(tokenizer)
     folder = cache_folder() / "corpora" / hashlib.sha256(f"{text.fingerprint} {made_with}".encode()).hexdigest()[:16]

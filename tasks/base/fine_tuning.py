@@ -1,6 +1,9 @@
 """What all fine-tuning recipes do: load a model, read rows, train, and write the results."""
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,37 @@ from lacuna.tasks.base.arguments import used
 from lacuna.tasks.base.models import load_base, load_model
 from lacuna.tasks.base.report import write_results
 from lacuna.tasks.base.task import Task
+
+
+def fingerprints(file: str, texts: Sequence[str]) -> dict[str, str]:
+    """SHA-256 (hexadecimal) of a file of rows, or the name of what is no file; and that of texts of its rows."""
+    there = Path(file).expanduser()
+    content = hashlib.sha256(there.read_bytes()).hexdigest() if there.is_file() else file
+    return {"sha256": content, "texts_sha256": hashlib.sha256(json.dumps(texts).encode()).hexdigest()}
+
+
+def warn_of_seen(model: str, data: Any, work: Task) -> list[str]:
+    """A line where `--for` of recipes/pretrain.py gave the model other rows of this file than are learned from here.
+
+    Args:
+        model: a folder, whose run.json says so.
+        data: options of the task's data.
+    """
+    folder = Path(model)
+    folder = folder.parents[1] if folder.absolute().parent.name == "checkpoints" else folder
+    seen: list[dict[str, Any]] = []
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        seen = json.loads((folder / "run.json").read_text(encoding="utf-8"))["self_pretraining"]
+    if not seen or data.eval_file is not None:
+        return []
+    now = fingerprints(data.train_file or work.name, work.training_texts())
+    if not any(each["sha256"] == now["sha256"] and each["texts_sha256"] != now["texts_sha256"] for each in seen):
+        return []
+    return [
+        f"warning: {model} was pretrained on texts of this file (--for), and since other rows are held out here, some "
+        "of theirs are among them: leave --seed, --eval_fraction and the columns as they are by default, or name an "
+        "--eval_file"
+    ]
 
 
 def fine_tune_task(
@@ -34,6 +68,8 @@ def fine_tune_task(
     work = kind.from_arguments(
         data, tokenizer=tokenizer, config=config, seed=arguments.seed, read=read, builtin=builtin
     )
+
+    work.notes += warn_of_seen(start.model, data, work)
 
     def make_model(seed: int) -> Any:
         return load_model(

@@ -167,6 +167,14 @@ def _cell(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def gathered(rows: Iterable[Sequence[str]]) -> list[str]:
+    """A document for each different first text of rows: on its first line it, then what follows it in any of them."""
+    documents: dict[str, list[str]] = {}
+    for first, *rest in rows:
+        documents.setdefault(first, []).extend(rest)
+    return ["\n".join([first, *rest]) for first, rest in documents.items()]
+
+
 def as_number(value: Any) -> float | None:
     """The finite number that a cell holds or spells; None where it holds something else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):

@@ -21,8 +21,8 @@ Inputs = dict[str, Any]
 class Task(Work):
     """Labelled data as a `Work` of the loop; a task says how its batches, its loss and its metrics are made.
 
-    A subclass reads its rows in `prepare`, and has `collate`, `loss`, `evaluate`, `scores`, `baseline`, `predictions`,
-    `tables` and `settings`, perhaps `bag_of_words`.
+    A subclass has `read`, `training_texts`, `encode`, `collate`, `loss`, `evaluate`, `scores`, `baseline`,
+    `predictions`, `tables` and `settings`, perhaps `bag_of_words`.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Task(Work):
             options: those of the task's data, such as `ClassificationArguments`.
             train_rows: mappings, or records with `fields`, `path` and `line`.
             eval_rows: the same, held out; empty: a part of `train_rows` is, drawn by `seed`.
-            tokenizer: a fast tokenizer with a padding token.
+            tokenizer: a fast tokenizer with a padding token; None: rows are read and divided, and no more.
             config: that of the model, which limits the length of inputs.
 
         Raises:
@@ -73,12 +73,14 @@ class Task(Work):
         """What was guessed, left out or cut, a line each, for people."""
         self.records: list[dict[str, Any]] = []
         """What `evaluate` returned of every held-out example, in the order of the data."""
-        self.max_length = self.longest()
-        """Tokens that an example is cut to, special tokens included."""
         train, held_out = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
         if not train:
             raise InputError("there are no training rows: name a file that has some with --train_file")
-        self.prepare(train, held_out)
+        self.read(train, held_out)
+        if tokenizer is not None:
+            self.max_length = self.longest()
+            """Tokens that an example is cut to, special tokens included."""
+            self.encode()
 
     @classmethod
     def from_arguments(
@@ -110,8 +112,16 @@ class Task(Work):
             asked=self.options.max_length, default=self.default_length, config=self.config, tokenizer=self.tokenizer
         )
 
-    def prepare(self, train: list[Row], held_out: list[Row]) -> None:
-        """Read the rows, say what was found, and call `set_examples`."""
+    def read(self, train: list[Row], held_out: list[Row]) -> None:
+        """Read the rows, say what was found, and `divide` them; needs no tokenizer."""
+        raise NotImplementedError
+
+    def training_texts(self) -> list[str]:
+        """What a model reads of the training rows, without what it is to learn from them; a document each."""
+        raise NotImplementedError
+
+    def encode(self) -> None:
+        """Tokenize what was read, and call `set_examples`."""
         raise NotImplementedError
 
     def head_options(self) -> dict[str, Any]:

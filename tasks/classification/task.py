@@ -10,7 +10,7 @@ from lacuna.common.errors import InputError
 from lacuna.tasks.base.bag_of_words import MOST_TEXTS, tfidf
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown
-from lacuna.tasks.base.rows import Row, scarce_labels, some_of
+from lacuna.tasks.base.rows import Row, gathered, scarce_labels, some_of
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.classification.heads import Head, Number, SeveralLabels, SingleLabel
 from lacuna.tasks.classification.reader import (
@@ -35,11 +35,9 @@ class Classification(Task):
     auto_class = "AutoModelForSequenceClassification"
     label_names: list[str]
 
-    def prepare(self, train: list[Row], held_out: list[Row]) -> None:
+    def read(self, train: list[Row], held_out: list[Row]) -> None:
         self.columns = self.find_columns(CLASSIFICATION, train)
         self.text_column, self.text_pair_column, self.label_column = self.columns.values()
-        if self.text_pair_column is not None:
-            self.note_pairs()
         self.head = self._head(train)
         self.metric, self.mistakes_heading = self.head.metric, self.head.mistakes_heading
         self.probability_note = self.head.probability_note
@@ -56,11 +54,18 @@ class Classification(Task):
         self._train_targets: list[Any] = [self.head.target(row) for row in train]
         self._eval_targets: list[Any] = [self.head.target(row) for row in held_out]
         self._train_texts, self._eval_texts = (list(map(self._texts, rows)) for rows in (train, held_out))
+
+    def training_texts(self) -> list[str]:
+        return gathered(self._train_texts)
+
+    def encode(self) -> None:
+        if self.text_pair_column is not None:
+            self.note_pairs()
         examples, cut = self._examples(self._train_texts, self._train_targets)
         self.set_examples(train=examples, held_out=self._examples(self._eval_texts, self._eval_targets)[0])
         self.notes += scarce_labels(train=self.balance(), held_out=self.head.balance(self._eval_targets))
-        self.note_cut(cut, of=len(train))
-        if len(train) > MOST_TEXTS:
+        self.note_cut(cut, of=len(examples))
+        if len(examples) > MOST_TEXTS:
             self.notes.append(f"no bag of words beside it: more than {MOST_TEXTS:,} training rows")
 
     def head_options(self) -> dict[str, Any]:

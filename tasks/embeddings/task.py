@@ -18,6 +18,7 @@ from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import WORDS, records, tokenize
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Points, Shown, Table
+from lacuna.tasks.base.rows import gathered
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.embeddings.reader import (
     EMBEDDINGS,
@@ -55,7 +56,7 @@ class Embeddings(Task):
     name, objective = "embeddings", "sentence-transformers"
     default_length = 128
 
-    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
+    def read(self, train: list[Any], held_out: list[Any]) -> None:
         kind = self.options.kind
         named = self.find_columns(EMBEDDINGS, train)
         self.columns = columns = Columns(*named.values())
@@ -75,10 +76,17 @@ class Embeddings(Task):
             train, held_out, same=lambda item: item.texts, group=lambda item: item.first, how=", by first text"
         )
         self.train_items, self.eval_items = train, held_out
+
+    def training_texts(self) -> list[str]:
+        # Apart, so that nobody can tell which belong together.
+        return gathered([text] for item in self.train_items for text in item.texts)
+
+    def encode(self) -> None:
+        train = self.train_items
         self._train = [{"texts": item.texts} for item in train]
         self._documents: list[str] = []
         self._found: dict[str, float] = {}
-        self.num_examples, self.num_eval_examples = len(train), len(held_out)
+        self.num_examples, self.num_eval_examples = len(train), len(self.eval_items)
         self._note_scores()
         texts = [text for item in train for text in item.texts]
         self.note_cut(tokenize(tokenizer=self.tokenizer, texts=texts, max_length=self.max_length)[1], of=len(texts))

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from lacuna.tasks.base.columns import names_in
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown, Table
-from lacuna.tasks.base.rows import Row
+from lacuna.tasks.base.rows import Row, gathered
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.multiple_choice.reader import (
     MULTIPLE_CHOICE,
@@ -40,7 +40,7 @@ class MultipleChoice(Task):
     metric = "accuracy"
     probability_note = "The probability is that of the chosen one among the choices."
 
-    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
+    def read(self, train: list[Any], held_out: list[Any]) -> None:
         self._named = self.find_columns(MULTIPLE_CHOICE, train)
         self.columns = Columns(*self._named.values())
         train, held_out = read_problems(train, self.columns), read_problems(held_out, self.columns)
@@ -58,12 +58,18 @@ class MultipleChoice(Task):
             what="questions",
             how=", by context",
         )
-        self._eval_problems = held_out
+        self._train_problems, self._eval_problems = train, held_out
         self._train_labels, self._eval_labels = (read_labels(part, reading=reading) for part in (train, held_out))
+
+    def training_texts(self) -> list[str]:
+        parts = ((item.context, item.question, *item.choices) for item in self._train_problems)
+        return gathered([text for text in texts if text] for texts in parts)
+
+    def encode(self) -> None:
         self.note_pairs()
-        examples, cut = self._examples(train, self._train_labels)
+        examples, cut = self._examples(self._train_problems, self._train_labels)
         self.note_cut(cut, of=sum(len(example["sizes"]) for example in examples), what="questions with their choices")
-        self.set_examples(train=examples, held_out=self._examples(held_out, self._eval_labels)[0])
+        self.set_examples(train=examples, held_out=self._examples(self._eval_problems, self._eval_labels)[0])
 
     def _examples(self, problems: Sequence[Problem], labels: Sequence[int]) -> tuple[list[Inputs], int]:
         """Of each question the inputs of its choices, one after the other, `sizes` [choices] and the label; and how

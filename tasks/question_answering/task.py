@@ -27,7 +27,7 @@ from lacuna.tasks.base.metrics import (
     tuned_threshold,
 )
 from lacuna.tasks.base.report import Shown, Table
-from lacuna.tasks.base.rows import FEW, Row
+from lacuna.tasks.base.rows import FEW, Row, gathered
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.predictor import PipelinePredictor
 from lacuna.tasks.question_answering.reader import (
@@ -60,9 +60,7 @@ class QuestionAnswering(Task):
         "empty prediction), by a softmax over the sums of the logits of their ends."
     )
 
-    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
-        self.max_answer_length = self.options.max_answer_length
-        self.stride = self.max_length // 3 if self.options.stride is None else self.options.stride
+    def read(self, train: list[Any], held_out: list[Any]) -> None:
         train, held_out = read_questions(train), read_questions(held_out)
         train = self._checked(train, held_out)
         train, held_out = self.divide(
@@ -78,6 +76,14 @@ class QuestionAnswering(Task):
         self.threshold: float | None = None
         """Above it a question's lead of "no answer", in nats, makes the prediction empty; None: never."""
         self._note_unanswerable()
+
+    def training_texts(self) -> list[str]:
+        return gathered((item.context, item.question) for item in self._train_questions)
+
+    def encode(self) -> None:
+        self.max_answer_length = self.options.max_answer_length
+        self.stride = self.max_length // 3 if self.options.stride is None else self.options.stride
+        train, held_out = self._train_questions, self._eval_questions
         self.note_pairs()
         self._train_windows, self._eval_windows = (
             cut_windows(questions=part, tokenizer=self.tokenizer, max_length=self.max_length, stride=self.stride)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lacuna.tasks.base.features import IGNORED, records, stacked
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Shown, Table, groups
-from lacuna.tasks.base.rows import Row
+from lacuna.tasks.base.rows import Row, gathered
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.predictor import NEW_TOKENS, Predictor
 from lacuna.tasks.sequence_to_sequence.reader import (
@@ -48,16 +48,8 @@ class SequenceToSequence(Task):
         )
         return length
 
-    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
+    def read(self, train: list[Any], held_out: list[Any]) -> None:
         asked = self.options
-        self.writer = Writer(
-            tokenizer=self.tokenizer,
-            config=self.config,
-            max_length=self.max_length,
-            max_target_length=self.max_target_length,
-            num_beams=asked.num_beams,
-            source_prefix=asked.source_prefix,
-        )
         train, held_out = unfold(train), unfold(held_out)
         files = f"source from {asked.train_file}, target from {asked.train_target_file}, line by line"
         instead = files if asked.train_target_file else None
@@ -71,11 +63,24 @@ class SequenceToSequence(Task):
             group=lambda pair: pair.source,
             what="pairs",
         )
-        self._eval_pairs = held_out
-        examples, _, *cut = self._examples(train)
+        self._train_pairs, self._eval_pairs = train, held_out
+
+    def training_texts(self) -> list[str]:
+        return gathered([pair.source] for pair in self._train_pairs)
+
+    def encode(self) -> None:
+        self.writer = Writer(
+            tokenizer=self.tokenizer,
+            config=self.config,
+            max_length=self.max_length,
+            max_target_length=self.max_target_length,
+            num_beams=self.options.num_beams,
+            source_prefix=self.options.source_prefix,
+        )
+        examples, _, *cut = self._examples(self._train_pairs)
         for count, what, option in zip(cut, ("sources", "targets"), ("max_length", "max_target_length"), strict=True):
-            self.note_cut(count, of=len(train), what=what, option=option)
-        judged, self._eval_sources, *_ = self._examples(held_out)
+            self.note_cut(count, of=len(examples), what=what, option=option)
+        judged, self._eval_sources, *_ = self._examples(self._eval_pairs)
         self.set_examples(train=examples, held_out=judged)
 
     def _examples(self, pairs: Sequence[TextPair]) -> tuple[list[Inputs], list[Inputs], int, int]:

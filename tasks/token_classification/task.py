@@ -18,7 +18,7 @@ from lacuna.tasks.base.bag_of_words import MOST_WORDS, tag_words
 from lacuna.tasks.base.features import IGNORED, TOKENS, model_inputs, pad_inputs, pad_like, records, stacked
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Matrix, Shown, Table
-from lacuna.tasks.base.rows import Row, counted, note_alike, scarce_labels, some_of
+from lacuna.tasks.base.rows import Row, counted, gathered, note_alike, scarce_labels, some_of
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tasks.token_classification.reader import (
@@ -54,29 +54,31 @@ class TokenClassification(Task):
     balance_of = "training tokens"
     probability_note = "The probability is that of the least sure tag: of the sentence, and of each entity."
 
-    def prepare(self, train: list[Any], held_out: list[Any]) -> None:
-        asked = self.options
-        self.label_all_tokens = asked.label_all_tokens
+    def read(self, train: list[Any], held_out: list[Any]) -> None:
+        names = self.options.label_names
         self.columns = self.find_columns(TOKEN_CLASSIFICATION, train)
         self.tags_column = self.columns["tags_column"]
-        train, held_out = (
-            name_numbers(read_sentences(part, **self.columns), asked.label_names) for part in (train, held_out)
-        )
-        self._choose_labels(train, asked.label_names)
+        train, held_out = (name_numbers(read_sentences(part, **self.columns), names) for part in (train, held_out))
+        self._choose_labels(train, names)
         hint = " (an empty line ends one in files of columns)"
         train, held_out = self.divide(
             train, held_out, same=lambda item: item.words, strata=self._strata, what="sentences", hint=hint
         )
         self._train_tags, self._eval_tags = self._normalized(train), self._normalized(held_out)
         self._train_sentences, self._eval_sentences = train, held_out
+
+    def training_texts(self) -> list[str]:
+        return gathered([item.text] for item in self._train_sentences)
+
+    def encode(self) -> None:
         windows = [
             cut_sentences(
                 sentences=[item.words for item in part],
                 tokenizer=self.tokenizer,
                 max_length=self.max_length,
-                all_tokens=self.label_all_tokens,
+                all_tokens=self.options.label_all_tokens,
             )
-            for part in (train, held_out)
+            for part in (self._train_sentences, self._eval_sentences)
         ]
         self._note_windows(windows[0])
         if sum(map(len, self._train_tags)) > MOST_WORDS:
@@ -317,8 +319,8 @@ class TokenClassification(Task):
         return readable
 
     def settings(self) -> dict[str, Any]:
-        more = {name: getattr(self, name) for name in ("label_names", "label_all_tokens", "scheme")}
-        return {**super().settings(), **self.columns, **more}
+        more = {"label_all_tokens": self.options.label_all_tokens, "label_names": self.label_names}
+        return {**super().settings(), **self.columns, **more, "scheme": self.scheme}
 
     def tables(self) -> dict[str, Shown]:
         """Entities by type; of plain tags what was taken for what."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lacuna.common.command_line import parse_arguments
 from lacuna.common.errors import InputError
 from lacuna.common.options import Arguments, Numbers, check_range, option
 
@@ -44,6 +45,23 @@ def test_a_list_is_not_shared() -> None:
 def test_every_derived_class_is_known() -> None:
     assert {"size", "names"} <= Arguments.known_options()
     assert Some.known_options() == {"size", "names"}
+
+
+@dataclass
+class Aliased(Arguments):
+    for_file: str | None = option(None, "A file.", metavar="FILE", alias="for")
+
+
+def test_an_option_that_python_has_no_name_for(tmp_path, capsys) -> None:
+    (tmp_path / "options.yaml").write_text("for: a.csv\n")
+    for words in (["--for", "a.csv"], ["--for_file", "a.csv"], ["--config", str(tmp_path / "options.yaml")]):
+        assert parse_arguments((Aliased,), words) == (Aliased("a.csv"),)
+    with pytest.raises(InputError, match=r"unknown option '--fro'.*'--for'"):
+        parse_arguments((Aliased,), ["--fro", "a.csv"])
+    with pytest.raises(SystemExit):
+        parse_arguments((Aliased,), ["--help"])
+    assert "--for FILE" in (shown := capsys.readouterr().out) and "--for_file" not in shown
+    assert "for" in Arguments.known_options()
 
 
 @pytest.mark.parametrize(

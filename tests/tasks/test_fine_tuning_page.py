@@ -4,7 +4,8 @@ import ast
 import re
 from pathlib import Path
 
-import lacuna.training.arguments  # noqa: F401  (its options are known then)
+import lacuna.corpus.arguments
+import lacuna.training.arguments  # noqa: F401  (their options are known then)
 from lacuna.common.options import Arguments
 from lacuna.tasks.predict.inference import HEADS, PREDICTORS
 

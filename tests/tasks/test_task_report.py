@@ -35,12 +35,15 @@ class Invented(Task):
 
     def __init__(self, predictions: list[dict[str, Any]], tables: dict[str, Any]) -> None:
         options = SimpleNamespace(max_length=16)
-        super().__init__(options, tokenizer=None, train_rows=[{}])
+        super().__init__(options, tokenizer=SimpleNamespace(), train_rows=[{}])
         self.num_eval_examples = len(predictions)
         self._predictions, self._tables = predictions, tables
         self.notes = ["text from <column> 'text'"]
 
-    def prepare(self, train: Any, held_out: Any) -> None:
+    def read(self, train: Any, held_out: Any) -> None:
+        pass
+
+    def encode(self) -> None:
         self.set_examples(train=[], held_out=[])
 
     def predictions(self) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
-from lacuna.common.options import ESSENTIALS
+from lacuna.common.options import ESSENTIALS, names_of
 from lacuna.corpus import CorpusArguments
 from lacuna.objectives import ObjectiveArguments
 from lacuna.tasks.embeddings.reader import EmbeddingArguments
@@ -145,7 +145,8 @@ def test_help_shows_what_people_need_and_help_all_the_rest(kinds, capsys, monkey
     assert few == shown(kinds, "-h", capsys) and "    and how" in few and "--config FILE" in few
     for field in fields:
         there = [
-            re.search(rf"^  --{field.name}\b", text, flags=re.MULTILINE) is not None for text in (few, everything)
+            re.search(rf"^  --{names_of(field)[-1]}\b", text, flags=re.MULTILINE) is not None
+            for text in (few, everything)
         ]
         assert there == [not field.metadata["advanced"], True], field.name
     assert len(few.splitlines()) <= 110 and max(map(len, few.splitlines())) <= 100

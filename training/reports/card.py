@@ -66,7 +66,8 @@ def model_card(
 
     Args:
         run_info: `objective` (words after "by"), and of a fine-tuned model `model` (the base), `task` (options of the
-            data by name), `examples` and `held_out` (how many), `command`.
+            data by name), `examples` and `held_out` (how many), `command`; of one that was pretrained with `--for`
+            `self_pretraining` (`file` and number of `texts` of each) and `for_share`.
         metrics, baseline: named as in results.json.
         choices: what it was made with, by name.
     """
@@ -76,6 +77,9 @@ def model_card(
     objective = f" by {run_info['objective']}" if "objective" in run_info else ""
     origin = f", from `{without_places(base)}`" if base else ""
     rows = {"steps": f"{step:,}", "tokens seen": f"{tokens:,}", **(choices or {})}
+    if own := run_info.get("self_pretraining"):
+        parts = [f"{each['texts']:,} of `{without_places(each['file'])}`" for each in own]
+        rows["texts of a task"] = f"{run_info['for_share']:.0%} of the rows, without labels: {', '.join(parts)}"
     scores = {name.removeprefix("eval_"): f"{value:.4f}" for name, value in metrics.items()}
     beside = {
         what: [f"{baseline[key]:.4f}" if (key := f"{part}_{name}") in baseline else "" for name in scores]

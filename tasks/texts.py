@@ -1,0 +1,123 @@
+"""The texts of a task for pretraining, without its labels: self-pretraining (https://arxiv.org/abs/2209.14389)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lacuna.common.errors import InputError
+from lacuna.common.private import shown
+from lacuna.tasks.base.arguments import TaskArguments
+from lacuna.tasks.base.columns import Layout
+from lacuna.tasks.base.fine_tuning import fingerprints
+from lacuna.tasks.base.rows import Row, as_rows
+from lacuna.tasks.base.task import Task
+from lacuna.tasks.classification.reader import CLASSIFICATION, ClassificationArguments
+from lacuna.tasks.classification.task import Classification
+from lacuna.tasks.embeddings.reader import EmbeddingArguments
+from lacuna.tasks.embeddings.task import Embeddings
+from lacuna.tasks.multiple_choice.reader import MULTIPLE_CHOICE, MultipleChoiceArguments
+from lacuna.tasks.multiple_choice.task import MultipleChoice
+from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
+from lacuna.tasks.question_answering.task import QuestionAnswering
+from lacuna.tasks.sequence_to_sequence.reader import SEQUENCE_TO_SEQUENCE, SequenceToSequenceArguments, unfold
+from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
+from lacuna.tasks.token_classification.reader import TOKEN_CLASSIFICATION, TokenClassificationArguments
+from lacuna.tasks.token_classification.task import TokenClassification
+
+TASKS: dict[str, tuple[type[Task], type[TaskArguments]]] = {
+    "classification": (Classification, ClassificationArguments),
+    "question_answering": (QuestionAnswering, QuestionAnsweringArguments),
+    "token_classification": (TokenClassification, TokenClassificationArguments),
+    "multiple_choice": (MultipleChoice, MultipleChoiceArguments),
+    "sequence_to_sequence": (SequenceToSequence, SequenceToSequenceArguments),
+    "embeddings": (Embeddings, EmbeddingArguments),
+}
+
+_MOST_LABELS = 20  # or half of the rows: with more different texts a column is no column of labels
+
+
+def read_task_texts(
+    files: Sequence[str],
+    *,
+    task: str | None,
+    read: Callable[[str], Sequence[Any]],
+    builtin: Mapping[str, Callable[[], Sequence[Any]]],
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """The texts of the rows that fine-tuning on each file learns from by default, and what run.json says of each file.
+
+    The rows are read and divided by the `Task` itself, so that none of those that it holds out is among them.
+
+    Args:
+        files: as `--train_file` of the fine-tuning recipes names them, or names in `builtin`.
+        task: one of `TASKS`; None: by the columns of each file.
+        read: file -> its rows.
+        builtin: rows of the built-in tasks.
+
+    Raises:
+        InputError: there is no such task, its columns do not tell the task, or fine-tuning would refuse the file.
+    """
+    if task is not None and task not in TASKS:
+        raise InputError(f"--for_task {task} is not known; choose from {', '.join(TASKS)}")
+    texts: list[str] = []
+    facts: list[dict[str, Any]] = []
+    for file in files:
+        rows = builtin[file]() if file in builtin else read(file)
+        name = task or (file if file in builtin else task_of(as_rows(rows, part="training"), file=file))
+        kind, options = TASKS[name]
+        try:
+            # The default seed of fine-tuning, which decides what is held out, whatever that of pretraining is.
+            work = kind(options(train_file=file), train_rows=rows, tokenizer=None, seed=0)
+        except InputError as error:
+            raise InputError(
+                f"--for reads {shown(file)} for {name}, as its recipe does by default (--for_task names another "
+                f"task): {error}"
+            ) from error
+        own = work.training_texts()
+        texts += own
+        facts.append({"file": file, "task": name, "texts": len(own), **fingerprints(file, own)})
+    return texts, facts
+
+
+def task_of(rows: Sequence[Row], *, file: str) -> str:
+    """The task whose columns the rows have. InputError where that cannot be told; `file` is for its message."""
+    fields = rows[0].fields
+    asked = {"question", "context"} <= {*fields} and {"answers", "answer_start"} & {*fields}
+    if asked or any(isinstance(fields.get(name), list) for name in ("data", "paragraphs", "qas")):
+        return "question_answering"
+    tokens = _columns(TOKEN_CLASSIFICATION, rows)
+    if tokens and isinstance(fields[tokens["tokens_column"]], list):
+        return "token_classification"
+    if _columns(MULTIPLE_CHOICE, rows):
+        return "multiple_choice"
+    labelled = _columns(CLASSIFICATION, rows)
+    if labelled and _are_labels([row.fields.get(labelled["label_column"]) for row in rows]):
+        return "classification"
+    if _columns(SEQUENCE_TO_SEQUENCE, unfold(rows)):
+        return "sequence_to_sequence"
+    raise InputError(
+        f"--for {shown(file)}: its columns {rows[0].shown(fields)} do not tell which task it is for: name it with "
+        f"--for_task ({', '.join(TASKS)})"
+    )
+
+
+def _columns(layout: Layout, rows: Sequence[Row]) -> dict[str, Any] | None:
+    """The columns that a task would find; None where it would find none."""
+    try:
+        return dict(zip(layout.columns, layout.find(rows), strict=True))
+    except InputError:
+        return None
+
+
+def _are_labels(values: Sequence[Any]) -> bool:
+    """Whether a column holds labels rather than texts: numbers, lists, or few different texts."""
+    texts = [value for value in values if isinstance(value, str)]
+    return len(set(texts)) <= max(_MOST_LABELS, len(values) // 2)
+
+
+def describe(facts: Sequence[Mapping[str, Any]], *, share: float) -> list[str]:
+    """Lines for people on what `read_task_texts` found; `share` is that of the training rows."""
+    parts = []
+    for fact in facts:
+        where = "the built-in task" if fact["file"] == fact["task"] else shown(fact["file"])
+        parts.append(f"{fact['texts']:,} texts of {where} ({fact['task']})")
+    how = "without labels and without the rows that fine-tuning holds out by default"
+    return [f"self-pretraining: {share:.0%} of the training rows are from {', '.join(parts)}, {how}"] if parts else []
