@@ -71,7 +71,7 @@ def read_task_texts(
                 f"--for reads {shown(file)} for {name}, as its recipe does by default (--for_task names another "
                 f"task): {error}"
             ) from error
-        own = work.training_texts()
+        own = [f" {text.lstrip()}" for text in work.training_texts()]  # see `tasks.base.models.read_first_words`
         texts += own
         facts.append({"file": file, "task": name, "texts": len(own), **fingerprints(file, own)})
     return texts, facts

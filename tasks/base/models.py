@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import transformers
+from tokenizers import normalizers
 
 from lacuna.common import loading
 from lacuna.common.errors import InputError
@@ -18,7 +19,8 @@ def load_base(*, model: str | None, trust_remote_code: bool = False, writes: boo
 
     Args:
         model: a folder or Hub id, the value of --model.
-        writes: whether the model generates text; else the tokenizer pads as `pad_for_reading` has it.
+        writes: whether the model generates text; else the tokenizer pads as `pad_for_reading` and begins as
+            `read_first_words` has it.
 
     Raises:
         InputError: no model was named, or there is no model or no fast tokenizer under that name.
@@ -34,6 +36,7 @@ def load_base(*, model: str | None, trust_remote_code: bool = False, writes: boo
     )
     if not writes:
         pad_for_reading(config=config, tokenizer=tokenizer)
+        read_first_words(tokenizer)
     return config, tokenizer
 
 
@@ -45,6 +48,20 @@ def pad_for_reading(*, config: Any, tokenizer: Any) -> None:
     """
     if config.model_type not in _READ_THE_LAST_TOKEN:
         tokenizer.padding_side = "right"
+
+
+def read_first_words(tokenizer: Any) -> None:
+    """Let a tokenizer of Lacuna begin each text with one space, as words have it elsewhere; it is saved so.
+
+    In a byte-level vocabulary "good" and " good" are two tokens, and a pretrained model has seen the second in every
+    sentence, the first where lines begin. Short texts would begin with words that it hardly knows (docs/pretraining.md
+    has figures). Other tokenizers stay as they came.
+    """
+    is_own = tokenizer.bos_token == tokenizer.cls_token == "[CLS]" and tokenizer.eos_token == tokenizer.sep_token
+    backend = tokenizer.backend_tokenizer
+    if is_own and '"Prepend"' not in backend.to_str():
+        one_space = [normalizers.Strip(left=True, right=False), normalizers.Prepend(" ")]
+        backend.normalizer = normalizers.Sequence([*filter(None, [backend.normalizer]), *one_space])
 
 
 def resolve_max_length(*, asked: int | None, default: int, config: Any, tokenizer: Any) -> int:

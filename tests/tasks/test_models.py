@@ -65,6 +65,26 @@ def test_a_native_model_gets_a_head_with_label_names(checkpoint):
     )
 
 
+def test_a_text_begins_as_words_do_inside_of_one(checkpoint, tmp_path):
+    plain = AutoTokenizer.from_pretrained(checkpoint)
+    assert load_base(model=str(checkpoint))[1]("the fox")["input_ids"] == plain("the fox")["input_ids"]  # not Lacuna's
+    plain.bos_token, plain.eos_token = plain.cls_token, plain.sep_token
+    plain.save_pretrained(checkpoint)
+    _, tokenizer = load_base(model=str(checkpoint))
+    inside = plain(" the fox", add_special_tokens=False)["input_ids"]
+    tokenizer.save_pretrained(tmp_path / "tuned")
+    for each in (tokenizer, AutoTokenizer.from_pretrained(tmp_path / "tuned"), load_base(model=str(checkpoint))[1]):
+        for text in ("the fox", " the fox", "\n  the fox"):
+            assert each(text, add_special_tokens=False)["input_ids"] == inside != plain("the fox")["input_ids"][1:-1]
+        assert each("", add_special_tokens=False)["input_ids"] == []
+        pair = each("the fox", "the fox", add_special_tokens=False)["input_ids"]
+        assert pair == [*inside, *inside]
+    found = tokenizer("the fox", return_offsets_mapping=True, add_special_tokens=False)["offset_mapping"]
+    assert (found[0][0], found[-1][1]) == (0, 7) and tokenizer.decode(inside).strip() == "the fox"
+    assert tokenizer("the [MASK] fox")["input_ids"] == plain(" the [MASK] fox")["input_ids"]
+    assert load_base(model=str(checkpoint), writes=True)[1]("the fox")["input_ids"] == plain("the fox")["input_ids"]
+
+
 def test_a_head_of_another_size_is_replaced_and_a_body_is_not(checkpoint, tmp_path):
     _, tokenizer = load_base(model=str(checkpoint))
     options = {"auto_class": "AutoModelForSequenceClassification", "tokenizer": tokenizer}
