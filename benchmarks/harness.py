@@ -180,8 +180,7 @@ def run_recipe(name: str, options: dict[str, Any], *, processes: int = 0) -> dic
     """Run a recipe from the command line, under torchrun if `processes` are given; what it prints goes to a file
     beside --output_dir, or beside the folder of --output_file.
 
-    Returns:
-        Its results and `wall_seconds`.
+    Returns the results that it wrote.
 
     Raises:
         RuntimeError: it failed; with the end of what it printed.
@@ -192,14 +191,12 @@ def run_recipe(name: str, options: dict[str, Any], *, processes: int = 0) -> dic
     made = Path(options.get("output_file") or Path(options["output_dir"], "results.json"))
     log = made.parent.with_name(f"{made.parent.name}.txt")
     log.parent.mkdir(parents=True, exist_ok=True)
-    began = time.perf_counter()
     with log.open("w") as file:
         done = subprocess.run(command, cwd=REPOSITORY, stdout=file, stderr=file)
     if done.returncode:
         said = log.read_text(errors="replace")[-3000:]
         raise RuntimeError(f"{' '.join(command)} ended with exit code {done.returncode}:\n{said}")
-    results = json.loads(made.read_text(encoding="utf-8"))
-    return {**results, "wall_seconds": time.perf_counter() - began}
+    return dict(json.loads(made.read_text(encoding="utf-8")))
 
 
 class Kept:

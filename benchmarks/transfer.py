@@ -49,7 +49,7 @@ from lacuna.tasks.base.rows import stratified_split, write_rows
 
 HELD_OUT_ARTICLES, QUESTIONS = 8, {"train": 3000, "eval": 1000}  # of SQuAD: the last ones; drawn with seed 0
 PASSES = {100: 20, 500: 10, 2000: 5}  # over the first sentences of SST-2; 3 over a hundred would be 10 steps
-WIDTH = 256  # of word vectors
+WIDTH, WORDS = 256, re.compile(r"\w+")  # of word vectors
 VOLATILE = {"_name_or_path", "architectures", "auto_map", "transformers_version"}  # all else is the architecture
 
 
@@ -60,8 +60,7 @@ class Task:
     what: str
     recipe: str
     metric: str
-    files: tuple[str, ...] = ()
-    """In the order of `FILES`, in --data or the folder of `write_parts`; for a suite its data."""
+    files: tuple[str, ...] = ()  # in the order of `FILES`, or a suite's data; --data and --work_dir are filled in
     options: dict[str, Any] = field(default_factory=dict)
     several: bool = False  # whether all of --seeds are run, not only the first
     best: float = 1  # the score of a model that is always right
@@ -95,17 +94,12 @@ CANNOT = {"encoder": {"seq2seq"}, "decoder": {"seq2seq"}, "encoder-decoder": {"t
 
 
 class Estimate(NamedTuple):
-    """A number and its standard error, where that is known."""
-
     value: float
-    error: float | None = None
+    error: float | None = None  # the standard error, where it is known
 
 
 def estimate(values: Sequence[float], *, rows: int | None = None) -> Estimate:
-    """The mean over seeds with its standard error; of one seed that of a share of so many held-out rows.
-
-    Of a mean of scores between 0 and 1, such as the F1 of answers, that is the most it can be.
-    """
+    """The mean over seeds with its standard error; of one seed the most that of a mean over so many rows can be."""
     mean = statistics.fmean(values)
     if len(values) > 1:
         return Estimate(mean, statistics.stdev(values) / math.sqrt(len(values)))
@@ -113,9 +107,9 @@ def estimate(values: Sequence[float], *, rows: int | None = None) -> Estimate:
 
 
 def gains(first: Mapping[int, float], pretrained: Mapping[int, float], *, rows: int | None) -> dict[str, Estimate]:
-    """Of scores by seed: pretrained - first, and its share of 1 - first, where that is not 0; seed against seed.
+    """Of scores by seed: pretrained - first, and its share of 1 - first where that is not 0; seed against seed.
 
-    The errors of a single seed's scores count as independent; they are of the same rows, so that is too much.
+    The two errors of a single seed count as independent, which is too much: they are of the same rows.
     """
     pairs = [(first[seed], pretrained[seed]) for seed in sorted(first.keys() & pretrained.keys())]
     if not pairs:
@@ -127,15 +121,13 @@ def gains(first: Mapping[int, float], pretrained: Mapping[int, float], *, rows: 
         new, ours = (math.sqrt(score * (1 - score) / rows) for score in pairs[0])
         found["gained"] = found["gained"]._replace(error=math.hypot(new, ours))
         if share := found.get("share"):  # derivatives by both scores
-            error = math.hypot(ours, new * (1 - share.value)) / (1 - pairs[0][0])
-            found["share"] = share._replace(error=error)
+            found["share"] = share._replace(error=math.hypot(ours, new * (1 - share.value)) / (1 - pairs[0][0]))
     return found
 
 
 def mean_share(rows: Sequence[Mapping[str, Any]]) -> Estimate | None:
     """The number that sums it up: the mean share over fine-tuned tasks. Those without an error count as exact."""
-    shares = [row["share"] for row in rows if "share" in row and TASKS[row["name"]].recipe != "probe"]
-    if not shares:
+    if not (shares := [row["share"] for row in rows if row["share"] and TASKS[row["name"]].recipe != "probe"]):
         return None
     error = math.hypot(*(share.error or 0 for share in shares)) / len(shares)
     return Estimate(statistics.fmean(share.value for share in shares), error or None)
@@ -144,22 +136,21 @@ def mean_share(rows: Sequence[Mapping[str, Any]]) -> Estimate | None:
 def row_of(
     name: str, found: Mapping[str, Mapping[int, dict[str, Any]]], skip_gram: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A row of the table in numbers, from the results of "first" and "pretrained" weights by seed."""
+    """A row of the table in numbers, from the results by seed from "first_weights" and "pretrained"."""
     task, some = TASKS[name], next(iter(found["pretrained"].values()))
     rows = some["held_out"] if task.metric == "accuracy" or task.recipe == "question_answering" else None
     scores = {kind: {seed: result["score"] for seed, result in by.items()} for kind, by in found.items()}
     row = {"name": name, "task": task.what, "metric": some.get("metric", task.metric), "held_out": some["held_out"]}
     row |= {"seeds": len(scores["pretrained"]), "guess": some.get("guess"), "words": some.get("words")}
-    row["skip_gram"] = skip_gram["score"] if skip_gram else None
+    row |= {"skip_gram": skip_gram and skip_gram["score"]}
+    row |= dict.fromkeys(("first_weights", "pretrained", "gained", "share"))  # the order of columns
     row |= {kind: estimate(list(by.values()), rows=rows) for kind, by in scores.items() if by}
-    return row | gains(scores["first"], scores["pretrained"], rows=rows)
+    return row | gains(scores["first_weights"], scores["pretrained"], rows=rows)
 
 
-def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table of a model in Markdown; the sum is its last line."""
-    titles = {"task": "task", "metric": "metric", "held_out": "held out", "seeds": "seeds", "guess": "guess"}
-    titles |= {"words": "words", "skip_gram": "skip-gram", "first": "first weights", "pretrained": "pretrained"}
-    titles |= {"gained": "gained", "share": "of what was missing"}
+def lines_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The table of a model in Markdown, without empty columns; the sum is its last line."""
+    rows = [*rows, {"task": "mean over fine-tuned tasks", "share": mean_share(rows)}]
 
     def cell(name: str, value: Any) -> Any:
         if not isinstance(value, Estimate):
@@ -167,8 +158,8 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         error = "" if value.error is None else f" ± {value.error:.3f}"
         return f"{value.value:{'+' if name in ('gained', 'share') else ''}.3f}{error}"
 
-    total = {"task": "mean over fine-tuned tasks", "share": mean_share(rows)}
-    return table({title: cell(name, row.get(name)) for name, title in titles.items()} for row in (*rows, total))
+    names = [name for name in rows[0] if name != "name" and any(row.get(name) is not None for row in rows)]
+    return table({name: cell(name, row.get(name)) for name in names} for row in rows)
 
 
 def write_parts(data: Path, work: Path, *, only: Sequence[str]) -> None:
@@ -221,33 +212,27 @@ def mean_states(folder: Path, texts: list[str]) -> np.ndarray:
     return found
 
 
-def words_of(text: str) -> list[str]:
-    """Words in small letters."""
-    return re.findall(r"\w+", text.lower())
-
-
 @cache
-def word_vectors(novels: Path, work: Path) -> Callable[[list[str]], np.ndarray] | None:
+def word_vectors(files: tuple[Path, ...], work: Path) -> Callable[[list[str]], np.ndarray]:
     """Texts to means of their words' skip-gram vectors (Mikolov et al. 2013, https://arxiv.org/abs/1310.4546), which
-    are learnt once and kept; None without gensim or novels."""
-    files = sorted(novels.glob("*.txt"))
+    are learnt from files once, and kept."""
     path = work / f"skip-gram-{short_hash(WIDTH, *((file.name, file.stat().st_size) for file in files))}.npz"
     if not path.is_file():
-        if not files or find_spec("gensim") is None:
-            return None
         from gensim.models import Word2Vec
 
         parts = (part for file in files for part in re.split(r"\n\s*\n", file.read_text(encoding="utf-8-sig")))
         lines, unfinished = path.with_suffix(".txt"), path.with_suffix(".part.npz")
-        lines.write_text("".join(" ".join(words_of(part)) + "\n" for part in parts), encoding="utf-8")
-        options = {"sg": 1, "vector_size": WIDTH, "epochs": 1, "seed": 0, "workers": torch.get_num_threads()}
-        learnt = Word2Vec(corpus_file=str(lines), **options).wv
+        lines.write_text("".join(" ".join(WORDS.findall(part.lower())) + "\n" for part in parts), encoding="utf-8")
+        learnt = Word2Vec(
+            corpus_file=str(lines), sg=1, vector_size=WIDTH, epochs=1, workers=torch.get_num_threads()
+        ).wv
         np.savez(unfinished, words=np.array(learnt.index_to_key), vectors=learnt.vectors)
         unfinished.rename(path)
     with np.load(path) as kept:
         known = dict(zip(kept["words"].tolist(), kept["vectors"], strict=True))
-    texts_to_words = partial(map, lambda text: [known[word] for word in words_of(text) if word in known])
-    return lambda texts: np.stack([np.mean(found or [np.zeros(WIDTH)], axis=0) for found in texts_to_words(texts)])
+    none = [np.zeros(WIDTH)]
+    found = lambda text: [known[word] for word in WORDS.findall(text.lower()) if word in known] or none  # noqa: E731
+    return lambda texts: np.stack([np.mean(found(text), axis=0) for text in texts])
 
 
 class Pretrained:
@@ -273,8 +258,8 @@ class Pretrained:
         if not (folder / "model.safetensors").is_file():
             transformers.set_seed(seed)
             AutoTokenizer.from_pretrained(self.folder).save_pretrained(folder)
-            config = AutoConfig.from_pretrained(self.folder)
-            getattr(transformers, self.head).from_config(config).save_pretrained(folder)
+            model = getattr(transformers, self.head).from_config(AutoConfig.from_pretrained(self.folder))
+            model.save_pretrained(folder)
         return folder
 
 
@@ -286,6 +271,7 @@ class Benchmark:
         self.work, self.data = Path(options.work_dir), Path(options.data)
         self.work.mkdir(parents=True, exist_ok=True)
         self.models = [Pretrained(name) for name in options.models]
+        self.novels = tuple(sorted((self.data / "novels").glob("*.txt"))) if find_spec("gensim") else ()
         self.files: dict[str, dict[str, Path]] = {}
         self.contents: dict[str, str] = {}
         self.parts: list[dict[str, Any]] = []
@@ -324,30 +310,30 @@ class Benchmark:
             guess = done.get(f"baseline_{metric}", done.get(f"baseline_unigram_{metric}"))
             return {"metric": metric, "score": done[metric], "guess": guess, "held_out": done.get("pairs")}
         done = run_recipe(f"finetune_{task.recipe}", {**given, "output_dir": out})
-        judged = len((out / "predictions.jsonl").read_text(encoding="utf-8").splitlines())
+        judged = (out / "predictions.jsonl").read_bytes().count(b"\n")
         shutil.rmtree(out)  # its log stays
-        names = {"score": "eval", "guess": "baseline", "words": "words"}
-        scores = {it: done.get(f"{part}_{task.metric}") for it, part in names.items()}
-        scores = {it: None if value is None else value / task.best for it, value in scores.items()}
-        return {**scores, "held_out": judged, "steps": done["steps"], "train_tokens": done["train_tokens"]}
+        scores = {f"eval_{task.metric}": "score", f"baseline_{task.metric}": "guess", f"words_{task.metric}": "words"}
+        found = {name: done[key] / task.best for key, name in scores.items() if key in done}
+        return {**found, "held_out": judged, "steps": done["steps"], "train_tokens": done["train_tokens"]}
 
     def row(self, model: Pretrained, name: str) -> dict[str, Any]:
         """The row of a task; empty where the model cannot do it, or nothing is there."""
         task, limit = TASKS[name], {"max_steps": self.options.steps} if self.options.steps else {}
         if task.recipe in CANNOT[model.shape]:
             return {}
-        found: dict[str, dict[int, Any]] = {"first": {}, "pretrained": {}}
+        found: dict[str, dict[int, Any]] = {"first_weights": {}, "pretrained": {}}
         for seed in self.options.seeds if task.several else self.options.seeds[:1]:
             trained = task.recipe not in {"probe", *SUITES}
             options = {**task.options, **limit, "seed": seed} if trained else task.options
-            starts = {"first": (f"{model.architecture}-seed{seed}", seed), "pretrained": (model.weights, None)}
+            starts = {"first_weights": (f"{model.architecture}-seed{seed}", seed), "pretrained": (model.weights, None)}
             for kind, (weights, first) in list(starts.items())[task.recipe in SUITES :]:  # first weights only guess
                 work = partial(self.measure, name, model, first, options)
                 if result := self.result(name, weights, work, **options):
                     found[kind][seed] = result
         skip_gram = None
-        if task.recipe in ("classification", "probe") and (vectors := word_vectors(self.data / "novels", self.work)):
-            skip_gram = self.result(name, "skip-gram", partial(linear_score, vectors, self.files[name]))
+        if self.novels and task.recipe in ("classification", "probe"):
+            work = lambda: linear_score(word_vectors(self.novels, self.work), self.files[name])  # noqa: E731
+            skip_gram = self.result(name, "skip-gram", work)
         return row_of(name, found, skip_gram) if found["pretrained"] else {}
 
 
@@ -371,12 +357,12 @@ def main() -> None:
     parts = benchmark.parts
     line = (
         "Scores are from 0 to 1, bits per byte aside. After ± stands the standard error: over seeds; with one seed, "
-        "that of the held-out rows. What was missing is 1 - first weights. All of it took "
+        "that of the held-out rows. The share is (pretrained - first weights) / (1 - first weights). All of it took "
         f"{sum(part['seconds'] for part in parts) / 60:.0f} minutes, {sum(not part['quiet'] for part in parts)} of "
         f"{len(parts)} runs beside other programs, at {', '.join(sorted({part['commit'] for part in parts}))}."
     )
-    lines = [it for name, rows in models.items() for it in (f"## {name}", "", *lines_of(rows))]
-    report.write("What pretraining pays", [line, "", *lines])
+    tables = [line for name, rows in models.items() for line in (f"## {name}", "", *lines_of(rows))]
+    report.write("What pretraining pays", [line, "", *tables])
 
 
 if __name__ == "__main__":
