@@ -223,9 +223,8 @@ def word_vectors(files: tuple[Path, ...], work: Path) -> Callable[[list[str]], n
         parts = (part for file in files for part in re.split(r"\n\s*\n", file.read_text(encoding="utf-8-sig")))
         lines, unfinished = path.with_suffix(".txt"), path.with_suffix(".part.npz")
         lines.write_text("".join(" ".join(WORDS.findall(part.lower())) + "\n" for part in parts), encoding="utf-8")
-        learnt = Word2Vec(
-            corpus_file=str(lines), sg=1, vector_size=WIDTH, epochs=1, workers=torch.get_num_threads()
-        ).wv
+        options = {"sg": 1, "vector_size": WIDTH, "epochs": 1, "workers": torch.get_num_threads()}
+        learnt = Word2Vec(corpus_file=str(lines), **options).wv
         np.savez(unfinished, words=np.array(learnt.index_to_key), vectors=learnt.vectors)
         unfinished.rename(path)
     with np.load(path) as kept:
