@@ -66,10 +66,10 @@ def native(shape: Shape, dropout: float, *, family: str) -> Any:
     return model
 
 
-def bert(shape: Shape, dropout: float, *, head: Any = BertForMaskedLM, **fields: Any) -> Any:
+def bert(shape: Shape, dropout: float) -> Any:
     """BertForMaskedLM with inner layers of four widths; or of as many weights as gated ones of `shape.inner` have."""
     inner = 3 * shape.inner // 2 if shape.inner else 4 * shape.hidden_size
-    return head(with_dropout(BertConfig(**shape.fields(), intermediate_size=inner, **fields), dropout))
+    return BertForMaskedLM(with_dropout(BertConfig(**shape.fields(), intermediate_size=inner), dropout))
 
 
 def lacuna_bert(shape: Shape, dropout: float) -> Any:

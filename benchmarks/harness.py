@@ -178,10 +178,9 @@ def apart(**environment: str) -> Iterator[Callable[..., Any]]:
 
 def run_recipe(name: str, options: dict[str, Any], *, processes: int = 0) -> dict[str, Any]:
     """Run a recipe from the command line, under torchrun if `processes` are given; what it prints goes to a file
-    beside --output_dir.
+    beside --output_dir, or beside the folder of --output_file.
 
-    Returns:
-        Its results.json and `wall_seconds`.
+    Returns the results that it wrote.
 
     Raises:
         RuntimeError: it failed; with the end of what it printed.
@@ -189,16 +188,15 @@ def run_recipe(name: str, options: dict[str, Any], *, processes: int = 0) -> dic
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes else []
     words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
     command = [sys.executable, *launcher, f"recipes/{name}.py", *words]
-    log = Path(f"{options['output_dir']}.txt")
+    made = Path(options.get("output_file") or Path(options["output_dir"], "results.json"))
+    log = made.parent.with_name(f"{made.parent.name}.txt")
     log.parent.mkdir(parents=True, exist_ok=True)
-    began = time.perf_counter()
     with log.open("w") as file:
         done = subprocess.run(command, cwd=REPOSITORY, stdout=file, stderr=file)
     if done.returncode:
         said = log.read_text(errors="replace")[-3000:]
         raise RuntimeError(f"{' '.join(command)} ended with exit code {done.returncode}:\n{said}")
-    results = json.loads(Path(options["output_dir"], "results.json").read_text(encoding="utf-8"))
-    return {**results, "wall_seconds": time.perf_counter() - began}
+    return dict(json.loads(made.read_text(encoding="utf-8")))
 
 
 class Kept:
@@ -216,10 +214,12 @@ class Kept:
             return json.loads(path.read_text(encoding="utf-8"))
         cpu, began = _cpu_of_others(), time.monotonic()
         result = work()
-        busy = max(0.0, _cpu_of_others() - cpu) / (time.monotonic() - began)
+        seconds = time.monotonic() - began
+        busy = max(0.0, _cpu_of_others() - cpu) / seconds
         made = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
         part = {"name": name, "settings": settings, "result": result, "made": made, "commit": describe_commit()}
-        part |= {"threads": torch.get_num_threads(), "busy_cores": round(busy, 2), "quiet": busy <= QUIET_CORES}
+        part |= {"seconds": seconds, "threads": torch.get_num_threads(), "busy_cores": round(busy, 2)}
+        part["quiet"] = busy <= QUIET_CORES
         write_text(path, json.dumps(part, indent=2) + "\n")
         return part
 

@@ -214,8 +214,8 @@ def builtin_classification() -> list[dict[str, Any]]:
     """Rows {"id", "text", "label"}: a docstring and the family of modules it comes from, eight families.
 
     Each docstring comes once and no family has more than 480. Python 3.11 gives 3,822 rows; always answering the
-    largest family is right for 12.6 % of them; benchmarks/linear_baseline.py says what a linear model reaches. Raises
-    InputError as `builtin_documents` does.
+    largest family is right for 12.6 % of them; the recipe says what a linear model reaches. Raises InputError as
+    `builtin_documents` does.
     """
     family_of = {module: family for family, modules in FAMILIES.items() for module in modules.split()}
     rows: dict[str, list[dict[str, Any]]] = {family: [] for family in FAMILIES}

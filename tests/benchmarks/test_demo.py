@@ -1,4 +1,4 @@
-"""The demo's table in its file and in its report; the linear model beside it."""
+"""The demo's table in its file and in its report."""
 
 import importlib.util
 import json
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import demo
-import linear_baseline
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -50,12 +49,3 @@ def test_the_report_has_the_table_of_the_demo(
     assert rows[first + 1] == "| encoder |  | 1,234 | nsp_accuracy | 0.6 | 0.5 |"
     (out / "encoder" / "results.json").write_text(json.dumps({**scores, "eval_nsp_accuracy": 0.5}))
     assert not recipe.report(out, seconds)
-
-
-def test_a_linear_model_on_tables(tmp_path: Path) -> None:
-    (tmp_path / "sst2").mkdir()
-    text = "sentence\tlabel\n" + "a good film\t1\na bad film\t0\n" * 5
-    (tmp_path / "sst2" / "train.tsv").write_text(text, encoding="utf-8")
-    part = linear_baseline.sst2(tmp_path, "train")
-    assert len(part[0]) == 10
-    assert linear_baseline.score(part, (["such a good one", "a bad one"], [part[1][0], part[1][1]])) == 1.0

@@ -1,0 +1,369 @@
+"""What pretraining pays: tasks from pretrained weights and from first ones, beside what needs no language model.
+
+    python benchmarks/transfer.py --models runs/model                                   # an encoder: 25 minutes
+    python benchmarks/transfer.py --models runs/model runs/other --seeds 0,1,2,3,4      # first weights are shared
+    python benchmarks/transfer.py --models runs/model --only sst2_100 wnut17 --steps 5  # a laptop, a minute
+    python benchmarks/transfer.py --models runs/model --report_only                     # what is there
+
+A model, be it encoder, decoder or encoder-decoder, gets the tasks that its shape can do. A run is the recipe with its
+default options (`TASKS` has the exceptions), from the model and from first weights of its architecture, drawn from the
+seed. The 25 minutes are a tiny encoder's with a vocabulary of 8,192 on two cores: 12 million tokens at 8,000 to 14,000
+a second, half of them SQuAD's, and 10 seconds to start each of 28 runs. Inference and paraphrase are left out: --data
+(LACUNA_DATA) has no labelled pairs, and none can be made of it honestly.
+
+`guess` and `words` (TF-IDF with logistic regression; for names, words around them; for questions, words in common) are
+what recipes report. `skip-gram` is logistic regression on means of word vectors that gensim learns from the novels
+(pip install ".[vectors]"; else the column is empty). Each result is kept under --work_dir: the benchmark can be
+stopped, and goes on from there. After a change of the code take another folder; the report names the commits.
+"""
+
+import argparse
+import json
+import math
+import re
+import shutil
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from harness import DATA, LONG, Kept, begin, make_parser, run_recipe, short_hash, table
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.common.private import without_places
+from lacuna.corpus import builtin_classification, read_labelled
+from lacuna.evaluation.language_model import AUTO_CLASSES, find_kind
+from lacuna.tasks.base.rows import stratified_split, write_rows
+
+HELD_OUT_ARTICLES, QUESTIONS = 8, {"train": 3000, "eval": 1000}  # of SQuAD: the last ones; drawn with seed 0
+LONGEST = 800  # characters of its paragraphs; all would take a third longer, and 25 minutes would not do
+PASSES = {100: 20, 500: 6, 2000: 3}  # over the first sentences of SST-2; 3 over a hundred would be 10 steps
+WIDTH, WORDS = 256, re.compile(r"\w+")  # of word vectors
+VOLATILE = {"_name_or_path", "architectures", "auto_map", "transformers_version"}  # all else is the architecture
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: a fine-tuning recipe, or what needs no training: a probe, or a suite of evaluate_language_model.py."""
+
+    what: str
+    recipe: str
+    metric: str
+    files: tuple[str, ...] = ()  # in the order of `FILES`, or a suite's data; --data and --work_dir are filled in
+    options: dict[str, Any] = field(default_factory=dict)
+    several: bool = False  # whether all of --seeds are run, not only the first
+    best: float = 1  # the score of a model that is always right
+
+
+FILES = ("train_file", "eval_file", "train_target_file", "eval_target_file")
+LABELS, SPANS = ("classification", "accuracy"), ("question_answering", "f1")
+MULTI30K = ("train.en", "test_2016_flickr.en", "train.de", "test_2016_flickr.de")
+# The test part of WNUT-17 has words with the tags of several people.
+SST2, WNUT17 = "{data}/sst2/dev.tsv", ("{data}/wnut17/wnut17train.conll", "{data}/wnut17/emerging.dev.conll")
+BUILTIN, SQUAD = (tuple(f"{{work}}/{name}-{part}.jsonl" for part in QUESTIONS) for name in ("docstrings", "squad"))
+TASKS = {
+    f"sst2_{n}": Task(f"SST-2, {n:,} sentences", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), {"max_epochs": of}, True)
+    for n, of in PASSES.items()
+} | {
+    "sst2": Task("SST-2", *LABELS, ("{data}/sst2/train.tsv", SST2), {"max_epochs": 1}),
+    "wnut17": Task("WNUT-17: names in messages", "token_classification", "f1", WNUT17),
+    "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, {"max_epochs": 5}, best=100),
+    "classification": Task("built-in: module family of a docstring", *LABELS, BUILTIN),
+    "questions": Task("built-in: default of a parameter", *SPANS, best=100),
+    "multi30k": Task(
+        *("Multi30k, English to German", "seq2seq", "chrf", tuple(f"{{data}}/multi30k/{name}" for name in MULTI30K)),
+        *({"max_epochs": 1.5, "max_length": 64, "max_target_length": 64}, False, 100),
+    ),
+    "probe": Task("linear probe: SST-2, 2,000 sentences", "probe", "accuracy", ("{work}/sst2-2000.tsv", SST2)),
+    "blimp": Task("BLiMP, 50 of each paradigm", "minimal_pairs", "accuracy", ("{data}/blimp",), {"max_examples": 50}),
+    "bits_per_byte": Task("SQuAD, held out", "bits_per_byte", "bits_per_byte", ("{work}/squad-texts.jsonl",)),
+}
+SUITES = {"minimal_pairs", "bits_per_byte"}
+CANNOT = {"encoder": {"seq2seq"}, "decoder": {"seq2seq"}, "encoder-decoder": {"token_classification", *SUITES}}
+
+
+class Estimate(NamedTuple):
+    value: float
+    error: float | None = None  # the standard error, where it is known
+
+
+def estimate(values: Sequence[float], *, rows: int | None = None) -> Estimate:
+    """The mean over seeds with its standard error; of one seed the most that of a mean over so many rows can be."""
+    mean = statistics.fmean(values)
+    if len(values) > 1:
+        return Estimate(mean, statistics.stdev(values) / math.sqrt(len(values)))
+    return Estimate(mean, math.sqrt(mean * (1 - mean) / rows) if rows else None)
+
+
+def gains(first: Mapping[int, float], pretrained: Mapping[int, float], *, rows: int | None) -> dict[str, Estimate]:
+    """Of scores by seed: pretrained - first, and its share of 1 - first where that is not 0; seed against seed.
+
+    The two errors of a single seed count as independent, which is too much: they are of the same rows.
+    """
+    pairs = [(first[seed], pretrained[seed]) for seed in sorted(first.keys() & pretrained.keys())]
+    if not pairs:
+        return {}
+    found = {"gained": estimate([ours - new for new, ours in pairs])}
+    if all(new < 1 for new, _ in pairs):
+        found["share"] = estimate([(ours - new) / (1 - new) for new, ours in pairs])
+    if len(pairs) == 1 and rows:
+        new, ours = (math.sqrt(score * (1 - score) / rows) for score in pairs[0])
+        found["gained"] = found["gained"]._replace(error=math.hypot(new, ours))
+        if share := found.get("share"):  # derivatives by both scores
+            found["share"] = share._replace(error=math.hypot(ours, new * (1 - share.value)) / (1 - pairs[0][0]))
+    return found
+
+
+def mean_share(rows: Sequence[Mapping[str, Any]]) -> Estimate | None:
+    """The number that sums it up: the mean share over fine-tuned tasks. Those without an error count as exact."""
+    if not (shares := [row["share"] for row in rows if row["share"] and TASKS[row["name"]].recipe != "probe"]):
+        return None
+    error = math.hypot(*(share.error or 0 for share in shares)) / len(shares)
+    return Estimate(statistics.fmean(share.value for share in shares), error or None)
+
+
+def row_of(
+    name: str, found: Mapping[str, Mapping[int, dict[str, Any]]], skip_gram: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """A row of the table in numbers, from the results by seed from "first_weights" and "pretrained"."""
+    task, some = TASKS[name], next(iter(found["pretrained"].values()))
+    rows = some["held_out"] if task.metric == "accuracy" or task.recipe == "question_answering" else None
+    scores = {kind: {seed: result["score"] for seed, result in by.items()} for kind, by in found.items()}
+    row = {"name": name, "task": task.what, "metric": some.get("metric", task.metric), "held_out": some["held_out"]}
+    row |= {"seeds": len(scores["pretrained"]), "guess": some.get("guess"), "words": some.get("words")}
+    row |= {"skip_gram": skip_gram and skip_gram["score"]}
+    row |= dict.fromkeys(("first_weights", "pretrained", "gained", "share"))  # the order of columns
+    row |= {kind: estimate(list(by.values()), rows=rows) for kind, by in scores.items() if by}
+    return row | gains(scores["first_weights"], scores["pretrained"], rows=rows)
+
+
+def lines_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The table of a model in Markdown, without empty columns; the sum is its last line."""
+    rows = [*rows, {"task": "mean over fine-tuned tasks", "share": mean_share(rows)}]
+
+    def cell(name: str, value: Any) -> Any:
+        if not isinstance(value, Estimate):
+            return f"{value:.3f}" if isinstance(value, float) else value
+        error = "" if value.error is None else f" ± {value.error:.3f}"
+        return f"{value.value:{'+' if name in ('gained', 'share') else ''}.3f}{error}"
+
+    names = [name for name in rows[0] if name != "name" and any(row.get(name) is not None for row in rows)]
+    return table({name: cell(name, row.get(name)) for name in names} for row in rows)
+
+
+def write_parts(data: Path, work: Path, *, only: Sequence[str]) -> None:
+    """Write the files of tasks that take a part: the first sentences of SST-2, the docstrings as seed 0 divides them,
+    questions of SQuAD with whole articles held out, whose paragraphs are for bits per byte."""
+    for count in PASSES:
+        if {f"sst2_{count}", "probe" if count == 2000 else ""} & set(only):
+            lines = (data / "sst2/train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+            (work / f"sst2-{count}.tsv").write_text("".join(lines[: count + 1]), encoding="utf-8")
+    if "classification" in only:
+        rows = builtin_classification()
+        names = sorted({row["label"] for row in rows})
+        parts = stratified_split(labels=[names.index(row["label"]) for row in rows], fraction=0.1, seed=0)
+        for name, part in zip(QUESTIONS, parts, strict=True):
+            write_rows(rows=[rows[number] for number in part], path=work / f"docstrings-{name}.jsonl")
+    if {"squad", "bits_per_byte"} & set(only):
+        articles = json.loads((data / "squad/dev-v1.1.json").read_text(encoding="utf-8"))["data"]
+        halves = articles[:-HELD_OUT_ARTICLES], articles[-HELD_OUT_ARTICLES:]
+        for (name, most), half in zip(QUESTIONS.items(), halves, strict=True):
+            texts = [text for article in half for text in article["paragraphs"] if len(text["context"]) <= LONGEST]
+            rows = [{"context": text["context"], **question} for text in texts for question in text["qas"]]
+            for row in rows:
+                row["answers"] = {key: [answer[key] for answer in row["answers"]] for key in ("text", "answer_start")}
+            write_rows(rows=Random(0).sample(rows, min(most, len(rows))), path=work / f"squad-{name}.jsonl")
+        write_rows(rows=[{"text": text["context"]} for text in texts], path=work / "squad-texts.jsonl")
+
+
+def linear_score(features: Callable[[list[str]], np.ndarray], files: Mapping[str, Path]) -> dict[str, Any]:
+    """Held-out accuracy of logistic regression on standardised features, float [texts, width]."""
+    parts = [[record.fields for record in read_labelled(files[name])] for name in FILES[:2]]
+    text, label = sorted(parts[0][0], key=lambda column: column == "label")
+    inputs = [features([row[text] for row in part]) for part in parts]
+    learnt, truth = ([row[label] for row in part] for part in parts)
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(inputs[0], learnt)
+    return {"score": float(model.score(inputs[1], truth)), "held_out": len(truth)}
+
+
+@torch.inference_mode()
+def mean_states(folder: Path, texts: list[str]) -> np.ndarray:
+    """Means over tokens of the last hidden states, float32 [texts, width]; special tokens and padding do not count."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder, padding_side="right"), AutoModel.from_pretrained(folder)
+    model = (model.get_encoder() if model.config.is_encoder_decoder else model).eval()
+    options = {"padding": True, "truncation": True, "max_length": 256, "return_tensors": "pt"}
+    found, order = np.zeros((len(texts), model.config.hidden_size), np.float32), np.argsort([*map(len, texts)])
+    for batch in np.array_split(order, math.ceil(len(order) / 64)):
+        inputs = tokenizer([texts[number] for number in batch], return_special_tokens_mask=True, **options)
+        words = 1 - inputs.pop("special_tokens_mask").unsqueeze(-1)  # padding is special too
+        states = model(**inputs).last_hidden_state * words
+        found[batch] = states.sum(dim=1) / words.sum(dim=1).clamp(min=1)
+    return found
+
+
+@cache
+def word_vectors(files: tuple[Path, ...], work: Path) -> Callable[[list[str]], np.ndarray]:
+    """Texts to means of their words' skip-gram vectors (Mikolov et al. 2013, https://arxiv.org/abs/1310.4546), which
+    are learnt from files once, and kept."""
+    path = work / f"skip-gram-{short_hash(WIDTH, *((file.name, file.stat().st_size) for file in files))}.npz"
+    if not path.is_file():
+        from gensim.models import Word2Vec
+
+        parts = (part for file in files for part in re.split(r"\n\s*\n", file.read_text(encoding="utf-8-sig")))
+        lines, unfinished = path.with_suffix(".txt"), path.with_suffix(".part.npz")
+        lines.write_text("".join(" ".join(WORDS.findall(part.lower())) + "\n" for part in parts), encoding="utf-8")
+        options = {"sg": 1, "vector_size": WIDTH, "epochs": 1, "workers": torch.get_num_threads()}
+        learnt = Word2Vec(corpus_file=str(lines), **options).wv
+        np.savez(unfinished, words=np.array(learnt.index_to_key), vectors=learnt.vectors)
+        unfinished.rename(path)
+    with np.load(path) as kept:
+        known = dict(zip(kept["words"].tolist(), kept["vectors"], strict=True))
+    none = [np.zeros(WIDTH)]
+    found = lambda text: [known[word] for word in WORDS.findall(text.lower()) if word in known] or none  # noqa: E731
+    return lambda texts: np.stack([np.mean(found(text), axis=0) for text in texts])
+
+
+class Pretrained:
+    """A folder of --models: its shape, and names of its weights and of first ones of the same architecture."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.folder = without_places(name), Path(name)
+        files = [self.folder / name for name in ("config.json", "tokenizer.json", "model.safetensors")]
+        if missing := [file.name for file in files if not file.is_file()]:
+            raise SystemExit(f"--models {name} has no {missing[0]}: name a folder that recipes/pretrain.py wrote")
+        config = AutoConfig.from_pretrained(self.folder)
+        self.shape, self.head = "encoder-decoder", "AutoModelForSeq2SeqLM"
+        if not config.is_encoder_decoder:
+            kind = find_kind(config)
+            self.shape, self.head = "decoder" if kind == "causal" else "encoder", AUTO_CLASSES[kind]
+        facts = {fact: value for fact, value in config.to_dict().items() if fact not in VOLATILE}
+        self.architecture = short_hash(json.dumps(facts, sort_keys=True, default=str), files[1].read_bytes())
+        self.weights = short_hash(self.architecture, files[2].read_bytes())
+
+    def first(self, work: Path, seed: int) -> Path:
+        """The folder of first weights, which folders of the same architecture and tokenizer share."""
+        folder = work / "models" / f"{self.architecture}-seed{seed}"
+        if not (folder / "model.safetensors").is_file():
+            transformers.set_seed(seed)
+            AutoTokenizer.from_pretrained(self.folder).save_pretrained(folder)
+            model = getattr(transformers, self.head).from_config(AutoConfig.from_pretrained(self.folder))
+            model.save_pretrained(folder)
+        return folder
+
+
+class Benchmark:
+    """All results, and the folder of what they leave."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.kept = options, Kept(options.work_dir)
+        self.work, self.data = Path(options.work_dir), Path(options.data)
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.models = [Pretrained(name) for name in options.models]
+        self.novels = tuple(sorted((self.data / "novels").glob("*.txt"))) if find_spec("gensim") else ()
+        self.files: dict[str, dict[str, Path]] = {}
+        self.contents: dict[str, str] = {}
+        self.parts: list[dict[str, Any]] = []
+        try:
+            write_parts(self.data, self.work, only=options.only)
+            for name in options.only:
+                paths = [Path(path.format(data=self.data, work=self.work)) for path in TASKS[name].files]
+                self.files[name] = dict(zip(("data",) if TASKS[name].recipe in SUITES else FILES, paths, strict=False))
+                whole = [it for path in paths for it in (sorted(path.iterdir()) if path.is_dir() else [path])]
+                self.contents[name] = short_hash(*(file.read_bytes() for file in whole))
+        except FileNotFoundError as error:
+            raise SystemExit(f"--data {self.data} has no {error.filename}; leave its task out with --only") from error
+
+    def result(self, name: str, weights: str, work: Callable[[], dict[str, Any]], **options: Any) -> Any:
+        """What came of a task with these weights and options, made now if it is not there; None if it must not be."""
+        settings = {"task": name, "weights": weights, "files": self.contents[name], "options": options}
+        if self.options.report_only:
+            parts = self.kept.find(settings)[-1:]
+        else:
+            parts = [self.kept.get(f"{name}-{weights}", settings, work)]
+        self.parts += [part for part in parts if part not in self.parts]
+        return parts[0]["result"] if parts else None
+
+    def measure(self, name: str, model: Pretrained, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
+        """One run from the model, or with a seed from first weights: scores from 0 to 1, and of how many rows."""
+        task, folder = TASKS[name], model.folder if seed is None else model.first(self.work, seed)
+        if task.recipe == "probe":
+            return linear_score(partial(mean_states, folder), self.files[name])
+        out = self.work / "runs" / f"{name}-{folder.name}-{options.get('seed', '')}"
+        shutil.rmtree(out, ignore_errors=True)
+        given = {"model": folder, **self.files[name], **options}
+        if task.recipe in SUITES:
+            given |= {"suite": task.recipe, "output_file": out / "results.json"}
+            done = run_recipe("evaluate_language_model", given)
+            metric = task.metric if task.metric in done else f"masked_{task.metric}"
+            guess = done.get(f"baseline_{metric}", done.get(f"baseline_unigram_{metric}"))
+            return {"metric": metric, "score": done[metric], "guess": guess, "held_out": done.get("pairs")}
+        done = run_recipe(f"finetune_{task.recipe}", {**given, "output_dir": out})
+        judged = (out / "predictions.jsonl").read_bytes().count(b"\n")
+        shutil.rmtree(out)  # its log stays
+        scores = {f"eval_{task.metric}": "score", f"baseline_{task.metric}": "guess", f"words_{task.metric}": "words"}
+        found = {name: done[key] / task.best for key, name in scores.items() if key in done}
+        return {**found, "held_out": judged, "steps": done["steps"], "train_tokens": done["train_tokens"]}
+
+    def row(self, model: Pretrained, name: str) -> dict[str, Any]:
+        """The row of a task; empty where the model cannot do it, or nothing is there."""
+        task, limit = TASKS[name], {"max_steps": self.options.steps} if self.options.steps else {}
+        if task.recipe in CANNOT[model.shape]:
+            return {}
+        found: dict[str, dict[int, Any]] = {"first_weights": {}, "pretrained": {}}
+        for seed in self.options.seeds if task.several else self.options.seeds[:1]:
+            trained = task.recipe not in {"probe", *SUITES}
+            options = {**task.options, **limit, "seed": seed} if trained else task.options
+            starts = {"first_weights": (f"{model.architecture}-seed{seed}", seed), "pretrained": (model.weights, None)}
+            for kind, (weights, first) in list(starts.items())[task.recipe in SUITES :]:  # first weights only guess
+                work = partial(self.measure, name, model, first, options)
+                if result := self.result(name, weights, work, **options):
+                    found[kind][seed] = result
+        skip_gram = None
+        if self.novels and task.recipe in ("classification", "probe"):
+            work = lambda: linear_score(word_vectors(self.novels, self.work), self.files[name])  # noqa: E731
+            skip_gram = self.result(name, "skip-gram", work)
+        return row_of(name, found, skip_gram) if found["pretrained"] else {}
+
+
+def main() -> None:
+    """Parse, run what is not there yet, report."""
+    parser = make_parser(
+        __doc__,
+        ("only", tuple(TASKS), "tasks"),
+        ("seeds", [0, 1, 2], "with commas between; the first one for tasks that take long"),
+        ("steps", int, "of every run, instead of its passes; to try the benchmark itself"),
+        ("data", str(DATA), "folder with sst2, wnut17, squad, multi30k, blimp and novels"),
+        *LONG,
+    )
+    parser.add_argument("--models", nargs="+", required=True, metavar="FOLDER", help="pretrained models")
+    options = parser.parse_args()
+    report, benchmark = begin(options), Benchmark(options)
+    models: dict[str, list[dict[str, Any]]] = {model.name: [] for model in benchmark.models}
+    for model, name in tqdm([(model, name) for model in benchmark.models for name in options.only], unit="task"):
+        models[model.name] += filter(None, [benchmark.row(model, name)])
+    report.body |= {"models": models, "mean_share": {name: mean_share(rows) for name, rows in models.items()}}
+    parts = benchmark.parts
+    line = (
+        "Scores are from 0 to 1, bits per byte aside. After ± stands the standard error: over seeds; with one seed, "
+        "that of the held-out rows. The share is (pretrained - first weights) / (1 - first weights). All of it took "
+        f"{sum(part['seconds'] for part in parts) / 60:.0f} minutes, {sum(not part['quiet'] for part in parts)} of "
+        f"{len(parts)} runs beside other programs, at {', '.join(sorted({part['commit'] for part in parts}))}."
+    )
+    tables = [line for name, rows in models.items() for line in (f"## {name}", "", *lines_of(rows))]
+    report.write("What pretraining pays", [line, "", *tables])
+
+
+if __name__ == "__main__":
+    main()
