@@ -16,6 +16,7 @@ from .base import TokenPrediction
 from .clm import CausalLanguageModelling
 from .data import IGNORED, SpecialTokens, random_stream, split_documents
 from .denoising import Denoising
+from .embeddings import warm_start
 from .hybrid import HybridLanguageModelling
 from .mlm import MaskedLanguageModelling
 from .pairs import MaskedLanguageModellingWithOrder, MaskedLanguageModellingWithPairs
@@ -72,4 +73,5 @@ __all__ = [
     "random_stream",
     "show_examples",
     "split_documents",
+    "warm_start",
 ]

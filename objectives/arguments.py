@@ -64,6 +64,11 @@ class ObjectiveArguments(Arguments):
         "(T5: write the spans; masks 0.15 by default).",
         advanced=True,
     )
+    embedding_init: Literal["cooccurrence", "random"] = _objective(
+        "cooccurrence",
+        "First embeddings of a new model: from which tokens of the text occur together, or random.",
+        advanced=True,
+    )
     z_loss: float = _objective(0.0, "Weight of the z-loss, which keeps logits small (PaLM: 0.0001).", advanced=True)
     eval_fraction: float = _data(0.05, "Fraction of documents to hold out for evaluation.")
     max_eval_examples: int = _data(512, "Most held-out examples to evaluate.", advanced=True)

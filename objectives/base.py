@@ -195,22 +195,28 @@ class TokenPrediction(Work):
     def _count_tokens(self) -> np.ndarray:
         """How often each token is a target, plus one: int64 [vocab_size]."""
         counts = np.ones(self.tokens.vocab_size, dtype=np.int64)
-        for text in self._training_text():
+        for text in self.training_text():
             counts += np.bincount(text, minlength=self.tokens.vocab_size)
         if self.predicts_document_ends:
             counts[self.tokens.end] += len(self.documents)
         return counts
 
-    def _training_text(self) -> Iterator[np.ndarray]:
-        """The first tokens of the training part, in contiguous stretches of the store."""
+    def training_text(self, at_most: int = _COUNTED) -> Iterator[np.ndarray]:
+        """Tokens of the training part, in contiguous stretches of the store; if there are more, a share of each."""
+        if not len(self.documents):
+            return
         firsts, lasts = self.documents.T
         breaks = np.flatnonzero(firsts[1:] != lasts[:-1]) + 1  # documents that are held out lie between
-        offsets, left = self.store.sentence_offsets, _COUNTED
-        for part in np.split(self.documents, breaks) if len(self.documents) else []:
-            begin, end = int(offsets[int(part[0, 0])]), int(offsets[int(part[-1, 1])])
-            for start in range(begin, min(end, begin + left), _COUNTED_AT_ONCE):
-                yield np.asarray(self.store.tokens[start : min(start + _COUNTED_AT_ONCE, end, begin + left)])
-            left = max(left - (end - begin), 0)
+        offsets = self.store.sentence_offsets
+        ends = [
+            (int(offsets[int(part[0, 0])]), int(offsets[int(part[-1, 1])]))
+            for part in np.split(self.documents, breaks)
+        ]
+        share = min(1.0, at_most / max(1, sum(end - begin for begin, end in ends)))
+        for begin, end in ends:
+            for start in range(begin, end, _COUNTED_AT_ONCE):
+                stop = min(start + _COUNTED_AT_ONCE, end)
+                yield np.asarray(self.store.tokens[start : start + math.ceil(share * (stop - start))])
 
 
 class PackedPrediction(TokenPrediction):

@@ -1,9 +1,11 @@
-"""First embeddings from the text itself: what occurs beside what, factorised, before a step is trained.
+"""Warm start: first embeddings from counts of what stands beside what, made from the text in seconds.
 
-Tokens that stand in the same company get similar vectors at once, which masked or next-token training finds only after
-thousands of steps. Positive pointwise mutual information of tokens and their neighbours, shifted and factorised, is
-what skip-gram learns (Levy and Goldberg, 2014, "Neural word embedding as implicit matrix factorization").
+Tokens that keep the same company begin with similar vectors, which training finds only after thousands of steps. The
+vectors factorise positive pointwise mutual information, which is what skip-gram does in effect (Levy and Goldberg, NIPS
+2014, https://papers.nips.cc/paper/5477-neural-word-embedding-as-implicit-matrix-factorization).
 """
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,39 +14,49 @@ from torch import Tensor
 from .base import TokenPrediction
 
 WINDOW = 5
-"""Neighbours on each side; one at distance d counts 1 / d."""
-MOST_CONTEXTS = 8192
-"""The most frequent tokens, which others are described by; their number bounds the memory."""
-SMOOTHING = 0.75
-"""Power of the frequencies of contexts, as in skip-gram."""
+"""Neighbours that count on each side; one at distance d counts 1 / d."""
+CONTEXTS, COUNTS = 8192, 2**28
+"""The most frequent tokens, by whose company tokens are described, and the most counts in all: 1 GiB."""
+COUNTED = 16_000_000
+"""Tokens of the text that are counted, evenly spread over it: half a minute on one core."""
+_SMOOTHING = 0.75  # power of the frequency of contexts, as in word2vec
+_SPARE = 16  # columns that make the factorisation exact enough
+_STD = {"encoder": 0.05, "decoder": 0.05, "encoder-decoder": 0.05}
 
 
-def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float, window: int = WINDOW) -> Tensor:
-    """Vectors [vocab_size, size] of the tokens in the training part of a text, in float32, of a standard deviation.
+def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float) -> Tensor:
+    """Vectors of all tokens, float32 [vocab_size, size], from the training part of a text and the seed alone.
 
-    A function of the token store, its held-out part and the seed. Tokens that the text does not have get zeros.
+    Their entries have the standard deviation `std`; tokens that are not in the text have zeros.
     """
-    vocabulary = objective.tokens.vocab_size
-    counts = np.zeros(vocabulary, dtype=np.int64)
-    for text in objective._training_text():
-        counts += np.bincount(text, minlength=vocabulary)
-    contexts = np.argsort(-counts, kind="stable")[: min(MOST_CONTEXTS, vocabulary)]
-    place = np.full(vocabulary, -1)
-    place[contexts] = np.arange(len(contexts))
-    pairs = np.zeros(vocabulary * len(contexts), dtype=np.float32)
-    for text in objective._training_text():
-        columns = place[text]
-        rows = text.astype(np.int64) * len(contexts)
-        for distance in range(1, window + 1):
+    number = objective.tokens.vocab_size
+    counts = sum(np.bincount(text, minlength=number) for text in objective.training_text(COUNTED))
+    contexts = np.argsort(-counts, kind="stable")[: min(CONTEXTS, COUNTS // number)]
+    column = np.full(number, -1, dtype=np.int64)
+    column[contexts] = np.arange(len(contexts))
+    table = np.zeros(number * len(contexts), dtype=np.float32)
+    for text in objective.training_text(COUNTED):
+        rows, columns = text.astype(np.int64) * len(contexts), column[text]
+        for distance in range(1, WINDOW + 1):
             for here, there in ((rows[:-distance], columns[distance:]), (rows[distance:], columns[:-distance])):
-                known = there >= 0
-                np.add.at(pairs, here[known] + there[known], np.float32(1 / distance))
-    table = torch.from_numpy(pairs.reshape(vocabulary, len(contexts)))
-    total = table.sum()
-    of_tokens, of_contexts = table.sum(1, keepdim=True), table.sum(0) ** SMOOTHING
-    of_contexts /= of_contexts.sum()
-    table.div_(of_tokens.clamp(min=1e-9)).div_(of_contexts.clamp(min=1e-12)).log_().clamp_(min=0)
-    torch.manual_seed(objective.seed)
-    left, values, _ = torch.svd_lowrank(table, q=size + 16, niter=3)
-    vectors = (left * values.sqrt())[:, :size]
-    return vectors * (std / vectors[of_tokens[:, 0] > 0].std())
+                np.add.at(table, (here + there)[there >= 0], np.float32(1 / distance))
+    seen = torch.from_numpy(table).view(number, len(contexts))
+    of_tokens, of_contexts = seen.sum(1, keepdim=True), seen.sum(0) ** _SMOOTHING
+    # The logarithm of how much likelier a context is beside the token than anywhere; 0 where it is not likelier.
+    seen.div_(of_tokens.clamp(min=1e-9)).div_((of_contexts / of_contexts.sum()).clamp(min=1e-12)).log_().clamp_(min=0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(objective.seed)
+        columns_kept = min(size + _SPARE, *seen.shape)
+        vectors, scales, _ = torch.svd_lowrank(seen, q=columns_kept, niter=3)
+    found = torch.zeros(number, size)
+    found[:, :columns_kept] = (vectors * scales.sqrt())[:, :size]
+    return found * (std / found[of_tokens[:, 0] > 0].std())
+
+
+def warm_start(model: Any, objective: TokenPrediction) -> None:
+    """Give the tokens that are in the text embeddings of `cooccurrence_embeddings`; all else stays as it is."""
+    weight = model.get_input_embeddings().weight
+    found = cooccurrence_embeddings(objective, size=weight.shape[1], std=_STD[objective.shape])
+    with torch.no_grad():
+        known = found.any(1).nonzero()[:, 0]
+        weight[known] = found[known].to(weight)

@@ -93,6 +93,10 @@ def main() -> None:
     if training.is_main_process():
         print(f"text: {facts['text']}\nmodel: {described}; objective: {objective.name}")
         print(*facts["rows"], *lines, sep="\n", flush=True)
+    if not model_arguments.model and goal.embedding_init == "cooccurrence":
+        if training.is_main_process():
+            print("first embeddings: from which tokens occur together (--embedding_init)", flush=True)
+        objectives.warm_start(model, objective)
     if not model_arguments.model:
         tokenizer = tokenization.adapt_tokenizer(
             tokenizer=tokenizer,
