@@ -1,8 +1,8 @@
 """Warm start: first embeddings from counts of what stands beside what, made from the text in seconds.
 
 Tokens that keep the same company begin with similar vectors, which training finds only after thousands of steps. The
-vectors factorise positive pointwise mutual information, which is what skip-gram does in effect (Levy and Goldberg, NIPS
-2014, https://papers.nips.cc/paper/5477-neural-word-embedding-as-implicit-matrix-factorization).
+vectors factorise positive pointwise mutual information, which is what skip-gram does in effect (Levy and Goldberg,
+NIPS 2014, https://papers.nips.cc/paper/5477-neural-word-embedding-as-implicit-matrix-factorization).
 """
 
 from typing import Any
