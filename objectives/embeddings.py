@@ -50,7 +50,8 @@ def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float
         vectors, scales, _ = torch.svd_lowrank(seen, q=columns_kept, niter=3)
     found = torch.zeros(number, size)
     found[:, :columns_kept] = (vectors * scales.sqrt())[:, :size]
-    return found * (std / found[of_tokens[:, 0] > 0].std())
+    known = of_tokens > 0
+    return found * known * (std / found[known[:, 0]].std())
 
 
 def warm_start(model: Any, objective: TokenPrediction) -> None:

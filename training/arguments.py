@@ -126,7 +126,10 @@ class TrainingArguments(Arguments):
     layerwise_decay: float = _optimizer(
         1.0, "Learning rate of each layer relative to the layer above it; 1 turns it off.", advanced=True
     )
-    weight_decay: float = _optimizer(0.01, "Weight decay, except of norms, biases and embeddings.")
+    embedding_rate: float = _optimizer(
+        0.3, "Learning rate of embeddings relative to that of all other weights.", advanced=True
+    )
+    weight_decay: float = _optimizer(0.1, "Weight decay, except of norms, biases and embeddings.")
     adam_beta2: float = _optimizer(0.98, "Second-moment decay of AdamW.", advanced=True)
     max_grad_norm: float = _optimizer(1.0, "Clip gradients to this norm; 0 turns clipping off.", advanced=True)
     logging_steps: int = _saving(10, "Steps between lines of metrics.jsonl.")
@@ -197,6 +200,7 @@ class TrainingArguments(Arguments):
         check_range(self, "seed", at_least=0, below=2**32)
         check_range(self, "decay_share", at_least=0, at_most=1)
         check_range(self, "tail_share", "layerwise_decay", above=0, at_most=1)
+        check_range(self, "embedding_rate", above=0)
         check_range(self, "ema_decay", "adam_beta2", at_least=0, below=1)
         check_range(self, "lora_alpha", above=0)
         for name in ("eval_steps", "save_steps"):
@@ -249,6 +253,10 @@ class FineTuningArguments(TrainingArguments):
         "linear", "Learning-rate schedule: wsd (warmup, stable, decay), linear, cosine or constant."
     )
     warmup_steps: float = _optimizer(0.06, "Warmup steps; below 1, a fraction of the run.")
+    embedding_rate: float = _optimizer(
+        1.0, "Learning rate of embeddings relative to that of all other weights.", advanced=True
+    )
+    weight_decay: float = _optimizer(0.01, "Weight decay, except of norms, biases and embeddings.")
     save_steps: float = _saving(
         0, "Steps between checkpoints, which --resume needs; below 1, a fraction of the run; 0 writes none."
     )

@@ -54,6 +54,8 @@ def options(tmp_path: Path) -> Callable[..., TrainingArguments]:
             "eval_steps": 0,
             "save_steps": 0,
             "learning_rate": 1e-2,
+            "embedding_rate": 1.0,
+            "weight_decay": 0.01,
             "mixed_precision": "no",
         }
         return TrainingArguments(**{**defaults, **overrides})

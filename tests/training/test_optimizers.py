@@ -110,6 +110,22 @@ def test_adamw_groups(new_model, options) -> None:
     assert len(single.param_groups) == 1
 
 
+def test_embeddings_learn_at_a_rate_of_their_own(new_model, options, optimizer_name) -> None:
+    model = new_model(hidden_size=32, intermediate_size=64)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    optimizers = OPTIMIZERS[optimizer_name](model, options(embedding_rate=0.3, layerwise_decay=0.5))
+    scales = {
+        names[id(weight)]: group["rate_scale"]
+        for one in optimizers
+        for group in one.param_groups
+        for weight in group["params"]
+    }
+    tables = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+    lowest = scales["bert.embeddings.LayerNorm.weight"]
+    assert tables and {scales[name] for name in tables} == {0.3 * lowest} and 0 < lowest < 1
+    assert all(scale in (0.5, 0.25, 0.125, 1.0) for name, scale in scales.items() if name not in tables)
+
+
 def test_every_optimizer_moves_every_weight_once(new_model, options, optimizer_name) -> None:
     model = new_model(hidden_size=32, intermediate_size=64)
     optimizers = OPTIMIZERS[optimizer_name](model, options())

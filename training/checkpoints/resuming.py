@@ -29,7 +29,7 @@ SCHEDULE = (
     *("max_steps", "max_minutes", "max_epochs", "max_tokens", "learning_rate", "schedule", "warmup_steps"),
     *("decay_share", "weight_decay", "adam_beta2", "max_grad_norm", "ema_decay", "tail_share", "skip_steps"),
     *("mixed_precision", "deterministic", "micro_batch_size", "compile"),
-    *("layerwise_decay", "early_stopping_patience"),
+    *("layerwise_decay", "embedding_rate", "early_stopping_patience"),
 )
 """Options that may change: the change is printed, and recorded in run.json."""
 

@@ -73,8 +73,8 @@ def _stacks(model: nn.Module) -> Iterator[tuple[str, int]]:
             yield f"{prefix}{name}.", len(module)
 
 
-def rate_scales(model: nn.Module, decay: float) -> dict[int, float]:
-    """Layerwise decay of the learning rate: the share of it that each weight has, by its id.
+def rate_scales(model: nn.Module, decay: float, of_embeddings: float = 1.0) -> dict[int, float]:
+    """The share of the learning rate that each weight has, by its id: layerwise decay, times that of embeddings.
 
     The uppermost layer of a stack of n has `decay`, the lowest `decay^n`, the embeddings `decay^(n + 1)` of the
     deepest stack; final norm, pooler and head have 1. Encoder and decoder are counted each for itself. Howard and
@@ -95,14 +95,17 @@ def rate_scales(model: nn.Module, decay: float) -> dict[int, float]:
         is_embedding = id(weight) in tables or any("embed" in part for part in name.split("."))
         return lowest if is_embedding else 1.0
 
-    return {id(weight): scale(name, weight) for name, weight in model.named_parameters()}
+    return {
+        id(weight): scale(name, weight) * (of_embeddings if id(weight) in tables else 1.0)
+        for name, weight in model.named_parameters()
+    }
 
 
 def _groups(
     model: nn.Module, matrices: list[Tensor], rest: list[Tensor], arguments: "TrainingArguments"
 ) -> list[dict[str, Any]]:
     """Parameter groups: matrices, which decay, and the rest, by `rate_scale`, which the loop multiplies `lr` by."""
-    scales = rate_scales(model, arguments.layerwise_decay)
+    scales = rate_scales(model, arguments.layerwise_decay, arguments.embedding_rate)
     groups: dict[tuple[bool, float], dict[str, Any]] = {}
     for decays, weights in ((True, matrices), (False, rest)):
         for weight in weights:
