@@ -2,7 +2,6 @@
 
     python benchmarks/ablations.py --objectives mlm --variants no_qk_norm --steps 20    # a laptop, some minutes
     python benchmarks/ablations.py --steps 1500 --seeds 0,1,2
-    python benchmarks/ablations.py --minutes 2 --variants batch_ramp length_ramp        # at equal time
 
 The bases are a tiny encoder (mlm) and a tiny decoder (clm) with the settings `BASES`; `VARIANTS` says what each row
 changes in them. Runs have equal steps, so that losses do not depend on how busy the machine is; with --minutes they
@@ -26,7 +25,7 @@ from lacuna.training.environment import bf16_is_fast
 
 RATE = 6e-3
 TRAINING = {"optimizer": "muon", "learning_rate": RATE, "batch_size": "64", "schedule": "wsd", "warmup_steps": 0.05}
-TRAINING |= {"weight_decay": 0.01, "compile": "on"}
+TRAINING |= {"weight_decay": 0.01, "embedding_init": "random", "embedding_rate": 1, "compile": "on"}
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,13 @@ BASES = {
     "clm": Base("causal", "qwen3", TRAINING),
 }
 BASE = "base"
-WIDE = {"hidden_size": 512, "num_attention_heads": 8}
+COUNTS = {"embedding_init": "cooccurrence"}
 VARIANTS: dict[str, dict[str, Any]] = {
     BASE: {},
+    "decay": {"weight_decay": 0.1},
+    "cooccurrence": COUNTS,
+    "cooccurrence_slower": {**COUNTS, "embedding_rate": 0.3},
+    "defaults": {**COUNTS, "embedding_rate": 0.3, "weight_decay": 0.1},
     "adamw": {"optimizer": "adamw", "learning_rate": 1e-3},
     "adamw_faster": {"optimizer": "adamw", "learning_rate": 3e-3},
     "rate_half": {"learning_rate": 0.5 * RATE},
@@ -58,12 +61,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no_qk_norm": {"qk_norm": False},
     "zero_init_residual": {"zero_init_residual": True},
     "plain_relu2": {"gated_mlp": False, "intermediate_size": 1024, "hidden_act": "relu2"},
-    "wide": WIDE,
-    "wide_rate_half": {**WIDE, "learning_rate": 0.5 * RATE},
-    "wide_rate_0.7": {**WIDE, "learning_rate": 0.7 * RATE},
 }
 """What a variant changes: the model's configuration, and options of recipes/pretrain.py."""
-OF_ENCODERS = {"mask_15", "mask_30_to_15", "wide", "wide_rate_half", "wide_rate_0.7"}
+OF_ENCODERS = {"mask_15", "mask_30_to_15"}
 
 
 def split(study: str, variant: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -99,7 +99,8 @@ class Study:
         with tempfile.TemporaryDirectory(dir=self.options.work_dir) as folder:
             getattr(transformers, HEADS[self.base.kind]).from_config(config).save_pretrained(folder)
             words = {"sequence_length": length, **words, **self.limit, "objective": self.name, "seed": seed}
-            return run_and_score({**words, "model": folder}, self.material, self.options)
+            words |= {"model": folder} if changes else {"family": self.base.family, "size": "tiny"}
+            return run_and_score(words, self.material, self.options)
 
     def row(self, variant: str) -> dict[str, Any]:
         """What is known of a variant, and how its loss differs from the base's with the same seeds."""

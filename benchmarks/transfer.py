@@ -45,6 +45,7 @@ from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to 
 from lacuna.common.private import without_places
 from lacuna.corpus import builtin_classification, read_labelled
 from lacuna.evaluation.language_model import AUTO_CLASSES, find_kind
+from lacuna.tasks.base.models import load_base
 from lacuna.tasks.base.rows import stratified_split, write_rows
 
 HELD_OUT_ARTICLES, QUESTIONS = 8, {"train": 3000, "eval": 1000}  # of SQuAD: the last ones; drawn with seed 0
@@ -201,7 +202,7 @@ def linear_score(features: Callable[[list[str]], np.ndarray], files: Mapping[str
 @torch.inference_mode()
 def mean_states(folder: Path, texts: list[str]) -> np.ndarray:
     """Means over tokens of the last hidden states, float32 [texts, width]; special tokens and padding do not count."""
-    tokenizer, model = AutoTokenizer.from_pretrained(folder, padding_side="right"), AutoModel.from_pretrained(folder)
+    tokenizer, model = load_base(model=str(folder))[1], AutoModel.from_pretrained(folder)
     model = (model.get_encoder() if model.config.is_encoder_decoder else model).eval()
     options = {"padding": True, "truncation": True, "max_length": 256, "return_tensors": "pt"}
     found, order = np.zeros((len(texts), model.config.hidden_size), np.float32), np.argsort([*map(len, texts)])
