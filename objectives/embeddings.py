@@ -5,6 +5,7 @@ vectors factorise positive pointwise mutual information, which is what skip-gram
 NIPS 2014, https://papers.nips.cc/paper/5477-neural-word-embedding-as-implicit-matrix-factorization).
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,23 +20,33 @@ CONTEXTS, COUNTS = 8192, 2**28
 """The most frequent tokens, by whose company tokens are described, and the most counts in all: 1 GiB."""
 COUNTED = 16_000_000
 """Tokens of the text that are counted, evenly spread over it: half a minute on one core."""
+PER_CONTEXT = 250
+"""Tokens that are counted for each context, at least: with fewer it is described by chance."""
 _SMOOTHING = 0.75  # power of the frequency of contexts, as in word2vec
 _SPARE = 16  # columns that make the factorisation exact enough
 _STD = {"encoder": 0.05, "decoder": 0.05, "encoder-decoder": 0.05}
 
 
-def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float) -> Tensor:
+def cooccurrence_embeddings(
+    objective: TokenPrediction, *, size: int, std: float, counted: int = COUNTED
+) -> Tensor:
     """Vectors of all tokens, float32 [vocab_size, size], from the training part of a text and the seed alone.
 
     Their entries have the standard deviation `std`; tokens that are not in the text have zeros.
+
+    Args:
+        counted: tokens of the text that are counted, at most.
     """
     number = objective.tokens.vocab_size
-    counts = sum(np.bincount(text, minlength=number) for text in objective.training_text(COUNTED))
-    contexts = np.argsort(-counts, kind="stable")[: min(CONTEXTS, COUNTS // number)]
+    counts = np.zeros(number, dtype=np.int64)
+    for text in objective.training_text(counted):
+        counts += np.bincount(text, minlength=number)
+    most = min(CONTEXTS, COUNTS // number, max(size, int(counts.sum()) // PER_CONTEXT))
+    contexts = np.argsort(-counts, kind="stable")[:most]
     column = np.full(number, -1, dtype=np.int64)
     column[contexts] = np.arange(len(contexts))
     table = np.zeros(number * len(contexts), dtype=np.float32)
-    for text in objective.training_text(COUNTED):
+    for text in objective.training_text(counted):
         rows, columns = text.astype(np.int64) * len(contexts), column[text]
         for distance in range(1, WINDOW + 1):
             for here, there in ((rows[:-distance], columns[distance:]), (rows[distance:], columns[:-distance])):
@@ -54,10 +65,15 @@ def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float
     return found * known * (std / found[known[:, 0]].std())
 
 
-def warm_start(model: Any, objective: TokenPrediction) -> None:
-    """Give the tokens that are in the text embeddings of `cooccurrence_embeddings`; all else stays as it is."""
-    weight = model.get_input_embeddings().weight
-    found = cooccurrence_embeddings(objective, size=weight.shape[1], std=_STD[objective.shape])
+def warm_start(model: Any, objective: TokenPrediction, *, trained: float = math.inf) -> None:
+    """Give the tokens that are in the text embeddings of `cooccurrence_embeddings`; all else stays as it is.
+
+    Args:
+        trained: tokens that the run will train on, as far as known; three times as many are counted at most, so that
+            counting takes a small part of the run.
+    """
+    weight, counted = model.get_input_embeddings().weight, int(min(COUNTED, 3 * trained))
+    found = cooccurrence_embeddings(objective, size=weight.shape[1], std=_STD[objective.shape], counted=counted)
     with torch.no_grad():
         known = found.any(1).nonzero()[:, 0]
         weight[known] = found[known].to(weight)

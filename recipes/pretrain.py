@@ -96,7 +96,7 @@ def main() -> None:
     if not model_arguments.model and goal.embedding_init == "cooccurrence":
         if training.is_main_process():
             print("first embeddings: from which tokens occur together (--embedding_init)", flush=True)
-        objectives.warm_start(model, objective)
+        objectives.warm_start(model, objective, trained=training.expected_tokens(arguments, works))
     if not model_arguments.model:
         tokenizer = tokenization.adapt_tokenizer(
             tokenizer=tokenizer,

@@ -5,6 +5,7 @@ from .checkpoints.resuming import claim_output_dir, refusal
 from .environment import is_main_process, processes, use_all_cores
 from .fine_tuning import fine_tune
 from .loop import train
+from .stages import expected_tokens
 from .starting_model import starting_model
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "NewModelArguments",
     "TrainingArguments",
     "claim_output_dir",
+    "expected_tokens",
     "fine_tune",
     "is_main_process",
     "processes",

@@ -23,6 +23,7 @@ from .planning.memory import StepNeeds, state_bytes
 from .step import step
 
 _SAMPLED_ROWS = 512
+_TOKENS_A_MINUTE = 300_000  # a tiny encoder, without bf16
 MOST_EPOCHS = 100
 """Passes over the data in one step; more is a slip of the keyboard."""
 
@@ -66,6 +67,13 @@ def resolve(
         limits.append(math.ceil(round(arguments.max_tokens / tokens_per_step(stages), 6)))
     limits += [] if arguments.max_steps is None else [arguments.max_steps]
     return replace(arguments, max_epochs=epochs, max_steps=min(limits) if limits else None), stages
+
+
+def expected_tokens(arguments: TrainingArguments, works: Sequence[tuple[float, Work]]) -> float:
+    """Tokens that a run will train on, as far as its limits tell; by the clock those of two cores."""
+    resolved, stages = resolve(arguments, works, num_processes=processes().count)
+    by_clock = _TOKENS_A_MINUTE * resolved.max_minutes if resolved.max_minutes else math.inf
+    return min(by_clock, resolved.max_steps * tokens_per_step(stages) if resolved.max_steps else math.inf)
 
 
 def make_stages(
