@@ -87,25 +87,17 @@ def check_tokenizer(*, tokenizer: Any, model: Any) -> None:
         )
 
 
-def _pooling(model: str, asked: str, *, trust_remote_code: bool) -> dict[str, str]:
-    """What to change in the configuration of a model for a pooling; InputError where its classifier has no choice.
-
-    Masked tokens alone teach [CLS] nothing, so an encoder of Lacuna gets the mean of its tokens unless it was asked
-    otherwise, has a pooler, or is a classifier already.
-    """
+def _pooling_name(model: str, pooling: str, *, trust_remote_code: bool) -> str:
+    """What the configuration of an encoder calls a pooling; InputError where its classifier has no choice."""
     config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
     own = getattr(config, "classifier_pooling", None)
-    if asked == "auto":
-        is_classifier = any("ForSequenceClassification" in name for name in config.architectures or ())
-        unread = config.model_type == "lacuna" and own == "first" and not config.pooler and not is_classifier
-        return {"classifier_pooling": "mean"} if unread else {}
     names = {"first": "first" if config.model_type == "lacuna" else "cls", "mean": "mean"}
     if own not in names.values():
         raise InputError(
-            f"--pooling {asked}: the classifier of --model {model} ({config.model_type}) always reads "
+            f"--pooling {pooling}: the classifier of --model {model} ({config.model_type}) always reads "
             f"{'the same token' if own is None else f'the {own} token'}: leave --pooling out"
         )
-    return {"classifier_pooling": names[asked]}
+    return names[pooling]
 
 
 def load_model(
@@ -124,8 +116,8 @@ def load_model(
     Args:
         label_names: labels in the order of the head's outputs; a head of another number of labels is replaced.
         problem_type: for `config.problem_type`; None: the head has none.
-        pooling: "first" or "mean": what of an encoder a classifier reads; "auto": see `_pooling`. A decoder's is
-            the last token that is not padding.
+        pooling: "first" or "mean": what of an encoder a classifier reads; "auto": as its configuration says. A
+            decoder's is the last token that is not padding.
 
     Raises:
         InputError: no such head or pooling, or tokenizer or weights do not fit the configuration.
@@ -137,8 +129,8 @@ def load_model(
         options = {"id2label": dict(enumerate(label_names)), "label2id": numbers}
     if problem_type is not None:
         options["problem_type"] = problem_type
-    if pooling != "auto" or auto_class.endswith("ForSequenceClassification"):
-        options |= _pooling(model, pooling, trust_remote_code=trust_remote_code)
+    if pooling != "auto":
+        options["classifier_pooling"] = _pooling_name(model, pooling, trust_remote_code=trust_remote_code)
     transformers.set_seed(seed)
     loaded, report = loading.load_model(
         model, auto_class=auto_class, trust_remote_code=trust_remote_code, ignore_mismatched_sizes=True, **options

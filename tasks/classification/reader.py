@@ -42,9 +42,7 @@ class ClassificationArguments(TaskArguments):
         "none", "Loss weights: none, or balanced (rare labels count as much as frequent ones)."
     )
     pooling: Literal["auto", "first", "mean"] = model_option(
-        "auto",
-        "Encoder output to classify: first (token), mean (of all tokens) or auto (mean for Lacuna's encoders without a "
-        "pooler, else as in config.json).",
+        "auto", "Encoder output to classify: first (token), mean (of all tokens) or auto (as in its config.json)."
     )
 
     def __post_init__(self) -> None:

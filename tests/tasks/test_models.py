@@ -26,7 +26,7 @@ from transformers import (
 
 from lacuna.common.errors import CorruptCheckpointError, InputError
 from lacuna.common.loading import longest_input, missing_folder
-from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaModel
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM
 from lacuna.tasks.base.features import model_inputs, pad_inputs
 from lacuna.tasks.base.models import check_tokenizer, load_base, load_model, resolve_max_length
 from lacuna.tasks.classification.reader import ClassificationArguments
@@ -214,20 +214,6 @@ def test_pooling_is_a_choice_where_the_configuration_has_it(tmp_path, tokenizer,
         assert model.config.classifier_pooling == own
     with pytest.raises(InputError, match=r"--pooling mean: the classifier .*\(bert\) always reads the same token"):
         load_model(**options, model=str(checkpoint), pooling="mean")
-
-
-def test_an_encoder_of_lacuna_is_read_by_the_mean_of_its_tokens(tmp_path, tokenizer):
-    options = {"auto_class": "AutoModelForSequenceClassification", "tokenizer": tokenizer, "label_names": ["a", "b"]}
-    ids = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
-    for family, own in (("lacuna", "mean"), ("bert", "first"), ("qwen3", "last")):
-        config = LacunaConfig.from_family(family, "tiny", vocab_size=320, **{**SIZES, "num_key_value_heads": 2}, **ids)
-        LacunaModel(config).save_pretrained(tmp_path / family)
-        model = load_model(**options, model=str(tmp_path / family))
-        assert model.config.classifier_pooling == own
-    asked = load_model(**options, model=str(tmp_path / "lacuna"), pooling="first")
-    assert asked.config.classifier_pooling == "first"
-    asked.save_pretrained(tmp_path / "classifier")  # stays as it was trained
-    assert load_model(**options, model=str(tmp_path / "classifier")).config.classifier_pooling == "first"
 
 
 @pytest.mark.parametrize("name", [None, "", "no/such-folder-here", "/"])
