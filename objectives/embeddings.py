@@ -27,9 +27,7 @@ _SPARE = 16  # columns that make the factorisation exact enough
 _STD = {"encoder": 0.05, "decoder": 0.05, "encoder-decoder": 0.05}
 
 
-def cooccurrence_embeddings(
-    objective: TokenPrediction, *, size: int, std: float, counted: int = COUNTED
-) -> Tensor:
+def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float, counted: int = COUNTED) -> Tensor:
     """Vectors of all tokens, float32 [vocab_size, size], from the training part of a text and the seed alone.
 
     Their entries have the standard deviation `std`; tokens that are not in the text have zeros.

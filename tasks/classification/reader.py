@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError
+from lacuna.common.options import check_range
 from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, data_option, essential_option, model_option
 from lacuna.tasks.base.columns import SAMPLE, TEXT, Column, Found, Free, Layout
 from lacuna.tasks.base.rows import Row, as_number, some_of
+
+FEW_ROWS = 3000
+"""Training rows up to which tokens are hidden by default; docs/pretraining.md has figures."""
 
 
 @dataclass
@@ -41,12 +45,19 @@ class ClassificationArguments(TaskArguments):
     class_weights: Literal["none", "balanced"] = data_option(
         "none", "Loss weights: none, or balanced (rare labels count as much as frequent ones)."
     )
+    token_dropout: float | None = model_option(
+        None,
+        "Fraction of tokens hidden behind [MASK] in training, against overfitting. Default: 0.2 with up to "
+        f"{FEW_ROWS:,} training rows, else 0.",
+        metavar="X",
+    )
     pooling: Literal["auto", "first", "mean"] = model_option(
         "auto", "Encoder output to classify: first (token), mean (of all tokens) or auto (as in its config.json)."
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_range(self, "token_dropout", at_least=0, below=1)
         if self.label_separator is not None and not self.label_separator.strip(" "):
             raise InputError(
                 f'--label_separator {self.label_separator!r} is blank: name a sign, such as --label_separator "|"'

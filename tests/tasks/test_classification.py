@@ -165,6 +165,40 @@ def test_loss_adds_up_over_micro_batches(tokenizer, small_model):
     assert loss.item() == pytest.approx(model(**inputs, labels=whole["labels"]).loss.item(), rel=1e-5)
 
 
+def test_tokens_are_hidden_in_training_alone_and_as_dropout_is_drawn(tokenizer):
+    """A fifth of them, none special; as they were in evaluation, at 0, and without a mask token."""
+
+    class Kept(torch.nn.Module):
+        def forward(self, input_ids, **_):
+            self.seen = input_ids
+            return type("Output", (), {"logits": torch.zeros(len(input_ids), 2)})
+
+    def seen(work, *, training=True, seed=0):
+        model = Kept().train(training)
+        torch.manual_seed(seed)
+        work.loss(model, batch, {"examples": torch.tensor(len(rows))})
+        return model.seen
+
+    rows = [{"text": "the quick brown fox jumps over the lazy dog", "label": str(row % 2)} for row in range(200)]
+    work = task(tokenizer, rows=rows, eval_rows=rows[:2])
+    batch = work.collate([work.example(row, row) for row in range(200)])
+    first, again, other = seen(work), seen(work), seen(work, seed=1)
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    changed = first != batch["input_ids"]
+    assert set(first[changed].tolist()) == {tokenizer.mask_token_id}
+    special = torch.isin(batch["input_ids"], torch.tensor(tokenizer.all_special_ids))
+    assert not changed[special].any() and changed[~special].float().mean().item() == pytest.approx(0.2, abs=0.03)
+    work.evaluate(model := Kept().train(), batch | {"row": torch.zeros(200, dtype=torch.long)})
+    without = copy.deepcopy(tokenizer)
+    without.mask_token = None
+    plain = task(tokenizer, rows=rows, eval_rows=rows[:2], token_dropout=0.0)
+    unmasked = task(without, rows=rows, eval_rows=rows[:2])
+    for same in (seen(work, training=False), seen(plain), seen(unmasked), model.seen):
+        assert torch.equal(same, batch["input_ids"])
+    work.num_examples = 3001  # enough not to be learned by heart
+    assert torch.equal(seen(work), batch["input_ids"])
+
+
 def test_records_of_two_halves_give_the_same_summary(tokenizer, small_model, evaluate):
     work, model = task(tokenizer, eval_rows=ROWS[:11]), small_model(num_labels=2)
     whole = work.summarize(evaluate(model=model, work=work))
@@ -207,7 +241,7 @@ def test_a_small_model_learns_32_rows_by_heart(tokenizer, small_model, fit, eval
     generator = torch.Generator().manual_seed(0)
     letters = torch.randint(97, 123, (32, 12), generator=generator)
     rows = [{"text": "".join(map(chr, row.tolist())), "label": "abcd"[i % 4]} for i, row in enumerate(letters)]
-    work, model = task(tokenizer, rows, eval_rows=rows), small_model(num_labels=4, hidden=64)
+    work, model = task(tokenizer, rows, eval_rows=rows, token_dropout=0), small_model(num_labels=4, hidden=64)
     assert fit(model=model, work=work, steps=80) < 0.1
     summary = work.summarize(evaluate(model=model, work=work))
     assert summary["accuracy"] == 1.0 and summary["f1_macro"] == 1.0 and summary["matthews_correlation"] == 1.0
@@ -326,8 +360,8 @@ def test_balanced_weights_make_every_label_weigh_the_same(tokenizer, small_model
     targets = {"examples": torch.tensor(12)}
     losses = F.cross_entropy(logits, batch["labels"], reduction="none")
     expected = (losses[:9].mean() + losses[9:].mean()) / 2
-    assert work.loss(Fixed(), batch, targets)[0].item() == pytest.approx(expected.item(), rel=1e-5)
-    assert plain.loss(Fixed(), batch, targets)[0].item() == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert work.loss(Fixed().eval(), batch, targets)[0].item() == pytest.approx(expected.item(), rel=1e-5)
+    assert plain.loss(Fixed().eval(), batch, targets)[0].item() == pytest.approx(losses.mean().item(), rel=1e-5)
     assert any("weights of the labels in training: a 0.667, b 2" in note for note in work.notes)
     several = task(tokenizer, TOPICS[:7], eval_rows=TOPICS[:1], class_weights="balanced")
     assert any("t0 1.33, t1 1.33, t2 1.33" in note for note in several.notes)
