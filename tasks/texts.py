@@ -71,8 +71,9 @@ def read_task_texts(
                 f"--for reads {shown(file)} for {name}, as its recipe does by default (--for_task names another "
                 f"task): {error}"
             ) from error
-        own = [f" {text.lstrip()}" for text in work.training_texts()]  # see `tasks.base.models.read_first_words`
-        texts += own
+        own = work.training_texts()
+        # As fine-tuning reads them: see `tasks.base.models.read_first_words`.
+        texts += own if kind.writes else [f" {text.lstrip()}" for text in own]
         facts.append({"file": file, "task": name, "texts": len(own), **fingerprints(file, own)})
     return texts, facts
 

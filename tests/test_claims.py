@@ -86,6 +86,10 @@ FACTS: dict[str, list[str]] = {
         "within 3 % of what torch's allocator counts",
         "within 15 % of the growth",
     ],
+    "docs/pretraining.md": [
+        "Embeddings learn at 0.3 of the rate",
+        "Weight decay of 0.1** (`--weight_decay`). At 0.01 and",
+    ],
     "docs/results.md": ["after 20 minutes of pretraining", "is pretrained for 20 minutes"],
     "docs/scaling.md": [
         "so 100 % means that",

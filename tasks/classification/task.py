@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
@@ -108,6 +108,16 @@ class Classification(Task):
 
     # What the loop asks for
 
+    def example(self, row: int, index: int, progress: float = 0.0) -> Inputs:
+        """Training example `row`, some of its tokens behind [MASK] (`--token_dropout`): which, `index` decides."""
+        example, mask, share = self._train[row], self.tokenizer.mask_token_id, self.options.token_dropout
+        share = 0.2 * (self.num_examples <= FEW_ROWS) if share is None else share
+        if mask is None or not share:
+            return example
+        ids = example["input_ids"]
+        hidden = np.random.default_rng([self.seed, index]).random(len(ids)) < share
+        return {**example, "input_ids": np.where(hidden & ~np.isin(ids, self.tokenizer.all_special_ids), mask, ids)}
+
     def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
         """Inputs padded to the longest [batch, length], `labels` [batch] or [batch, labels], and `row` [batch]."""
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
@@ -119,24 +129,10 @@ class Classification(Task):
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy or squared distance, summed over the batch and divided by the examples of the step."""
-        given = self._with_gaps(batch) if model.training else batch
-        logits = model(**model_inputs(given)).logits.float()
+        logits = model(**model_inputs(batch)).logits.float()
         loss = self.head.losses(logits, batch["labels"], weighted=True).sum() / num_targets["examples"]
         shown = self.head.right(logits.detach(), batch["labels"])
         return loss, {name: values.sum() / num_targets["examples"] for name, values in shown.items()}
-
-    def _with_gaps(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The batch with some of its tokens behind [MASK] (`--token_dropout`), where the tokenizer has it.
-
-        Drawn as dropout is: from seed, step, micro-step and process.
-        """
-        ids, mask, share = batch["input_ids"], self.tokenizer.mask_token_id, self.options.token_dropout
-        share = 0.2 * (self.num_examples <= FEW_ROWS) if share is None else share
-        if mask is None or not share:
-            return batch
-        special = torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids, device=ids.device))
-        hidden = (torch.rand(ids.shape, device=ids.device) < share) & ~special
-        return {**batch, "input_ids": torch.where(hidden, mask, ids)}
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """One record an example: row, label, the loss without weights, and the prediction with its probability."""

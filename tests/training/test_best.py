@@ -248,6 +248,7 @@ def test_two_processes_stop_after_the_same_step_and_keep_the_same_weights(tmp_pa
         *("--average", "best", "--early_stopping_patience", "3", "--eval_steps", "2", "--max_steps", "40"),
         *("--batch_size", "8", "--learning_rate", "0.05", "--schedule", "constant", "--optimizer", "adamw"),
         *("--mixed_precision", "no", "--save_steps", "0", "--dropout", "0", "--compile", "off"),
+        *("--weight_decay", "0.01", "--embedding_rate", "1"),
     ]
     sharded = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"} if shards else {}
     found = []
