@@ -37,12 +37,15 @@ MEASURED = re.compile(
 
 CLAIMS: dict[str, list[str]] = {
     "README.md": [
-        "translation (+{finetune[rows][4][scores][bleu][added]:.0f} BLEU)",
-        "named entities (+{finetune[rows][3][scores][f1][added]!p:.0f} F1)",
-        "questions ({finetune[rows][2][scores][f1][added]:.0f} F1 on SQuAD;",
-        "(accuracy {linear_baseline[rows][0][accuracy]:.3f} against "
-        "{finetune[rows][0][scores][accuracy][pretrained]:.3f};",
-        "an accuracy of {linear_baseline[rows][2][accuracy]:.3f}",
+        "with an F1 of {transfer[models][runs/novels_20_minutes][2][pretrained][0]:.3f} "
+        "({transfer[models][runs/novels_20_minutes][2][first_weights][0]:.3f} from first weights, "
+        "{transfer[models][runs/novels_20_minutes][2][words]:.3f} a linear model)",
+        "an accuracy of {transfer[models][runs/novels_20_minutes][1][pretrained][0]:.3f} "
+        "({transfer[models][runs/novels_20_minutes][1][first_weights][0]:.3f} from first weights, "
+        "{transfer[models][runs/novels_20_minutes][1][words]:.3f} TF-IDF with logistic regression)",
+        "{transfer[models][runs/novels_20_minutes][3][words]:.3f} against "
+        "{transfer[models][runs/novels_20_minutes][3][pretrained][0]:.3f}",
+        "an accuracy of {transfer[models][runs/novels_20_minutes][3][words]:.3f}",
     ],
     "docs/reliability.md": [
         "({checkpoint_cost[summary][checkpoint_bytes]!M:.0f} MB with AdamW's state)",
@@ -74,6 +77,8 @@ FACTS: dict[str, list[str]] = {
     ],
     "docs/optimizers.md": [
         "0.006 for `muon`, 0.0003 for `lion`, 0.001 for the others",
+        "| 0.3; 1 in fine-tuning |",
+        "| 0.1; 0.01 in fine-tuning |",
         "wants 3 to 10 times more",
         "at 0.9 the top layer learns at 0.9 of the rate, the next at 0.81",
         "the default is 0.003",
@@ -90,7 +95,7 @@ FACTS: dict[str, list[str]] = {
         "Embeddings learn at 0.3 of the rate",
         "Weight decay of 0.1** (`--weight_decay`). At 0.01 and",
     ],
-    "docs/results.md": ["after 20 minutes of pretraining", "is pretrained for 20 minutes"],
+    "docs/results.md": ["is pretrained for 20 minutes"],
     "docs/scaling.md": [
         "so 100 % means that",
         "(`--mfu`, 40 % in the table",
