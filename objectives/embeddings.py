@@ -24,7 +24,7 @@ PER_CONTEXT = 250
 """Tokens that are counted for each context, at least: with fewer it is described by chance."""
 _SMOOTHING = 0.75  # power of the frequency of contexts, as in word2vec
 _SPARE = 16  # columns that make the factorisation exact enough
-_STD = {"encoder": 0.05, "decoder": 0.05, "encoder-decoder": 0.05}
+_STD = 0.05  # of the vectors' entries; first weights have 0.02
 
 
 def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float, counted: int = COUNTED) -> Tensor:
@@ -71,7 +71,7 @@ def warm_start(model: Any, objective: TokenPrediction, *, trained: float = math.
             counting takes a small part of the run.
     """
     weight, counted = model.get_input_embeddings().weight, int(min(COUNTED, 3 * trained))
-    found = cooccurrence_embeddings(objective, size=weight.shape[1], std=_STD[objective.shape], counted=counted)
+    found = cooccurrence_embeddings(objective, size=weight.shape[1], std=_STD, counted=counted)
     with torch.no_grad():
         known = found.any(1).nonzero()[:, 0]
         weight[known] = found[known].to(weight)

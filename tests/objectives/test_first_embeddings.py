@@ -21,14 +21,15 @@ class Text:
         yield from self.stretches
 
 
-def pointwise_information(text):
-    """PPMI [vocab_size, vocab_size], one pair after the other."""
+def pointwise_information(text, contexts=None):
+    """PPMI [vocab_size, vocab_size], or of these contexts alone, one pair after the other."""
     number = text.tokens.vocab_size
+    contexts = set(range(number)) if contexts is None else contexts
     counts = np.zeros((number, number))
     for stretch in text.stretches:
         for place, token in enumerate(stretch):
             for other in range(max(0, place - 5), min(len(stretch), place + 6)):
-                if other != place:
+                if other != place and stretch[other] in contexts:
                     counts[token, stretch[other]] += 1 / abs(place - other)
     found = np.zeros((number, number))
     of_contexts = counts.sum(0) ** 0.75 / (counts.sum(0) ** 0.75).sum()
@@ -44,14 +45,17 @@ def text():
     return Text(generator.integers(0, 25, 300), generator.integers(5, 25, 100), [7, 8], [9])
 
 
-def test_vectors_factorise_the_counts_made_by_hand(text):
-    found = cooccurrence_embeddings(text, size=30, std=0.05).double().numpy()
-    left, values, _ = np.linalg.svd(pointwise_information(text))
-    exact = left * np.sqrt(values)
-    products = exact @ exact.T * (0.05 / found[:25].std(ddof=1)) ** 2
-    scale = (found @ found.T).trace() / products.trace()
-    assert np.allclose(found @ found.T, products * scale, atol=1e-5)
+def check(found, expected):
+    """Products of vectors are those of PPMI's exact factors, but for the scale, and their spread is as asked."""
+    left, values, _ = np.linalg.svd(expected)
+    exact = (left * np.sqrt(values))[:, : found.shape[1]]
+    found, products = found.double().numpy(), exact @ exact.T
+    assert np.allclose(found @ found.T, products * ((found @ found.T).trace() / products.trace()), atol=1e-5)
     assert found[:25].std(ddof=1) == pytest.approx(0.05, rel=1e-3) and not found[25:].any()
+
+
+def test_vectors_factorise_the_counts_made_by_hand(text):
+    check(cooccurrence_embeddings(text, size=30, std=0.05), pointwise_information(text))
 
 
 def test_they_depend_on_the_text_and_the_seed_alone(text):
@@ -61,14 +65,22 @@ def test_they_depend_on_the_text_and_the_seed_alone(text):
     assert cooccurrence_embeddings(text, size=64, std=0.05)[:, 30:].count_nonzero() == 0  # no more than there are
 
 
-def test_few_contexts_are_the_most_frequent(text, monkeypatch):
-    monkeypatch.setattr(embeddings, "COUNTS", 10 * 30)
-    few = cooccurrence_embeddings(text, size=8, std=0.05)
-    assert few.shape == (30, 8) and few[:25].any(1).all()
-    text.stretches = [stretch % 10 for stretch in text.stretches]  # all of them are contexts
-    few = cooccurrence_embeddings(text, size=8, std=0.05)
-    monkeypatch.undo()
-    assert torch.equal(few.abs() > 0, cooccurrence_embeddings(text, size=8, std=0.05).abs() > 0)
+def most_frequent(text, count):
+    frequencies = np.bincount(np.concatenate(text.stretches), minlength=30)
+    return {int(token) for token in np.argsort(-frequencies, kind="stable")[:count]}
+
+
+@pytest.mark.parametrize("limit, value, count", [("COUNTS", 30 * 12, 12), ("CONTEXTS", 11, 11), ("PER_CONTEXT", 40, 10)])
+def test_few_contexts_are_the_most_frequent(text, monkeypatch, limit, value, count):
+    monkeypatch.setattr(embeddings, "PER_CONTEXT", 1)
+    monkeypatch.setattr(embeddings, limit, value)
+    check(cooccurrence_embeddings(text, size=10, std=0.05), pointwise_information(text, most_frequent(text, count)))
+
+
+def test_there_are_as_many_contexts_as_a_vector_has_entries_even_where_text_is_short(text):
+    assert sum(map(len, text.stretches)) < 2 * embeddings.PER_CONTEXT
+    found = cooccurrence_embeddings(text, size=8, std=0.05)
+    check(found, pointwise_information(text, most_frequent(text, 8)))
 
 
 def test_tokens_of_one_company_get_similar_vectors():
