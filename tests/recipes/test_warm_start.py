@@ -1,0 +1,130 @@
+"""The warm start of the embeddings in the pretraining recipe: when it happens, from how much text, and what keeps it."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel
+
+from lacuna import objectives, tokenization, training
+from lacuna.corpus import open_store
+from lacuna.objectives.embeddings import cooccurrence_embeddings
+
+WORDS = "the a cat dog bird sat ran sang on under over mat tree house and but then when it was so very old new"
+SHAPES = {"mlm": "encoder", "clm": "decoder", "denoising": "encoder-decoder"}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text of sixty documents and a tokenizer."""
+    folder = tmp_path_factory.mktemp("home")
+    chance = random.Random(0)
+    rows = [{"text": f"{' '.join(chance.choices(WORDS.split(), k=40)).capitalize()}."} for _ in range(60)]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokenizer = tokenization.train_bpe(documents=[row["text"] for row in rows], vocab_size=300)
+    tokenization.save_tokenizer(tokenizer=tokenizer, output_dir=folder / "tokenizer")
+    return folder
+
+
+@pytest.fixture
+def pretrain(home, monkeypatch, run_recipe) -> Callable[..., tuple[int, str]]:
+    """The recipe for one step at a rate that changes nothing to speak of; its exit code and what it said."""
+    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setenv("LACUNA_CACHE", str(home / "cache"))
+    monkeypatch.chdir(home)
+
+    def run(output: Path, *more: object, objective: str = "mlm", steps: int = 1) -> tuple[int, str]:
+        words = ["--data", "a.jsonl", "--output_dir", output, "--objective", objective, "--learning_rate", 1e-9]
+        words += ["--sequence_length", 32, "--batch_size", 8, "--max_steps", steps, "--mixed_precision", "no"]
+        words += ["--eval_steps", 0, "--save_steps", 1]
+        return run_recipe("pretrain", *words, *([] if "--model" in more else ["--tokenizer", "tokenizer"]), *more)
+
+    return run
+
+
+def embeddings_of(output: Path) -> torch.Tensor:
+    return AutoModel.from_pretrained(output).get_input_embeddings().weight.detach()[:300]
+
+
+def open_work(home: Path, objective: str) -> objectives.TokenPrediction:
+    [place] = (home / "cache" / "corpora").glob("*/")
+    tokenizer = tokenization.load_tokenizer(str(home / "tokenizer"))
+    [(_, work)] = objectives.make_works(
+        objectives.ObjectiveArguments(objective=objective, sequence_length="32"),
+        store=open_store(place),
+        tokenizer=tokenizer,
+        byte_lengths=tokenization.token_byte_lengths(tokenizer),
+        token_edges=tokenization.token_edges(tokenizer),
+        seed=0,
+    )
+    return work
+
+
+def row_length(work: objectives.TokenPrediction) -> float:
+    """Tokens of a row, the mean of all."""
+    return float(np.mean([len(work.example(row, row)["input_ids"]) for row in range(work.num_examples)]))
+
+
+@pytest.mark.parametrize("objective", SHAPES)
+def test_a_new_model_begins_with_it(pretrain, home, tmp_path, objective) -> None:
+    code, said = pretrain(tmp_path / "warm", objective=objective)
+    assert code == 0, said
+    work = open_work(home, objective)
+    assert work.shape == SHAPES[objective]
+    found, counted = embeddings_of(tmp_path / "warm"), int(3 * 8 * row_length(work))
+    expected = cooccurrence_embeddings(work, size=found.shape[1], std=0.05, counted=counted)
+    known = expected.any(1)
+    assert 20 < known.sum() < 300
+    assert torch.allclose(found[known], expected[known], atol=1e-6)
+    assert found[~known].std() == pytest.approx(0.02, rel=0.1)  # what the text has not keeps its first weights
+
+
+def test_without_it_weights_are_random_and_a_run_goes_on_with_the_embeddings_it_has(pretrain, tmp_path) -> None:
+    for name in ("random", "cooccurrence"):
+        code, said = pretrain(tmp_path / name, "--embedding_init", name)
+        assert code == 0, said
+    cold, warm = (embeddings_of(tmp_path / name) for name in ("random", "cooccurrence"))
+    assert cold.std() == pytest.approx(0.02, rel=0.05) and warm.std() > 1.2 * cold.std()
+
+    code, said = pretrain(tmp_path / "continued", "--model", tmp_path / "random")
+    assert code == 0 and torch.allclose(embeddings_of(tmp_path / "continued"), cold, atol=1e-6), said
+
+    code, said = pretrain(tmp_path / "cooccurrence", "--resume", steps=2)
+    assert code == 0 and torch.allclose(embeddings_of(tmp_path / "cooccurrence"), warm, atol=1e-6), said
+    code, said = pretrain(tmp_path / "cooccurrence", "--resume", "--embedding_init", "random", steps=3)
+    assert code == 2 and "error: --resume: embedding_init is " in said
+
+
+def test_how_much_text_is_counted(pretrain, home, tmp_path) -> None:
+    """All of it, or an even share of each stretch."""
+    assert pretrain(tmp_path / "out")[0] == 0
+    work = open_work(home, "mlm")
+    first, last = work.store.sentence_offsets[work.held_out.T]
+    held_out = int((last - first).sum())
+    whole = [*work.training_text()]
+    assert sum(map(len, whole)) == len(work.store.tokens) - held_out
+    parts = [*work.training_text(sum(map(len, whole)) // 3)]
+    for part, stretch in zip(parts, whole, strict=True):
+        assert np.array_equal(part, stretch[: len(part)]) and abs(len(part) - len(stretch) / 3) <= 1
+
+
+@pytest.mark.parametrize(
+    "limits, rows, tokens",
+    [
+        ({"max_steps": 10}, 80, None),
+        ({"max_epochs": 2}, None, None),
+        ({"max_minutes": 2}, None, 600_000),
+        ({"max_minutes": 2, "max_steps": 10}, 80, None),
+        ({"max_minutes": 0.001, "max_steps": 10}, None, 300),
+    ],
+)
+def test_expected_tokens(pretrain, home, tmp_path, limits, rows, tokens) -> None:
+    assert pretrain(tmp_path / "out")[0] == 0
+    given = training.TrainingArguments(output_dir=str(tmp_path / "new"), batch_size=8, **limits)
+    work = open_work(home, "mlm")
+    expected = tokens or (rows or 2 * work.num_examples) * row_length(work)
+    assert training.expected_tokens(given, [(0.0, work)]) == pytest.approx(expected, abs=8 * 32)  # whole steps
