@@ -239,7 +239,7 @@ def _build_packed_masks(
         groups = {
             name: group_documents(documents, is_causal=is_causal, reach=reach) for name, reach in reaches.items()
         }
-        if all(groups.values()):
+        if None not in groups.values():
             return groups, {}
     # masking_utils would go through vmap here: 5.1 ms a mask at [64, 128] against 0.9 ms for the comparison below.
     same_document = documents[:, None, :, None] == documents[:, None, None, :]

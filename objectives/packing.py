@@ -261,9 +261,9 @@ class Chunks:
         store: Store,
         documents: np.ndarray,
         length: int,
-        short_probability: float = 0.0,
-        seed: int = 0,
-        source: int = 0,
+        short_probability: float,
+        seed: int,
+        source: int,
     ) -> None:
         """Group consecutive sentences of each document until they reach `length` tokens or the document ends.
 

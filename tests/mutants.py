@@ -468,12 +468,14 @@ class Map:
     def tests(self, mutant: Mutant) -> list[str]:
         """Tests that run its line, one of each file in turn (of its own four), the fastest and narrowest first.
 
-        What runs on import, or where nobody sees it (compiled), belongs to all tests of the file.
+        What runs on import, or where nobody sees it (compiled), belongs to all tests of the file; so does what hardly
+        any test runs, since it may be made once and kept.
         """
         own = f"/test_{Path(mutant.path).stem}.py"
         lines = self.lines[mutant.path]
         numbers = range(mutant.first, mutant.last + 1) if mutant.function else []
-        found = set().union(*(lines[number] for number in numbers if number in lines)) or set().union(*lines.values())
+        found = set().union(*(lines[number] for number in numbers if number in lines))
+        found = found if len(found) > 2 else set().union(*lines.values())
         places: Counter[str] = Counter()
         ranked = []
         for test in sorted(found - self.failed, key=lambda test: (self.seconds[test] * self.reach[test], test)):

@@ -93,7 +93,6 @@ def _train(run: Run) -> None:
     run.compile()
     if progress.evaluation_due:
         evaluate_and_log(run)
-        _stop_if_asked(run)
     window, saved_at = Window(replace(progress)), progress.seconds
     while run.done < 1.0 and not stops_early(arguments, progress):
         run.watchdog.beat()

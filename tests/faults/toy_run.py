@@ -8,8 +8,8 @@ remove_output, spoil (rubbish in the oldest checkpoint), hang, fail (an error of
 And, with any number in place of the step: term_in_evaluation, hang_in_evaluation, term_in_save, term_at_start, saved
 (the others wait for the first checkpoint to be whole). slow@MILLISECONDS makes every step slower, memory@MEGABYTES is
 all that --micro_batch_size auto finds free, file_limit@BYTES all that a file may have; clock@TIMES makes the clock of
-training go faster; with sgd@0 AdamW, whose steps
-are as large whatever the scale of gradients, is SGD.
+training go faster; slow_end@SECONDS is how long the first process takes longer to write the final model; with sgd@0
+AdamW, whose steps are as large whatever the scale of gradients, is SGD. No process ends before the model is written.
 
 For each row that is learned a line of OUTPUT_DIR/../seen-RANK.txt says its sample number and a hash of ids and labels.
 """
@@ -161,6 +161,9 @@ def main() -> None:
         psutil.virtual_memory = lambda: SimpleNamespace(available=free * 1e6)
     if (times := faults.value("clock")) is not None:
         lacuna.training.loop.time = SimpleNamespace(perf_counter=lambda: times * time.perf_counter())  # type: ignore[assignment]
+    if (seconds := faults.value("slow_end")) is not None:
+        save_final = lacuna.training.loop.save_final
+        lacuna.training.loop.save_final = lambda **given: (time.sleep(seconds), save_final(**given))  # type: ignore
     if faults.any("term_in_save"):
         lacuna.training.run.Saver = SignalledSaver  # type: ignore[misc]
     if lacuna.training.is_main_process():
@@ -174,6 +177,8 @@ def main() -> None:
         arguments=arguments,
         identity={"data": f"{faults.rows} rows"},
     )
+    if not (Path(arguments.output_dir) / "results.json").is_file():
+        raise SystemExit("the run is over, and its results are not there")
     print(f"{results['steps']} steps in {results['train_seconds']} s")
 
 

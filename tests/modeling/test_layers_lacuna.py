@@ -10,7 +10,7 @@ from torch import nn
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM, LacunaModel
 from lacuna.modeling.attention_lacuna import LacunaRotaryEmbedding, apply_rotary
 from lacuna.modeling.layers_lacuna import LacunaMLP, LacunaRMSNorm
-from lacuna.modeling.masks_lacuna import build_attention_masks, find_documents
+from lacuna.modeling.masks_lacuna import _build_packed_cross_mask, build_attention_masks, find_documents
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -145,6 +145,17 @@ def test_flash_kernels_get_the_bounds_of_documents() -> None:
     assert masks == {"full_attention": None}
     assert packing["cu_seq_lens_q"].tolist() == packing["cu_seq_lens_k"].tolist() == [0, 2, 4, 5, 10]
     assert packing["max_length_q"] == packing["max_length_k"] == 5
+
+
+def test_flash_kernels_in_cross_attention_need_as_many_documents_on_both_sides() -> None:
+    config = LacunaConfig(**SMALL)
+    config._attn_implementation = "flash_attention_2"
+    target, source = torch.tensor([[1, 1, 2]]), torch.tensor([[1, 2, 2, 2]])
+    mask, packing = _build_packed_cross_mask({"config": config}, target, source)
+    assert mask is None
+    assert (packing["cu_seq_lens_q"].tolist(), packing["cu_seq_lens_k"].tolist()) == ([0, 2, 3], [0, 1, 4])
+    with pytest.raises(ValueError, match="different numbers of documents"):
+        _build_packed_cross_mask({"config": config}, target, torch.ones_like(source))
 
 
 @pytest.mark.parametrize(

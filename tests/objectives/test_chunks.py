@@ -38,7 +38,7 @@ def test_chunks_are_those_of_a_loop(numbered, lengths, length, share, left_out, 
         sizes = np.diff(store.sentence_offsets[first : last + 1]).tolist()
         goals = goals_of(np.arange(first, last), length=length, share=share, seed=seed)
         expected += [[0, number, first + begin, first + end] for begin, end in chunks_of(sizes, goals=goals)]
-    chunks = Chunks(store=store, documents=documents, length=length, short_probability=share, seed=seed)
+    chunks = Chunks(store=store, documents=documents, length=length, short_probability=share, seed=seed, source=0)
     assert [list(chunks[number]) for number in range(len(chunks))] == expected
 
 
@@ -56,7 +56,7 @@ def test_hashed_numbers_are_even_and_of_their_own() -> None:
 def test_short_chunks_lose_no_text_and_are_as_many_as_asked(numbered) -> None:
     store = numbered([[1] * 50_000])
     documents = np.array([[0, 50_000]])
-    chunks = Chunks(store=store, documents=documents, length=20, short_probability=0.1, seed=3)
+    chunks = Chunks(store=store, documents=documents, length=20, short_probability=0.1, seed=3, source=0)
     bounds = [chunks[number][2:] for number in range(len(chunks))]
     assert bounds[0][0] == 0 and bounds[-1][1] == 50_000
     assert all(before[1] == after[0] for before, after in pairwise(bounds))

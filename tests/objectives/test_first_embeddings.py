@@ -70,7 +70,9 @@ def most_frequent(text, count):
     return {int(token) for token in np.argsort(-frequencies, kind="stable")[:count]}
 
 
-@pytest.mark.parametrize("limit, value, count", [("COUNTS", 30 * 12, 12), ("CONTEXTS", 11, 11), ("PER_CONTEXT", 40, 10)])
+@pytest.mark.parametrize(
+    "limit, value, count", [("COUNTS", 30 * 12, 12), ("CONTEXTS", 11, 11), ("PER_CONTEXT", 40, 10)]
+)
 def test_few_contexts_are_the_most_frequent(text, monkeypatch, limit, value, count):
     monkeypatch.setattr(embeddings, "PER_CONTEXT", 1)
     monkeypatch.setattr(embeddings, limit, value)

@@ -18,7 +18,8 @@ from lacuna.training import TrainingArguments, claim_output_dir, train
 from lacuna.training.checkpoints.saving import Progress, Saver
 from lacuna.training.order import dropout_seed, row_of
 from lacuna.training.planning.memory import FakeStep
-from lacuna.training.progress import share_done
+from lacuna.training.progress import check_skipped, share_done
+from lacuna.training.reports.log import RunLog
 from lacuna.training.stages import Stage, resolve, skipped
 
 
@@ -350,8 +351,27 @@ def test_only_failures_in_a_row_end_a_run(run, monkeypatch) -> None:
         run(max_steps=6, save_steps=1, resume=True)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_closes_its_log_however_it_ends(run, new_work, monkeypatch, fails) -> None:
+    closed, work = [], new_work()
+    monkeypatch.setattr(RunLog, "close", lambda log: closed.append(log.output_dir))
+    if fails:
+        work.loss = lambda *given: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            run(work=work, max_steps=1)
+    else:
+        run(max_steps=1)
+    assert closed
+
+
 def test_steps_left_out_end_with_the_run(run) -> None:
     assert run(max_steps=4, skip_steps="3-20")[0]["steps"] == 4
+
+
+def test_steps_left_out_that_are_made_already_are_said() -> None:
+    assert check_skipped("3-7", done=2, max_steps=9) == []
+    [said] = check_skipped("3-7", done=3, max_steps=9)
+    assert "--skip_steps 3-7: 3 steps are made already" in said
 
 
 def test_logged_losses_are_means_over_the_window(run, tmp_path, log_of) -> None:
