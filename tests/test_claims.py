@@ -47,17 +47,6 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer[models][runs/novels_20_minutes][3][pretrained][0]:.3f}",
         "an accuracy of {transfer[models][runs/novels_20_minutes][3][words]:.3f}",
     ],
-    "docs/reliability.md": [
-        "({checkpoint_cost[summary][checkpoint_bytes]!M:.0f} MB with AdamW's state)",
-        "every {checkpoint_cost[summary][seconds_between_saves]:.0f} seconds: training waits "
-        "{checkpoint_cost[summary][waited_for_each]:.2f} s for each one, "
-        "{checkpoint_cost[summary][waited_share]!p:.1f} % of the time, and all steps together took "
-        "{checkpoint_cost[summary][slower_steps_share]!p:.0f} % longer",
-    ],
-    "docs/objectives.md": [
-        "{example_speed[objectives][mlm, spans][tokens_per_second]!M:.1f} million tokens a second (span masking)",
-        "{example_speed[objectives][clm, best fit][tokens_per_second]!M:.1f} million tokens a second (next tokens)",
-    ],
 }
 FACTS: dict[str, list[str]] = {
     "README.md": ["After 20 minutes of pretraining on two cores"],

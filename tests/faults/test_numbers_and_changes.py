@@ -237,15 +237,17 @@ def test_auto_takes_the_same_micro_batch_again_when_it_is_resumed(toy: Toy, undi
     assert mine["losses"] == undisturbed["losses"]
 
 
-def test_auto_is_refused_on_all_processes_where_one_has_no_memory(toy: Toy, new_toy: Any) -> None:
+def test_auto_is_refused_on_all_processes_where_one_has_no_memory(toy: Toy) -> None:
     done = toy.run("memory@0:1", num_processes=2, micro_batch_size="auto")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.count("error: process 1: --micro_batch_size auto: a step of one row") == 2
-    # And all take what the poorest of them has memory for.
-    other = new_toy("other")
-    done = other.run("memory@1000:0", "memory@1:1", num_processes=2, micro_batch_size="auto", save_steps=0)
+
+
+@pytest.mark.slow
+def test_all_processes_take_what_the_poorest_has_memory_for(toy: Toy) -> None:
+    done = toy.run("memory@1000:0", "memory@1:1", num_processes=2, micro_batch_size="auto", save_steps=0)
     assert done.returncode == 0, done.stderr
-    assert micro_batch_size(other) == 1
+    assert micro_batch_size(toy) == 1
 
 
 def test_auto_is_refused_where_weights_are_sharded(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,6 +211,7 @@ def test_embeddings_may_be_wrapped() -> None:
         model(ids + 45)
 
 
+@pytest.mark.slow  # test_graphs.py has the fast ones
 def test_compiles_in_one_graph_and_exports() -> None:
     model = LacunaForMaskedLM(LacunaConfig.from_family("modernbert", **SMALL)).eval()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
