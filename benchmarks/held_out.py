@@ -8,6 +8,7 @@ The score is the mean loss of the predicted tokens in nats, and in bits per byte
 """
 
 import argparse
+import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable
@@ -160,11 +161,13 @@ def run_and_score(words: dict[str, Any], material: Material, options: argparse.N
     with tempfile.TemporaryDirectory(prefix="run-", dir=options.work_dir) as place:
         folder, saves = f"{place}/run", {"eval_fraction": 0, "eval_steps": 0, "save_steps": 0}
         results = run_recipe("pretrain", {**words, **places, **saves, "output_dir": folder})
+        before = json.loads(Path(folder, "run.json").read_text()).get("warm_start_seconds", 0)
         model = getattr(transformers, HEADS[material.kind]).from_pretrained(folder, dtype=torch.float32)
-    named = {"steps": "steps", "tokens": "train_tokens", "seconds": "train_seconds"}
+    named = {"steps": "steps", "tokens": "train_tokens"}
     return {
         **score(model.to(find_device()), material, inside_lines=BOUNDARIES[material.kind] == "line"),
         **{name: results[key] for name, key in named.items()},
+        "seconds": results["train_seconds"] + before,
         "compile_seconds": results.get("compile_seconds"),
         "parameters": model.num_parameters(),
     }

@@ -202,7 +202,7 @@ class TokenPrediction(Work):
         return counts
 
     def training_text(self, at_most: int = _COUNTED) -> Iterator[np.ndarray]:
-        """Tokens of the training part, in contiguous stretches of the store; if there are more, a share of each."""
+        """Tokens of the training part, in contiguous stretches of the store; if there are more, evenly spread ones."""
         if not len(self.documents):
             return
         firsts, lasts = self.documents.T
@@ -212,11 +212,15 @@ class TokenPrediction(Work):
             (int(offsets[int(part[0, 0])]), int(offsets[int(part[-1, 1])]))
             for part in np.split(self.documents, breaks)
         ]
-        share = min(1.0, at_most / max(1, sum(end - begin for begin, end in ends)))
+        total, passed, taken = sum(end - begin for begin, end in ends), 0, 0
         for begin, end in ends:
             for start in range(begin, end, _COUNTED_AT_ONCE):
                 stop = min(start + _COUNTED_AT_ONCE, end)
-                yield np.asarray(self.store.tokens[start : start + math.ceil(share * (stop - start))])
+                passed += stop - start
+                if (missing := math.ceil(min(total, at_most) * passed / total) - taken) > 0:
+                    found = np.asarray(self.store.tokens[start : min(stop, start + missing)])
+                    taken += len(found)
+                    yield found
 
 
 class PackedPrediction(TokenPrediction):

@@ -30,7 +30,7 @@ _STD = 0.05  # of the vectors' entries; first weights have 0.02
 def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float, counted: int = COUNTED) -> Tensor:
     """Vectors of all tokens, float32 [vocab_size, size], from the training part of a text and the seed alone.
 
-    Their entries have the standard deviation `std`; tokens that are not in the text have zeros.
+    Their entries have the standard deviation `std`; tokens that are not in the text, or stand beside none, have zeros.
 
     Args:
         counted: tokens of the text that are counted, at most.
@@ -50,7 +50,7 @@ def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float
             for here, there in ((rows[:-distance], columns[distance:]), (rows[distance:], columns[:-distance])):
                 np.add.at(table, (here + there)[there >= 0], np.float32(1 / distance))
     seen = torch.from_numpy(table).view(number, len(contexts))
-    of_tokens, of_contexts = seen.sum(1, keepdim=True), seen.sum(0) ** _SMOOTHING
+    of_tokens, of_contexts = seen.sum(1, keepdim=True), seen.sum(0).clamp(min=1e-9) ** _SMOOTHING
     # The logarithm of how much likelier a context is beside the token than anywhere; 0 where it is not likelier.
     seen.div_(of_tokens.clamp(min=1e-9)).div_((of_contexts / of_contexts.sum()).clamp(min=1e-12)).log_().clamp_(min=0)
     with torch.random.fork_rng(devices=[]):
@@ -59,8 +59,8 @@ def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float
         vectors, scales, _ = torch.svd_lowrank(seen, q=columns_kept, niter=3)
     found = torch.zeros(number, size)
     found[:, :columns_kept] = (vectors * scales.sqrt())[:, :size]
-    known = of_tokens > 0
-    return found * known * (std / found[known[:, 0]].std())
+    known = found[of_tokens[:, 0] > 0]
+    return found * (of_tokens > 0) * (std / known.std().clamp(min=1e-9) if len(known) else 0)
 
 
 def warm_start(model: Any, objective: TokenPrediction, *, trained: float = math.inf) -> None:

@@ -22,7 +22,7 @@ from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
 from lacuna.tasks.base.fine_tuning import warn_of_seen
-from lacuna.tasks.base.models import load_base
+from lacuna.tasks.base.models import load_base, read_first_words
 from lacuna.tasks.base.report import write_results
 from lacuna.tasks.embeddings.encoders import expected_of, load_encoder, save_encoder, train_encoder
 from lacuna.tasks.embeddings.reader import EmbeddingArguments
@@ -52,6 +52,7 @@ def main() -> None:
     encoder = load_encoder(
         model=start.model, max_length=work.max_length, trust_remote_code=start.trust_remote_code, seed=data.seed
     )
+    read_first_words(encoder.tokenizer)
     data.learning_rate = with_rate(fixed, getattr(encoder[0], "auto_model", encoder)).learning_rate
     named = ("batch_size", "max_steps", "max_epochs", "eval_steps", "learning_rate", "warmup_steps", "seed")
     options = {name: getattr(data, name) for name in named}

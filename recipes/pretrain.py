@@ -11,6 +11,7 @@ Without --tokenizer one is trained on the text first. The text is tokenized once
 $LACUNA_CACHE), where later runs on the same text find it.
 """
 
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -57,6 +58,16 @@ def prepare(
     return tokenizer, store, works
 
 
+def warm_start(model: Any, work: Any, *, tokens: float) -> float:
+    """Give the embeddings their start (--embedding_init cooccurrence), and return the seconds that it took."""
+    if training.is_main_process():
+        print("first embeddings: from which tokens occur together (--embedding_init)", flush=True)
+    training.use_all_cores()
+    began = time.perf_counter()
+    objectives.warm_start(model, work, trained=tokens)
+    return round(time.perf_counter() - began, 2)
+
+
 def main() -> None:
     """Parse, build, train."""
     data, goal, model_arguments, arguments = parse_arguments(
@@ -93,10 +104,9 @@ def main() -> None:
     if training.is_main_process():
         print(f"text: {facts['text']}\nmodel: {described}; objective: {objective.name}")
         print(*facts["rows"], *lines, sep="\n", flush=True)
-    if not model_arguments.model and goal.embedding_init == "cooccurrence":
-        if training.is_main_process():
-            print("first embeddings: from which tokens occur together (--embedding_init)", flush=True)
-        objectives.warm_start(model, objective, trained=training.expected_tokens(arguments, works))
+    if not model_arguments.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
+        tokens = training.expected_tokens(arguments, works)
+        facts["warm_start_seconds"] = warm_start(model, objective, tokens=tokens)
     if not model_arguments.model:
         tokenizer = tokenization.adapt_tokenizer(
             tokenizer=tokenizer,

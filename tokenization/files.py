@@ -124,7 +124,13 @@ def load_or_train(
         key = hashlib.sha256(f"{text.fingerprint} sample {vocab_size} {num_sentinels}".encode()).hexdigest()[:16]
         folder = str(cache_folder() / "tokenizers" / key)
         train_once(documents=text.texts(), output_dir=Path(folder), vocab_size=vocab_size, num_sentinels=num_sentinels)
-    return load_tokenizer(folder)
+    found = load_tokenizer(folder)
+    if "Prepend" in str(json.loads(found.backend_tokenizer.to_str())["normalizer"]):
+        raise InputError(
+            f"the tokenizer of {folder} begins every text with a space, as fine-tuning has it; raw text wants the one "
+            "that the model was pretrained with: name its folder with --tokenizer"
+        )
+    return found
 
 
 def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, num_sentinels: int = 0) -> None:

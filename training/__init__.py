@@ -1,7 +1,7 @@
 """Training: the loop, its options, optimizers, distribution, checkpoints, reports and plans."""
 
 from .arguments import FineTuningArguments, ModelArguments, NewModelArguments, TrainingArguments
-from .checkpoints.resuming import claim_output_dir, refusal
+from .checkpoints.resuming import claim_output_dir, goes_on, refusal
 from .environment import is_main_process, processes, use_all_cores
 from .fine_tuning import fine_tune
 from .loop import train
@@ -16,6 +16,7 @@ __all__ = [
     "claim_output_dir",
     "expected_tokens",
     "fine_tune",
+    "goes_on",
     "is_main_process",
     "processes",
     "refusal",

@@ -327,7 +327,8 @@ def _finish(run: Run) -> dict[str, float]:
             weights=weights if run.adapter is None else run.adapter.merged(weights),
         )
         if run.adapter is not None:
-            run.adapter.save(weights, output_dir / "adapter", card=adapter_card(run.bare, run.adapter))
+            card = adapter_card(run.bare, run.adapter)
+            run.adapter.save(weights, output_dir / "adapter", tokenizer=run.tokenizer, card=card)
     run.log.finish(results)
     run.accelerator.wait_for_everyone()
     return results

@@ -28,12 +28,18 @@ def warn_of_seen(model: str, data: Any, work: Task) -> list[str]:
         model: a folder, whose run.json says so.
         data: options of the task's data.
     """
-    folder = Path(model)
-    folder = folder.parents[1] if folder.absolute().parent.name == "checkpoints" else folder
+    folder = Path(model).absolute()
+    folder = folder.parents[1] if folder.parent.name == "checkpoints" else folder
     seen: list[dict[str, Any]] = []
     with suppress(OSError, ValueError, KeyError, TypeError):
         seen = json.loads((folder / "run.json").read_text(encoding="utf-8"))["self_pretraining"]
-    if not seen or data.eval_file is not None:
+    if seen and data.eval_file is not None:
+        held_out = fingerprints(data.eval_file, [])["sha256"]
+        told = (
+            f"warning: {model} was pretrained on texts of {data.eval_file} (--for): it has read what is held out here"
+        )
+        return [told] * any(each["sha256"] == held_out for each in seen)
+    if not seen:
         return []
     now = fingerprints(data.train_file or work.name, work.training_texts())
     if not any(each["sha256"] == now["sha256"] and each["texts_sha256"] != now["texts_sha256"] for each in seen):

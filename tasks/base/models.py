@@ -1,5 +1,6 @@
 """Loading the model that a task starts from: a checkpoint of Lacuna or any native model, with a head for the task."""
 
+import json
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from lacuna.common.errors import InputError
 
 _READ_THE_LAST_TOKEN = {"xlnet"}
 """Models whose classifiers read the last token, be it padding or not."""
+_FIRST_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+"""The first ids of a tokenizer of Lacuna."""
 
 
 def load_base(*, model: str | None, trust_remote_code: bool = False, writes: bool = False) -> tuple[Any, Any]:
@@ -54,14 +57,18 @@ def read_first_words(tokenizer: Any) -> None:
     """Let a tokenizer of Lacuna begin each text with one space, as words have it elsewhere; it is saved so.
 
     In a byte-level vocabulary "good" and " good" are two tokens, and a pretrained model has seen the second in every
-    sentence, the first where lines begin. Short texts would begin with words that it hardly knows (docs/pretraining.md
-    has figures). Other tokenizers stay as they came.
+    sentence, the first where lines begin. Short texts would begin with words that it hardly knows
+    (docs/pretraining.md). Other tokenizers stay as they came.
     """
-    is_own = tokenizer.bos_token == tokenizer.cls_token == "[CLS]" and tokenizer.eos_token == tokenizer.sep_token
     backend = tokenizer.backend_tokenizer
-    if is_own and '"Prepend"' not in backend.to_str():
+    state = json.loads(backend.to_str())
+    is_own = tokenizer.bos_token == tokenizer.cls_token == "[CLS]" and tokenizer.eos_token == tokenizer.sep_token
+    is_own &= [backend.id_to_token(number) for number in range(len(_FIRST_TOKENS))] == _FIRST_TOKENS
+    is_own &= "ByteLevel" in json.dumps(state["pre_tokenizer"])
+    if is_own and "Prepend" not in json.dumps(state["normalizer"]):
         one_space = [normalizers.Strip(left=True, right=False), normalizers.Prepend(" ")]
-        backend.normalizer = normalizers.Sequence([*filter(None, [backend.normalizer]), *one_space])
+        before = [] if backend.normalizer is None else [backend.normalizer]
+        backend.normalizer = normalizers.Sequence([*before, *one_space])
 
 
 def resolve_max_length(*, asked: int | None, default: int, config: Any, tokenizer: Any) -> int:

@@ -168,11 +168,15 @@ def _cell(value: Any) -> str:
 
 
 def gathered(rows: Iterable[Sequence[str]]) -> list[str]:
-    """A document for each different first text of rows: on its first line it, then what follows it in any of them."""
+    """A document for each different first text of rows: on its first line it, then what follows it in any of them.
+
+    A line begins with a space, as fine-tuning reads it (`tasks.base.models.read_first_words`); the first one gets it
+    from `read_task_texts`.
+    """
     documents: dict[str, list[str]] = {}
     for first, *rest in rows:
         documents.setdefault(first, []).extend(rest)
-    return ["\n".join([first, *rest]) for first, rest in documents.items()]
+    return ["\n ".join([first, *rest]) for first, rest in documents.items()]
 
 
 def as_number(value: Any) -> float | None:

@@ -15,7 +15,7 @@ from lacuna.tasks.base.columns import SAMPLE, TEXT, Column, Found, Free, Layout
 from lacuna.tasks.base.rows import Row, as_number, some_of
 
 FEW_ROWS = 3000
-"""Training rows up to which tokens are hidden by default; docs/pretraining.md has figures."""
+"""Training rows up to which tokens are hidden by default."""
 
 
 @dataclass

@@ -67,6 +67,7 @@ class Classification(Task):
         self.set_examples(train=examples, held_out=self._examples(self._eval_texts, self._eval_targets)[0])
         self.notes += scarce_labels(train=self.balance(), held_out=self.head.balance(self._eval_targets))
         self.note_cut(cut, of=len(examples))
+        self.token_dropout = self._token_dropout(len(examples))
         if len(examples) > MOST_TEXTS:
             self.notes.append(f"no bag of words beside it: more than {MOST_TEXTS:,} training rows")
 
@@ -110,13 +111,22 @@ class Classification(Task):
 
     def example(self, row: int, index: int, progress: float = 0.0) -> Inputs:
         """Training example `row`, some of its tokens behind [MASK] (`--token_dropout`): which, `index` decides."""
-        example, mask, share = self._train[row], self.tokenizer.mask_token_id, self.options.token_dropout
-        share = 0.2 * (self.num_examples <= FEW_ROWS) if share is None else share
-        if mask is None or not share:
+        example, mask = self._train[row], self.tokenizer.mask_token_id
+        if mask is None or not self.token_dropout:
             return example
         ids = example["input_ids"]
-        hidden = np.random.default_rng([self.seed, index]).random(len(ids)) < share
+        hidden = np.random.default_rng([self.seed, index]).random(len(ids)) < self.token_dropout
         return {**example, "input_ids": np.where(hidden & ~np.isin(ids, self.tokenizer.all_special_ids), mask, ids)}
+
+    def _token_dropout(self, rows: int) -> float:
+        """The share of hidden tokens: as asked, else 0.2 of few rows for a model that was trained with [MASK]."""
+        if self.options.token_dropout is not None:
+            return float(self.options.token_dropout)
+        heads = getattr(self.config, "architectures", None) or ()
+        if rows > FEW_ROWS or not any("MaskedLM" in head or "PreTraining" in head for head in heads):
+            return 0.0
+        self.notes.append(f"up to {FEW_ROWS:,} training rows: a fifth of their tokens is hidden (--token_dropout)")
+        return 0.2
 
     def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
         """Inputs padded to the longest [batch, length], `labels` [batch] or [batch, labels], and `row` [batch]."""
@@ -184,6 +194,7 @@ class Classification(Task):
         return {
             **super().settings(),
             "problem_type": self.problem_type,
+            "token_dropout": self.token_dropout,
             **self.columns,
             **self.head.settings(),
         }

@@ -58,6 +58,11 @@ def test_vectors_factorise_the_counts_made_by_hand(text):
     check(cooccurrence_embeddings(text, size=30, std=0.05), pointwise_information(text))
 
 
+@pytest.mark.parametrize("stretches", [[[7]], [[7], [8], [9]], [[5] * 40], []])
+def test_a_text_that_says_nothing_of_company_gives_zeros(stretches):
+    assert not cooccurrence_embeddings(Text(*stretches), size=8, std=0.05).any()
+
+
 def test_they_depend_on_the_text_and_the_seed_alone(text):
     state = torch.random.get_rng_state()
     first, again = (cooccurrence_embeddings(text, size=8, std=0.05) for _ in range(2))

@@ -13,6 +13,7 @@ from transformers import AutoModel
 from lacuna import objectives, tokenization, training
 from lacuna.corpus import open_store
 from lacuna.objectives.embeddings import cooccurrence_embeddings
+from lacuna.tasks.base.models import read_first_words
 
 WORDS = "the a cat dog bird sat ran sang on under over mat tree house and but then when it was so very old new"
 SHAPES = {"mlm": "encoder", "clm": "decoder", "denoising": "encoder-decoder"}
@@ -79,11 +80,14 @@ def test_a_new_model_begins_with_it(pretrain, home, tmp_path, objective) -> None
     expected = cooccurrence_embeddings(work, size=found.shape[1], std=0.05, counted=counted)
     known = expected.any(1)
     assert 20 < known.sum() < 300
+    assert json.loads((tmp_path / "warm" / "run.json").read_text())["warm_start_seconds"] > 0
     assert torch.allclose(found[known], expected[known], atol=1e-6)
     assert found[~known].std() == pytest.approx(0.02, rel=0.1)  # what the text has not keeps its first weights
 
 
-def test_without_it_weights_are_random_and_a_run_goes_on_with_the_embeddings_it_has(pretrain, tmp_path) -> None:
+def test_without_it_weights_are_random_and_a_run_goes_on_with_the_embeddings_it_has(
+    pretrain, tmp_path, monkeypatch
+) -> None:
     for name in ("random", "cooccurrence"):
         code, said = pretrain(tmp_path / name, "--embedding_init", name)
         assert code == 0, said
@@ -93,6 +97,13 @@ def test_without_it_weights_are_random_and_a_run_goes_on_with_the_embeddings_it_
     code, said = pretrain(tmp_path / "continued", "--model", tmp_path / "random")
     assert code == 0 and torch.allclose(embeddings_of(tmp_path / "continued"), cold, atol=1e-6), said
 
+    tokenizer = tokenization.load_tokenizer(str(tmp_path / "random"))
+    read_first_words(tokenizer)
+    tokenizer.save_pretrained(tmp_path / "random")
+    code, said = pretrain(tmp_path / "other", "--model", tmp_path / "random")
+    assert code == 2 and "begins every text with a space" in said
+
+    monkeypatch.setattr(objectives, "warm_start", None)  # not made again
     code, said = pretrain(tmp_path / "cooccurrence", "--resume", steps=2)
     assert code == 0 and torch.allclose(embeddings_of(tmp_path / "cooccurrence"), warm, atol=1e-6), said
     code, said = pretrain(tmp_path / "cooccurrence", "--resume", "--embedding_init", "random", steps=3)
@@ -107,8 +118,11 @@ def test_how_much_text_is_counted(pretrain, home, tmp_path) -> None:
     whole = [*work.training_text()]
     assert sum(map(len, whole)) == len(work.store.tokens) - int((last - first).sum())
     parts = [*work.training_text(sum(map(len, whole)) // 3)]
+    assert sum(map(len, parts)) == sum(map(len, whole)) // 3
     for part, stretch in zip(parts, whole, strict=True):
         assert np.array_equal(part, stretch[: len(part)]) and abs(len(part) - len(stretch) / 3) <= 1
+    few = [*work.training_text(7)]
+    assert sum(map(len, few)) == 7 and len(few) <= 7
 
     a_row = row_length(work)
     for limits, tokens in (

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from transformers import BertConfig, GPT2Config
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.rows import as_rows, stratified_split
@@ -176,18 +177,24 @@ def test_tokens_are_hidden_in_training_alone_by_the_number_of_the_sample(tokeniz
     rows = [{"text": "the quick brown fox jumps over the lazy dog", "label": str(row % 2)} for row in range(200)]
     without = copy.deepcopy(tokenizer)
     without.mask_token = None
-    work, plain, unmasked = (
-        task(kind, rows=rows, eval_rows=rows[:2], **options)
-        for kind, options in ((tokenizer, {}), (tokenizer, {"token_dropout": 0.0}), (without, {}))
-    )
+    masked, causal = BertConfig(architectures=["BertForMaskedLM"]), GPT2Config(architectures=["GPT2LMHeadModel"])
+
+    def made(kind=tokenizer, config=masked, rows=rows, **options) -> Classification:
+        asked = ClassificationArguments(**options)
+        return Classification(asked, train_rows=rows, eval_rows=rows[:2], tokenizer=kind, config=config, seed=0)
+
+    work, plain, unmasked = made(), made(token_dropout=0.0), made(without)
+    assert (work.settings()["token_dropout"], plain.settings()["token_dropout"]) == (0.2, 0)
+    assert any("--token_dropout" in note for note in work.notes) and made(token_dropout=0.1).token_dropout == 0.1
     first, whole = seen(work), seen(plain)
     assert np.array_equal(first, seen(work)) and not np.array_equal(first, seen(work, epoch=1))
     changed, special = first != whole, np.isin(whole, tokenizer.all_special_ids)
     assert set(first[changed].tolist()) == {tokenizer.mask_token_id} and first.dtype == whole.dtype
     assert not changed[special].any() and changed[~special].mean() == pytest.approx(0.2, abs=0.03)
     assert np.array_equal(work.eval_example(0)["input_ids"], whole[0]) and np.array_equal(seen(unmasked), whole)
-    work.num_examples = 3001  # enough not to be learned by heart
-    assert np.array_equal(seen(work), whole)
+    assert made(config=causal).token_dropout == 0  # has not learned what the mask stands for
+    assert made(rows=rows * 15).token_dropout == 0.2
+    assert made(rows=[*rows * 15, rows[0]]).token_dropout == 0  # enough not to be learned by heart
 
 
 def test_records_of_two_halves_give_the_same_summary(tokenizer, small_model, evaluate):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -28,9 +29,11 @@ from lacuna.common.errors import CorruptCheckpointError, InputError
 from lacuna.common.loading import longest_input, missing_folder
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM
 from lacuna.tasks.base.features import model_inputs, pad_inputs
-from lacuna.tasks.base.models import check_tokenizer, load_base, load_model, resolve_max_length
+from lacuna.tasks.base.models import check_tokenizer, load_base, load_model, read_first_words, resolve_max_length
 from lacuna.tasks.classification.reader import ClassificationArguments
 from lacuna.tasks.classification.task import Classification
+from lacuna.tokenization import adapt_tokenizer, train_bpe
+from lacuna.tokenization.patterns import wrap
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -43,6 +46,42 @@ def checkpoint(tmp_path, tokenizer):
     BertForMaskedLM(config).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def first_token(tokenizer):
+    return tokenizer.convert_ids_to_tokens(tokenizer("quick", add_special_tokens=False)["input_ids"])[0]
+
+
+def test_own_tokenizers_begin_each_text_with_one_space(tmp_path):
+    """As words stand inside sentences; in pairs, in files, and not twice. Others stay as they came."""
+    trained = train_bpe(documents=["the quick fox is quick"] * 9, vocab_size=270)
+    own = adapt_tokenizer(tokenizer=trained, shape="encoder", segments=True, max_length=64)
+    plain = own.backend_tokenizer.to_str()
+    assert not first_token(own).startswith("Ġ")
+    for _ in range(2):
+        read_first_words(own)
+        assert first_token(own).startswith("Ġ")
+        for text in ("quick fox", " quick fox", "  quick fox"):
+            assert own(text)["input_ids"] == own("quick fox")["input_ids"]
+        tokens = own.convert_ids_to_tokens(own("fox", "quick")["input_ids"])
+        assert tokens[tokens.index("[SEP]") + 1].startswith("Ġ")
+    assert own.backend_tokenizer.to_str().count("Prepend") == 1
+    own.save_pretrained(tmp_path)
+    assert first_token(AutoTokenizer.from_pretrained(tmp_path)).startswith("Ġ")
+
+    named = wrap(Tokenizer.from_str(plain))
+    named.add_tokens(["Prepend"])  # a token of this name is no normalizer
+    read_first_words(named)
+    assert first_token(named).startswith("Ġ")
+
+    core = Tokenizer(models.BPE(unk_token="[UNK]"))  # like DeBERTa's: the same special tokens at other ids
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+    core.train_from_iterator(["the quick fox"], trainers.BpeTrainer(vocab_size=300, special_tokens=special))
+    deberta = wrap(core)
+    before = core.to_str()
+    read_first_words(deberta)
+    assert deberta.backend_tokenizer.to_str() == before
 
 
 def test_a_native_model_gets_a_head_with_label_names(checkpoint):

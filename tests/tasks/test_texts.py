@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_said(tmp_path) -> None:
             texts_of(str(tmp_path / name), task=task)
 
 
-def test_fine_tuning_notices_a_split_of_its_own(tokenizer, tmp_path) -> None:
+def test_fine_tuning_notices_a_split_of_its_own(tokenizer, tmp_path, monkeypatch) -> None:
     file, other = write(tmp_path / "rows.jsonl", "classification"), write(tmp_path / "b.jsonl", "classification", 60)
     kind, options = TASKS["classification"]
     _, facts = texts_of(file)
@@ -167,7 +167,12 @@ def test_fine_tuning_notices_a_split_of_its_own(tokenizer, tmp_path) -> None:
 
     assert warned() == warned(train_file=other, seed=1) == warned(tmp_path / "bare", seed=1) == []
     assert warned(eval_file=other, seed=1) == []
+    [read] = warned(train_file=other, eval_file=file)
+    assert read.startswith("warning: ") and "has read what is held out" in read
     [line] = warned(seed=1)
     assert line.startswith("warning: ") and "--eval_file" in line
     assert warned(eval_fraction=0.2) == [line]
     assert len(warned(tmp_path / "checkpoints" / "step-00000001", seed=1)) == 1
+    (tmp_path / "checkpoints").mkdir()
+    monkeypatch.chdir(tmp_path / "checkpoints")
+    assert len(warned(Path("step-00000001"), seed=1)) == 1

@@ -307,7 +307,9 @@ def test_the_merged_model_and_the_adapter_compute_the_same_in_fresh_processes(ru
     told = json.loads((folder / "adapter" / "adapter_config.json").read_text())
     assert told["base_model_name_or_path"] == str(base.resolve())
     assert (told["r"], told["lora_alpha"], told["task_type"]) == (rank, 12, None)
-    assert "AutoModelForMaskedLM.from_pretrained(base)" in (folder / "adapter" / "README.md").read_text()
+    code = (folder / "adapter" / "README.md").read_text()
+    assert "AutoModelForMaskedLM.from_pretrained(base)" in code and "AutoTokenizer.from_pretrained(folder)" in code
+    assert (folder / "adapter" / "tokenizer_config.json").is_file()
     description = (folder / "README.md").read_text()
     assert f"{num_weights(model) / 1e6:.1f} M" in description and results["eval_loss"] < 4
 

@@ -84,6 +84,11 @@ def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
         raise StorageError(f"--output_dir {folder}: no permission to write in {parent}")
 
 
+def goes_on(arguments: TrainingArguments) -> bool:
+    """Whether a run takes up a checkpoint, and so needs no first weights."""
+    return arguments.resume and any(Path(arguments.output_dir, "checkpoints").glob("step-*"))
+
+
 def identity_of(*, arguments: TrainingArguments, config: Any, facts: dict[str, Any]) -> dict[str, Any]:
     """What must not change between a run and its continuation, as JSON gives it back.
 

@@ -64,8 +64,9 @@ class Adapter:
         """The part of a state that training moves."""
         return {name: value for name, value in state.items() if name.endswith((_A, _B)) or f"{_HEAD}." in name}
 
-    def save(self, state: dict[str, Tensor], folder: Path, *, card: str = "") -> None:
-        """Write what `PeftModel.from_pretrained(model, folder)` loads into the model that training began with."""
+    def save(self, state: dict[str, Tensor], folder: Path, *, tokenizer: Any = None, card: str = "") -> None:
+        """Write what `PeftModel.from_pretrained(model, folder)` loads into the model that training began with, and the
+        tokenizer that it was trained with."""
         learned = {
             f"base_model.model.{name.replace(_HEAD, '').replace('.default.weight', '.weight')}": value.contiguous()
             for name, value in self.learned(state).items()
@@ -75,6 +76,8 @@ class Adapter:
             save_file(learned, folder / "adapter_model.safetensors", metadata={"format": "pt"})
             (folder / "adapter_model.safetensors").chmod(0o644)
             self.config.save_pretrained(str(folder))
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
             if card:
                 (folder / "README.md").write_text(card, encoding="utf-8")
 

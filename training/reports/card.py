@@ -27,7 +27,7 @@ from transformers import {auto_class}, AutoTokenizer
 
 folder = "PATH"
 base = PeftConfig.from_pretrained(folder).base_model_name_or_path
-tokenizer = AutoTokenizer.from_pretrained(base{trust})
+tokenizer = AutoTokenizer.from_pretrained(folder{trust})
 model = {auto_class}.from_pretrained(base{trust}{labels})
 model = PeftModel.from_pretrained(model, folder)"""
 
