@@ -20,7 +20,7 @@ from .packing import PACKINGS, PackedRow, SourceRows
 _LOGIT_BYTES = 2**28  # logits held at once while evaluating: 256 MiB
 _COUNTED = 50_000_000  # tokens counted for the unigram baseline; more would not change the digits shown
 
-_COUNTED_AT_ONCE = 2**22
+_COUNTED_AT_ONCE, _COUNTED_IN_A_ROW = 2**22, 2**16  # at most; at least, where as many follow one another
 
 
 class TokenPrediction(Work):
@@ -202,7 +202,7 @@ class TokenPrediction(Work):
         return counts
 
     def training_text(self, at_most: int = _COUNTED) -> Iterator[np.ndarray]:
-        """Tokens of the training part, in contiguous stretches of the store; if there are more, evenly spread ones."""
+        """Tokens of the training part, in stretches of the store; of more than `at_most`, evenly spread ones."""
         if not len(self.documents):
             return
         firsts, lasts = self.documents.T
@@ -218,7 +218,7 @@ class TokenPrediction(Work):
                 stop = min(start + _COUNTED_AT_ONCE, end)
                 passed += stop - start
                 if (missing := math.ceil(min(total, at_most) * passed / total) - taken) > 0:
-                    found = np.asarray(self.store.tokens[start : min(stop, start + missing)])
+                    found = np.asarray(self.store.tokens[start : min(stop, start + max(missing, _COUNTED_IN_A_ROW))])
                     taken += len(found)
                     yield found
 

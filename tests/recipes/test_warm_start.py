@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.lib.stride_tricks import sliding_window_view as windows
 from transformers import AutoModel
 
 from lacuna import objectives, tokenization, training
@@ -81,7 +82,7 @@ def test_a_new_model_begins_with_it(pretrain, home, tmp_path, objective) -> None
     known = expected.any(1)
     assert 20 < known.sum() < 300
     assert json.loads((tmp_path / "warm" / "run.json").read_text())["warm_start_seconds"] > 0
-    assert torch.allclose(found[known], expected[known], atol=1e-6)
+    assert torch.allclose(found[known], expected[known], atol=1e-4)  # threads round differently
     assert found[~known].std() == pytest.approx(0.02, rel=0.1)  # what the text has not keeps its first weights
 
 
@@ -110,19 +111,18 @@ def test_without_it_weights_are_random_and_a_run_goes_on_with_the_embeddings_it_
     assert code == 2 and "error: --resume: embedding_init is " in said
 
 
-def test_how_much_text_is_counted(pretrain, home, tmp_path) -> None:
+def test_how_much_text_is_counted(pretrain, home, tmp_path, monkeypatch) -> None:
     """All of it, or an even share of each stretch; three times what the run is expected to train on."""
     assert pretrain(tmp_path / "out")[0] == 0
     work = open_work(home, "mlm")
     first, last = work.store.sentence_offsets[work.held_out.T]
     whole = [*work.training_text()]
     assert sum(map(len, whole)) == len(work.store.tokens) - int((last - first).sum())
-    parts = [*work.training_text(sum(map(len, whole)) // 3)]
-    assert sum(map(len, parts)) == sum(map(len, whole)) // 3
-    for part, stretch in zip(parts, whole, strict=True):
-        assert np.array_equal(part, stretch[: len(part)]) and abs(len(part) - len(stretch) / 3) <= 1
-    few = [*work.training_text(7)]
-    assert sum(map(len, few)) == 7 and len(few) <= 7
+    monkeypatch.setattr("lacuna.objectives.base._COUNTED_IN_A_ROW", 20)
+    parts, text = [*work.training_text(sum(map(len, whole)) // 3)], np.concatenate(whole)
+    places = [int(np.flatnonzero((windows(text, len(part)) == part).all(1))[0]) for part in parts]
+    assert places == sorted(places) and places[0] == 0 and places[-1] > 2 / 3 * len(text) - 100
+    assert all(len(part) >= 20 for part in parts) and 0 <= sum(map(len, parts)) - len(text) // 3 <= 20
 
     a_row = row_length(work)
     for limits, tokens in (
