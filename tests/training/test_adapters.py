@@ -157,10 +157,10 @@ def with_adapter(folder: Path, base: Any, auto_class: str, **options: Any) -> tu
     torch.manual_seed(0)
     base.save_pretrained("base")
     core = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]").save_pretrained("base")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]")
     model = getattr(transformers, auto_class).from_pretrained("base", **options)
     adapter = add_lora(model, rank=4, alpha=8, seed=0)
-    adapter.save(moved(model).state_dict(), folder, card=adapter_card(model, adapter))
+    adapter.save(moved(model).state_dict(), folder, tokenizer=tokenizer, card=adapter_card(model, adapter))
     return outputs(model), (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
 
 
