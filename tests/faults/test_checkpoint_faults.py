@@ -135,13 +135,22 @@ def add_index(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def add_broken_index(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text('{"metadata": {}')
+
+
 def add_link(folder: Path) -> None:
     (folder / "extra.json").symlink_to("/etc/hostname")
 
 
 @pytest.mark.parametrize(
     ("attack", "message"),
-    [(add_pickle, "rng_state.pth"), (add_index, "names '../../step-00000003"), (add_link, "extra.json is a link")],
+    [
+        (add_pickle, "rng_state.pth"),
+        (add_index, "names '../../step-00000003"),
+        (add_broken_index, "model.safetensors.index.json cannot be read"),
+        (add_link, "extra.json is a link"),
+    ],
 )
 def test_what_is_not_ours_is_refused_though_its_hashes_are_right(
     saved: Path, tmp_path: Path, attack: Callable[[Path], None], message: str

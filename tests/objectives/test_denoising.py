@@ -266,5 +266,6 @@ def test_what_cannot_be_had_is_refused_by_name(numbered, parts) -> None:
     store = numbered([[30]] * 4)
     with pytest.raises(InputError, match=r"needs 5 sentinels.*has 3.*train_tokenizer.py --num_sentinels 100"):
         Denoising(**parts(store, denoising="span_corruption", sentinels=3, mask_probability=0.4))
+    assert Denoising(**parts(store, denoising="span_corruption", sentinels=5, mask_probability=0.4))  # just enough
     with pytest.raises(InputError, match=r"--mask_probability 0.9 is too much for span_corruption"):
         Denoising(**parts(store, denoising="span_corruption", sentinels=50, mask_probability=0.9))

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 from lacuna.common.errors import InputError, NumericsError, StorageError
-from lacuna.training import TrainingArguments, claim_output_dir, train
+from lacuna.training import TrainingArguments, claim_output_dir, loop, train
 from lacuna.training.checkpoints.saving import Progress, Saver
 from lacuna.training.order import dropout_seed, row_of
 from lacuna.training.planning.memory import FakeStep
@@ -372,6 +372,25 @@ def test_steps_left_out_that_are_made_already_are_said() -> None:
     assert check_skipped("3-7", done=2, max_steps=9) == []
     [said] = check_skipped("3-7", done=3, max_steps=9)
     assert "--skip_steps 3-7: 3 steps are made already" in said
+
+
+def test_not_all_steps_may_be_left_out() -> None:
+    with pytest.raises(InputError, match="leaves out all the 4 steps"):
+        check_skipped("3-9", done=2, max_steps=6)
+    assert check_skipped("4-9", done=2, max_steps=6) == []  # step 3 stays
+
+
+@pytest.mark.parametrize("compile", ["on", "off"])
+def test_what_is_to_be_compiled_is_before_the_first_step(run, monkeypatch, compile) -> None:
+    order = []
+    monkeypatch.setattr("lacuna.training.run.should_compile", lambda arguments, **_: arguments.compile == "on")
+    monkeypatch.setattr("lacuna.training.run.compile_model", lambda model: True)
+    monkeypatch.setattr("lacuna.training.run.warm_up", lambda *_, **__: order.append("compiled") or 2.5)
+    step = loop._train_step
+    monkeypatch.setattr(loop, "_train_step", lambda *given: (order.append("step"), step(*given)))
+    results = run(max_steps=2, compile=compile)[0]
+    assert order == ["compiled"] * (compile == "on") + ["step"] * 2
+    assert results["compile_seconds"] == (2.5 if compile == "on" else 0)
 
 
 def test_logged_losses_are_means_over_the_window(run, tmp_path, log_of) -> None:

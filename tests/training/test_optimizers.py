@@ -35,7 +35,7 @@ from lacuna.modeling import (
     LacunaForSequenceClassification,
 )
 from lacuna.training import train
-from lacuna.training.optimizers.optimizers import OPTIMIZERS, BankedMuon, orthogonalized, split_parameters
+from lacuna.training.optimizers.optimizers import OPTIMIZERS, BankedMuon, orthogonalized, rate_scales, split_parameters
 
 LIBRARY = ["stable_adamw", "lion", "ademamix"]
 FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
@@ -191,6 +191,7 @@ def test_rates_fall_from_the_head_to_the_embeddings(options, name) -> None:
             assert scale == 0.5 ** (3 - int(parameter.split(".")[3])), parameter
         else:
             assert scale == (0.0625 if ".embeddings." in parameter else 1.0), parameter
+    assert set(rate_scales(model, 1.0).values()) == {1.0}
     off = OPTIMIZERS[name](model, options())
     assert set(scales_of(model, off).values()) == {1.0}
     assert len(off[0].param_groups) == 2 and all(len(one.param_groups) == 1 for one in off[1:])
