@@ -178,7 +178,7 @@ def apart(**environment: str) -> Iterator[Callable[..., Any]]:
 
 def run_recipe(name: str, options: dict[str, Any], *, processes: int = 0) -> dict[str, Any]:
     """Run a recipe from the command line, under torchrun if `processes` are given; what it prints goes to a file
-    beside --output_dir, or beside the folder of --output_file.
+    beside --output_dir, or beside the folder of --output_file. True makes an option a flag.
 
     Returns the results that it wrote.
 
@@ -186,7 +186,7 @@ def run_recipe(name: str, options: dict[str, Any], *, processes: int = 0) -> dic
         RuntimeError: it failed; with the end of what it printed.
     """
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes else []
-    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+    words = [str(it) for name, value in options.items() for it in (f"--{name}", *[value][: value is not True])]
     command = [sys.executable, *launcher, f"recipes/{name}.py", *words]
     made = Path(options.get("output_file") or Path(options["output_dir"], "results.json"))
     log = made.parent.with_name(f"{made.parent.name}.txt")

@@ -1,6 +1,6 @@
 """What pretraining pays: tasks from pretrained weights and from first ones, beside what needs no language model.
 
-    python benchmarks/transfer.py --models runs/model                                   # an encoder: 25 minutes
+    python benchmarks/transfer.py --models runs/model                                   # an encoder: 25 to 40 minutes
     python benchmarks/transfer.py --models runs/model runs/other --seeds 0,1,2,3,4      # first weights are shared
     python benchmarks/transfer.py --models runs/model --only sst2_100 wnut17 --steps 5  # a laptop, a minute
     python benchmarks/transfer.py --models runs/model --report_only                     # what is there
@@ -8,9 +8,9 @@
 A model, be it encoder, decoder or encoder-decoder, gets the tasks that its shape can do. A run is the recipe with its
 default options (`TASKS` has the exceptions) but for the weights, which are those of the last step: choosing the best
 on the held-out rows would flatter them. It begins from the model, or from first weights of its architecture, drawn
-from the seed. The 25 minutes are a tiny encoder's with a vocabulary of 8,192 on two cores: 12 million tokens at 8,000
-to 14,000 a second, half of them SQuAD's, and 10 seconds to start each of 28 runs. Inference and paraphrase are left
-out: --data (LACUNA_DATA) has no labelled pairs, and none can be made of it honestly.
+from the seed. The minutes are a tiny encoder's with a vocabulary of 8,192 on two cores: 12 million tokens at 6,000 to
+14,000 a second, half of them SQuAD's, and 10 seconds to start each of 28 runs. Inference and paraphrase are left out:
+--data (LACUNA_DATA) has no labelled pairs, and none can be made of it honestly.
 
 `guess` and `words` (TF-IDF with logistic regression; for names, words around them; for questions, words in common) are
 what recipes report. `skip-gram` is logistic regression on means of word vectors that gensim learns from the novels
@@ -50,7 +50,7 @@ from lacuna.tasks.base.models import load_base
 from lacuna.tasks.base.rows import stratified_split, write_rows
 
 HELD_OUT_ARTICLES, QUESTIONS = 8, {"train": 3000, "eval": 1000}  # of SQuAD: the last ones; drawn with seed 0
-LONGEST = 800  # characters of its paragraphs; all would take a third longer, and 25 minutes would not do
+LONGEST = 800  # characters of its paragraphs; all would take a third longer, and half an hour would not do
 PASSES = {100: 20, 500: 6, 2000: 3}  # over the first sentences of SST-2; 3 over a hundred would be 10 steps
 WIDTH, WORDS = 256, re.compile(r"\w+")  # of word vectors
 VOLATILE = {"_name_or_path", "architectures", "auto_map", "transformers_version"}  # all else is the architecture
@@ -88,7 +88,7 @@ TASKS = {
         *("Multi30k, English to German", "seq2seq", "chrf", tuple(f"{{data}}/multi30k/{name}" for name in MULTI30K)),
         *({"max_epochs": 1.5, "max_length": 64, "max_target_length": 64}, False, 100),
     ),
-    "probe": Task("linear probe: SST-2, 2,000 sentences", "probe", "accuracy", ("{work}/sst2-2000.tsv", SST2)),
+    "probe": Task("linear probe: SST-2, 2,000 phrases", "probe", "accuracy", ("{work}/sst2-2000.tsv", SST2)),
     "blimp": Task("BLiMP, 50 of each paradigm", "minimal_pairs", "accuracy", ("{data}/blimp",), {"max_examples": 50}),
     "bits_per_byte": Task("SQuAD, held out", "bits_per_byte", "bits_per_byte", ("{work}/squad-texts.jsonl",)),
 }
@@ -256,24 +256,11 @@ class Pretrained:
 
     def story(self) -> dict[str, Any]:
         """How it was pretrained, as far as its folder tells."""
-        made = [
-            json.loads(path.read_text())
-            for name in ("run", "results")
-            if (path := self.folder / f"{name}.json").is_file()
-        ]
-        facts: dict[str, Any] = {key: value for part in made for key, value in part.items()}
+        files = [path for name in ("run", "results") if (path := self.folder / f"{name}.json").is_file()]
+        facts: dict[str, Any] = {key: value for path in files for key, value in json.loads(path.read_text()).items()}
         facts |= {name: " ".join(Path(path).name for path in facts.get(name) or ()) for name in ("data", "for_file")}
-        names = (
-            "objective",
-            "data",
-            "for_file",
-            *["for_share"] * bool(facts["for_file"]),
-            "steps",
-            "train_tokens",
-            "train_seconds",
-            "eval_loss",
-        )
-        return {name: facts[name] for name in names if facts.get(name)}
+        names = ["objective", "data", *("for_file", "for_share") * bool(facts["for_file"]), "steps", "train_tokens"]
+        return {name: facts[name] for name in (*names, "train_seconds", "eval_loss") if facts.get(name)}
 
     def first(self, work: Path, seed: int) -> Path:
         """The folder of first weights, which folders of the same architecture and tokenizer share."""
