@@ -69,8 +69,9 @@ class CorpusArguments(TextArguments):
 
     def __post_init__(self) -> None:
         check_range(self, "for_share", above=0, below=1)
-        if self.for_task and not self.for_file:
-            raise InputError(f"--for_task {self.for_task} says how the file of --for is read: name one with --for")
+        for name in ("for_share", "for_task") if not self.for_file else ():
+            if (value := getattr(self, name)) != type(self).__dataclass_fields__[name].default:
+                raise InputError(f"--{name} {value} says how the file of --for is read: name one with --for")
         if self.for_file and self.corpus:
             raise InputError(
                 f"--for adds texts to those of --data, and --corpus {self.corpus} is tokenized already: name its "

@@ -2,11 +2,9 @@
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from lacuna import objectives, tokenization
 from lacuna.corpus import CorpusArguments, open_store, open_text, prepare_corpus
@@ -32,14 +30,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = tokenization.train_bpe(documents=[sentences(seed, 5) for seed in range(40)], vocab_size=300)
     tokenization.save_tokenizer(tokenizer=tokenizer, output_dir=folder / "tokenizer")
     return folder
-
-
-@pytest.fixture
-def recipe(home, monkeypatch, run_recipe) -> Callable[..., tuple[int, str]]:
-    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
-    monkeypatch.setenv("LACUNA_CACHE", str(home / "cache"))
-    monkeypatch.chdir(home)
-    return run_recipe
 
 
 def options_of(output: Path, *more: object, steps: int = 1) -> list[object]:
@@ -134,6 +124,7 @@ def test_what_is_also_in_the_data_counts_for_the_task(home, tmp_path, monkeypatc
     [
         (["--for", "train.csv", "--corpus", "c"], "--for adds texts to those of --data, and --corpus c is tokenized"),
         (["--for_task", "classification"], "name one with --for"),
+        (["--for_share", "0.5"], "--for_share 0.5 says how the file of --for is read: name one with --for"),
         (["--for", "train.csv", "--for_share", "1"], "--for_share must be above 0 and below 1, got 1.0"),
         (["--for", "train.csv", "--for_task", "tags"], "--for_task tags is not known"),
         (["--for", "tran.csv"], "there is no file or folder tran.csv. Did you mean train.csv"),

@@ -33,17 +33,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def pretrain(home, monkeypatch, run_recipe) -> Callable[..., tuple[int, str]]:
+def pretrain(recipe) -> Callable[..., tuple[int, str]]:
     """The recipe for one step at a rate that changes nothing to speak of; its exit code and what it said."""
-    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
-    monkeypatch.setenv("LACUNA_CACHE", str(home / "cache"))
-    monkeypatch.chdir(home)
 
     def run(output: Path, *more: object, objective: str = "mlm", steps: int = 1) -> tuple[int, str]:
         words = ["--data", "a.jsonl", "--output_dir", output, "--objective", objective, "--learning_rate", 1e-9]
         words += ["--sequence_length", 32, "--batch_size", 8, "--max_steps", steps, "--mixed_precision", "no"]
         words += ["--eval_steps", 0, "--save_steps", 1]
-        return run_recipe("pretrain", *words, *([] if "--model" in more else ["--tokenizer", "tokenizer"]), *more)
+        return recipe("pretrain", *words, *([] if "--model" in more else ["--tokenizer", "tokenizer"]), *more)
 
     return run
 
