@@ -133,8 +133,7 @@ def main() -> None:
         ("seed", 0, "of weights and order"),
         *LONG,
     )
-    blimp = [str(DATA / "blimp")]
-    parser.add_argument("--suites", nargs="+", default=blimp, metavar="FOLDER", help="minimal pairs (BLiMP)")
+    parser.add_argument("--suites", nargs="+", default=[str(DATA / "blimp")], metavar="FOLDER", help="minimal pairs")
     options = parser.parse_args()
     if options.max_words > WORDS or options.epochs > PASSES:
         raise SystemExit(f"the rules allow {WORDS:,} words and {PASSES} passes: lower --max_words or --epochs")

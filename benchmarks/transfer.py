@@ -354,6 +354,7 @@ def main() -> None:
         ("only", tuple(TASKS), "tasks"),
         ("seeds", [0, 1, 2], "with commas between; the first one for tasks that take long"),
         ("steps", int, "of every run, instead of its passes; to try the benchmark itself"),
+        ("mark", "", "what the report's name ends with, as in -curve"),
         ("data", str(DATA), "folder with sst2, wnut17, squad, multi30k, blimp and novels"),
         *LONG,
     )
@@ -378,7 +379,7 @@ def main() -> None:
         name: ", ".join(f"{fact} {shown(value)}" for fact, value in story.items()) for name, story in stories.items()
     }
     tables = [line for name, rows in models.items() for line in (f"## {name}", "", told[name], "", *lines_of(rows))]
-    report.write("What pretraining pays", [line, "", *tables])
+    report.write("What pretraining pays", [line, "", *tables], mark=options.mark)
 
 
 if __name__ == "__main__":
