@@ -90,7 +90,6 @@ FACTS: dict[str, list[str]] = {
         "Embeddings learn at 0.3 of the rate",
         "Weight decay of 0.1** (`--weight_decay`). At 0.01 and",
     ],
-    "docs/results.md": ["is pretrained for 20 minutes"],
     "docs/scaling.md": [
         "so 100 % means that",
         "(`--mfu`, 40 % in the table",
