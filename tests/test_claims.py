@@ -25,7 +25,7 @@ GENERATED = re.compile(r"<!-- table: .+? -->.*?<!-- end of table -->", flags=re.
 BLOCKS = re.compile(r"^```.*?^```$|^    [^\n]*$", flags=re.DOTALL | re.MULTILINE)
 INLINE = re.compile(  # code and its default, links, papers, versions
     r"`[^`]+`(?: \((?:0; BERT: )?[\d.]+\)| \| [\d.]+ \|)?|\]\([^)]*\)|arXiv:[\d.]+"
-    r"|(?:section|Python|torch|accelerate|transformers|pytorch_optimizer|Ray|datatrove|Llama) \d[\d.]*\d"
+    r"|(?:section|Python|torch|accelerate|transformers|Ray|datatrove|Llama) \d[\d.]*\d"
 )
 UNITS = (
     r"times|%|tokens/s|tokens a second|[kMG]B(?:/s)?|[mµ]?s|microseconds|seconds?|minutes?|hours?|points|"
@@ -70,15 +70,13 @@ FACTS: dict[str, list[str]] = {
         "70 % come from `web/` and 30 % from `books/`",
     ],
     "docs/optimizers.md": [
-        "0.006 for `muon`, 0.0003 for `lion`, 0.001 for the others",
+        "0.006 for `muon`, 0.001 for `adamw`",
         "| 0.3; 1 in fine-tuning |",
         "| 0.1; 0.01 in fine-tuning |",
-        "wants 3 to 10 times more",
         "at 0.9 the top layer learns at 0.9 of the rate, the next at 0.81",
         "the default is 0.003",
         "their RMS is 0.02 in a new model",
         "uses 0.015 times the RMS",
-        "`lion` uses 0.3 of that",
     ],
     "docs/planning.md": [
         "30 % by default",

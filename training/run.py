@@ -279,7 +279,6 @@ def _learners(accelerator: Accelerator, model: nn.Module, arguments: TrainingArg
     by_fsdp, by_deepspeed = fsdp.asked_for(), zero.asked_for()
     config = zero.check(optimizer=arguments.optimizer, max_grad_norm=arguments.max_grad_norm) if by_deepspeed else {}
     if by_fsdp:
-        fsdp.check_optimizer(arguments.optimizer)
         dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
         fsdp.shard(model, device=accelerator.device, dtype=dtype)
     # Autocast, and DDP where nothing else exchanges gradients.

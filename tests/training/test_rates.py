@@ -43,10 +43,9 @@ def test_what_does_not_learn_does_not_count() -> None:
     assert rate(model) == pytest.approx(3e-4), "a head without matrices is taken for new"
 
 
-def test_low_ranks_and_lion_have_their_own() -> None:
+def test_low_ranks_have_their_own() -> None:
     assert rate(Wide(0.2), lora_rank=4) == pytest.approx(3e-3)
     assert rate(Wide(0.2, width=768), lora_rank=4) == pytest.approx(1e-3)
-    assert rate(Wide(0.2), optimizer="lion") == pytest.approx(9e-4)
     assert rate(Wide(0.2), optimizer="muon") == pytest.approx(3e-3)
 
 

@@ -23,7 +23,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from lacuna.common.errors import InputError
 
-from ..optimizers.optimizers import OPTIMIZERS
 from . import zero
 
 _ASKED, _WHOLE_BETWEEN = "ACCELERATE_USE_FSDP", "FSDP_RESHARD_AFTER_FORWARD"
@@ -56,16 +55,6 @@ def asked_for() -> bool:
     if _is_on(_ASKED) and (version := os.environ.get("FSDP_VERSION", "1")) != "2":
         raise InputError(f"FSDP_VERSION is {version}: set fsdp_version: 2 in the file that --config_file names")
     return _is_on(_ASKED)
-
-
-def check_optimizer(name: str) -> None:
-    """Refuse an optimizer that is wrong on shards, or not known to be right."""
-    if not OPTIMIZERS[name].works_on_shards:
-        others = ", ".join(other for other, optimizer in OPTIMIZERS.items() if optimizer.works_on_shards)
-        raise InputError(
-            f"--optimizer {name} does not work on weights that are sharded; "
-            f"use {others}, or start without sharding (recipes/accelerate/ddp.yaml)"
-        )
 
 
 @contextmanager

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from lacuna.common.errors import InputError
-
 if TYPE_CHECKING:  # which imports the registry below
     from ..arguments import TrainingArguments
 
@@ -73,7 +71,7 @@ def _stacks(model: nn.Module) -> Iterator[tuple[str, int]]:
             yield f"{prefix}{name}.", len(module)
 
 
-def rate_scales(model: nn.Module, decay: float, of_embeddings: float = 1.0) -> dict[int, float]:
+def rate_scales(model: nn.Module, decay: float, of_embeddings: float) -> dict[int, float]:
     """The share of the learning rate that each weight has, by its id: layerwise decay, times that of embeddings.
 
     The uppermost layer of a stack of n has `decay`, the lowest `decay^n`, the embeddings `decay^(n + 1)` of the
@@ -229,75 +227,6 @@ def muon(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.O
     return optimizers
 
 
-def _from_library(
-    name: str, class_name: str, model: nn.Module, arguments: "TrainingArguments", **options: Any
-) -> list[torch.optim.Optimizer]:
-    """An optimizer of `pytorch_optimizer`, which takes 1.7 s to import and is therefore imported here."""
-    try:
-        import pytorch_optimizer
-    except ImportError as error:
-        raise InputError(
-            f'--optimizer {name} needs the package pytorch_optimizer: pip install -e ".[optimizers]"'
-        ) from error
-    build = getattr(pytorch_optimizer, class_name)
-    groups = _groups(model, *split_parameters(model), arguments)
-    optimizer = build(groups, lr=arguments.learning_rate, weight_decouple=True, **options)
-    optimizer.register_step_post_hook(_keep_whole)
-    optimizer.register_load_state_dict_post_hook(_count_on)
-    return [optimizer]
-
-
-def _keep_whole(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Put the step count, which the library keeps in its groups, into the state of the weights; drop its Nones."""
-    for group in optimizer.param_groups:
-        for state in (optimizer.state[weight] for weight in group["params"] if weight in optimizer.state):
-            for key in [key for key, value in state.items() if value is None]:
-                del state[key]
-            state["step"] = torch.tensor(float(group["step"]))
-
-
-def _count_on(optimizer: torch.optim.Optimizer) -> None:
-    """Give the groups the number of steps of their weights, after loading."""
-    for group in optimizer.param_groups:
-        steps = [int(optimizer.state[weight]["step"]) for weight in group["params"] if weight in optimizer.state]
-        if steps:
-            group["step"] = max(steps)
-
-
-def stable_adamw(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
-    """AdamW whose step shrinks where a gradient is larger than its history says.
-
-    Wortsman et al., 2023, https://arxiv.org/abs/2304.13013: the clipping of updates of Adafactor, in AdamW.
-    """
-    betas = (0.9, arguments.adam_beta2)
-    return _from_library("stable_adamw", "StableAdamW", model, arguments, betas=betas, kahan_sum=False)
-
-
-def lion(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
-    """The sign of a mean of gradients (Chen et al., 2023, https://arxiv.org/abs/2302.06675), with one state, not two.
-
-    It wants 3 to 10 times less learning rate than AdamW and as many times more weight decay.
-    """
-    return _from_library("lion", "Lion", model, arguments, betas=(0.9, 0.99))
-
-
-def ademamix(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
-    """AdamW with a second, slow mean of gradients (Pagliardini et al., 2024, https://arxiv.org/abs/2409.03137).
-
-    The slow mean comes in over all the steps of the run, as in the paper.
-
-    Raises:
-        InputError: the number of steps is not known, because only the clock ends the run.
-    """
-    if arguments.max_steps is None:
-        raise InputError(
-            "--optimizer ademamix changes over the steps of the run and must know their number: "
-            "give --max_steps or --max_epochs"
-        )
-    options = {"betas": (0.9, arguments.adam_beta2, 0.9999), "alpha": 5.0, "t_alpha_beta3": arguments.max_steps}
-    return _from_library("ademamix", "AdEMAMix", model, arguments, **options)
-
-
 @dataclass(frozen=True)
 class Optimizer:
     """How an optimizer is made, and in what else it differs from the others."""
@@ -307,10 +236,6 @@ class Optimizer:
     """What the help says of it."""
     learning_rate: float = 1e-3
     """Peak rate of a new tiny model (docs/speed.md)."""
-    fine_tuning_scale: float = 1.0
-    """Share of AdamW's rate in fine-tuning; less where steps are larger at one rate."""
-    works_on_shards: bool = True
-    """Whether it does the same on shards as on whole weights; tests/training/test_sharding.py compares them."""
 
     def __call__(self, model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
         """The optimizers of a model."""
@@ -320,7 +245,4 @@ class Optimizer:
 OPTIMIZERS = {
     "adamw": Optimizer(adamw, "AdamW"),
     "muon": Optimizer(muon, "Muon for matrices, AdamW for the rest", learning_rate=6e-3),
-    "stable_adamw": Optimizer(stable_adamw, "AdamW with update clipping (extra: optimizers)", works_on_shards=False),
-    "lion": Optimizer(lion, "sign of the momentum (same extra)", learning_rate=3e-4, fine_tuning_scale=0.3),
-    "ademamix": Optimizer(ademamix, "AdamW with a second, slow momentum (same extra)"),
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from .optimizers import OPTIMIZERS, SMALLEST_MATRIX, split_parameters
+from .optimizers import SMALLEST_MATRIX, split_parameters
 
 if TYPE_CHECKING:  # which imports the registry below
     from ..arguments import TrainingArguments
@@ -87,7 +87,7 @@ def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArgu
     width = getattr(getattr(model, "config", None), "hidden_size", None) or _WIDTH
     narrow = min(1.0, _WIDTH / width)
     rate = _OF_ADDITIONS * narrow if arguments.lora_rank else max(_LOWEST, _SHARE * _size(model) * narrow**2)
-    return replace(arguments, learning_rate=float(f"{rate * OPTIMIZERS[arguments.optimizer].fine_tuning_scale:.1e}"))
+    return replace(arguments, learning_rate=float(f"{rate:.1e}"))
 
 
 def _size(model: nn.Module) -> float:
