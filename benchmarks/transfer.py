@@ -151,16 +151,26 @@ def row_of(
     return row | gains(scores["first_weights"], scores["pretrained"], rows=rows)
 
 
+def cell(name: str, value: Any) -> Any:
+    """A value of a row as the report shows it."""
+    if not isinstance(value, Estimate):
+        return f"{value:.3f}" if isinstance(value, float) else value
+    error = "" if value.error is None else f" ± {value.error:.3f}"
+    return f"{value.value:{'+' if name in ('gained', 'share') else ''}.3f}{error}"
+
+
+def side_by_side(models: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
+    """What each of several models reaches, a line for each task; first weights are those of the first one."""
+    lines: dict[str, dict[str, Any]] = {}
+    for model, row in ((model, row) for model, rows in models.items() for row in rows):
+        known = {name: cell(name, row[name]) for name in ("task", "metric", "words", "first_weights")}
+        lines.setdefault(row["name"], known)[model] = cell(model, row["pretrained"])
+    return ["## Side by side", "", *table(lines.values())] if len(models) > 1 else []
+
+
 def lines_of(rows: Sequence[dict[str, Any]]) -> list[str]:
     """The table of a model in Markdown, without empty columns; the sum is its last line."""
     rows = [*rows, {"task": "mean over fine-tuned tasks", "share": mean_share(rows)}]
-
-    def cell(name: str, value: Any) -> Any:
-        if not isinstance(value, Estimate):
-            return f"{value:.3f}" if isinstance(value, float) else value
-        error = "" if value.error is None else f" ± {value.error:.3f}"
-        return f"{value.value:{'+' if name in ('gained', 'share') else ''}.3f}{error}"
-
     names = [name for name in rows[0] if name != "name" and any(row.get(name) is not None for row in rows)]
     return table({name: cell(name, row.get(name)) for name in names} for row in rows)
 
@@ -379,7 +389,7 @@ def main() -> None:
         name: ", ".join(f"{fact} {shown(value)}" for fact, value in story.items()) for name, story in stories.items()
     }
     tables = [line for name, rows in models.items() for line in (f"## {name}", "", told[name], "", *lines_of(rows))]
-    report.write("What pretraining pays", [line, "", *tables], mark=options.mark)
+    report.write("What pretraining pays", [line, "", *side_by_side(models), *tables], mark=options.mark)
 
 
 if __name__ == "__main__":

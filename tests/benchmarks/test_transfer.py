@@ -12,7 +12,7 @@ import torch
 import transfer
 from processes import run
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transfer import estimate, gains, lines_of, mean_share, row_of
+from transfer import estimate, gains, lines_of, mean_share, row_of, side_by_side
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from lacuna.corpus import builtin_questions, read_labelled
@@ -62,6 +62,9 @@ def test_the_table_and_the_number_that_sums_it_up() -> None:
     assert bits.count("2.500") == 1 and "masked_bits_per_byte" in bits and "±" not in bits
     assert total.endswith("| +0.250 ± 0.050 |") and mean_share(rows[3:]) is None
     assert "skip gram" not in lines_of(rows[:1])[0], "a column that nothing is in"
+    assert side_by_side({"a": rows}) == []
+    *_, first, _ = side_by_side({"a": rows[:1], "b": rows[:1]})
+    assert first == f"| {rows[0]['task']} | f1 | 0.200 | 0.100 | 0.280 | 0.280 |"
 
 
 @pytest.fixture
