@@ -77,6 +77,7 @@ def make_parser(description: str | None, *options: tuple[str, Any, str]) -> argp
 LONG = (
     ("threads", int, "stay on so many cores (all)"),
     ("report_only", False, "run nothing, report what is there"),
+    ("mark", "", "a name for the report, beside others of the same benchmark"),
     ("work_dir", str(REPOSITORY / "runs" / "benchmarks"), "for tokenizers, models and the result of each run"),
 )
 """Options of long benchmarks, which `begin` reads."""
@@ -305,6 +306,7 @@ class Report:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.name, self.output_dir = Path(sys.argv[0]).stem, Path(options.output_dir)
+        self.mark = f"-{options.mark}" if getattr(options, "mark", "") else ""
         self.output_dir.mkdir(parents=True, exist_ok=True)
         settings = {name: value for name, value in vars(options).items() if not name.endswith("_dir")}
         now = datetime.now(UTC)
@@ -318,9 +320,9 @@ class Report:
 
     def path(self, ending: str) -> Path:
         """DATE-NAME with this ending, in the folder of the report."""
-        return self.output_dir / f"{self.body['date']}-{self.name}{ending}"
+        return self.output_dir / f"{self.body['date']}-{self.name}{self.mark}{ending}"
 
-    def write(self, title: str, lines: Iterable[str], *, mark: str = "") -> None:
+    def write(self, title: str, lines: Iterable[str]) -> None:
         """Write all findings to DATE-NAME.json and these lines to DATE-NAME.md, and print the latter."""
         machine = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in self.body["machine"].items())
         page = [f"# {title}, {self.body['date']}", "", *lines, "", f"Machine: {machine}.", ""]
@@ -330,6 +332,6 @@ class Report:
         if self.body["machine"]["busy_cores_before"] > QUIET_CORES:
             page += ["", "Other programs kept the machine busy: do not publish these figures, measure again."]
         text = "\n".join(page).replace("\n\n\n", "\n\n") + "\n"
-        self.path(f"{mark}.json").write_text(json.dumps(self.body, indent=2) + "\n", encoding="utf-8")
-        self.path(f"{mark}.md").write_text(text, encoding="utf-8")
-        print(f"{text}\nwritten to {self.path(mark)}.json and .md")
+        self.path(".json").write_text(json.dumps(self.body, indent=2) + "\n", encoding="utf-8")
+        self.path(".md").write_text(text, encoding="utf-8")
+        print(f"{text}\nwritten to {self.path('.json')} and .md")

@@ -182,7 +182,7 @@ def main() -> None:
         ("threads", int, "CPU threads (all cores)"),
     )
     if parser.parse_known_args()[0].quick:
-        parser.set_defaults(rounds=2, steps=1)
+        parser.set_defaults(rounds=2, steps=1, mark="quick")
     options = parser.parse_args()
     report, shape = Report(options), QUICK if options.quick else SHAPE
     batches, report.body["data"] = make_batches(options.data, shape)
@@ -192,7 +192,7 @@ def main() -> None:
         names = [name for name in every if name in options.contenders]
         if names and title in options.parts:
             speed[title] = measure(title, names, environment, shape, batches, options)
-    report.write("Side by side", to_markdown(report.body), mark="-quick" if options.quick else "")
+    report.write("Side by side", to_markdown(report.body))
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ def side_by_side(models: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
     lines: dict[str, dict[str, Any]] = {}
     for model, row in ((model, row) for model, rows in models.items() for row in rows):
         known = {name: cell(name, row[name]) for name in ("task", "metric", "words", "first_weights")}
-        lines.setdefault(row["name"], known)[model] = cell(model, row["pretrained"])
+        lines.setdefault(row["name"], known)[Path(model).name] = cell(model, row["pretrained"])
     return ["## Side by side", "", *table(lines.values())] if len(models) > 1 else []
 
 
@@ -364,7 +364,6 @@ def main() -> None:
         ("only", tuple(TASKS), "tasks"),
         ("seeds", [0, 1, 2], "with commas between; the first one for tasks that take long"),
         ("steps", int, "of every run, instead of its passes; to try the benchmark itself"),
-        ("mark", "", "what the report's name ends with, as in -curve"),
         ("data", str(DATA), "folder with sst2, wnut17, squad, multi30k, blimp and novels"),
         *LONG,
     )
@@ -389,7 +388,7 @@ def main() -> None:
         name: ", ".join(f"{fact} {shown(value)}" for fact, value in story.items()) for name, story in stories.items()
     }
     tables = [line for name, rows in models.items() for line in (f"## {name}", "", told[name], "", *lines_of(rows))]
-    report.write("What pretraining pays", [line, "", *side_by_side(models), *tables], mark=options.mark)
+    report.write("What pretraining pays", [line, "", *side_by_side(models), *tables])
 
 
 if __name__ == "__main__":

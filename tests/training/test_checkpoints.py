@@ -156,9 +156,12 @@ def test_every_kind_of_damage_to_every_file_is_seen(trained, save, tmp_path) -> 
     assert found == older and "extra.bin is unexpected" in skipped[0]
     (newer / "extra.bin").unlink()
     assert newest_checkpoint(tmp_path) == (newer, [])
-    for folder in (older, newer):
-        (folder / "config.json").unlink()
-    with pytest.raises(CorruptCheckpointError, match=r"config.json is missing.*config.json is missing") as raised:
+
+
+def test_without_a_whole_checkpoint_every_broken_one_is_named(tmp_path) -> None:
+    for step in (1, 2):
+        (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+    with pytest.raises(CorruptCheckpointError, match="no checkpoint can be resumed: .*00000002.*00000001") as raised:
         newest_checkpoint(tmp_path)
     assert raised.value.exit_code == 3
 

@@ -424,6 +424,8 @@ def test_resuming_with_other_data_seed_or_batch_is_refused(run, tmp_path, capsys
     ):
         with pytest.raises(InputError, match=f"--resume: {name}"):
             run(**{"max_steps": 4, "resume": True, "identity": {"corpus": "abc"}, **change})
+    with pytest.raises(InputError, match="has made 2 steps, and the limit is now 1; raise --max_steps"):
+        run(max_steps=1, resume=True, identity={"corpus": "abc"})
     results, _, _ = run(max_steps=4, resume=True, identity={"corpus": "abc"}, learning_rate=0.02)
     assert results["steps"] == 4
     assert "learning_rate was 0.01 and is 0.02 now" in capsys.readouterr().err
