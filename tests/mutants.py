@@ -468,21 +468,21 @@ class Map:
     def tests(self, mutant: Mutant) -> list[str]:
         """Tests that run its line, one of each file in turn (of its own four), the fastest and narrowest first.
 
-        What runs on import, or where nobody sees it (compiled), belongs to all tests of the file; so does what hardly
-        any test runs, since it may be made once and kept.
+        What runs on import, or where nobody sees it (compiled), belongs to all tests of the file; and what hardly any
+        test runs may be made once and kept, so that all tests of the file follow.
         """
         own = f"/test_{Path(mutant.path).stem}.py"
         lines = self.lines[mutant.path]
         numbers = range(mutant.first, mutant.last + 1) if mutant.function else []
-        found = set().union(*(lines[number] for number in numbers if number in lines))
-        found = found if len(found) > 2 else set().union(*lines.values())
+        seen = set().union(*(lines[number] for number in numbers if number in lines))
+        found = seen if len(seen) > 2 else set().union(*lines.values())
         places: Counter[str] = Counter()
         ranked = []
         for test in sorted(found - self.failed, key=lambda test: (self.seconds[test] * self.reach[test], test)):
             file = test.partition("::")[0]
-            ranked.append((places[file], self.seconds[test], test))
+            ranked.append((test not in seen, places[file], self.seconds[test], test))
             places[file] += 1 if file.endswith(own) else 4
-        return [test for _, _, test in sorted(ranked)]
+        return [test for *_, test in sorted(ranked)]
 
     def choose(self, tests: list[str], *, seconds: float) -> tuple[list[str], list[str]]:
         """As many as fit (one at least), those of a file together; and the rest."""

@@ -116,8 +116,8 @@ class MicroBatchSampler(Sampler[list[tuple[int, int, float]]]):
 
     num_examples: int
     seed: int
-    start_step: int = 0
-    first_sample: int = 0
+    start_step: int
+    first_sample: int
     """Global number of the first sample of step `start_step`."""
     batch_size: int
     micro_batch_size: int

@@ -1,5 +1,6 @@
 """Models that cannot learn an objective are refused before training, and those that can are not."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,5 +53,8 @@ def test_an_encoder_that_reads_across_documents_is_refused_where_rows_hold_sever
 def test_decoders_of_the_wrong_kind_are_refused(make) -> None:
     with pytest.raises(InputError, match=r"causal only.*--objective clm"):
         make("hybrid").check_model(lacuna(LacunaForCausalLM, "qwen3"))
+    foreign = SimpleNamespace(config=SimpleNamespace(), forward=lambda input_ids, is_causal: None)
+    with pytest.raises(InputError, match="causal only"):
+        make("hybrid").check_model(foreign)
     with pytest.raises(InputError, match="use --objective hybrid"):
         make("mlm").check_model(lacuna(LacunaForCausalLM, "qwen3", hybrid=True))

@@ -200,9 +200,11 @@ def test_squad_scores_equal_slow_ones(prediction, answers):
 
 def test_squad_is_in_percent_and_takes_the_best_answer():
     found = measure(
-        "squad", predictions=["the Broncos", "1887"], references=[["Denver Broncos", "Broncos"], ["in 1888"]]
+        "squad",
+        predictions=["the Broncos", "1887", "red", "blue"],
+        references=[["Denver Broncos", "Broncos"], ["in 1888"], ["Red."], ["blue"]],
     )
-    assert found == {"exact_match": 50.0, "f1": 50.0}
+    assert found == {"exact_match": 75.0, "f1": 75.0}
 
 
 def slow_v2(predictions: list, answers: list, no_answer: list, threshold: float) -> dict[str, float]:

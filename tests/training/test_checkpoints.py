@@ -161,7 +161,7 @@ def test_every_kind_of_damage_to_every_file_is_seen(trained, save, tmp_path) -> 
 def test_without_a_whole_checkpoint_every_broken_one_is_named(tmp_path) -> None:
     for step in (1, 2):
         (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
-    with pytest.raises(CorruptCheckpointError, match="no checkpoint can be resumed: .*00000002.*00000001") as raised:
+    with pytest.raises(CorruptCheckpointError, match=r"no checkpoint can be resumed: .*00000002.*00000001") as raised:
         newest_checkpoint(tmp_path)
     assert raised.value.exit_code == 3
 

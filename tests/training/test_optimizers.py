@@ -215,6 +215,7 @@ def test_rates_of_models_with_other_names(options, kind) -> None:
         config = T5Config(d_model=32, d_ff=64, d_kv=16, num_layers=2, num_decoder_layers=3, num_heads=2, vocab_size=40)
         model = T5ForConditionalGeneration(config)
         expected = {"shared.weight": 0.0625, "encoder.block.0.layer.0.SelfAttention.q.weight": 0.25}
+        expected |= {"encoder.block.1.layer.0.SelfAttention.q.weight": 0.5}  # block.1.layer is a list of its own
         expected |= {"decoder.block.0.layer.0.SelfAttention.q.weight": 0.125, "decoder.final_layer_norm.weight": 1.0}
     scales = scales_of(model, OPTIMIZERS["adamw"](model, options(layerwise_decay=0.5)))
     assert {name: scales[name] for name in expected} == expected
