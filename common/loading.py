@@ -125,7 +125,7 @@ def load_model(
 
     Raises:
         InputError: there is no such model, or it cannot have that head.
-        CorruptCheckpointError: its weights cannot be read.
+        CorruptCheckpointError: its weights cannot be read, or weights of its body are missing.
     """
     try:
         with _quiet():
@@ -136,6 +136,12 @@ def load_model(
         raise CorruptCheckpointError(f"--model {model}: its weights cannot be read: {first_line(error)}") from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InputError(f"--model {model} cannot be loaded as {auto_class}: {first_line(error)}") from error
+    body = "" if loaded.base_model is loaded else f"{loaded.base_model_prefix}."
+    lacking = sorted(name for name in report["missing_keys"] if name.startswith(body) and "pooler" not in name)
+    if lacking:
+        raise CorruptCheckpointError(
+            f"--model {model} is incomplete: {lacking[0]!r} is missing ({len(lacking)} weights of its body are)"
+        )
     return loaded, report
 
 

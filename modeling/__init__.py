@@ -13,7 +13,6 @@ from .configuration_lacuna import LacunaConfig
 from .conversion import from_native, to_native
 from .families_lacuna import FAMILIES, HEADS, SIZES
 from .modeling_lacuna import (
-    CheckpointError,
     LacunaForCausalLM,
     LacunaForConditionalGeneration,
     LacunaForMaskedLM,
@@ -46,7 +45,6 @@ __all__ = [
     "FAMILIES",
     "HEADS",
     "SIZES",
-    "CheckpointError",
     "ConfigurationError",
     "ConversionError",
     "LacunaConfig",

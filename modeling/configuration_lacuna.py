@@ -6,7 +6,7 @@ A model is described by its parts (norms, positions, feed-forward, masks) and ne
 
 # No `from __future__ import annotations` here: `@strict` checks nothing when annotations are strings.
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import wraps
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Self, TypeVar
@@ -16,9 +16,12 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.utils import logging
 
 from .checks_lacuna import ConfigurationError, name_nearest
 from .families_lacuna import FAMILIES, HEADS, HYBRID_HEADS, SIZES
+
+logger = logging.get_logger(__name__)
 
 # None in a call means "derive it from the rest". After construction the value is there wherever the model reads it,
 # and that is what type checkers are told; `@strict` sees the whole truth.
@@ -228,6 +231,22 @@ class LacunaConfig(PreTrainedConfig):
         }
 
     @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As in the library; what another tool wrote into a file is kept, and a warning names it.
+
+        What would hide a method or a property of the class is left out.
+        """
+        foreign = {key: value for key, value in config_dict.items() if key not in cls._known_keys(config_dict)}
+        if foreign:
+            logger.warning(f"LacunaConfig knows nothing of {', '.join(sorted(foreign))}, and keeps what the file says")
+        ours = {key: value for key, value in config_dict.items() if key not in foreign}
+        loaded = super().from_dict(ours, **kwargs)
+        config = loaded[0] if isinstance(loaded, tuple) else loaded
+        for key in foreign.keys() - set(dir(cls)):
+            setattr(config, key, foreign[key])
+        return loaded
+
+    @classmethod
     def from_family(cls, family: str, size: str = "tiny", **overrides: Any) -> Self:
         """Build the configuration of a known family at a named size.
 
@@ -342,13 +361,19 @@ class LacunaConfig(PreTrainedConfig):
         if reason := next(wrong, None):
             raise ConfigurationError(f"LacunaConfig: {reason}")
 
+    @classmethod
+    def _known_keys(cls, given: Iterable[str]) -> set[str]:
+        """Fields, and what else is not a mistake: private keys among the given ones are dropped without a word."""
+        known = _OTHER_KEYS | set(GenerationConfig._get_default_generation_params()) | set(cls.__dataclass_fields__)
+        return known | {"auto_map"} | {key for key in given if key.startswith("_")}
+
     def _refuse_unknown_keys(self, extra: dict[str, Any]) -> dict[str, Any]:
         """Return the keys that are not fields and are known, or raise naming the nearest field.
 
         Keys with an underscore are private to the process that wrote them (`_attn_implementation_internal`, ...):
         they are dropped here, so that a file never chooses which code runs.
         """
-        known = _OTHER_KEYS | set(GenerationConfig._get_default_generation_params())
+        known = self._known_keys(extra)
         extra = {key: value for key, value in extra.items() if not key.startswith("_") and key != "auto_map"}
         for key, value in extra.items():
             if key not in known:

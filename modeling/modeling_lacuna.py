@@ -7,7 +7,6 @@ it. Letters in shapes: B rows, T tokens of a row, S tokens of the encoder's text
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,12 +69,6 @@ DEPTH_SCALED: dict[str, tuple[type[nn.Linear], ...]] = {
     "depth_scaled": (LacunaOutputProjection,),
     "truncated_normal": (LacunaOutputProjection, LacunaHeadProjection),
 }
-
-
-class CheckpointError(ValueError, RuntimeError):
-    """A checkpoint that does not hold the tensors that the model needs (the library raises RuntimeError for these)."""
-
-    exit_code = 3
 
 
 class NotGenerativeError(ConfigurationError, AttributeError):
@@ -280,24 +273,13 @@ class LacunaPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint; raise on a damaged one, where the library would initialize what is missing at random.
-
-        Arguments as in `transformers.PreTrainedModel.from_pretrained`. Heads that the checkpoint does not have are
-        newly initialized, and with `ignore_mismatched_sizes=True` so are tensors of another shape.
+        """Load a checkpoint; arguments as in `transformers.PreTrainedModel.from_pretrained`.
 
         Raises:
             ConfigurationError: when FSDP2 is asked for and tied embeddings have no multiple of 64 rows.
-            CheckpointError: when a tensor of the backbone is missing, belongs to no part of a Lacuna model, or has
-                another shape than the configuration says.
         """
-        wants_info = kwargs.pop("output_loading_info", False)
-        accepts_mismatch = kwargs.pop("ignore_mismatched_sizes", False)
-        model, info = super().from_pretrained(
-            pretrained_model_name_or_path, *args, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
-        )
-        # Tensors given by hand are a caller's business, and those of a quantised model have other names and shapes.
-        if kwargs.get("state_dict") is None and getattr(model, "hf_quantizer", None) is None:
-            refuse_damaged(info, source=pretrained_model_name_or_path)
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
         config = model.config
         if (getattr(model, "fsdp_size", None) or 1) > 1 and config.tie_word_embeddings and config.vocab_size % 64:
             raise ConfigurationError(
@@ -305,35 +287,7 @@ class LacunaPreTrainedModel(PreTrainedModel):
                 "size silently wrong: resize_token_embeddings(n, pad_to_multiple_of=64) before saving, or "
                 "tie_word_embeddings=False"
             )
-        if info["mismatched_keys"] and not accepts_mismatch:
-            name, found, expected = sorted(info["mismatched_keys"])[0]
-            raise CheckpointError(
-                f"{pretrained_model_name_or_path}: the tensor {name!r} has the shape {tuple(found)}, and the "
-                f"configuration makes it {tuple(expected)} ({len(info['mismatched_keys'])} such tensors); "
-                "ignore_mismatched_sizes=True initializes them instead"
-            )
-        return (model, info) if wants_info else model
-
-
-# Everything that a Lacuna model of any shape may hold; a tensor with another name is not ours.
-_BACKBONE = re.compile(r"^(model\.)?(encoder|decoder)\.")
-_HEADS = re.compile(r"^((model\.)?pooler|transform|lm_head|sentence_head|classifier|qa_outputs|score)\.")
-
-
-def refuse_damaged(info: dict[str, Any], *, source: Any) -> None:
-    """Raise a `CheckpointError` when tensors of the backbone are missing or unknown tensors are present.
-
-    `info` is what `from_pretrained(..., output_loading_info=True)` returned.
-    """
-    missing = sorted(name for name in info["missing_keys"] if _BACKBONE.match(name))
-    if missing:
-        raise CheckpointError(f"{source}: the tensor {missing[0]!r} is missing ({len(missing)} of the backbone are)")
-    unexpected = sorted(name for name in info["unexpected_keys"] if not _HEADS.match(name))
-    if unexpected:
-        raise CheckpointError(
-            f"{source}: the tensor {unexpected[0]!r} is no part of the model that the configuration describes "
-            f"({len(unexpected)} such tensors)"
-        )
+        return loaded
 
 
 class LacunaStack(LacunaPreTrainedModel):

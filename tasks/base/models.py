@@ -1,7 +1,6 @@
 """Loading the model that a task starts from: a checkpoint of Lacuna or any native model, with a head for the task."""
 
 import json
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -146,12 +145,6 @@ def load_model(
     misfits = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
     if any(name.startswith(body) for name in misfits):
         raise InputError(f"--model {model}: weights and config.json disagree on the shape of {misfits[0]}")
-    lacking = sorted(name for name in report["missing_keys"] if name.startswith(body) and "pooler" not in name)
-    if lacking:
-        warnings.warn(
-            f"--model {model} lacks {len(lacking)} weights of its body, which begin at random: {lacking[0]} ...",
-            stacklevel=2,
-        )
     check_tokenizer(tokenizer=tokenizer, model=loaded)
     if getattr(loaded.config, "pad_token_id", None) is None or (
         auto_class.endswith("ForSequenceClassification")

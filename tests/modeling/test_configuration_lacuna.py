@@ -1,6 +1,7 @@
 """What a configuration accepts, refuses, and carries into a checkpoint."""
 
 import json
+import logging
 
 import pytest
 import torch
@@ -186,3 +187,32 @@ def test_heads_refuse_the_other_shape() -> None:
         LacunaForCausalLM(LacunaConfig.from_family("modernbert", vocab_size=64, num_hidden_layers=1))
     with pytest.raises(ConfigurationError, match="LacunaForMaskedLM needs shape='encoder'"):
         LacunaForMaskedLM(LacunaConfig.from_family("qwen3", vocab_size=64, num_hidden_layers=1))
+
+
+def test_what_other_tools_write_into_a_file_is_kept_with_a_warning(tmp_path, caplog) -> None:
+    LacunaConfig().save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    notes = {
+        "unsloth_version": "2026.1",
+        "task": "chat",
+        "is_decoder": False,
+        "torchscript": False,
+        "note": {"by": "me"},
+    }
+    file.write_text(
+        json.dumps({**json.loads(file.read_text()), **notes, "to_dict": "x", "_attn_implementation": "no"})
+    )
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    try:
+        config = LacunaConfig.from_pretrained(tmp_path)
+    finally:
+        logger.removeHandler(caplog.handler)
+    said = [record.getMessage() for record in caplog.records if "knows nothing of" in record.getMessage()]
+    assert len(said) == 1 and "note" in said[0] and "unsloth_version" in said[0] and "_attn" not in said[0]
+    assert (config.unsloth_version, config.note) == ("2026.1", {"by": "me"})
+    config.save_pretrained(tmp_path / "again")
+    again = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert (again["unsloth_version"], again["task"], again["note"]) == ("2026.1", "chat", {"by": "me"})
+    with pytest.raises(ConfigurationError, match="no field 'unsloth_version'"):
+        LacunaConfig(unsloth_version="2026.1")

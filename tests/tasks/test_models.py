@@ -238,7 +238,7 @@ def test_a_body_that_is_not_whole_is_told_and_a_new_head_is_not(checkpoint, capf
     weights = load_file(checkpoint / "model.safetensors")
     weights.pop("bert.encoder.layer.0.output.dense.weight")
     save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
-    with pytest.warns(UserWarning, match=r"lacks 1 weights of its body, which begin at random: bert.encoder.layer.0"):
+    with pytest.raises(CorruptCheckpointError, match=r"is incomplete: 'bert.encoder.layer.0.output.dense.weight'"):
         load_model(**options)
 
 
