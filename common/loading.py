@@ -1,6 +1,7 @@
 """Load configuration, tokenizer and weights from a folder or the Hub, with errors that say what to do."""
 
 import difflib
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -98,6 +99,27 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> Any:
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
         raise InputError(f"--model {model} has no tokenizer: copy tokenizer.json and tokenizer_config.json there")
     return tokenizer
+
+
+def save_tokenizer_files(tokenizer: Any, folder: str | Path) -> None:
+    """Write a tokenizer so that transformers 4.57 reads it too.
+
+    transformers 5 names a class that older versions do not know, and gives a list under a name where they expect a
+    dictionary; both have older names, which it still reads.
+    """
+    tokenizer.save_pretrained(folder)
+    path = Path(folder, "tokenizer_config.json")
+    if not path.is_file():
+        return
+    about = json.loads(path.read_text(encoding="utf-8"))
+    if about.get("tokenizer_class") == "TokenizersBackend":
+        about["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(extra := about.get("extra_special_tokens"), list):
+        del about["extra_special_tokens"]
+        about |= {"additional_special_tokens": extra} if extra else {}
+    for key in ("backend", "is_local", "local_files_only"):  # how it came here, not what it is
+        about.pop(key, None)
+    path.write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @contextmanager

@@ -7,10 +7,12 @@ that is free: see `check_range`. Letters in shapes: B rows of a batch, T tokens 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 _CHECKED: set[tuple[Any, ...]] = set()
 
@@ -177,3 +179,26 @@ def check_masks_by_type(masks: dict[str, Any], *, layer_types: list[str], name: 
     missing = sorted(set(layer_types) - set(masks))
     if missing:
         raise ValueError(f"{name} has masks for {sorted(masks)} and none for {missing}")
+
+
+def wrong_positions(config: Any) -> Iterator[str]:
+    """What is wrong with the positions of a configuration."""
+    size = config.head_dim
+    if config.position_type == "rotary" and size % 2:
+        yield f"head_dim={size} is odd, and rotary positions turn pairs of dimensions"
+    if config.position_type != "learned" and config.position_offset:
+        yield f"position_offset={config.position_offset} is for position_type='learned', not {config.position_type!r}"
+    parameters = config.rope_parameters or {}
+    for entry in [parameters] if "rope_type" in parameters else parameters.values():
+        rope_type, known = entry["rope_type"], ("default", *ROPE_INIT_FUNCTIONS)
+        if rope_type not in known:
+            yield f"rope_type={rope_type!r} is not known{name_nearest(value=rope_type, known=known)}"
+        if entry["rope_theta"] <= 0:
+            yield f"rope_theta={entry['rope_theta']} must be positive"
+        factor = entry.get("partial_rotary_factor", 1.0)
+        turned = int(size * factor)
+        if not 0 < factor <= 1 or turned % 2 or turned <= 0:
+            yield (
+                f"partial_rotary_factor={factor} turns {turned} of head_dim={size} dimensions, and rotary "
+                "positions turn pairs"
+            )

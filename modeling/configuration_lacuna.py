@@ -15,10 +15,9 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging
 
-from .checks_lacuna import ConfigurationError, name_nearest
+from .checks_lacuna import ConfigurationError, name_nearest, wrong_positions
 from .families_lacuna import FAMILIES, HEADS, HYBRID_HEADS, SIZES
 
 logger = logging.get_logger(__name__)
@@ -232,10 +231,7 @@ class LacunaConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As in the library; what another tool wrote into a file is kept, and a warning names it.
-
-        What would hide a method or a property of the class is left out.
-        """
+        """As in the library; what another tool wrote is kept where it hides no method, and a warning names it."""
         foreign = {key: value for key, value in config_dict.items() if key not in cls._known_keys(config_dict)}
         if foreign:
             logger.warning(f"LacunaConfig knows nothing of {', '.join(sorted(foreign))}, and keeps what the file says")
@@ -357,7 +353,7 @@ class LacunaConfig(PreTrainedConfig):
 
     def validate_architecture(self) -> None:
         """Raise `ConfigurationError` where two fields contradict each other; `@strict` runs this before saving too."""
-        wrong = chain(self._wrong_sizes(), self._wrong_parts(), self._wrong_positions(), self._wrong_layers())
+        wrong = chain(self._wrong_sizes(), self._wrong_parts(), wrong_positions(self), self._wrong_layers())
         if reason := next(wrong, None):
             raise ConfigurationError(f"LacunaConfig: {reason}")
 
@@ -439,27 +435,6 @@ class LacunaConfig(PreTrainedConfig):
             for name in ("num_decoder_layers", "decoder_layer_types"):
                 if getattr(self, name) is not None:
                     yield f"{name}={getattr(self, name)!r} is for shape='encoder-decoder', not {self.shape!r}"
-
-    def _wrong_positions(self) -> Iterator[str]:
-        size = self.head_dim
-        if self.position_type == "rotary" and size % 2:
-            yield f"head_dim={size} is odd, and rotary positions turn pairs of dimensions"
-        if self.position_type != "learned" and self.position_offset:
-            yield f"position_offset={self.position_offset} is for position_type='learned', not {self.position_type!r}"
-        parameters = self.rope_parameters or {}
-        for entry in [parameters] if "rope_type" in parameters else parameters.values():
-            rope_type, known = entry["rope_type"], ("default", *ROPE_INIT_FUNCTIONS)
-            if rope_type not in known:
-                yield f"rope_type={rope_type!r} is not known{name_nearest(value=rope_type, known=known)}"
-            if entry["rope_theta"] <= 0:
-                yield f"rope_theta={entry['rope_theta']} must be positive"
-            factor = entry.get("partial_rotary_factor", 1.0)
-            turned = int(size * factor)
-            if not 0 < factor <= 1 or turned % 2 or turned <= 0:
-                yield (
-                    f"partial_rotary_factor={factor} turns {turned} of head_dim={size} dimensions, and rotary "
-                    "positions turn pairs"
-                )
 
     def _wrong_layers(self) -> Iterator[str]:
         for field, count in (("layer_types", "num_hidden_layers"), ("decoder_layer_types", "num_decoder_layers")):

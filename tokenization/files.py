@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from lacuna.common import loading
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.files import cache_folder, locked, write_text
+from lacuna.common.loading import save_tokenizer_files
 
 from .bpe import train_bpe
 from .sampling import sample_documents
@@ -37,10 +38,7 @@ def check_output_dir(output_dir: str | Path) -> Path:
 
 
 def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json, which transformers 4.57 reads as well as 5.
-
-    transformers 5 names its own class "TokenizersBackend", unknown to older versions: the older name is written.
-    Other files in `output_dir` are left alone.
+    """Write tokenizer.json and tokenizer_config.json; other files in `output_dir` are left alone.
 
     Raises InputError: `output_dir` is a file, or (StorageError) cannot be written.
     """
@@ -49,18 +47,13 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
         raise InputError(f"{output_dir} is a file, not a folder; choose another --output_dir.")
     with tempfile.TemporaryDirectory() as folder:
         try:
-            tokenizer.save_pretrained(folder)
+            save_tokenizer_files(tokenizer, folder)
         except OSError as error:
             raise StorageError(f"cannot write {folder}, on the way to {output_dir}: {error}") from error
-        made, config = (
+        made, about = (
             Path(folder, name).read_text(encoding="utf-8") for name in ("tokenizer.json", "tokenizer_config.json")
         )
-    about = json.loads(config) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    if about.get("extra_special_tokens"):  # the name that both versions read
-        about["additional_special_tokens"] = about.pop("extra_special_tokens")
-    for key in ("backend", "is_local", "local_files_only"):  # how it came here, not what it is
-        about.pop(key, None)
-    write_text(place / "tokenizer_config.json", json.dumps(about, indent=2, ensure_ascii=False) + "\n", hint=hint)
+    write_text(place / "tokenizer_config.json", about, hint=hint)
     write_text(place / "tokenizer.json", made, hint=hint)  # last: where it stands, the tokenizer is whole
 
 

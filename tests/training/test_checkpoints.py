@@ -120,6 +120,9 @@ def test_a_checkpoint_is_a_model_folder_without_pickle(trained, save) -> None:
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= names
     assert {f"training_state/{name}" for name in ("manifest.json", "optimizer.safetensors", "progress.json")} <= names
     assert all(os.path.splitext(name)[1] in (".json", ".safetensors", ".md", "") for name in names)
+    about = json.loads((folder / "tokenizer_config.json").read_text())
+    assert about["tokenizer_class"] == "PreTrainedTokenizerFast"  # as transformers 4.57 knows it
+    assert not {"backend", "extra_special_tokens"} & about.keys()
     assert not list(folder.parent.glob(".*"))
     assert (folder / "model.safetensors").stat().st_mode & 0o777 == 0o644
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import CorruptCheckpointError, NumericsError, StorageError
 from lacuna.common.files import sync, write_text
+from lacuna.common.loading import save_tokenizer_files
 
 from ..progress import Progress
 
@@ -96,14 +97,7 @@ def save_model(
     model.save_pretrained(folder, state_dict=weights)
     for path in folder.glob("*.safetensors"):
         path.chmod(0o644)  # safetensors writes files that only their owner can read
-    tokenizer.save_pretrained(folder)
-    path = folder / "tokenizer_config.json"
-    if path.is_file():
-        # transformers 5 writes a class name that 4.57 does not know; this one loads in both.
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.get("tokenizer_class") == "TokenizersBackend":
-            content["tokenizer_class"] = "PreTrainedTokenizerFast"
-            path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    save_tokenizer_files(tokenizer, folder)
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
+from lacuna.common.loading import save_tokenizer_files
 
 from ..arguments import TrainingArguments
 from ..checkpoints.saving import storage_errors
@@ -77,7 +78,7 @@ class Adapter:
             (folder / "adapter_model.safetensors").chmod(0o644)
             self.config.save_pretrained(str(folder))
             if tokenizer is not None:
-                tokenizer.save_pretrained(folder)
+                save_tokenizer_files(tokenizer, folder)
             if card:
                 (folder / "README.md").write_text(card, encoding="utf-8")
 
