@@ -57,7 +57,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "batch_ramp": {"batch_size": "32,64", "batch_size_at": "0,0.3"},
     "length_ramp": {"sequence_length": "64,128", "sequence_length_at": "0,0.5"},
     "mask_15": {"mask_probability": "0.15"},
-    "mask_30_to_15": {"mask_probability": "0.3,0.15"},
     "no_qk_norm": {"qk_norm": False},
     "zero_init_residual": {"zero_init_residual": True},
     "plain_relu2": {"gated_mlp": False, "intermediate_size": 1024, "hidden_act": "relu2"},

@@ -37,11 +37,10 @@ class Work:
         """Chosen options by name, for the model card."""
         return {}
 
-    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
+    def example(self, row: int, index: int) -> dict[str, Any]:
         """Training example `row` (0 <= row < num_examples), as it is seen at global sample number `index`.
 
-        A pure function: whatever is random in it (masks, pairs, spans) is drawn from (seed, index). `progress` is the
-        share of the run that is done before the step, from 0 to 1, for what changes in the course of a run.
+        A pure function: whatever is random in it (masks, pairs, spans) is drawn from (seed, index).
         """
         raise NotImplementedError
 

@@ -35,10 +35,10 @@ class ObjectiveArguments(Arguments):
     sequence_length_at: Numbers = _objective(
         Numbers(0), "Fraction of the run at which each --sequence_length starts, as in 0,0.9.", advanced=True
     )
-    mask_probability: Numbers | None = _objective(
+    mask_probability: float | None = _objective(
         None,
-        "Fraction of tokens to mask; 0.30,0.15 changes linearly over the run. Default: 0.3 (0.15 for "
-        "--denoising span_corruption). Held-out text is always masked at 0.15.",
+        "Fraction of tokens to mask. Default: 0.3 (0.15 for --denoising span_corruption). Held-out text is always "
+        "masked at 0.15.",
     )
     masking: Literal["token", "whole_word", "span"] = _objective(
         "token", "Mask single tokens (token), whole words (whole_word) or spans of words (span)."
@@ -77,13 +77,7 @@ class ObjectiveArguments(Arguments):
     def __post_init__(self) -> None:
         self.sequence_length, self.sequence_length_at = Numbers(self.sequence_length), Numbers(self.sequence_length_at)
         self._check_stages()
-        if self.mask_probability is not None:
-            self.mask_probability = Numbers(self.mask_probability)
-            if not 1 <= len(self.mask_probability) <= 2:
-                raise InputError(f"--mask_probability must be one number or two, got {self.mask_probability}")
-            for rate in self.mask_probability:
-                if not 0 < rate <= 1:
-                    raise InputError(f"--mask_probability must be above 0 and at most 1, got {rate}")
+        check_range(self, "mask_probability", above=0, at_most=1)
         check_range(
             self, "mask_replace_prob", "random_replace_prob", "short_sequence_probability", at_least=0, at_most=1
         )
@@ -137,19 +131,17 @@ class ObjectiveArguments(Arguments):
         return tuple(int(length) for length in self.sequence_length)
 
     @property
-    def mask_rates(self) -> tuple[float, float]:
-        """Share of tokens to hide at the beginning and at the end of the run."""
-        if self.mask_probability is not None:
-            return self.mask_probability[0], self.mask_probability[-1]
+    def mask_rate(self) -> float:
+        """Share of tokens to hide."""
         default = 0.15 if (self.objective, self.denoising) == ("denoising", "span_corruption") else 0.3
-        return default, default
+        return default if self.mask_probability is None else self.mask_probability
 
     @property
     def num_sentinels(self) -> int:
         """Sentinel tokens that a tokenizer for this objective needs: hundreds, as T5 has 100."""
         if (self.objective, self.denoising) != ("denoising", "span_corruption"):
             return 0
-        highest = max(*self.mask_rates, EVAL_CORRUPTION)
+        highest = max(self.mask_rate, EVAL_CORRUPTION)
         return -(-sentinels_needed(length=max(self.lengths), probability=highest) // 100) * 100
 
     @property

@@ -82,14 +82,9 @@ class TokenPrediction(Work):
         """(rows, weight) of each source, whose rows follow one another; empty if sources have no weights."""
         return list(zip(self.rows.sizes, self.weights, strict=True)) if self.weights else []
 
-    def mask_rate(self, progress: float) -> float:
-        """Share of tokens to hide when `progress` (0 to 1) of the run is done."""
-        first, last = self.arguments.mask_rates
-        return first + (last - first) * progress
-
-    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
-        """Training example `row` as seen at global sample number `index`, when `progress` of the run is done."""
-        return self._example(self.rows[row], index, rate=self.mask_rate(progress), held_out=False)
+    def example(self, row: int, index: int) -> dict[str, Any]:
+        """Training example `row` as seen at global sample number `index`."""
+        return self._example(self.rows[row], index, rate=self.arguments.mask_rate, held_out=False)
 
     def eval_example(self, row: int) -> dict[str, Any]:
         """Held-out example `row`, always the same."""

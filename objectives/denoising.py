@@ -107,7 +107,7 @@ class Denoising(PackedPrediction):
         if self.kind == "infilling":
             self.tokens.required_mask()
             return
-        highest = max(*self.arguments.mask_rates, self.eval_rate)
+        highest = max(self.arguments.mask_rate, self.eval_rate)
         if highest > _HIGHEST_CORRUPTION:
             raise InputError(
                 f"--mask_probability {highest} is too much for span_corruption: above {_HIGHEST_CORRUPTION} the spans "
@@ -199,8 +199,7 @@ class Denoising(PackedPrediction):
         return counts
 
     def _describe_targets(self) -> str:
-        first, last = self.arguments.mask_rates
-        rate = f"{first:.0%}" if first == last else f"{first:.0%} at first and {last:.0%} at last"
+        rate = f"{self.arguments.mask_rate:.0%}"
         if self.kind == "infilling":
             return (
                 f"{rate} of the tokens go, one [MASK] stands for a span of them, and the whole text is to be written"

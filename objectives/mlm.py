@@ -228,14 +228,12 @@ class MaskedPrediction(TokenPrediction):
     def describe_masking(self) -> str:
         """One line on what is hidden and how."""
         arguments = self.arguments
-        first, last = arguments.mask_rates
-        change = f" {'falling' if last < first else 'rising'} to {last:.0%}" if first != last else ""
         what = {"token": "tokens", "whole_word": "tokens, by whole words,", "span": "tokens, by spans of words,"}
         stay = 1 - arguments.mask_replace_prob - arguments.random_replace_prob
         return (
-            f"{first:.0%}{change} of the {what[arguments.masking]} are to be found: {arguments.mask_replace_prob:.0%} "
-            f"of these are hidden behind [MASK], {arguments.random_replace_prob:.0%} replaced at random, "
-            f"{max(stay, 0):.0%} left as they are"
+            f"{arguments.mask_rate:.0%} of the {what[arguments.masking]} are to be found: "
+            f"{arguments.mask_replace_prob:.0%} of these are hidden behind [MASK], "
+            f"{arguments.random_replace_prob:.0%} replaced at random, {max(stay, 0):.0%} left as they are"
         )
 
 

@@ -24,21 +24,18 @@ EDGES = "├─── another document: neither sees the other"
 RESTS = "… the document continues in another row   ↵ line break"
 
 
-def show_examples(
-    objective: TokenPrediction, tokenizer: Any, count: int, progress: float = 0.0, *, width: int | None = None
-) -> str:
+def show_examples(objective: TokenPrediction, tokenizer: Any, count: int, *, width: int | None = None) -> str:
     """Training examples as text: rows spread evenly, corrupted like the samples 0, 1, 2 ... of a run.
 
     Args:
         tokenizer: with `decode`, for the ids of the objective.
         count: number of examples, at most.
-        progress: the share of the run that is done, which the rate of masks may depend on.
         width: columns, of which a Chinese character takes two; None: those of the terminal, 118 at most.
     """
     page = _Page(objective, tokenizer, width or min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
     count = min(count, objective.num_examples)
     rows = [(2 * number + 1) * objective.num_examples // (2 * count) for number in range(count)]
-    examples = [page.example(number, row, progress) for number, row in enumerate(rows)]
+    examples = [page.example(number, row) for number, row in enumerate(rows)]
     facts = [*objective.describe().splitlines(), "", *page.legend()]
     lines = [part for line in facts for part in wrap(line, width=page.width, first="", later="")]
     return "\n".join([objective.name, *lines, *examples])
@@ -58,9 +55,9 @@ class _Page:
             lines += [RESTS] if self.objective.arguments.packing == "none" else [EDGES, RESTS]
         return lines
 
-    def example(self, number: int, row: int, progress: float) -> str:
+    def example(self, number: int, row: int) -> str:
         """One example under a line that says what it is."""
-        example = self.objective.example(row, number, progress)
+        example = self.objective.example(row, number)
         facts = [f"example {number + 1}", f"row {row:,}"]
         if "decoder_input_ids" in example:
             more, lines = self._denoising(example)

@@ -86,7 +86,7 @@ def main() -> None:
     more, of_task, lines = read_for(data)
     tokenizer, store, works = prepare(data, goal, model_arguments, more=more, seed=arguments.seed)
     if goal.show_examples:
-        shown = [objectives.show_examples(work, tokenizer, goal.show_examples, at) for at, work in works]
+        shown = [objectives.show_examples(work, tokenizer, goal.show_examples) for _, work in works]
         return print("\n\n".join([*lines, *shown]))
     objective = works[-1][1]
     model = training.starting_model(

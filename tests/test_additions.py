@@ -47,8 +47,8 @@ class Backwards(CausalLanguageModelling):
 
     name, summary = "backwards", "previous token"
 
-    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
-        example = super().example(row, index, progress)
+    def example(self, row: int, index: int) -> dict[str, Any]:
+        example = super().example(row, index)
         return {**example, "input_ids": example["input_ids"][::-1].copy(), "labels": example["labels"][::-1].copy()}
 
 

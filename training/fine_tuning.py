@@ -259,7 +259,7 @@ def _seconds(model: nn.Module, stage: Stage, count: int, arguments: TrainingArgu
     in_bf16 = resolved_precision(arguments.mixed_precision) == "bf16"
     work, model = stage.work, model.to(device)
     autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=in_bf16)
-    sampler = stage.sampler(seed=arguments.seed, num_processes=count)
+    sampler = stage.sampler(seed=arguments.seed, first_sample=0, num_processes=count)
     sampled = [[work.example(*keys) for keys in batch] for batch in itertools.islice(sampler, _SAMPLED)]
     sampled.sort(key=lambda examples: max(len(example["input_ids"]) for example in examples))
     batch = TrainingBatches(work, device)(sampled[len(sampled) // 2])

@@ -251,16 +251,13 @@ def _log(run: Run, window: Window) -> None:
 def _loader(run: Run, stage: Stage) -> DataLoader:
     """Micro-batches from the present step on. Not prepared by accelerate: the sampler shards and skips by itself."""
     arguments, accelerator = run.arguments, run.accelerator
-    on_gpu, by_clock = accelerator.device.type == "cuda", arguments.max_minutes is not None
+    on_gpu = accelerator.device.type == "cuda"
     num_workers = 2 * on_gpu if arguments.num_workers is None else arguments.num_workers
     sampler = stage.sampler(
         seed=arguments.seed,
-        start_step=run.progress.step,
         first_sample=run.progress.samples,
         rank=accelerator.process_index,
         num_processes=accelerator.num_processes,
-        # The share done before a step follows from the step, unless the clock may end the run.
-        progress_at=lambda step: max(step / (arguments.max_steps or math.inf), run.done if by_clock else 0.0),
     )
     return DataLoader(
         TrainingExamples(stage.work),

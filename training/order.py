@@ -1,6 +1,6 @@
 """Sample order: which training example comes when, a pure function of (seed, global sample number)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -107,8 +107,8 @@ def _alternation(weights: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, np
 
 
 @dataclass(kw_only=True)
-class MicroBatchSampler(Sampler[list[tuple[int, int, float]]]):
-    """Yields (row, index, progress) of the samples of one micro-batch after another, without end, for one process.
+class MicroBatchSampler(Sampler[list[tuple[int, int]]]):
+    """Yields (row, index) of the samples of one micro-batch after another, without end, for one process.
 
     A step is the next `batch_size` global samples. Rank r takes a contiguous slice of it, and micro-batches are slices
     of that: which samples make up a step depends neither on the number of processes nor on the micro-batch size.
@@ -116,42 +116,37 @@ class MicroBatchSampler(Sampler[list[tuple[int, int, float]]]):
 
     num_examples: int
     seed: int
-    start_step: int
     first_sample: int
-    """Global number of the first sample of step `start_step`."""
+    """Global number of the first sample of the first step."""
     batch_size: int
     micro_batch_size: int
     rank: int = 0
     num_processes: int
     mixture: Sequence[tuple[int, float]] = ()
     grouping: Grouping | None = None
-    progress_at: Callable[[int], float] = lambda step: 0.0
-    """The share of the run that is done before a step."""
 
     def _row(self, index: int) -> int:
         return row_of(
             index, seed=self.seed, num_examples=self.num_examples, mixture=self.mixture, grouping=self.grouping
         )
 
-    def __iter__(self) -> Iterator[list[tuple[int, int, float]]]:
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         share = self.batch_size // self.num_processes
-        step, first = self.start_step, self.first_sample + self.rank * share
+        first = self.first_sample + self.rank * share
         while True:
-            progress = self.progress_at(step)
             for start in range(first, first + share, self.micro_batch_size):
-                yield [(self._row(index), index, progress) for index in range(start, start + self.micro_batch_size)]
-            step, first = step + 1, first + self.batch_size
+                yield [(self._row(index), index) for index in range(start, start + self.micro_batch_size)]
+            first += self.batch_size
 
 
 class TrainingExamples(Dataset[dict]):
-    """The view of a `Work` that a data loader wants: `(row, index, progress)` to example."""
+    """The view of a `Work` that a data loader wants: `(row, index)` to example."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
 
-    def __getitem__(self, key: tuple[int, int, float]) -> dict:
-        row, index, progress = key
-        return self.work.example(row, index, progress)
+    def __getitem__(self, key: tuple[int, int]) -> dict:
+        return self.work.example(*key)
 
 
 def dropout_seed(*, seed: int, step: int, micro_step: int, rank: int) -> int:

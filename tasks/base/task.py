@@ -186,7 +186,7 @@ class Task(Work):
         """Tokens of each training example."""
         return [len(example["input_ids"]) for example in self._train]
 
-    def example(self, row: int, index: int, progress: float = 0.0) -> Inputs:
+    def example(self, row: int, index: int) -> Inputs:
         """Training example `row`; nothing in it is random, so `index` does not matter."""
         return self._train[row]
 

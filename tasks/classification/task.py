@@ -109,7 +109,7 @@ class Classification(Task):
 
     # What the loop asks for
 
-    def example(self, row: int, index: int, progress: float = 0.0) -> Inputs:
+    def example(self, row: int, index: int) -> Inputs:
         """Training example `row`, some of its tokens behind [MASK] (`--token_dropout`): which, `index` decides."""
         example, mask = self._train[row], self.tokenizer.mask_token_id
         if mask is None or not self.token_dropout:

@@ -17,10 +17,9 @@ def parsed(*words: str) -> ObjectiveArguments:
 
 
 def test_the_command_line_is_read() -> None:
-    found = parsed("--sequence_length", "128,512", "--sequence_length_at", "0,0.9", "--mask_probability", "0.30,0.15")
-    assert found.lengths == (128, 512) and found.sequence_length_at == (0, 0.9) and found.mask_rates == (0.3, 0.15)
-    assert parsed() == ObjectiveArguments() and parsed().lengths == (128,) and parsed().mask_rates == (0.3, 0.3)
-    assert parsed("--mask_probability", "0.2").mask_rates == (0.2, 0.2)
+    found = parsed("--sequence_length", "128,512", "--sequence_length_at", "0,0.9", "--mask_probability", "0.2")
+    assert found.lengths == (128, 512) and found.sequence_length_at == (0, 0.9) and found.mask_rate == 0.2
+    assert parsed() == ObjectiveArguments() and parsed().lengths == (128,) and parsed().mask_rate == 0.3
 
 
 def test_what_is_written_down_equals_what_was_given() -> None:
@@ -30,10 +29,10 @@ def test_what_is_written_down_equals_what_was_given() -> None:
 
 
 def test_the_share_of_masks_depends_on_the_objective() -> None:
-    assert ObjectiveArguments(objective="denoising").mask_rates == (0.3, 0.3)
+    assert ObjectiveArguments(objective="denoising").mask_rate == 0.3
     spans = ObjectiveArguments(objective="denoising", denoising="span_corruption")
-    assert spans.mask_rates == (0.15, 0.15)
-    assert ObjectiveArguments(denoising="span_corruption").mask_rates == (0.3, 0.3)  # for mlm_nsp without effect
+    assert spans.mask_rate == 0.15
+    assert ObjectiveArguments(denoising="span_corruption").mask_rate == 0.3  # for mlm_nsp without effect
 
 
 MISTAKES = [
@@ -48,7 +47,6 @@ MISTAKES = [
     ({"sequence_length": (8, 9), "sequence_length_at": (0, float("nan"))}, "--sequence_length_at must"),
     ({"mask_probability": 0.0}, "--mask_probability.*got 0"),
     ({"mask_probability": 1.5}, "--mask_probability.*1.5"),
-    ({"mask_probability": (0.3, 0.2, 0.1)}, "--mask_probability must be one number or two, got 0.3,0.2,0.1"),
     ({"mask_replace_prob": 1.1}, "--mask_replace_prob.*1.1"),
     ({"random_replace_prob": -0.1}, "--random_replace_prob.*-0.1"),
     ({"mask_replace_prob": 0.8, "random_replace_prob": 0.3}, "--mask_replace_prob 0.8 and --random_replace_prob 0.3"),
@@ -73,7 +71,7 @@ def test_options_that_cannot_be_are_refused_by_name(options, message) -> None:
 def test_options_without_a_use_are_refused(objective: str) -> None:
     """By every objective other than those whose options they are."""
     others = {
-        "mask_probability": Numbers(0.2),
+        "mask_probability": 0.2,
         "masking": "span",
         "mask_replace_prob": 0.5,
         "random_replace_prob": 0.05,

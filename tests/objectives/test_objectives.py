@@ -103,7 +103,7 @@ GOLDEN: dict[str, tuple[str, dict[str, Any]]] = {
     "mlm": ("4117766b2c610e71", {}),
     "mlm schedule": (
         "870409521b8bc183",
-        {"mask_probability": (0.30, 0.15), "mask_replace_prob": 0.5, "random_replace_prob": 0.3},
+        {"mask_probability": 0.225, "mask_replace_prob": 0.5, "random_replace_prob": 0.3},
     ),
     "mlm whole_word": ("55b463b551fc7ad4", {"masking": "whole_word"}),
     "mlm span": ("38808057fd2f5d77", {"masking": "span"}),
@@ -141,7 +141,7 @@ def test_golden_values(make, case) -> None:
     work = make(case.split()[0], **options)
     indices = [*range(8), *range(work.num_examples - 2, work.num_examples + 2), 2 * work.num_examples, 2**40]
     rows = [row_of(index, seed=work.seed, num_examples=work.num_examples) for index in indices]
-    examples = [work.example(row, index, 0.5) for row, index in zip(rows, indices, strict=True)]
+    examples = [work.example(row, index) for row, index in zip(rows, indices, strict=True)]
     assert fingerprint(*examples, *map(work.eval_example, range(4)), {"rows": work.num_examples}) == expected
 
 

@@ -25,7 +25,7 @@ STARTS = (1, 37, 62, 63, 69)
 WORDS = "the a cat dog bird sat ran sang on under over mat tree house and but then when it was so very old new"
 
 CASES: dict[str, dict[str, Any]] = {
-    "mlm": {"objective": "mlm", "mask_probability": "0.30,0.15"},
+    "mlm": {"objective": "mlm", "mask_probability": 0.2},
     "mlm of whole words": {"objective": "mlm", "masking": "whole_word", "packing": "best_fit"},
     "mlm of spans": {"objective": "mlm", "masking": "span", "packing": "none"},
     "mlm_nsp": {"objective": "mlm_nsp", "short_sequence_probability": 0.3},
@@ -147,12 +147,10 @@ def test_nor_do_those_of_weighted_sources(parts: dict[bool, dict[str, Any]]) -> 
     check(work, turn=0)
 
 
-def test_another_seed_step_or_progress_is_another_batch(parts: dict[bool, dict[str, Any]]) -> None:
+def test_another_seed_or_step_is_another_batch(parts: dict[bool, dict[str, Any]]) -> None:
     """The hashes see what they are to see."""
-    arguments = ObjectiveArguments(objective="mlm", mask_probability="0.30,0.15")
+    arguments = ObjectiveArguments(objective="mlm")
     works = [OBJECTIVES["mlm"](**{**parts[False], "seed": seed}, arguments=arguments) for seed in (3, 4)]
     first, other = (batches(work, start=68) for work in works)
     assert not set(first) & set(other)
-    constant = OBJECTIVES["mlm"](**parts[False], arguments=ObjectiveArguments(objective="mlm", mask_probability="0.3"))
-    assert batches(constant, start=0)[0] == batches(works[0], start=0)[0]  # progress 0
-    assert not set(batches(constant, start=60)) & set(batches(works[0], start=60))
+    assert not set(first) & set(batches(works[0], start=60)[:8])

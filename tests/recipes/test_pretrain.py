@@ -105,7 +105,7 @@ def test_samples_masks_and_loss_do_not_depend_on_how_a_step_is_divided(home, tmp
 def test_stages_and_hybrid_rows_on_two_processes(home, tmp_path) -> None:
     """Rows and batches that grow, and a process whose micro-batch holds one kind of row only."""
     more = ["--objective", "hybrid", "--sequence_length", "16,32", "--sequence_length_at", "0,0.4"]
-    more += ["--batch_size", "4,8", "--batch_size_at", "0,0.6", "--mask_probability", "0.3,0.15", "--eval_fraction", 0]
+    more += ["--batch_size", "4,8", "--batch_size_at", "0,0.6", "--eval_fraction", 0]
     for number in (1, 2):
         options = options_of(home, tmp_path / str(number))
         del options[options.index("--sequence_length") : options.index("--max_steps")]

@@ -30,7 +30,7 @@ class RowsOfTokens(Work):
         self.target_length = (self.target_length or self.length) if model.config.is_encoder_decoder else None
         return self.collate([self.example(row, row) for row in range(rows)])
 
-    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
+    def example(self, row: int, index: int) -> dict[str, Any]:
         return {"input_ids": torch.randint(5, 90, (self.length,), generator=torch.Generator().manual_seed(row))}
 
     def collate(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

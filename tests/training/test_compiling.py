@@ -25,7 +25,7 @@ class Rows(Work):
     mixture: list[Any] = []
     fixed_length = True
 
-    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
+    def example(self, row: int, index: int) -> dict[str, Any]:
         ids = torch.randint(5, 64, (8,), generator=torch.Generator().manual_seed(row))
         return {"input_ids": ids, "labels": ids.masked_fill(torch.arange(8) % 3 > 0, -100)}
 

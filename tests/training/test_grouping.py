@@ -29,7 +29,6 @@ def batches(lengths: list[int], *, steps: range, batch_size: int, micro: int, pr
         sampler = MicroBatchSampler(
             num_examples=len(lengths),
             seed=3,
-            start_step=steps.start,
             first_sample=steps.start * batch_size,
             batch_size=batch_size,
             micro_batch_size=micro,
@@ -38,7 +37,7 @@ def batches(lengths: list[int], *, steps: range, batch_size: int, micro: int, pr
             grouping=Grouping(lengths, batch_size=batch_size) if group else None,
         )
         per_step = share // micro
-        rows = [[row for row, _, _ in batch] for batch in islice(sampler, len(steps) * per_step)]
+        rows = [[row for row, _ in batch] for batch in islice(sampler, len(steps) * per_step)]
         for number in range(len(steps)):
             found[number] += rows[number * per_step : (number + 1) * per_step]
     return found
@@ -115,9 +114,9 @@ def test_golden_values_of_a_grouped_epoch() -> None:
 class Measured(ToyWork):
     """The toy work, which knows how long its rows are."""
 
-    def example(self, row: int, index: int, progress: float = 0.0) -> dict[str, Any]:
+    def example(self, row: int, index: int) -> dict[str, Any]:
         self.order = [*getattr(self, "order", []), row]
-        return super().example(row, index, progress)
+        return super().example(row, index)
 
     @property
     def lengths(self) -> list[int]:

@@ -201,10 +201,10 @@ def test_weights_that_are_not_finite_are_never_saved(run, new_work, new_model, t
     model = new_model()
 
     class Spoiling(new_work):
-        def example(self, row, index, progress=0.0):
+        def example(self, row, index):
             if index == 2 * 8:  # in step 3
                 model.cls.predictions.bias.data[3] = math.inf
-            return super().example(row, index, progress)
+            return super().example(row, index)
 
     with pytest.raises(NumericsError, match="step 4"):
         run(work=Spoiling(), model=model, save_steps=1, max_bad_steps=2)
@@ -322,10 +322,10 @@ def test_training_goes_on_while_a_checkpoint_is_written(run, new_work, monkeypat
     work, fourth_step, write = new_work(), threading.Event(), Saver.write
     gone_on = []
 
-    def example(row: int, index: int, progress: float = 0.0) -> dict:
+    def example(row: int, index: int) -> dict:
         if index >= 3 * 8:
             fourth_step.set()
-        return type(work).example(work, row, index, progress)
+        return type(work).example(work, row, index)
 
     def slow(saver, snapshot):
         gone_on.append(fourth_step.wait(timeout=5))
@@ -492,17 +492,6 @@ def test_stages_take_over_on_time_and_after_a_break(run, new_work, tmp_path, log
     assert not rest[0][1].rows and rest[1][1].rows == second.rows[5 * 8 :]
     assert losses(log_of(tmp_path / "straight")) == losses(log_of(tmp_path / "broken"))
     assert_equal_weights(tmp_path / "straight", tmp_path / "broken")
-
-
-def test_works_are_told_how_far_the_run_is(run, new_work) -> None:
-    class Listening(new_work):
-        def example(self, row, index, progress=0.0):
-            self.told = [*getattr(self, "told", []), progress]
-            return super().example(row, index, progress)
-
-    work = Listening()
-    run(work=work, max_steps=4, micro_batch_size=2)
-    assert work.told == [step / 4 for step in range(4) for _ in range(8)]
 
 
 @pytest.mark.parametrize(

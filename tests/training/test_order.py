@@ -18,7 +18,6 @@ def step_of(step: int, *, num_examples: int, batch_size: int, num_processes: int
         sampler = MicroBatchSampler(
             num_examples=num_examples,
             seed=seed,
-            start_step=step,
             first_sample=step * batch_size,
             batch_size=batch_size,
             micro_batch_size=micro,
@@ -27,7 +26,7 @@ def step_of(step: int, *, num_examples: int, batch_size: int, num_processes: int
         )
         for batch in islice(sampler, share // micro):
             assert len(batch) == micro
-            pairs += [(row, index) for row, index, _ in batch]
+            pairs += batch
     return pairs
 
 
@@ -59,9 +58,8 @@ def test_a_step_has_the_same_samples_however_it_is_divided(step, num_examples) -
 
 def test_starting_late_is_starting_early_and_waiting() -> None:
     options = {"num_examples": 10, "seed": 3, "batch_size": 6, "micro_batch_size": 3, "rank": 0, "num_processes": 1}
-    options["progress_at"] = lambda step: step / 20
-    early = list(islice(MicroBatchSampler(start_step=0, first_sample=0, **options), 40))
-    late = list(islice(MicroBatchSampler(start_step=7, first_sample=42, **options), 26))
+    early = list(islice(MicroBatchSampler(first_sample=0, **options), 40))
+    late = list(islice(MicroBatchSampler(first_sample=42, **options), 26))
     assert late == early[14:]
 
 
@@ -121,8 +119,8 @@ def test_any_weights_are_kept_within_a_period(weights, start) -> None:
 def test_a_mixture_starts_late_as_it_would_have_gone_on() -> None:
     options = {"num_examples": 55, "seed": 3, "batch_size": 8, "micro_batch_size": 4, "mixture": MIXTURE}
     options |= {"rank": 1, "num_processes": 2}
-    early = list(islice(MicroBatchSampler(start_step=0, first_sample=0, **options), 40))
-    assert list(islice(MicroBatchSampler(start_step=9, first_sample=72, **options), 31)) == early[9:]
+    early = list(islice(MicroBatchSampler(first_sample=0, **options), 40))
+    assert list(islice(MicroBatchSampler(first_sample=72, **options), 31)) == early[9:]
 
 
 def test_golden_values_of_a_mixture() -> None:

@@ -252,12 +252,9 @@ class StepNeeds:
 
 
 def _longest_examples(work: Work) -> list[dict[str, Any]]:
-    """Some examples, the longest first; from the end of the run that has more targets."""
+    """Some examples, the longest first."""
     rows: Sequence[int] = range(work.num_examples)
     if (lengths := work.lengths) is not None:
         rows = sorted(rows, key=lambda row: -lengths[row])
-    tried = []
-    for progress in (0.0, 1.0):
-        examples = [work.example(row, row, progress) for row in rows[:_LOOKED_AT]]
-        tried.append(sorted(examples, key=lambda one: -work.collate([one])["input_ids"].shape[-1]))
-    return max(tried, key=lambda examples: sum(work.count_targets(work.collate(examples)).values()))
+    examples = [work.example(row, row) for row in rows[:_LOOKED_AT]]
+    return sorted(examples, key=lambda one: -work.collate([one])["input_ids"].shape[-1])
