@@ -276,6 +276,8 @@ def test_entities_by_type():
     }
     assert (found["precision"], found["recall"]) == (pytest.approx(1 / 3), 0.25)
     assert found["f1"] == pytest.approx(2 / 7) and found["accuracy"] == 6 / 8
+    missed = measure("entity_f1", predictions=[["O", "B-PER"]], references=[["B-LOC", "B-PER"]])
+    assert missed["by_type"]["LOC"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "number": 1}
     nothing = measure("entity_f1", predictions=[["O", "O"]], references=[["O", "O"]])
     assert nothing == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 1.0, "by_type": {}}
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 from lacuna.common.errors import InputError, NumericsError, StorageError
+from lacuna.common.files import OWNER
 from lacuna.training import TrainingArguments, claim_output_dir, loop, train
 from lacuna.training.checkpoints.saving import Progress, Saver
 from lacuna.training.order import dropout_seed, row_of
@@ -352,16 +353,20 @@ def test_only_failures_in_a_row_end_a_run(run, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_run_closes_its_log_however_it_ends(run, new_work, monkeypatch, fails) -> None:
-    closed, work = [], new_work()
+def test_a_run_closes_its_log_and_lets_go_of_its_folder_however_it_ends(
+    run, new_work, options, tmp_path, monkeypatch, fails
+) -> None:
+    closed, work, owner = [], new_work(), tmp_path / "run" / OWNER
     monkeypatch.setattr(RunLog, "close", lambda log: closed.append(log.output_dir))
+    claim_output_dir(options(max_steps=1))
+    assert owner.exists()
     if fails:
         work.loss = lambda *given: 1 / 0
         with pytest.raises(ZeroDivisionError):
             run(work=work, max_steps=1)
     else:
         run(max_steps=1)
-    assert closed
+    assert closed and not owner.exists()
 
 
 def test_steps_left_out_end_with_the_run(run) -> None:
