@@ -16,7 +16,7 @@ training is timed. Each result is kept under --work_dir: the benchmark may be st
 import argparse
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -236,6 +236,12 @@ def flat(part: dict[str, Any]) -> dict[str, Any]:
     return {**part["result"], **about, "minutes": part["result"]["seconds"] / 60}
 
 
+def values_of(setting: str, runs: Sequence[dict[str, Any]]) -> Any:
+    """The value of a setting, or those that were tried."""
+    values = sorted({run[setting] for run in runs})
+    return tuple(values) if len(values) > 1 else values[0]
+
+
 def to_markdown(body: dict[str, Any]) -> list[str]:
     """The report for people: the best peers first, then all runs."""
     summary, length = body["summary"], body["settings"]["length"]
@@ -246,7 +252,11 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
         for name, tried in summary["runs"].items()
         for run in tried
     ]
-    peers = [{"peer": name, **settings} for name, (_, settings) in PEERS.items() if name in summary["runs"]]
+    peers = []
+    for name, (_, settings) in PEERS.items():
+        if tried := summary["runs"].get(name):
+            searched = {key: values_of(key, tried) for key in SEARCHED if key in settings}
+            peers.append({"peer": name, **settings, **searched})
     return [
         f"Held out: {body['held_out']} rows of {length} tokens. Minutes are those of training steps. The goal is for "
         f"the best peer of each kind. Settings of peers were chosen on {TUNING_ROWS} of these rows, in their favour.",

@@ -6,7 +6,8 @@ from pathlib import Path
 import processes as processes_of_tests
 import pytest
 
-from lacuna.training import is_main_process, processes
+from lacuna.training import is_main_process, processes, run
+from lacuna.training.arguments import TrainingArguments
 
 
 def test_the_variables_of_a_launcher(monkeypatch) -> None:
@@ -45,3 +46,12 @@ def test_memory_that_is_kept_changes_no_number(tmp_path: Path) -> None:
     (kept, was_kept, more), (plain, _, less) = (run.stdout.split() for run in found)
     assert kept == plain and was_kept == "True"
     assert float(more) > 120 and float(less) < 4
+
+
+def test_a_run_keeps_freed_memory_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later, torch would have taken its first memory from a glibc that gives it back."""
+    asked = []
+    monkeypatch.setattr(run, "keep_memory", lambda: asked.append("memory"))
+    monkeypatch.setattr(run, "Accelerator", lambda **_: asked.append("accelerator"))
+    run._join(TrainingArguments(mixed_precision="no"))
+    assert asked == ["memory", "accelerator"]
