@@ -26,7 +26,7 @@ demo: install ## From raw text to fine-tuned models, six minutes on two cores
 
 test: install ## Run the fast tests, a process for each core
 	@echo "== test: pytest"
-	@$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder -m "not slow"
+	@$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder -m "not slow" --durations=10
 
 test-slow: install ## Run the slow tests too
 	@echo "== test-slow: pytest, with the slow ones"
