@@ -455,6 +455,14 @@ def test_embeddings_and_activations_are_dropped_at_their_rate() -> None:
     assert_dropped(mlp(torch.zeros(20, 64, 16)), kept=1 / 0.75)
 
 
+@pytest.mark.parametrize("rates", [{"classifier_dropout": 0.25}, {"hidden_dropout": 0.25}])
+def test_what_the_last_projection_of_a_task_head_reads_is_dropped_at_its_rate(rates: dict[str, float]) -> None:
+    for head in (modeling.LacunaForSequenceClassification, modeling.LacunaForTokenClassification):
+        assert_dropped(
+            head(small(classifier_transform="none", **rates)).train().prepare(torch.ones(20, 64, 16)), kept=1 / 0.75
+        )
+
+
 # ----------------------------------------------------------------------------------------------------- initial weights
 
 WIDE = {

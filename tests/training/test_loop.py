@@ -179,10 +179,11 @@ def test_workers_change_nothing(run, tmp_path, log_of) -> None:
     assert_equal_weights(tmp_path / "none", tmp_path / "two")
 
 
-def test_a_loss_that_is_no_number_is_not_applied(run, new_work, new_model, tmp_path) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_not_applied(run, new_work, new_model, tmp_path, value) -> None:
     """Though its gradient is finite."""
     work, model = new_work(), new_model()
-    work.poison = lambda index: index == 3 * 8 + 5  # in step 4, second micro-batch
+    work.poison = lambda index: value if index == 3 * 8 + 5 else 0.0  # in step 4, second micro-batch
     with pytest.raises(NumericsError, match=r"step 4: .*samples 24 to 31") as raised:
         run(work=work, model=model, micro_batch_size=4, schedule="constant", save_steps=1, max_bad_steps=1)
     assert raised.value.exit_code == 4
