@@ -1,6 +1,7 @@
 """The models that the benchmarks compare: how each is built, the tables of who meets whom, and a training step.
 
-All of one table have the same dropout. Letters in shapes: B rows, T tokens, C width.
+All of one table have the same dropout and train in bf16, but for `bert` and `gpt2` of `SIDE_BY_SIDE`, which also has
+them in bf16. Letters in shapes: B rows, T tokens, C width.
 """
 
 from __future__ import annotations
@@ -165,6 +166,7 @@ _ENCODERS = {
     "lacuna": _PACKED,
     "modernbert": Contender(_MODERNBERT, "whole"),
     "bert": Contender(bert, "whole"),
+    "lacuna, one text": replace(_PACKED, rows="whole"),
 }
 _DECODER = replace(_PACKED, build=partial(lacuna, family="gpt2", size="base"), is_decoder=True)
 GPU = {

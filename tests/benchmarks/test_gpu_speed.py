@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -72,6 +73,20 @@ def test_rows_are_full_and_documents_are_those_of_the_positions() -> None:
     assert len(batch["target_positions"]) == 5 * 64 - len(lengths)
     theirs, _ = make_batch(shape, decoders["gpt2"], rows=5, seed=1)
     assert set(theirs) == {"input_ids", "labels"} and torch.equal(theirs["input_ids"], batch["input_ids"])
+
+
+@pytest.mark.parametrize("name", ["encoder-150m", "decoder-124m"])
+def test_contenders_of_a_table_train_on_the_same_rows(name: str) -> None:
+    from contenders import GPU
+    from gpu_speed import PARTS, TINY, make_ready
+
+    part = PARTS[name]
+    part = replace(part, rows=2, shape=replace(part.shape, **TINY, inner=24 if part.shape.inner else 0))
+    ready = {title: make_ready(contender, part, may_compile=False)[0] for title, contender in GPU[name].items()}
+    for trainee in ready.values():
+        for batch, first in zip(trainee.batches, ready["lacuna"].batches, strict=True):
+            assert torch.equal(batch["input_ids"], first["input_ids"])
+    assert [title for title, trainee in ready.items() if "position_ids" in trainee.batches[0]] == ["lacuna"]
 
 
 def test_operations_by_hand() -> None:

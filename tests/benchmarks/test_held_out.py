@@ -5,12 +5,24 @@ from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from contenders import IGNORED
+from contenders import IGNORED, Trainee
 from examples import fast
-from held_out import Kind, Material, encode, find_split, group_texts, make_masker, open_material, score
+from held_out import (
+    HEADS,
+    Kind,
+    Material,
+    encode,
+    find_split,
+    group_texts,
+    make_masker,
+    open_material,
+    run_and_score,
+    score,
+)
 from time_to_loss import PEERS, Budget, batches, kind_of, train_peer
 
 from lacuna import modeling
@@ -131,8 +143,36 @@ def test_peers_learn_the_same_twice(name: str, material, monkeypatch: pytest.Mon
     monkeypatch.setattr("time_to_loss.LAYERS", 2)
     monkeypatch.setattr("contenders.compiler_of", lambda device: None)
     settings = {key: value[0] if isinstance(value, tuple) else value for key, value in PEERS[name][1].items()}
-    options = {"material": material, "budget": Budget(steps=4), "settings": {**settings, "batch_size": 2}}
+    settings |= {"batch_size": 2, "dropout": 0.25, "warmup": 0.0, "decay": 0.5}
+    rates, drops = [], []
+
+    class Watched(Trainee):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            drops.append(options["dropout"])
+            super().__init__(*arguments, **options)
+
+        def step(self, *arguments: Any, **options: Any) -> torch.Tensor:
+            rates.append({group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups})
+            return super().step(*arguments, **options)
+
+    monkeypatch.setattr("time_to_loss.Trainee", Watched)
+    options = {"material": material, "budget": Budget(steps=4), "settings": settings}
     runs = [train_peer(name, **options, seed=0) for _ in range(2)]
+    assert drops == [0.25, 0.25]
+    assert rates == 2 * [{settings["learning_rate"] * share} for share in (1, 1, 1, 0.5)]
     assert runs[0]["loss"] == runs[1]["loss"]
     assert runs[0]["steps"] == 4 and runs[0]["tokens"] == 4 * 2 * 32
     assert runs[0]["seconds"] > 0
+
+
+def test_our_seconds_begin_with_the_warm_start(material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    def run_recipe(name: str, options: dict[str, Any]) -> dict[str, int]:
+        Path(options["output_dir"]).mkdir()
+        Path(options["output_dir"], "run.json").write_text('{"warm_start_seconds": 3}')
+        return {"steps": 1, "train_tokens": 2, "train_seconds": 5}
+
+    model = SimpleNamespace(to=lambda device: None, num_parameters=lambda: 1)
+    monkeypatch.setattr("held_out.run_recipe", run_recipe)
+    monkeypatch.setattr("held_out.score", lambda *words, **options: {})
+    monkeypatch.setattr(f"transformers.{HEADS[material.kind]}.from_pretrained", lambda *words, **options: model)
+    assert run_and_score({}, material, Namespace(work_dir=tmp_path))["seconds"] == 5 + 3

@@ -1,5 +1,6 @@
 """The benchmark of training, with tiny models; its figures are not looked at, only that they hang together."""
 
+import contextlib
 import importlib
 import itertools
 import json
@@ -7,6 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -168,6 +170,51 @@ def test_contenders_of_a_table_drop_as_much(shop: Any, batches: list[dict[str, t
                 assert drops(contenders, contender, batches[0], 0.25) == wanted, (title, name)
     with pytest.raises(ValueError, match="PlainGPT has none"):
         contenders.PlainGPT(contenders.Shape(**SIZES), 0.25)
+
+
+def test_contenders_of_a_table_train_in_bf16_or_its_name_says_otherwise(
+    shop: Any, batches: list[dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contenders = shop("contenders")
+    monkeypatch.setattr(contenders, "bf16_is_fast", lambda: True)
+    tables, seen = {"side by side": contenders.SIDE_BY_SIDE, **contenders.GPU}, []
+    for title, name, contender in ((title, *entry) for title, table in tables.items() for entry in table.items()):
+        trainee = contenders.Trainee(replace(contender, rows="whole"), contenders.Shape(**SIZES), compiles=False)
+        trainee.model.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+        trainee.use(batches[:1])
+        trainee.backward(trainee.batches[0])
+        is_bf16 = (title, name) not in (("side by side", "bert"), ("side by side", "gpt2"))
+        assert (seen.pop(), trainee.describe()["precision"]) == (is_bf16, "bf16" if is_bf16 else "float32"), name
+
+
+def test_contenders_are_given_the_same(shop: Any, text: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Dropout, shape, and rows of one tokenizer, of which those of encoders are masked."""
+    monkeypatch.setenv("LACUNA_CACHE", str(tmp_path))
+    side_by_side, contenders = shop("side_by_side"), shop("contenders")
+    monkeypatch.setattr(contenders, "keep_memory", lambda: None)
+    made, _ = side_by_side.make_batches(str(text), side_by_side.QUICK)
+    given = {}
+
+    @contextlib.contextmanager
+    def apart(**environment: str) -> Iterator[Any]:
+        def call(function: Any, *words: Any, **options: Any) -> dict[str, Any]:
+            if function is side_by_side.run_here:
+                return dict.fromkeys(("seconds", "steps", "tokens_per_second", "peak_memory"), 1.0)
+            facts = function(*words, **options)
+            given[words[0]] = options, contenders._HERE[0].batches
+            return {**facts, "first_loss": 1.0}
+
+        yield call
+
+    monkeypatch.setattr(side_by_side, "apart", apart)
+    options = Namespace(dropout=0.25, quick=True, threads=1, steps=1, rounds=1)
+    side_by_side.measure("cpu", list(contenders.SIDE_BY_SIDE), {}, side_by_side.QUICK, made, options)
+    assert list(given) == list(contenders.SIDE_BY_SIDE)
+    for of_model, batches in given.values():
+        assert of_model == {"shape": side_by_side.QUICK, "dropout": 0.25, "compiles": False}
+        for batch, plain in zip(batches, made[True], strict=True):
+            rows = torch.where(batch["labels"] >= 0, batch["labels"], batch["input_ids"])
+            assert torch.equal(rows, plain["input_ids"])
 
 
 def test_a_contender_with_other_weights_is_refused(shop: Any) -> None:

@@ -3,13 +3,14 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from contenders import Shape
 from processes import run
-from time_to_loss import PEERS, TUNED, make_optimizers, rate_share, summarize
+from time_to_loss import PEERS, SEARCHED, TUNED, TUNING_ROWS, Bench, Budget, make_optimizers, rate_share, summarize
 
 
 @pytest.mark.slow
@@ -36,6 +37,21 @@ def test_it_trains_reports_and_finds_its_parts_again(tmp_path: Path, two_texts: 
     assert again.returncode == 0, again.stderr
     assert {file.name: file.read_text() for file in (tmp_path / "work" / "parts").iterdir()} == made
     assert json.loads(path.read_text())["summary"] == summary
+
+
+def test_the_best_of_what_was_tried_gets_the_whole_budget() -> None:
+    best = {"learning_rate": 3e-3, "batch_size": 64, "dropout": 0.1, "weight_decay": 0.1, "mask_probability": 0.3}
+    runs = []
+
+    def part(name: str, budget: Budget, chosen: dict[str, Any], rows: int | None = None) -> int:
+        runs.append((budget.steps, chosen, rows))
+        return sum(chosen[key] != value for key, value in best.items())
+
+    options = SimpleNamespace(search=SEARCHED, tuning_share=0.2)
+    Bench.run(SimpleNamespace(options=options, budget=Budget(steps=10), part=part), "bert")
+    *tried, last = runs
+    assert len(tried) == 3 + 4 * 2 and {(steps, rows) for steps, _, rows in tried} == {(2, TUNING_ROWS)}
+    assert last == (10, {**PEERS["bert"][1], **best}, None)
 
 
 def part(minutes: float, loss: float | None, rate: float = 1e-3) -> dict[str, Any]:
