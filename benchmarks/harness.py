@@ -126,10 +126,10 @@ def take_turns(
     return found
 
 
-def compare(ours: Iterable[float], theirs: Iterable[float], name: str = "lacuna_faster_by") -> dict[str, Any]:
+def compare(ours: Iterable[float], theirs: Iterable[float]) -> dict[str, Any]:
     """How many times as fast ours is, from the speeds of each round: the median and all ratios."""
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    return {name: statistics.median(ratios), f"{name}, range": ratios}
+    return {"lacuna_faster_by": statistics.median(ratios), "lacuna_faster_by, range": ratios}
 
 
 def summarize(found: Mapping[str, list[dict[str, Any]]], *, ours: str, speed: str) -> dict[str, dict[str, Any]]:
@@ -177,18 +177,17 @@ def apart(**environment: str) -> Iterator[Callable[..., Any]]:
         executor.shutdown(cancel_futures=True)
 
 
-def run_recipe(name: str, options: dict[str, Any], *, processes: int = 0) -> dict[str, Any]:
-    """Run a recipe from the command line, under torchrun if `processes` are given; what it prints goes to a file
-    beside --output_dir, or beside the folder of --output_file. True makes an option a flag.
+def run_recipe(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Run a recipe from the command line. What it prints goes to a file beside --output_dir, or beside the folder of
+    --output_file. True makes an option a flag.
 
     Returns the results that it wrote.
 
     Raises:
         RuntimeError: it failed; with the end of what it printed.
     """
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes else []
     words = [str(it) for name, value in options.items() for it in (f"--{name}", *[value][: value is not True])]
-    command = [sys.executable, *launcher, f"recipes/{name}.py", *words]
+    command = [sys.executable, f"recipes/{name}.py", *words]
     made = Path(options.get("output_file") or Path(options["output_dir"], "results.json"))
     log = made.parent.with_name(f"{made.parent.name}.txt")
     log.parent.mkdir(parents=True, exist_ok=True)

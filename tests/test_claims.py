@@ -98,13 +98,6 @@ FACTS: dict[str, list[str]] = {
         "Embeddings learn at 0.3 of the rate",
         "Weight decay of 0.1** (`--weight_decay`). At 0.01 and",
     ],
-    "docs/scaling.md": [
-        "so 100 % means that",
-        "(`--mfu`, 40 % in the table",
-        "450 GB/s per direction",
-        "We assume 80 % of the link's rate, plus 15 µs per level",
-        "about 1.5 times as much",
-    ],
     "docs/speed.md": [
         "predicts 15 % of the tokens",
         "(256 wide, 6 layers) on the same rows of 32 x 128 tokens, 15 % masked",
