@@ -75,6 +75,7 @@ MULTI30K = ("train.en", "test_2016_flickr.en", "train.de", "test_2016_flickr.de"
 # The test part of WNUT-17 has words with the tags of several people.
 SST2, WNUT17 = "{data}/sst2/dev.tsv", ("{data}/wnut17/wnut17train.conll", "{data}/wnut17/emerging.dev.conll")
 BUILTIN, SQUAD = (tuple(f"{{work}}/{name}-{part}.jsonl" for part in QUESTIONS) for name in ("docstrings", "squad"))
+FEW = ("{work}/docstrings-500.jsonl", BUILTIN[1])
 TASKS = {
     f"sst2_{n}": Task(f"SST-2, {n:,} phrases", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), {"max_epochs": of}, True)
     for n, of in PASSES.items()
@@ -83,6 +84,7 @@ TASKS = {
     "wnut17": Task("WNUT-17: names in messages", "token_classification", "f1", WNUT17),
     "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, {"max_epochs": 5}, best=100),
     "classification": Task("built-in: module family of a docstring", *LABELS, BUILTIN),
+    "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, FEW, {"max_epochs": PASSES[500]}, True),
     "questions": Task("built-in: default of a parameter", *SPANS, best=100),
     "multi30k": Task(
         *("Multi30k, English to German", "seq2seq", "chrf", tuple(f"{{data}}/multi30k/{name}" for name in MULTI30K)),
@@ -182,12 +184,15 @@ def write_parts(data: Path, work: Path, *, only: Sequence[str]) -> None:
         if {f"sst2_{count}", "probe" if count == 2000 else ""} & set(only):
             lines = (data / "sst2/train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
             (work / f"sst2-{count}.tsv").write_text("".join(lines[: count + 1]), encoding="utf-8")
-    if "classification" in only:
+    if {"classification", "classification_500"} & set(only):
         rows = builtin_classification()
         names = sorted({row["label"] for row in rows})
         parts = stratified_split(labels=[names.index(row["label"]) for row in rows], fraction=0.1, seed=0)
         for name, part in zip(QUESTIONS, parts, strict=True):
             write_rows(rows=[rows[number] for number in part], path=work / f"docstrings-{name}.jsonl")
+        write_rows(
+            rows=Random(0).sample([rows[number] for number in parts[0]], 500), path=work / "docstrings-500.jsonl"
+        )
     if {"squad", "bits_per_byte"} & set(only):
         articles = json.loads((data / "squad/dev-v1.1.json").read_text(encoding="utf-8"))["data"]
         halves = articles[:-HELD_OUT_ARTICLES], articles[-HELD_OUT_ARTICLES:]

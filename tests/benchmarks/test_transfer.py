@@ -89,7 +89,7 @@ def stand_ins(tmp_path: Path, two_texts: Path) -> Path:
 
 def test_parts_of_data(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "QUESTIONS", {"train": 3, "eval": 9})
-    transfer.write_parts(stand_ins, tmp_path, only=["squad", "sst2_100"])
+    transfer.write_parts(stand_ins, tmp_path, only=["squad", "sst2_100", "classification_500"])
     every = (stand_ins / "sst2" / "train.tsv").read_text().splitlines()
     assert (tmp_path / "sst2-100.tsv").read_text().splitlines() == every[:101], "the first sentences"
     train, held_out = (read_labelled(tmp_path / f"squad-{name}.jsonl") for name in ("train", "eval"))
@@ -99,6 +99,9 @@ def test_parts_of_data(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.Monk
     (answer,), (start,) = fields["answers"]["text"], fields["answers"]["answer_start"]
     assert fields["context"][start:].startswith(answer)
     assert len(read_labelled(tmp_path / "squad-texts.jsonl")) == 8
+    few, most, others = (read_labelled(tmp_path / f"docstrings-{name}.jsonl") for name in ("500", "train", "eval"))
+    known, held_out = ({record.fields["id"] for record in part} for part in (most, others))
+    assert len({record.fields["id"] for record in few} & known) == len(few) == 500 and not known & held_out
 
 
 def test_a_linear_model_on_mean_vectors(stand_ins: Path, tmp_path: Path) -> None:
