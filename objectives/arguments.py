@@ -69,7 +69,6 @@ class ObjectiveArguments(Arguments):
         "First embeddings of a new model: from which tokens of the text occur together, or random.",
         advanced=True,
     )
-    z_loss: float = _objective(0.0, "Weight of the z-loss, which keeps logits small (PaLM: 0.0001).", advanced=True)
     eval_fraction: float = _data(0.05, "Fraction of documents to hold out for evaluation.")
     max_eval_examples: int = _data(512, "Most held-out examples to evaluate.", advanced=True)
     show_examples: int = _objective(0, "Print this many training examples and exit.")
@@ -83,7 +82,7 @@ class ObjectiveArguments(Arguments):
         )
         check_range(self, "eval_fraction", at_least=0, below=1)
         check_range(self, "hybrid_causal_share", above=0, below=1)
-        check_range(self, "z_loss", "max_eval_examples", "show_examples", at_least=0)
+        check_range(self, "max_eval_examples", "show_examples", at_least=0)
         if self.mask_replace_prob + self.random_replace_prob > 1 + 1e-9:
             raise InputError(
                 f"--mask_replace_prob {self.mask_replace_prob} and --random_replace_prob {self.random_replace_prob} "

@@ -105,26 +105,8 @@ class TokenPrediction(Work):
         """Raise InputError, before training, for a model that cannot learn this."""
 
     def _loss_alone(self, model: nn.Module) -> dict[str, bool]:
-        """Options that make a model of Lacuna return its loss without logits, which are most of a step's memory.
-
-        The z-loss needs the logits.
-        """
-        can_skip = getattr(unwrap(model), "can_skip_logits", False)
-        return {"skip_logits": True} if can_skip and not self.arguments.z_loss else {}
-
-    def _with_z_loss(
-        self, loss: Tensor, parts: dict[str, Tensor], num_targets: dict[str, Tensor], *scored: tuple[Any, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Add the weighted z-loss to a loss and to its parts; without a weight nothing is computed.
-
-        Args:
-            scored: pairs of logits and labels, see `summed_z_loss`.
-        """
-        if not self.arguments.z_loss:
-            return loss, parts
-        summed = torch.stack([summed_z_loss(logits, labels) for logits, labels in scored]).sum()
-        z_loss = self.arguments.z_loss * summed / num_targets["tokens"]
-        return loss + z_loss, {**parts, "z_loss": z_loss.detach()}
+        """Options that make a model of Lacuna return its loss without logits, which are most of a step's memory."""
+        return {"skip_logits": True} if getattr(unwrap(model), "can_skip_logits", False) else {}
 
     def in_parts(self, batch: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         """A few rows of a batch at a time, so that float32 logits of all their positions stay small."""
@@ -314,16 +296,6 @@ def token_loss(logits: Tensor, labels: Tensor, num_targets: Tensor) -> Tensor:
     """
     targets = labels[labels != IGNORED]
     return functional.cross_entropy(at_targets(logits, labels).float(), targets, reduction="sum") / num_targets
-
-
-def summed_z_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum of log(Z)^2 over the targets of a batch, in float32; Z is the sum of the exponentials of the logits.
-
-    The z-loss of PaLM (Chowdhery et al., 2022, section 5, https://arxiv.org/abs/2204.02311). Cross-entropy does not
-    change when a number is added to all logits of a position, so nothing else keeps them from drifting to where
-    bfloat16 has few digits.
-    """
-    return at_targets(logits, labels).float().logsumexp(dim=-1).square().sum()
 
 
 def score_targets(logits: Tensor, labels: Tensor, byte_lengths: Tensor) -> list[dict[str, Any]]:

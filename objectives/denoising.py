@@ -180,8 +180,7 @@ class Denoising(PackedPrediction):
         if options := self._loss_alone(model):
             loss = model(**self._inputs(batch), labels=labels, num_items_in_batch=num_items, **options).loss
             return loss, {}
-        logits = model(**self._inputs(batch)).logits
-        return self._with_z_loss(token_loss(logits, labels, num_items), {}, num_targets, (logits, labels))
+        return token_loss(model(**self._inputs(batch)).logits, labels, num_items), {}
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the targets of each row."""

@@ -16,7 +16,7 @@ from lacuna.common.errors import InputError
 
 from . import clm, mlm
 from .base import require_argument
-from .clm import NextTokenPrediction, next_token_labels, next_tokens
+from .clm import NextTokenPrediction, next_token_labels
 from .data import IGNORED, random_stream
 from .mlm import MaskedPrediction
 from .packing import PackedRow
@@ -110,13 +110,11 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         """
         losses: dict[bool, Tensor] = {}
         counts: dict[bool, Tensor] = {}
-        scored: list[tuple[Any, Tensor]] = []
         options = {"use_cache": False, **self._loss_alone(model)}
         for is_causal, _, part in self._by_kind(batch, both=several_processes()):
             output = model(**part, is_causal=is_causal, num_items_in_batch=num_targets["tokens"], **options)
             losses[is_causal] = output.loss
             counts[is_causal] = (part["labels"] != IGNORED).sum()
-            scored.append(next_tokens(output.logits, part["labels"]))
         zero = torch.zeros((), device=batch["labels"].device)
         # Nats and targets: a step may hold no row of one kind.
         parts = {
@@ -125,7 +123,7 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
             )
             for name, is_causal in (("mlm_loss", False), ("clm_loss", True))
         }
-        return self._with_z_loss(torch.stack(list(losses.values())).sum(), parts, num_targets, *scored)
+        return torch.stack(list(losses.values())).sum(), parts
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the targets of each row, and which kind it is."""

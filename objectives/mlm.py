@@ -267,10 +267,10 @@ class MaskedLanguageModelling(MaskedPrediction, PackedPrediction):
         """Cross-entropy at the masked positions."""
         options = self._loss_alone(model)
         output = model(**for_model(model, batch), num_items_in_batch=num_targets["tokens"], **options)
-        loss, logits, labels = output.loss, output.logits, batch["labels"]
-        if logits is not None and logits.ndim == 3:  # a native model; Lacuna's only compute logits at the targets
-            loss = token_loss(logits, labels, num_targets["tokens"])
-        return self._with_z_loss(loss, {}, num_targets, (logits, labels))
+        if output.logits is not None and output.logits.ndim == 3:
+            # A native model; Lacuna's only compute logits at the targets.
+            return token_loss(output.logits, batch["labels"], num_targets["tokens"]), {}
+        return output.loss, {}
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the masked positions of each row."""

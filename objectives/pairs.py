@@ -108,7 +108,7 @@ class PairPrediction(MaskedPrediction):
             f"{self.pair_name}_loss": pair_loss.detach(),
             f"{self.pair_name}_accuracy": (pairs.argmax(dim=-1) == answers).sum() / num_targets["pairs"],
         }
-        return self._with_z_loss(mlm_loss + pair_loss, parts, num_targets, (logits, labels))
+        return mlm_loss + pair_loss, parts
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """Sums over the masked positions of each pair, and how the pair was judged."""
