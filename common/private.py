@@ -13,6 +13,10 @@ _PLACES = re.compile(
 )
 _SECRETS = re.compile(r"hf_[A-Za-z0-9]{6,}|(?<=//)[^/@\s]+@")  # a token of the Hub, user:password@ of an address
 _HOMES = re.compile(r"(?:^|[/\\])(?:home|Users)[/\\][^/\\]")  # /home/name, C:\Users\name
+# What must not be published. Words such as hf_transfer are none: a token has 34 letters after its first three.
+_TOKEN = r"hf_[A-Za-z0-9]{16,}"
+_PASSWORD = r"://[^/\s:@\"']+:[^/\s:@\"']+@"
+_HOME = r"(?<![\w.~-])(?:[A-Za-z]:)?[/\\]+(?:home|Users)[/\\]+\w"  # a backslash in JSON is two
 
 
 def without_secrets(text: str) -> str:
@@ -38,6 +42,20 @@ def _inside(path: str) -> str:
     if _HOMES.search(path) or (home.name and home.name in whole.parts):
         return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
     return path
+
+
+def leak(text: str, *, secrets: Sequence[str] = ()) -> tuple[int, str] | None:
+    """The first line of a text that must not be published, counted from 1, and what stands there; None for a good one.
+
+    Args:
+        secrets: more of what must not stand there, word for word.
+    """
+    home = os.path.expanduser("~").rstrip("/\\")
+    tokens = [_TOKEN, *(re.escape(secret) for secret in secrets if len(secret) > 7)]
+    homes = [_HOME, *([rf"(?<!\w){re.escape(home)}[/\\]+\w"] if len(Path(home).parts) > 1 else [])]
+    kinds = {"an access token": tokens, "a password": [_PASSWORD], "a path of a home folder": homes}
+    found = [(match.start(), kind) for kind, them in kinds.items() if (match := re.search("|".join(them), text))]
+    return (text.count("\n", 0, min(found)[0]) + 1, min(found)[1]) if found else None
 
 
 def shown_command(words: Sequence[str] | None = None) -> str:

@@ -5,7 +5,6 @@ import glob
 import json
 import math
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import BadRecord, HubError, InputError, LacunaError
+from lacuna.common.hub import HUB_NAME
 from lacuna.common.private import shown, without_secrets
 
 from .formats import READERS, Record, iter_records, kind_of
@@ -23,7 +23,6 @@ GLOB_SIGNS = "*?["
 RECORD_KINDS = tuple(kind for kind in READERS if kind != ".arrow")
 KINDS = frozenset({".txt", *RECORD_KINDS})
 FOLDER_KINDS = KINDS - {".json"}  # in a folder of text it is a description of it, not text; name it to read it
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 SPLIT_WAY = "name one with --dataset_split"
 SAVED_DATASET, SAVED_SPLITS = "state.json", "dataset_dict.json"  # what `datasets` leaves beside the data it saves
 

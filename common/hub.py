@@ -1,0 +1,239 @@
+"""Push the folder of a model to the Hugging Face Hub: what may go there, and what went wrong in plain words."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import join
+from typing import Any
+
+import huggingface_hub
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, constants
+
+from .errors import HubError, InputError, LacunaError
+from .options import ESSENTIALS, Arguments, option
+from .private import leak, without_secrets
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_WEIGHTS = re.compile(r"(?:adapter_)?model(?:-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json")
+_FILES = {
+    *("config.json", "generation_config.json", "adapter_config.json", "README.md", "results.json", "task.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja"),
+    *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+}
+_PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-][\w.-]*\.(?:png|jpe?g|svg))\)")
+_NO_TEXT = {".safetensors", ".png", ".jpg", ".jpeg"}
+_LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
+_ADVICE = {
+    401: f"does not know this login: {_LOG_IN} to a token that is valid and may write",
+    403: "does not let this login write there: give its token the permission to write, or name an owner that you are "
+    "or belong to",
+    404: "knows no such repository or revision, or does not show it to this login: check the name",
+    409: "is busy with another upload to it: run the same command again",
+    412: "has taken another upload to it meanwhile: run the same command again",
+    429: "takes no more requests for now: run the same command again",
+}
+"""By the status of an answer: what the Hub does, and what to do."""
+
+
+@dataclass
+class PushArguments(Arguments):
+    """Which model goes where."""
+
+    model: str | None = option(None, "Folder of the model to push.", group=ESSENTIALS, metavar="DIR")
+    to: str | None = option(
+        None, "Repository on the Hub; it is made if it is not there.", group=ESSENTIALS, metavar="OWNER/NAME"
+    )
+    public: bool = option(False, "Let everybody see it; otherwise only its owner does.", group=ESSENTIALS)
+    revision: str | None = option(
+        None, "Branch to push to; it is made if it is not there. Default: main.", group=ESSENTIALS, metavar="NAME"
+    )
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push has left on the Hub."""
+
+    url: str
+    """Of the files, as of this commit."""
+    commit: str
+    files: list[str]
+    private: bool
+
+
+def check_login(name: str, *, asked_with: str) -> None:
+    """Refuse what could never be pushed, without asking the Hub.
+
+    Args:
+        name: the repository.
+        asked_with: the option that named it.
+
+    Raises:
+        InputError: it is not OWNER/NAME, nobody is logged in, or the network is turned off.
+    """
+    try:
+        huggingface_hub.utils.validate_repo_id(name)
+    except huggingface_hub.errors.HFValidationError as error:
+        raise InputError(f"{asked_with} {name}: the Hub has no such names: {error}") from None
+    if not HUB_NAME.fullmatch(name):
+        raise InputError(f"{asked_with} {name} is not OWNER/NAME, as in me/my-model")
+    if constants.is_offline_mode():
+        raise InputError(f"{asked_with} {name}: HF_HUB_OFFLINE forbids every connection: unset it")
+    if not huggingface_hub.get_token():
+        raise InputError(f"{asked_with} {name}: nobody is logged in to the Hub: {_LOG_IN}")
+
+
+def files_to_push(folder: Path) -> list[str]:
+    """Names of the files of a model that others need; nothing of its training, and no data.
+
+    Raises:
+        InputError: the folder holds no model.
+    """
+    if not folder.is_dir():
+        raise InputError(f"--model: there is no folder {folder}")
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+    found = {name for name in names if name in _FILES or _WEIGHTS.fullmatch(name)}
+    if not found & {"config.json", "adapter_config.json"} or not any(name.endswith(".safetensors") for name in found):
+        raise InputError(f"--model {folder} is not a model: it needs config.json and model.safetensors")
+    if {"auto_map", "custom_pipelines"} & _read_json(folder / "config.json", {}).keys():
+        found |= {name for name in names if name.endswith("_lacuna.py")}
+    if "README.md" in found:
+        shown = _PICTURE.findall((folder / "README.md").read_text(encoding="utf-8", errors="replace"))
+        found |= names & {*shown}
+    for module in _read_json(folder / "modules.json", []):  # of sentence-transformers, each in a folder of its own
+        name = str(module.get("path", "")) if isinstance(module, dict) else ""
+        inside = [folder / name / each for each in ("config.json", "model.safetensors")]
+        if re.fullmatch(r"\w+", name):
+            found |= {f"{name}/{path.name}" for path in inside if path.is_file()}
+    return sorted(found)
+
+
+def _read_json(path: Path, default: Any) -> Any:
+    """The content of a file, which must be of the type of `default`; that where there is none."""
+    if not path.is_file():
+        return default
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, type(default)):
+        raise InputError(f"{path} cannot be read as JSON: mend or remove it")
+    return content
+
+
+def _refuse_private(folder: Path, names: Sequence[str]) -> None:
+    """InputError where a token, a password or a path of a home folder stands in a file; it names the line only."""
+    secrets = [token] if (token := huggingface_hub.get_token()) else []
+    for name in (name for name in names if Path(name).suffix not in _NO_TEXT):
+        if found := leak((folder / name).read_text(encoding="utf-8", errors="replace"), secrets=secrets):
+            line, what = found
+            raise InputError(f"{folder / name}:{line} holds {what}: remove it; nothing was pushed")
+
+
+def push_model(*, folder: Path, name: str, public: bool = False, revision: str | None = None) -> Pushed:
+    """Push a model in one commit; where that broke off, the same again does the rest.
+
+    Args:
+        folder: of the model, with or without a run around it.
+        name: the repository, OWNER/NAME, which is made if it is not there; weights there that are not in the folder
+            go, since `from_pretrained` might prefer them.
+        public: whether a new repository is for everybody.
+        revision: a branch, which is made if it is not there; main by default.
+
+    Raises:
+        InputError: the folder holds no model or something private, nobody is logged in, or a repository that everybody
+            sees is there and `public` is not given.
+        HubError: the Hub refuses, fails or is out of reach.
+    """
+    names = files_to_push(folder)
+    _refuse_private(folder, names)
+    api = huggingface_hub.HfApi(token=True)  # whatever HF_HUB_DISABLE_IMPLICIT_TOKEN says
+    with hub_errors(name):
+        api.create_repo(name, private=not public, exist_ok=True)
+        info = api.model_info(name)
+        if not (info.private or public):
+            raise InputError(f"{name} is there already, and everybody sees it: add --public, or name another one")
+        if revision:
+            api.create_branch(name, branch=revision, exist_ok=True)
+            info = api.model_info(name, revision=revision)
+        there = [file.rfilename for file in info.siblings or []]
+        stale = [file for file in there if _WEIGHTS.fullmatch(file) and file not in names]
+        commit = api.create_commit(
+            name,
+            [
+                *(CommitOperationAdd(file, folder / file) for file in names),
+                *(CommitOperationDelete(file) for file in stale),
+            ],
+            commit_message="Push a model with Lacuna",
+            revision=revision,
+        )
+    url = f"{constants.ENDPOINT}/{name}/tree/{commit.oid}"
+    return Pushed(url=url, commit=str(commit.oid), files=names, private=bool(info.private))
+
+
+def report(pushed: Pushed) -> str:
+    """Where a model is now, for people."""
+    seen = "only its owner sees it" if pushed.private else "everybody sees it"
+    return f"pushed {len(pushed.files)} files to {pushed.url} ({seen})"
+
+
+def push_trained(*, folder: str, name: str | None) -> None:
+    """Push what a run has written, if `--push_to_hub` names a repository. Only the main process may.
+
+    Raises:
+        HubError: it was not pushed; the message has the command that does it later. The model stays where it is.
+    """
+    if name is None:
+        return
+    try:
+        print(report(push_model(folder=Path(folder), name=name)), flush=True)
+    except LacunaError as error:
+        again = join(["python", "recipes/push_model.py", "--model", folder, "--to", name])
+        raise HubError(f"the model is in {folder}, but not on the Hub: {error}\nto push it: {again}") from None
+
+
+@contextmanager
+def hub_errors(name: str) -> Iterator[None]:
+    """Whatever fails while the Hub is asked about a repository becomes a `HubError` that says what to do.
+
+    It shows no token, and no address with a signature in it.
+    """
+    try:
+        yield
+    except LacunaError:
+        raise
+    except Exception as error:
+        chain: list[BaseException] = [error]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+            chain.append(cause)
+        answers = [each.response for each in chain if getattr(each, "response", None) is not None]  # type: ignore[attr-defined]
+        if isinstance(error, ValueError) and "README" in str(error):
+            said = f"the Hub refuses the head of README.md: mend it. {' '.join(str(error).split())[:300]}"
+        else:
+            said = _of_answer(answers[0], chain) if answers else _of_failure(error)
+        for token in filter(None, [huggingface_hub.get_token()]):
+            said = said.replace(token, "***")
+        raise HubError(f"{name}: {without_secrets(said)}") from None
+
+
+def _of_answer(answer: Any, chain: Sequence[BaseException]) -> str:
+    status = int(answer.status_code)
+    advice = _ADVICE.get(status, "refuses it")
+    if status >= 500:
+        advice = "has trouble of its own: run the same command again later (status.huggingface.co)"
+    wait = answer.headers.get("Retry-After")
+    advice += f" in {wait} seconds" if status == 429 and wait else ""
+    messages = [getattr(each, "server_message", None) for each in chain]
+    detail = " ".join(str(next(filter(None, messages), "")).split())[:300]
+    return f"the Hub (HTTP {status}) {advice}" + (f". It says: {detail}" if detail else "")
+
+
+def _of_failure(error: Exception) -> str:
+    text = re.sub(r"\?\S+", "", " ".join(str(error).split()))[:300]
+    return (
+        f"the Hub cannot be reached, or the connection broke ({type(error).__name__}: {text}): check the network and "
+        "HF_ENDPOINT, and run the same command again"
+    )
