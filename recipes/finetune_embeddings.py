@@ -20,6 +20,7 @@ from pathlib import Path
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.hub import push_trained
 from lacuna.corpus import read_labelled
 from lacuna.tasks.base.fine_tuning import warn_of_seen
 from lacuna.tasks.base.models import load_base, read_first_words
@@ -37,7 +38,12 @@ from lacuna.training.reports.log import RunLog
 def main() -> None:
     """Parse, build, train, save."""
     start, data = parse_arguments((ModelArguments, EmbeddingArguments), description=__doc__)
-    fixed = FineTuningArguments(output_dir=data.output_dir, dry_run=data.dry_run, learning_rate=data.learning_rate)
+    fixed = FineTuningArguments(
+        output_dir=data.output_dir,
+        dry_run=data.dry_run,
+        learning_rate=data.learning_rate,
+        push_to_hub=data.push_to_hub,
+    )
     is_main, folder = is_main_process(), Path(data.output_dir)
     if is_main:
         claim_output_dir(fixed, resumes=False)
@@ -80,6 +86,7 @@ def main() -> None:
     if is_main:
         write_results(work, results, folder)
         print("\n".join([*outcome(results), f"the model is in {folder}"]), flush=True)
+        push_trained(folder=data.output_dir, name=data.push_to_hub)
 
 
 if __name__ == "__main__":

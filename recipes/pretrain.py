@@ -17,6 +17,7 @@ from typing import Any
 
 from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.hub import push_trained
 
 
 def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
@@ -123,7 +124,8 @@ def main() -> None:
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()},
     )
     if training.is_main_process():
-        print(f"done: {results['steps']:,} steps; the model is in {arguments.output_dir}")
+        print(f"done: {results['steps']:,} steps; the model is in {arguments.output_dir}", flush=True)
+        push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
 
 
 if __name__ == "__main__":

@@ -140,7 +140,10 @@ class TrainingArguments(Arguments):
         0.2, "Steps between checkpoints; below 1, a fraction of the run; 0 turns them off. The last step gets one too."
     )
     save_minutes: float = _saving(0, "Also write a checkpoint every so many minutes; 0 turns this off.", advanced=True)
-    keep_checkpoints: int = _saving(2, "Newest checkpoints to keep, besides the best one.")
+    keep_checkpoints: int = _saving(2, "Newest checkpoints to keep, besides the best one.", advanced=True)
+    push_to_hub: str | None = _saving(
+        None, "Private repository on the Hugging Face Hub to push the model to at the end.", metavar="OWNER/NAME"
+    )
     early_stopping_patience: int = _length(
         0, "Stop after this many evaluations in a row without improvement; 0 never stops early."
     )

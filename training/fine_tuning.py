@@ -17,6 +17,7 @@ from torch.utils.benchmark import Timer
 from tqdm import tqdm
 
 from lacuna.common.files import hold, write_text
+from lacuna.common.hub import push_trained
 from lacuna.common.private import shown_command
 from lacuna.common.work import TrainingBatches, Work, to_device
 
@@ -58,7 +59,7 @@ def fine_tune(
 
     Returns:
         The content of results.json; with several seeds means, standard deviations (eval_NAME_std), `seeds`,
-        `best_seed`, whose model is kept, and its metrics (best_seed_NAME). Empty with `--dry_run`.
+        `best_seed`, whose model is kept, its metrics (best_seed_NAME). Empty with `--dry_run`. May raise HubError.
     """
     shown = describe or (lambda examples: ())
     if arguments.dry_run:
@@ -92,9 +93,9 @@ def fine_tune(
             finish(results, Path(one.output_dir))
     results = every[0] if len(every) == 1 else _together(work, every, seeds)
     if is_main_process():
-        if len(every) > 1:
-            _gather(results, Path(arguments.output_dir), _over_seeds(work, results, seeds))
+        _gather(work, results, Path(arguments.output_dir), seeds)
         print("\n".join([*outcome(results), f"the model is in {arguments.output_dir}"]), flush=True)
+        push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return results
 
 
@@ -149,11 +150,14 @@ def _over_seeds(work: Work, results: dict[str, float], seeds: list[int]) -> list
     return [*lines, ""] if names else lines
 
 
-def _gather(results: dict[str, float], folder: Path, section: list[str]) -> None:
-    """Copy the best run, without its checkpoints, into the folder of all runs, and write the results of all.
+def _gather(work: Work, results: dict[str, float], folder: Path, seeds: list[int]) -> None:
+    """Of several runs, copy the best, without its checkpoints, into the folder of all, and write the results of all.
 
     The section about all runs goes before the first section of the card and of the report.
     """
+    if len(seeds) == 1:
+        return
+    section = _over_seeds(work, results, seeds)
     best = folder / f"seed-{results['best_seed']}"
     shutil.copytree(
         best, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("results.json", "checkpoints", ".*")

@@ -37,6 +37,9 @@ class EmbeddingArguments(TaskArguments):
     label_column: str | None = column_option("Column of the score or label.")
     max_length: int | None = max_length_option("Truncate texts to this many tokens.", 128)
     output_dir: str = essential_option("runs/embeddings", "Where the model, predictions and metrics are written.")
+    push_to_hub: str | None = rest_option(
+        None, "Private repository on the Hugging Face Hub to push the model to at the end.", metavar="OWNER/NAME"
+    )
     batch_size: int = optimizer_option(
         64, "Rows per step, over all processes; the texts of other rows serve as in-batch negatives."
     )

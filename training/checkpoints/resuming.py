@@ -11,6 +11,7 @@ from torch import nn
 
 from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
 from lacuna.common.files import hold
+from lacuna.common.hub import check_login
 
 from ..arguments import TrainingArguments
 from ..distributed import fsdp
@@ -40,13 +41,16 @@ _OURS = {"run.json", "metrics.jsonl", "checkpoints"}
 def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> None:
     """Refuse a folder that holds another run or somebody's files, and lock it against other runs.
 
+    A `--push_to_hub` that cannot succeed is refused too.
+
     With `--dry_run` nothing is claimed, since nothing is written.
 
     Args:
         resumes: whether the recipe has `--resume`, which is then offered.
 
     Raises:
-        InputError: the folder holds something that must stay, is a file, or a run is in it now.
+        InputError: the folder holds something that must stay, is a file, or a run is in it now; the name for the Hub
+            is none, or nobody is logged in.
         StorageError: the folder cannot be written.
     """
     if not getattr(arguments, "dry_run", False):
@@ -64,6 +68,8 @@ def refusal(arguments: TrainingArguments, *, resumes: bool = True) -> list[str]:
 
 
 def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
+    if arguments.push_to_hub is not None:
+        check_login(arguments.push_to_hub, asked_with="--push_to_hub")
     folder = Path(arguments.output_dir)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder} is a file; name a folder")

@@ -1,0 +1,190 @@
+"""recipes/push_model.py and --push_to_hub: what is pushed is loaded elsewhere by its name; failures cost no model."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from hub_server import READER, TOKEN, HubServer
+from safetensors.torch import load_file
+from small_models import TEXTS
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from lacuna import tokenization
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WORDS = "the a cat dog bird sat ran sang on under over mat tree house and but then when it was so very old new"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text, rows with labels, pairs, and a tokenizer."""
+    folder, chance = tmp_path_factory.mktemp("home"), random.Random(0)
+    texts = [f"{' '.join(chance.choices(WORDS.split(), k=40)).capitalize()}." for _ in range(60)]
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (folder / "train.csv").write_text("text,label\n" + "".join(f"{text},{len(text) % 2}x\n" for text in texts))
+    pairs = [json.dumps({"anchor": text, "positive": text[:40]}) + "\n" for text in texts]
+    (folder / "pairs.jsonl").write_text("".join(pairs))
+    tokenizer = tokenization.train_bpe(documents=texts, vocab_size=300)
+    tokenization.save_tokenizer(tokenizer=tokenizer, output_dir=folder / "tokenizer")
+    return folder
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+    with HubServer() as server, server.environment(monkeypatch, tmp_path / "hub_home"):
+        yield server
+
+
+# A process that finds the libraries but not the links to this repository among them.
+STRANGER = """
+import importlib.util, sys
+sys.path.append(sys.argv[1])
+assert importlib.util.find_spec("lacuna") is None and importlib.util.find_spec("modeling") is None
+from safetensors.torch import save_file
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+name, revision = sys.argv[2:4]
+tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=True)
+model = AutoModelForMaskedLM.from_pretrained(name, revision=revision, trust_remote_code=True).eval()
+assert type(model).__module__.startswith("transformers_modules.")
+save_file({"logits": model(**tokenizer(sys.argv[4], return_tensors="pt")).logits.detach()}, "logits.safetensors")
+"""
+
+
+def test_what_is_pushed_is_loaded_by_its_name_in_a_process_without_the_repository(folder_of, tmp_path) -> None:
+    folder = folder_of("modernbert", "LacunaForMaskedLM")
+    (folder / "README.md").write_text("---\ntags:\n- lacuna\n---\n")
+    (folder / "run.json").write_text("/home/anna")
+    (folder / "training_state").mkdir()
+    (folder / "training_state" / "optimizer.safetensors").write_text("large")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HF_"))}
+    plain |= {"OMP_NUM_THREADS": "1"}
+    with HubServer() as hub:
+        command = [sys.executable, "recipes/push_model.py", "--model", str(folder), "--to", "me/gaps"]
+        environment = plain | hub.variables(tmp_path / "pushing")
+        push = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+        assert push.returncode == 0, push.stderr[-3000:]
+        assert TOKEN not in push.stdout + push.stderr
+        commit = hub.models["me/gaps"].branches["main"]
+        assert f"to {hub.endpoint}/me/gaps/tree/{commit} (only its owner sees it)" in push.stdout
+        code = {path.name for path in folder.glob("*_lacuna.py")}
+        files = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
+        assert hub.models["me/gaps"].private and hub.files("me/gaps").keys() == files | code and len(code) > 5
+        libraries = next(path for path in sys.path if path.endswith("site-packages"))
+        command = [sys.executable, "-I", "-S", "-c", STRANGER, libraries, "me/gaps", commit, TEXTS[2]]
+        environment = plain | hub.variables(tmp_path / "pulling", token=READER)
+        pull = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert pull.returncode == 0, pull.stderr[-3000:]
+    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        expected = model(**AutoTokenizer.from_pretrained(folder)(TEXTS[2], return_tensors="pt")).logits
+    assert torch.equal(load_file(tmp_path / "logits.safetensors")["logits"], expected)
+
+
+def test_mistakes_are_one_line_and_nothing_is_pushed(
+    hub: HubServer, folder_of, run_recipe, monkeypatch, capsys
+) -> None:
+    folder = folder_of("bert", "LacunaForMaskedLM")
+    capsys.readouterr()
+    words = ["--model", folder, "--to", "me/gaps"]
+    for given, said in (
+        ([], "name the folder of a model with --model"),
+        (words[:2], "--to OWNER/NAME"),
+        (["--model", "nowhere", *words[2:]], "there is no folder nowhere"),
+        ([*words[:2], "--to", "gaps"], "--to gaps is not OWNER/NAME"),
+        ([*words, "--token", TOKEN[:9]], "unknown option '--token'"),
+    ):
+        code, shown = run_recipe("push_model", *given)
+        assert code == 2 and shown.startswith("error: ") and said in shown and shown.count("\n") == 1, shown
+    (folder / "README.md").write_text(f"---\n---\nexport HF_TOKEN={TOKEN}\n")
+    code, shown = run_recipe("push_model", *words)
+    assert code == 2 and "README.md:3 holds an access token" in shown and TOKEN not in shown
+    (folder / "README.md").write_text("---\n---\n")
+    monkeypatch.delenv("HF_TOKEN")
+    code, shown = run_recipe("push_model", *words)
+    assert code == 2 and "nobody is logged in to the Hub" in shown and "hf auth login" in shown
+    assert hub.requests == []
+    Path(huggingface_hub.constants.HF_TOKEN_PATH).parent.mkdir(exist_ok=True)
+    Path(huggingface_hub.constants.HF_TOKEN_PATH).write_text(TOKEN)  # what `hf auth login` leaves
+    assert run_recipe("push_model", *words, "--public", "--revision", "v1")[0] == 0
+    assert not hub.models["me/gaps"].private and hub.files("me/gaps") == {} and hub.files("me/gaps", "v1")
+    hub.fail("commit/", status=403)
+    code, shown = run_recipe("push_model", *words, "--public")
+    assert code == 6 and "error: me/gaps: the Hub (HTTP 403)" in shown and "Traceback" not in shown
+
+
+def tuned(home: Path, base: Path, output: Path) -> list[object]:
+    return [
+        *("--model", base, "--train_file", "train.csv", "--output_dir", output, "--max_steps", 1, "--batch_size", 8),
+        *("--push_to_hub", "me/judge"),
+    ]
+
+
+def test_a_run_that_the_hub_fails_keeps_its_model_and_says_how_to_push_it(
+    hub: HubServer, home, recipe, run_recipe, folder_of, tmp_path
+) -> None:
+    hub.fail("", status=503, times=99)
+    output = tmp_path / "judge"
+    options = tuned(home, folder_of("modernbert", "LacunaForMaskedLM"), output)
+    code, said = recipe("finetune_classification", *options)
+    assert code == 6 and "Traceback" not in said and TOKEN not in said
+    assert f"error: the model is in {output}, but not on the Hub: me/judge: the Hub (HTTP 503) has trouble" in said
+    again = f"to push it: python recipes/push_model.py --model {output} --to me/judge\n"
+    assert again in said and hub.models == {}
+    written = {"config.json", "model.safetensors", "README.md", "results.json", "report.md", "task.json", "run.json"}
+    assert written <= {path.name for path in output.iterdir()}
+    hub.failures.clear()
+    assert run_recipe("push_model", *again.split()[5:])[0] == 0
+    found = hub.files("me/judge").keys()
+    assert {"config.json", "model.safetensors", "README.md", "results.json", "task.json"} <= found
+    assert (
+        not {"run.json", "metrics.jsonl", "predictions.jsonl", "report.md"} & found and hub.models["me/judge"].private
+    )
+
+
+@pytest.fixture
+def other_trainer() -> Iterator[None]:
+    """That of sentence-transformers sets what accelerate keeps for the whole process."""
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.usefixtures("other_trainer")
+def test_every_recipe_that_trains_pushes_at_its_end(hub: HubServer, home, recipe, folder_of, tmp_path) -> None:
+    options = ["--data", "a.jsonl", "--tokenizer", "tokenizer", "--objective", "mlm", "--sequence_length", 32]
+    options += ["--max_steps", 1, "--batch_size", 8, "--save_steps", 1, "--output_dir", tmp_path / "gaps"]
+    code, said = recipe("pretrain", *options, "--push_to_hub", "me/gaps")
+    assert code == 0, said
+    assert {"config.json", "model.safetensors", "modeling_lacuna.py", "results.json"} <= hub.files("me/gaps").keys()
+    assert not any("/" in path for path in hub.files("me/gaps"))
+    code, said = recipe("finetune_classification", *tuned(home, tmp_path / "gaps", tmp_path / "judge"), "--seeds", 2)
+    assert code == 0, said
+    assert (tmp_path / "judge" / "model.safetensors").read_bytes() == hub.files("me/judge")["model.safetensors"]
+    pytest.importorskip("sentence_transformers")
+    options = ["--model", tmp_path / "gaps", "--train_file", "pairs.jsonl", "--output_dir", tmp_path / "near"]
+    code, said = recipe("finetune_embeddings", *options, "--max_steps", 1, "--push_to_hub", "me/near")
+    assert code == 0, said
+    assert {"modules.json", "1_Pooling/config.json", "config.json"} <= hub.files("me/near").keys()
+    assert all(model.private for model in hub.models.values()) and len(hub.models) == 3
+
+
+@pytest.mark.parametrize("name", ["pretrain", "finetune_classification", "finetune_embeddings"])
+def test_what_could_never_be_pushed_is_told_before_training(
+    hub: HubServer, home, recipe, folder_of, tmp_path, monkeypatch, name: str
+) -> None:
+    output, base = tmp_path / "out", folder_of("bert", "LacunaForMaskedLM")
+    options = ["--output_dir", output]
+    options += [] if name == "pretrain" else ["--model", base, "--train_file", home / "train.csv"]
+    code, said = recipe(name, *options, "--push_to_hub", "judge")
+    assert code == 2 and "--push_to_hub judge is not OWNER/NAME" in said
+    monkeypatch.delenv("HF_TOKEN")
+    code, said = recipe(name, *options, "--push_to_hub", "me/judge")
+    assert code == 2 and "--push_to_hub me/judge: nobody is logged in to the Hub: log in with `hf auth login`" in said
+    assert not output.exists() and hub.requests == []
