@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +32,18 @@ _ADVICE = {
     403: "does not let this login write there: give its token the permission to write, or name an owner that you are "
     "or belong to",
     404: "knows no such repository or revision, or does not show it to this login: check the name",
-    409: "is busy with another upload to it: run the same command again",
-    412: "has taken another upload to it meanwhile: run the same command again",
-    429: "takes no more requests for now: run the same command again",
+    409: "is busy with another upload to it: try again",
+    412: "has taken another upload to it meanwhile: try again",
+    429: "takes no more requests for now: try again",
 }
 """By the status of an answer: what the Hub does, and what to do."""
+READING = _ADVICE | {
+    401: f"does not show it to this login, and there is no such folder: check the name, or {_LOG_IN}",
+    403: f"shows it only to those whom its owner lets in: ask for that on its page, and {_LOG_IN}",
+    404: "knows no such model or revision, or does not show it to this login, and there is no such folder: check the "
+    "name",
+}
+"""The same where nothing is written."""
 
 
 @dataclass
@@ -196,7 +203,7 @@ def push_trained(*, folder: str, name: str | None) -> None:
 
 
 @contextmanager
-def hub_errors(name: str) -> Iterator[None]:
+def hub_errors(name: str, advice: Mapping[int, str] = _ADVICE) -> Iterator[None]:
     """Whatever fails while the Hub is asked about a repository becomes a `HubError` that says what to do.
 
     It shows no token, and no address with a signature in it.
@@ -213,27 +220,27 @@ def hub_errors(name: str) -> Iterator[None]:
         if isinstance(error, ValueError) and "README" in str(error):
             said = f"the Hub refuses the head of README.md: mend it. {' '.join(str(error).split())[:300]}"
         else:
-            said = _of_answer(answers[0], chain) if answers else _of_failure(error)
+            said = _of_answer(answers[0], chain, advice) if answers else _of_failure(error)
         for token in filter(None, [huggingface_hub.get_token()]):
             said = said.replace(token, "***")
         raise HubError(f"{name}: {without_secrets(said)}") from None
 
 
-def _of_answer(answer: Any, chain: Sequence[BaseException]) -> str:
+def _of_answer(answer: Any, chain: Sequence[BaseException], advice: Mapping[int, str]) -> str:
     status = int(answer.status_code)
-    advice = _ADVICE.get(status, "refuses it")
+    does = advice.get(status, "refuses it")
     if status >= 500:
-        advice = "has trouble of its own: run the same command again later (status.huggingface.co)"
+        does = "has trouble of its own: try again later (status.huggingface.co)"
     wait = answer.headers.get("Retry-After")
-    advice += f" in {wait} seconds" if status == 429 and wait else ""
+    does += f" in {wait} seconds" if status == 429 and wait else ""
     messages = [getattr(each, "server_message", None) for each in chain]
     detail = " ".join(str(next(filter(None, messages), "")).split())[:300]
-    return f"the Hub (HTTP {status}) {advice}" + (f". It says: {detail}" if detail else "")
+    return f"the Hub (HTTP {status}) {does}" + (f". It says: {detail}" if detail else "")
 
 
 def _of_failure(error: Exception) -> str:
     text = re.sub(r"\?\S+", "", " ".join(str(error).split()))[:300]
     return (
         f"the Hub cannot be reached, or the connection broke ({type(error).__name__}: {text}): check the network and "
-        "HF_ENDPOINT, and run the same command again"
+        "HF_ENDPOINT, and try again"
     )

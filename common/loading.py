@@ -8,11 +8,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import torch
 import transformers
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RemoteEntryNotFoundError
 from safetensors import SafetensorError
 
-from .errors import CorruptCheckpointError, InputError
+from .errors import CorruptCheckpointError, HubError, InputError
+from .hub import READING, hub_errors
 
 COUNT_POSITIONS_FROM_PADDING = {
     *("camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "mpnet", "roberta"),
@@ -67,11 +70,52 @@ def check_folder(model: str) -> None:
     raise InputError(f"--model {model} holds only an adapter (adapter_config.json): {say}")
 
 
-def load_configuration(model: str, *, trust_remote_code: bool = False) -> Any:
+def file_of(model: str, name: str, *, revision: str | None = None) -> Path | None:
+    """A file of a model, which is downloaded if the model is on the Hub; None where it has none of that name.
+
+    HubError: the Hub does not show the model, has no such revision, or is out of reach.
+    """
+    if Path(model).is_dir() or _is_path(model):
+        return path if (path := Path(model, name)).is_file() else None
+    with hub_errors(f"--model {model}" + (f" --revision {revision}" if revision else ""), READING):
+        try:
+            return Path(huggingface_hub.hf_hub_download(model, name, revision=revision))
+        except (HFValidationError, RemoteEntryNotFoundError):
+            return None
+        except LocalEntryNotFoundError:
+            if not huggingface_hub.is_offline_mode():
+                raise
+            return None
+
+
+def commit_of(model: str | None, *, revision: str | None = None) -> str | None:
+    """The commit of a model of the Hub, so that all that is loaded of it is of one state; None for a folder.
+
+    Args:
+        model: the value of --model.
+        revision: that of --revision, a branch, a tag or a commit.
+
+    Raises:
+        InputError: a folder has no revisions, or there is none of that name.
+        HubError: see `file_of`.
+    """
+    if model and not _is_path(model) and not Path(model).is_dir():
+        try:
+            found = file_of(model, "config.json", revision=revision)
+        except HubError as error:
+            raise InputError(message) if (message := missing_folder(model)) else error from None
+        return revision if found is None else found.parent.name
+    if revision:
+        raise InputError(f"--revision {revision} is for a --model of the Hub, not for {model or 'none'}: leave it out")
+    return None
+
+
+def load_configuration(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
     """The configuration of a model.
 
     Args:
         model: a folder or Hub id, the value of --model.
+        revision: of a model of the Hub, as `commit_of` gives it.
         trust_remote_code: whether code in the checkpoint may run; checkpoints of Lacuna need none where
             `lacuna.modeling` is imported.
 
@@ -80,20 +124,24 @@ def load_configuration(model: str, *, trust_remote_code: bool = False) -> Any:
     """
     check_folder(model)
     try:
-        return transformers.AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+        return transformers.AutoConfig.from_pretrained(
+            model, trust_remote_code=trust_remote_code, revision=revision or "main"
+        )
     except (OSError, ValueError, KeyError) as error:
         reason = f"--model {model} cannot be read: {first_line(error)}"
         raise InputError(missing_folder(model) or reason) from error
 
 
-def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a model.
+def load_tokenizer(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
+    """The tokenizer of a model, at a `revision` of the Hub.
 
     Raises:
         InputError: there is none, or its files are missing.
     """
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            model, trust_remote_code=trust_remote_code, revision=revision or "main"
+        )
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"cannot load the tokenizer of --model {model}: {first_line(error)}") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
@@ -134,12 +182,13 @@ def _quiet() -> Iterator[None]:
 
 
 def load_model(
-    model: str, *, auto_class: str, trust_remote_code: bool = False, **options: Any
+    model: str, *, auto_class: str, trust_remote_code: bool = False, revision: str | None = None, **options: Any
 ) -> tuple[Any, dict[str, Any]]:
     """The weights of a model with a head, in float32 whatever the file holds: bf16 weights swallow small updates.
 
     Args:
         auto_class: name of the Auto class of the head, such as "AutoModelForSequenceClassification".
+        revision: of a model of the Hub, as `commit_of` gives it.
         options: more of what `from_pretrained` takes, and values that replace those of the configuration.
 
     Returns:
@@ -152,7 +201,12 @@ def load_model(
     try:
         with _quiet():
             loaded, report = getattr(transformers, auto_class).from_pretrained(
-                model, dtype=torch.float32, trust_remote_code=trust_remote_code, output_loading_info=True, **options
+                model,
+                dtype=torch.float32,
+                trust_remote_code=trust_remote_code,
+                revision=revision or "main",
+                output_loading_info=True,
+                **options,
             )
     except SafetensorError as error:
         raise CorruptCheckpointError(f"--model {model}: its weights cannot be read: {first_line(error)}") from error

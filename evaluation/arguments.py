@@ -51,6 +51,9 @@ class EvaluationArguments(Arguments):
     trust_remote_code: bool = option(
         False, "Run the code in the checkpoint of --model; checkpoints made by Lacuna do not need it."
     )
+    revision: str | None = option(
+        None, "Branch, tag or commit of a --model of the Hub. Default: main.", metavar="NAME"
+    )
 
     def __post_init__(self) -> None:
         check_range(self, "max_examples", "stride", "batch_size", at_least=1)

@@ -96,8 +96,13 @@ def find_kind(config: Any, *, architecture: str | None = None) -> Kind:
     raise InputError(f"a {architecture or config.model_type} predicts no tokens; name an encoder or decoder")
 
 
-def load_language_model(*, model: str | None, trust_remote_code: bool = False) -> LanguageModel:
+def load_language_model(
+    *, model: str | None, trust_remote_code: bool = False, revision: str | None = None
+) -> LanguageModel:
     """Load a checkpoint of Lacuna or of any native family in float32, on the GPU if there is one.
+
+    Args:
+        revision: of a model of the Hub, as `commit_of` gives it.
 
     Raises:
         InputError: no model was named, it cannot be read, or it was saved without a head that predicts tokens.
@@ -105,10 +110,11 @@ def load_language_model(*, model: str | None, trust_remote_code: bool = False) -
     """
     if not model:
         raise InputError("there is nothing to evaluate: name a pretrained model's folder or Hub id with --model")
-    config = load_configuration(model, trust_remote_code=trust_remote_code)
-    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
+    origin: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision}
+    config = load_configuration(model, **origin)
+    tokenizer = load_tokenizer(model, **origin)
     kind = find_kind(config)
-    loaded, report = load_model(model, auto_class=AUTO_CLASSES[kind], trust_remote_code=trust_remote_code)
+    loaded, report = load_model(model, auto_class=AUTO_CLASSES[kind], **origin)
     missing = sorted(report["missing_keys"])
     if missing:  # transformers draws them at random, and the numbers would say nothing
         raise InputError(

@@ -18,6 +18,7 @@ from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
 from lacuna.common.files import write_text
+from lacuna.common.loading import commit_of
 from lacuna.corpus import TextArguments, find_files, open_text, read_records
 from lacuna.evaluation import (
     EvaluationArguments,
@@ -68,7 +69,9 @@ def main() -> None:
     """Parse, load, ask, report."""
     (arguments,) = parse_arguments((EvaluationArguments,), description=__doc__)
     use_all_cores()
-    language_model = load_language_model(model=arguments.model, trust_remote_code=arguments.trust_remote_code)
+    commit = commit_of(arguments.model, revision=arguments.revision)
+    code = arguments.trust_remote_code
+    language_model = load_language_model(model=arguments.model, trust_remote_code=code, revision=commit)
     path = check_output_file(output_file=arguments.output_file, model=arguments.model, suite=arguments.suite)
     print(f"model: {type(language_model.model).__name__} ({language_model.kind}) from {arguments.model}", flush=True)
     start = time.perf_counter()
@@ -79,6 +82,7 @@ def main() -> None:
         print("The tokenizer does not know all of this text: its bits per byte look better than they are.")
     about = {
         "model": arguments.model,
+        **({"revision": commit} if commit else {}),
         "suite": arguments.suite,
         "kind": language_model.kind,
         "data": ", ".join(arguments.data) or "built-in corpus",

@@ -21,6 +21,7 @@ from pathlib import Path
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.hub import push_trained
+from lacuna.common.loading import commit_of
 from lacuna.corpus import read_labelled
 from lacuna.tasks.base.fine_tuning import warn_of_seen
 from lacuna.tasks.base.models import load_base, read_first_words
@@ -47,7 +48,9 @@ def main() -> None:
     is_main, folder = is_main_process(), Path(data.output_dir)
     if is_main:
         claim_output_dir(fixed, resumes=False)
-    config, tokenizer = load_base(model=start.model, trust_remote_code=start.trust_remote_code)
+    commit = commit_of(start.model, revision=start.revision)
+    origin = {"model": start.model, "trust_remote_code": start.trust_remote_code, "revision": commit}
+    config, tokenizer = load_base(**origin)
     work = Embeddings.from_arguments(
         data, tokenizer=tokenizer, config=config, seed=data.seed, read=partial(read_labelled, tagged=False)
     )
@@ -55,9 +58,7 @@ def main() -> None:
     if is_main:
         print("\n".join([processes().describe(), *work.describe(5 if data.dry_run else 0)]), flush=True)
     use_all_cores()
-    encoder = load_encoder(
-        model=start.model, max_length=work.max_length, trust_remote_code=start.trust_remote_code, seed=data.seed
-    )
+    encoder = load_encoder(max_length=work.max_length, seed=data.seed, **origin)
     read_first_words(encoder.tokenizer)
     data.learning_rate = with_rate(fixed, getattr(encoder[0], "auto_model", encoder)).learning_rate
     named = ("batch_size", "max_steps", "max_epochs", "eval_steps", "learning_rate", "warmup_steps", "seed")
@@ -81,7 +82,8 @@ def main() -> None:
     with closing(log):
         results = train_encoder(work, encoder, log=log, **options)
         if is_main:
-            save_encoder(work, encoder, results=results, model=start.model, data=data)
+            base = f"{start.model} at {commit}" if commit else start.model
+            save_encoder(work, encoder, results=results, model=base, data=data)
         log.finish(results)
     if is_main:
         write_results(work, results, folder)

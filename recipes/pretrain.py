@@ -18,6 +18,7 @@ from typing import Any
 from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.hub import push_trained
+from lacuna.common.loading import commit_of
 
 
 def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
@@ -44,6 +45,7 @@ def prepare(
             vocab_size=model_arguments.vocab_size,
             num_sentinels=goal.num_sentinels,
             trust_remote_code=model_arguments.trust_remote_code,
+            revision=model_arguments.revision,
         ),
         fingerprint_of=tokenization.tokenizer_fingerprint,
         more=more,
@@ -84,6 +86,7 @@ def main() -> None:
     if training.is_main_process() and not goal.show_examples:
         training.claim_output_dir(arguments)
         print(training.processes().describe(), flush=True)
+    model_arguments.revision = commit_of(model_arguments.model, revision=model_arguments.revision)
     more, of_task, lines = read_for(data)
     tokenizer, store, works = prepare(data, goal, model_arguments, more=more, seed=arguments.seed)
     if goal.show_examples:

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import processes
@@ -45,12 +46,19 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def hub() -> Iterator[HubServer]:
+    """What one command pushes, another can take from there."""
+    with HubServer() as server:
+        yield server
+
+
 def test_the_readme_has_commands() -> None:
     assert len(COMMANDS) >= 6
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[:70])
-def test_a_command_of_the_readme_runs(command: str, workplace: Path) -> None:
+def test_a_command_of_the_readme_runs(command: str, workplace: Path, hub: HubServer) -> None:
     """Forked, as many processes as its launcher would begin; `test_a_launcher_begins_it` has the launchers."""
     launcher, *words = shlex.split(command)
     words = words[1:] if launcher == "accelerate" else words
@@ -68,12 +76,11 @@ def test_a_command_of_the_readme_runs(command: str, workplace: Path) -> None:
     if words[0] == "--nproc_per_node":
         num_processes, words = int(words[1]), words[2:]
     if "me/my-" in command:  # not forked: `huggingface_hub` reads its variables when it is imported
-        with HubServer() as hub:
-            environment |= hub.variables(workplace / "hub_home")
-            start = [sys.executable, *words, *options]
-            run = subprocess.run(start, cwd=workplace, env=environment, capture_output=True, text=True)
-            assert run.returncode == 0, run.stderr[-2000:]
-            assert any("model.safetensors" in hub.files(name) for name in hub.models)
+        environment |= hub.variables(workplace / "hub_home")
+        start = [sys.executable, *words, *options]
+        run = subprocess.run(start, cwd=workplace, env=environment, capture_output=True, text=True)
+        name = next(word for word in words if word.startswith("me/my-"))
+        assert run.returncode == 0 and "model.safetensors" in hub.files(name), run.stderr[-2000:]
     else:
         run = processes.run(*words, *options, cwd=workplace, env=environment, num_processes=num_processes)
         assert run.returncode == 0, run.stderr[-2000:]

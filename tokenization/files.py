@@ -99,17 +99,18 @@ def load_or_train(
     vocab_size: int,
     num_sentinels: int = 0,
     trust_remote_code: bool = False,
+    revision: str | None = None,
 ) -> Any:
     """The tokenizer that --tokenizer names, else that of --model, else one that is learned on the text.
 
     Args:
         text: with `texts()` and a `fingerprint`; None where there is only a token store.
-        model: a folder or a Hub id.
+        model: a folder or a Hub id, of which `revision` is a commit.
 
     Raises InputError: there is none, it cannot be loaded, or there is nothing to learn from.
     """
     if model and not Path(model).is_dir() and tokenizer in (None, "", model):
-        return loading.load_tokenizer(model, trust_remote_code=trust_remote_code)
+        return loading.load_tokenizer(model, trust_remote_code=trust_remote_code, revision=revision)
     folder = tokenizer or model
     if not folder and text is None:
         raise InputError("--corpus goes without --data, and with the --tokenizer that it was made with")

@@ -61,6 +61,9 @@ class ModelArguments(Arguments):
     trust_remote_code: bool = _model(
         False, "Run the code in the checkpoint of --model; checkpoints made by Lacuna do not need it.", advanced=True
     )
+    revision: str | None = _model(
+        None, "Branch, tag or commit of a --model of the Hub. Default: main.", metavar="NAME", advanced=True
+    )
 
 
 @dataclass

@@ -29,7 +29,7 @@ def starting_model(
     if arguments.init_from_native and not arguments.model:
         raise InputError("--init_from_native needs --model, a folder or Hub id of a model of transformers")
     if arguments.model:
-        model = _load(arguments.model, objective.head, tokenizer, length, arguments.trust_remote_code)
+        model = _load(arguments, arguments.model, objective.head, tokenizer, length)
         return modeling.from_native(model) if arguments.init_from_native else model
     family = arguments.family or DEFAULT_FAMILY[objective.shape]
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos", "cls", "sep")}
@@ -49,8 +49,9 @@ def starting_model(
     return getattr(transformers, objective.head).from_config(config)
 
 
-def _load(model: str, head: str, tokenizer: Any, length: int, trust_remote_code: bool) -> Any:
-    loaded, _ = load_model(model, auto_class=head, trust_remote_code=trust_remote_code)
+def _load(arguments: NewModelArguments, model: str, head: str, tokenizer: Any, length: int) -> Any:
+    code, revision = arguments.trust_remote_code, arguments.revision
+    loaded, _ = load_model(model, auto_class=head, trust_remote_code=code, revision=revision)
     check_vocabulary(tokenizer=tokenizer, model=loaded)
     longest = num_positions(loaded.config)
     if longest is not None and length > longest:

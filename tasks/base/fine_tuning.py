@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lacuna.common.loading import commit_of
 from lacuna.tasks.base.arguments import used
 from lacuna.tasks.base.models import load_base, load_model
 from lacuna.tasks.base.report import write_results
@@ -70,7 +71,9 @@ def fine_tune_task(
         read, builtin: see `Task.from_arguments`.
         add: called with the folder of each model, to put more into it.
     """
-    config, tokenizer = load_base(model=start.model, trust_remote_code=start.trust_remote_code, writes=kind.writes)
+    start.revision = commit_of(start.model, revision=start.revision)
+    origin = {"model": start.model, "trust_remote_code": start.trust_remote_code, "revision": start.revision}
+    config, tokenizer = load_base(**origin, writes=kind.writes)
     work = kind.from_arguments(
         data, tokenizer=tokenizer, config=config, seed=arguments.seed, read=read, builtin=builtin
     )
@@ -78,14 +81,7 @@ def fine_tune_task(
     work.notes += warn_of_seen(start.model, data, work)
 
     def make_model(seed: int) -> Any:
-        return load_model(
-            auto_class=work.auto_class,
-            model=start.model,
-            tokenizer=tokenizer,
-            trust_remote_code=start.trust_remote_code,
-            seed=seed,
-            **work.head_options(),
-        )
+        return load_model(auto_class=work.auto_class, tokenizer=tokenizer, seed=seed, **origin, **work.head_options())
 
     def finish(results: dict[str, float], folder: Path) -> None:
         write_results(work, results, folder)
@@ -97,7 +93,7 @@ def fine_tune_task(
         make_model=make_model,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={"objective": work.objective, "model": start.model, "task": used(data)},
+        run_info={"objective": work.objective, "model": start.model, "revision": start.revision, "task": used(data)},
         identity={"task": asdict(data), **labels, "examples": work.num_examples},
         finish=finish,
         describe=work.describe,

@@ -16,11 +16,14 @@ _FIRST_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 """The first ids of a tokenizer of Lacuna."""
 
 
-def load_base(*, model: str | None, trust_remote_code: bool = False, writes: bool = False) -> tuple[Any, Any]:
+def load_base(
+    *, model: str | None, trust_remote_code: bool = False, revision: str | None = None, writes: bool = False
+) -> tuple[Any, Any]:
     """The configuration and the tokenizer of a checkpoint; the tokenizer knows how long a text the model takes.
 
     Args:
         model: a folder or Hub id, the value of --model.
+        revision: of a model of the Hub, as `commit_of` gives it.
         writes: whether the model generates text; else the tokenizer pads as `pad_for_reading` and begins as
             `read_first_words` has it.
 
@@ -29,8 +32,8 @@ def load_base(*, model: str | None, trust_remote_code: bool = False, writes: boo
     """
     if not model:
         raise InputError("fine-tuning needs a pretrained model: name its folder or Hub id with --model")
-    config = loading.load_configuration(model, trust_remote_code=trust_remote_code)
-    tokenizer = loading.load_tokenizer(model, trust_remote_code=trust_remote_code)
+    config = loading.load_configuration(model, trust_remote_code=trust_remote_code, revision=revision)
+    tokenizer = loading.load_tokenizer(model, trust_remote_code=trust_remote_code, revision=revision)
     if not tokenizer.is_fast:
         raise InputError(f"--model {model} has no fast tokenizer (tokenizer.json), which maps tokens to characters")
     tokenizer.model_max_length = (
@@ -93,9 +96,9 @@ def check_tokenizer(*, tokenizer: Any, model: Any) -> None:
         )
 
 
-def _pooling_name(model: str, pooling: str, *, trust_remote_code: bool) -> str:
+def _pooling_name(model: str, pooling: str, *, trust_remote_code: bool, revision: str | None) -> str:
     """What the configuration of an encoder calls a pooling; InputError where its classifier has no choice."""
-    config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+    config = loading.load_configuration(model, trust_remote_code=trust_remote_code, revision=revision)
     own = getattr(config, "classifier_pooling", None)
     names = {"first": "first" if config.model_type == "lacuna" else "cls", "mean": "mean"}
     if own not in names.values():
@@ -115,6 +118,7 @@ def load_model(
     problem_type: str | None = None,
     pooling: str = "auto",
     trust_remote_code: bool = False,
+    revision: str | None = None,
     seed: int = 0,
 ) -> Any:
     """A checkpoint with the head of a task, in float32; what the checkpoint lacks is drawn from `seed`.
@@ -136,10 +140,17 @@ def load_model(
     if problem_type is not None:
         options["problem_type"] = problem_type
     if pooling != "auto":
-        options["classifier_pooling"] = _pooling_name(model, pooling, trust_remote_code=trust_remote_code)
+        options["classifier_pooling"] = _pooling_name(
+            model, pooling, trust_remote_code=trust_remote_code, revision=revision
+        )
     transformers.set_seed(seed)
     loaded, report = loading.load_model(
-        model, auto_class=auto_class, trust_remote_code=trust_remote_code, ignore_mismatched_sizes=True, **options
+        model,
+        auto_class=auto_class,
+        trust_remote_code=trust_remote_code,
+        revision=revision,
+        ignore_mismatched_sizes=True,
+        **options,
     )
     body = f"{loaded.base_model_prefix}."
     misfits = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]

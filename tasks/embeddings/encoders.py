@@ -32,7 +32,14 @@ def _library(module: str = "") -> Any:
     return optional_module(name, extra="embeddings")
 
 
-def load_encoder(*, model: str, max_length: int | None = None, trust_remote_code: bool = False, seed: int = 0) -> Any:
+def load_encoder(
+    *,
+    model: str,
+    max_length: int | None = None,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+    seed: int = 0,
+) -> Any:
     """A `SentenceTransformer` of a checkpoint, in float32, that cuts texts to `max_length` tokens.
 
     A folder that sentence-transformers has made keeps its modules; any other encoder is pooled by the mean over the
@@ -42,7 +49,7 @@ def load_encoder(*, model: str, max_length: int | None = None, trust_remote_code
     transformers.set_seed(seed)
     try:
         encoder = library.SentenceTransformer(
-            model, trust_remote_code=trust_remote_code, model_kwargs={"dtype": torch.float32}
+            model, trust_remote_code=trust_remote_code, revision=revision, model_kwargs={"dtype": torch.float32}
         )
     except (OSError, ValueError, KeyError) as error:
         message = f"--model {model} cannot be loaded by sentence-transformers: {first_line(error)}"
@@ -266,7 +273,10 @@ class EmbeddingPredictor(Predictor):
     def prepare(self) -> None:
         asked = self.arguments
         self._encoder = load_encoder(
-            model=asked.model, max_length=asked.max_length, trust_remote_code=asked.trust_remote_code
+            model=asked.model,
+            max_length=asked.max_length,
+            trust_remote_code=asked.trust_remote_code,
+            revision=asked.revision,
         )
 
     def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:

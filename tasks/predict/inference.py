@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lacuna.common.errors import InputError
-from lacuna.common.loading import load_model, longest_input
+from lacuna.common.loading import commit_of, file_of, load_model, longest_input
 from lacuna.tasks.base.models import check_tokenizer, load_base, pad_for_reading, resolve_max_length
 from lacuna.tasks.base.rows import ENDINGS
 from lacuna.tasks.classification.task import ClassificationPredictor
@@ -36,10 +36,10 @@ HEADS = {
 }
 
 
-def read_settings(model: str) -> dict[str, Any]:
-    """What `task.json` in the folder of a model says; InputError where it cannot be read or names no known task."""
-    path = Path(model, SETTINGS)
-    if not path.is_file():
+def read_settings(model: str, *, revision: str | None = None) -> dict[str, Any]:
+    """What `task.json` beside a model says; InputError where it cannot be read or names no known task."""
+    path = file_of(model, SETTINGS, revision=revision)
+    if path is None:
         return {}
     try:
         content = dict(json.loads(path.read_text(encoding="utf-8")))
@@ -66,9 +66,9 @@ def task_of_head(*, config: Any, model: str) -> str:
     )
 
 
-def load_head(*, auto_class: str, model: str, trust_remote_code: bool) -> Any:
+def load_head(*, auto_class: str, model: str, trust_remote_code: bool, revision: str | None = None) -> Any:
     """A model with the head of a task, all of it from the checkpoint, in float32, on the GPU where there is one."""
-    loaded, report = load_model(model, auto_class=auto_class, trust_remote_code=trust_remote_code)
+    loaded, report = load_model(model, auto_class=auto_class, trust_remote_code=trust_remote_code, revision=revision)
     if missing := sorted(report["missing_keys"]):
         raise InputError(
             f"--model {model} was not trained for this task: it has no {missing[0]}; fine-tune it first, or name "
@@ -82,18 +82,20 @@ def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callabl
 
     Raises:
         InputError: there is no such model, or it is for nothing that is known.
+        HubError: the Hub does not show it, or is out of reach.
         CorruptCheckpointError: its weights cannot be read.
     """
     name, task, code = arguments.model, arguments.task, arguments.trust_remote_code
     if task is not None and task not in PREDICTORS:
         raise InputError(f"--task {task} is not known; choose from {', '.join(PREDICTORS)}")
-    settings = read_settings(name) if task is None else {}
-    encoder = "embeddings" if task is None and Path(name, "modules.json").is_file() else None
+    arguments.revision = revision = commit_of(name, revision=arguments.revision)
+    settings = read_settings(name, revision=revision) if task is None else {}
+    encoder = "embeddings" if task is None and file_of(name, "modules.json", revision=revision) else None
     task = task or settings.get("name") or encoder
     given: dict[str, Any] = {"settings": settings, "arguments": arguments, "question_pipeline": question_pipeline}
     if task == "embeddings":
         return PREDICTORS[task](**given)
-    config, tokenizer = load_base(model=name, trust_remote_code=code, writes=True)
+    config, tokenizer = load_base(model=name, trust_remote_code=code, revision=revision, writes=True)
     kind = PREDICTORS[task or task_of_head(config=config, model=name)]
     auto_class = kind.head(config)
     if auto_class != "AutoModelForCausalLM":
@@ -103,7 +105,7 @@ def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callabl
     asked = arguments.max_length or settings.get("max_length")
     longest = longest_input(config=config, tokenizer=tokenizer) or 512
     max_length = resolve_max_length(asked=asked, default=longest, config=config, tokenizer=tokenizer)
-    model = load_head(auto_class=auto_class, model=name, trust_remote_code=code)
+    model = load_head(auto_class=auto_class, model=name, trust_remote_code=code, revision=revision)
     check_tokenizer(tokenizer=tokenizer, model=model)
     return kind(**given, model=model, tokenizer=tokenizer, max_length=max_length)
 

@@ -40,6 +40,9 @@ class PredictionArguments(Arguments):
     trust_remote_code: bool = option(
         False, "Run the code in the checkpoint; checkpoints made by Lacuna do not need it."
     )
+    revision: str | None = option(
+        None, "Branch, tag or commit of a --model of the Hub. Default: main.", metavar="NAME"
+    )
 
     def __post_init__(self) -> None:
         for name in ("input", "output"):

@@ -1,16 +1,20 @@
 """Pretrained parts: positions, vocabularies and errors; tests/tasks/test_models.py has what tasks make of them."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from hub_server import READER, TOKEN, HubServer
 from transformers import BertConfig, RobertaConfig
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import HubError, InputError
 from lacuna.common.loading import (
     COUNT_POSITIONS_FROM_PADDING,
     check_vocabulary,
+    commit_of,
+    file_of,
     load_configuration,
     load_model,
     load_tokenizer,
@@ -59,3 +63,94 @@ def test_a_folder_that_is_not_there_is_told_before_the_hub_is_asked(tmp_path: Pa
         load_tokenizer(str(tmp_path / "model"))
     with pytest.raises(InputError, match="cannot be loaded as AutoModelForMaskedLM"):
         load_model(str(tmp_path / "model"), auto_class="AutoModelForMaskedLM")
+
+
+def test_a_model_of_the_hub_is_at_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    BertConfig().save_pretrained(tmp_path / "model")
+    config = (tmp_path / "model" / "config.json").read_bytes()
+    with HubServer() as hub, hub.environment(monkeypatch, tmp_path / "home"):
+        model = hub.add("me/model", {"config.json": config, "task.json": b"{}"})
+        first = model.branches["main"]
+        model.tags["v1"] = first
+        second = model.commit("main", {"config.json": config.replace(b"12", b"13")})
+        assert commit_of("me/model") == commit_of("me/model", revision=second[:40]) == second
+        assert commit_of("me/model", revision="v1") == commit_of("me/model", revision=first) == first
+        assert load_configuration("me/model", revision=first).num_hidden_layers == 12
+        assert load_configuration("me/model", revision=second).num_hidden_layers == 13
+        assert file_of("me/model", "task.json", revision=second) is None
+        assert (file := file_of("me/model", "task.json", revision=first)) and file.read_text() == "{}"
+        asked = len(hub.requests)
+        assert commit_of(None) is commit_of(str(tmp_path / "model")) is commit_of("runs/nowhere") is None
+        assert file_of(str(tmp_path / "model"), "config.json") and not file_of(str(tmp_path), "config.json")
+        assert len(hub.requests) == asked
+        with pytest.raises(InputError, match=r"--revision v1 is for a --model of the Hub, not for .*/model"):
+            commit_of(str(tmp_path / "model"), revision="v1")
+        hub.fail("", status=503, times=99)
+        assert commit_of("me/model") == second  # from the cache
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "token", "failure", "said"),
+    [
+        (
+            "me/nothing",
+            None,
+            TOKEN,
+            {},
+            r"--model me/nothing: the Hub \(HTTP 404\) knows no such model.*no such folder",
+        ),
+        (
+            "me/closed",
+            "v9",
+            TOKEN,
+            {},
+            r"--model me/closed --revision v9: the Hub \(HTTP 404\) knows no such model or",
+        ),
+        ("me/closed", None, None, {}, r"\(HTTP 401\) does not show it to this login.*hf auth login"),
+        ("me/gated", None, READER, {}, r"\(HTTP 403\) shows it only to those whom its owner lets in"),
+        ("me/closed", None, TOKEN, {"status": 500}, r"\(HTTP 500\) has trouble of its own"),
+        ("me/closed", None, TOKEN, {"status": 429}, r"\(HTTP 429\) takes no more requests"),
+        ("me/closed", None, TOKEN, {"cut": True}, r"cannot be reached, or the connection broke"),
+    ],
+)
+def test_what_the_hub_does_not_show(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    revision: str | None,
+    token: str | None,
+    failure: dict,
+    said: str,
+) -> None:
+    with HubServer() as hub, hub.environment(monkeypatch, tmp_path / "home", token=token):
+        hub.add("me/closed", {"config.json": b"{}"})
+        hub.add("me/gated", {"config.json": b"{}"}, private=False).gated = True
+        if failure:
+            hub.fail("HEAD", times=99, **failure)
+        with pytest.raises(HubError, match=said) as caught:
+            commit_of(name, revision=revision)
+    assert caught.value.exit_code == 6 and TOKEN not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_download_that_breaks_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = json.dumps({"a": "x" * 5000}).encode()
+    with HubServer() as hub, hub.environment(monkeypatch, tmp_path / "home"):
+        hub.add("me/model", {"config.json": content})
+        monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)
+        hub.fail("GET .*config.json", cut=True)
+        assert (file := file_of("me/model", "config.json")) and file.read_bytes() == content
+        assert hub.ranges and hub.ranges[0].startswith("bytes=")
+
+
+def test_a_folder_beside_others_is_not_taken_for_a_model_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models" / "one").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    said = r"there is no folder models/onne. Did you mean models/one\?"
+    with (
+        HubServer() as hub,
+        hub.environment(monkeypatch, tmp_path / "home"),
+        pytest.raises(InputError, match=said),
+    ):
+        commit_of("models/onne")

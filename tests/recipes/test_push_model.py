@@ -18,6 +18,7 @@ from small_models import TEXTS
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from lacuna import tokenization
+from lacuna.common.hub import push_model
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WORDS = "the a cat dog bird sat ran sang on under over mat tree house and but then when it was so very old new"
@@ -188,3 +189,43 @@ def test_what_could_never_be_pushed_is_told_before_training(
     code, said = recipe(name, *options, "--push_to_hub", "me/judge")
     assert code == 2 and "--push_to_hub me/judge: nobody is logged in to the Hub: log in with `hf auth login`" in said
     assert not output.exists() and hub.requests == []
+
+
+@pytest.mark.usefixtures("other_trainer")
+def test_a_model_of_the_hub_is_taken_at_one_commit(hub: HubServer, home, recipe, folder_of, tmp_path) -> None:
+    first = push_model(folder=folder_of("modernbert", "LacunaForMaskedLM"), name="me/gaps").commit
+    model = hub.models["me/gaps"]
+    model.tags["v1"] = first
+    model.commit("main", {"config.json": b"broken since"})
+    start = ["--model", "me/gaps", "--revision", "v1"]
+    steps = ["--max_steps", 1, "--batch_size", 8]
+    options = ["--train_file", "train.csv", "--push_to_hub", "me/judge"]
+    code, said = recipe("finetune_classification", *start, *options, *steps, "--output_dir", tmp_path / "judge")
+    assert code == 0, said
+    options = ["--data", "a.jsonl", "--objective", "mlm", "--sequence_length", 32, "--save_steps", 0]
+    code, said = recipe("pretrain", *start, *options, *steps, "--output_dir", tmp_path / "more")
+    assert code == 0, said
+    for name in ("judge", "more"):
+        about = json.loads((tmp_path / name / "run.json").read_text())
+        assert (about["model"], about["revision"]) == ("me/gaps", first)
+    assert "base_model: me/gaps" in (tmp_path / "judge" / "README.md").read_text()
+    options = ["--data", "a.jsonl", "--max_examples", 2, "--output_file", tmp_path / "found.json"]
+    code, said = recipe("evaluate_language_model", *start, *options)
+    assert code == 0, said
+    assert json.loads((tmp_path / "found.json").read_text())["revision"] == first
+    options = ["--input", "train.csv", "--output", tmp_path / "answers.csv"]
+    code, said = recipe("predict", "--model", "me/judge", *options)  # its task.json is on the Hub
+    assert code == 0, said
+    assert len((tmp_path / "answers.csv").read_text().splitlines()) == 61
+    assert not [asked for asked in hub.requests if "/resolve/main/" in asked and "me/gaps" in asked]
+    code, said = recipe("predict", *start[:2], *options, "--overwrite", "--revision", "v2")
+    assert code == 6 and "error: --model me/gaps --revision v2: the Hub (HTTP 404) knows no such model" in said
+    code, said = recipe("predict", "--model", tmp_path / "judge", *options, "--overwrite", "--revision", "v1")
+    assert code == 2 and "--revision v1 is for a --model of the Hub" in said
+    pytest.importorskip("sentence_transformers")
+    options = ["--train_file", "pairs.jsonl", "--output_dir", tmp_path / "near", "--push_to_hub", "me/near"]
+    code, said = recipe("finetune_embeddings", *start, *options, "--max_steps", 1)
+    assert code == 0, said
+    assert f"made from: `me/gaps at {first}`" in (tmp_path / "near" / "README.md").read_text()
+    code, said = recipe("predict", "--model", "me/near", "--input", "a.jsonl", "--output", tmp_path / "vectors.jsonl")
+    assert code == 0, said
