@@ -28,6 +28,7 @@ _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-][\w.-]*\.(?:png|jpe?g|svg))\)")
 _NO_TEXT = {".safetensors", ".png", ".jpg", ".jpeg"}
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 _ADVICE = {
+    400: "cannot use what it was sent, perhaps the head of README.md: mend that",
     401: f"does not know this login: {_LOG_IN} to a token that is valid and may write",
     403: "does not let this login write there: give its token the permission to write, or name an owner that you are "
     "or belong to",
@@ -168,15 +169,9 @@ def push_model(*, folder: Path, name: str, public: bool = False, revision: str |
             info = api.model_info(name, revision=revision)
         there = [file.rfilename for file in info.siblings or []]
         stale = [file for file in there if _WEIGHTS.fullmatch(file) and file not in names]
-        commit = api.create_commit(
-            name,
-            [
-                *(CommitOperationAdd(file, folder / file) for file in names),
-                *(CommitOperationDelete(file) for file in stale),
-            ],
-            commit_message="Push a model with Lacuna",
-            revision=revision,
-        )
+        changes: list[Any] = [CommitOperationAdd(file, folder / file) for file in names]
+        changes += [CommitOperationDelete(file) for file in stale]
+        commit = api.create_commit(name, changes, commit_message="Push a model with Lacuna", revision=revision)
     url = f"{constants.ENDPOINT}/{name}/tree/{commit.oid}"
     return Pushed(url=url, commit=str(commit.oid), files=names, private=bool(info.private))
 
@@ -197,7 +192,7 @@ def push_trained(*, folder: str, name: str | None) -> None:
         return
     try:
         print(report(push_model(folder=Path(folder), name=name)), flush=True)
-    except LacunaError as error:
+    except (LacunaError, OSError) as error:  # a file of its own that cannot be read, too
         again = join(["python", "recipes/push_model.py", "--model", folder, "--to", name])
         raise HubError(f"the model is in {folder}, but not on the Hub: {error}\nto push it: {again}") from None
 
@@ -217,10 +212,7 @@ def hub_errors(name: str, advice: Mapping[int, str] = _ADVICE) -> Iterator[None]
         while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
             chain.append(cause)
         answers = [each.response for each in chain if getattr(each, "response", None) is not None]  # type: ignore[attr-defined]
-        if isinstance(error, ValueError) and "README" in str(error):
-            said = f"the Hub refuses the head of README.md: mend it. {' '.join(str(error).split())[:300]}"
-        else:
-            said = _of_answer(answers[0], chain, advice) if answers else _of_failure(error)
+        said = _of_answer(answers[0], chain, advice) if answers else _of_failure(error)
         for token in filter(None, [huggingface_hub.get_token()]):
             said = said.replace(token, "***")
         raise HubError(f"{name}: {without_secrets(said)}") from None

@@ -157,6 +157,7 @@ class _Refused(Exception):
 class _Handler(http.server.BaseHTTPRequestHandler):
     hub: HubServer
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each answer would wait 40 ms
 
     def log_message(self, *_: Any) -> None:
         """Be quiet."""

@@ -215,7 +215,7 @@ def test_logins_that_may_not_write(hub: HubServer, folder: Path, monkeypatch: py
 
 def test_a_card_that_the_hub_refuses(hub: HubServer, folder: Path) -> None:
     (folder / "README.md").write_text("no head")
-    with pytest.raises(HubError, match=r"the Hub refuses the head of README.md: mend it"):
+    with pytest.raises(HubError, match=r"HTTP 400.*perhaps the head of README.md: mend that. It says: no head"):
         push_model(folder=folder, name=NAME)
 
 
@@ -269,3 +269,12 @@ def test_what_could_never_be_pushed_is_told_at_once(hub: HubServer, monkeypatch:
     with pytest.raises(InputError, match="HF_HUB_OFFLINE forbids every connection: unset it"):
         check_login(NAME, asked_with="--to")
     assert hub.requests == []
+
+
+def test_a_file_that_cannot_be_read_costs_no_model_either(hub: HubServer, folder: Path, monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("lacuna.common.hub.leak", fail)
+    with pytest.raises(HubError, match=r"Permission denied\nto push it: python recipes"):
+        push_trained(folder=str(folder), name=NAME)
