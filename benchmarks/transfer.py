@@ -4,6 +4,7 @@
     python benchmarks/transfer.py --models runs/model runs/other --seeds 0,1,2,3,4      # first weights are shared
     python benchmarks/transfer.py --models runs/model --only sst2_100 wnut17 --steps 5  # a laptop, a minute
     python benchmarks/transfer.py --models runs/model --report_only                     # what is there
+    python benchmarks/transfer.py --work_dir runs/sensor --only classification          # own_text.jsonl to pretrain on
 
 A model, be it encoder, decoder or encoder-decoder, gets the tasks that its shape can do. A run is the recipe with its
 default options (`TASKS` has the exceptions) but for the weights, which are those of the last step: choosing the best
@@ -26,7 +27,7 @@ import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, partial, reduce
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -44,7 +45,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.private import without_places
-from lacuna.corpus import builtin_classification, read_labelled
+from lacuna.corpus import builtin_classification, builtin_documents, read_labelled
 from lacuna.evaluation.language_model import AUTO_CLASSES, find_kind
 from lacuna.tasks.base.models import load_base
 from lacuna.tasks.base.rows import stratified_split, write_rows
@@ -76,6 +77,7 @@ MULTI30K = ("train.en", "test_2016_flickr.en", "train.de", "test_2016_flickr.de"
 SST2, WNUT17 = "{data}/sst2/dev.tsv", ("{data}/wnut17/wnut17train.conll", "{data}/wnut17/emerging.dev.conll")
 BUILTIN, SQUAD = (tuple(f"{{work}}/{name}-{part}.jsonl" for part in QUESTIONS) for name in ("docstrings", "squad"))
 FEW = ("{work}/docstrings-500.jsonl", BUILTIN[1])
+OWN_TEXT = "own_text.jsonl"  # the built-in text, from which each held-out docstring is cut
 TASKS = {
     f"sst2_{n}": Task(f"SST-2, {n:,} phrases", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), {"max_epochs": of}, True)
     for n, of in PASSES.items()
@@ -179,7 +181,8 @@ def lines_of(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def write_parts(data: Path, work: Path, *, only: Sequence[str]) -> None:
     """Write the files of tasks that take a part: the first sentences of SST-2, the docstrings as seed 0 divides them,
-    questions of SQuAD with whole articles held out, whose paragraphs are for bits per byte."""
+    the built-in text without the held-out ones, and questions of SQuAD with whole articles held out, whose paragraphs
+    are for bits per byte."""
     for count in PASSES:
         if {f"sst2_{count}", "probe" if count == 2000 else ""} & set(only):
             lines = (data / "sst2/train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -190,9 +193,11 @@ def write_parts(data: Path, work: Path, *, only: Sequence[str]) -> None:
         parts = stratified_split(labels=[names.index(row["label"]) for row in rows], fraction=0.1, seed=0)
         for name, part in zip(QUESTIONS, parts, strict=True):
             write_rows(rows=[rows[number] for number in part], path=work / f"docstrings-{name}.jsonl")
-        write_rows(
-            rows=Random(0).sample([rows[number] for number in parts[0]], 500), path=work / "docstrings-500.jsonl"
-        )
+        train, held_out = ([rows[number] for number in part] for part in parts)
+        write_rows(rows=Random(0).sample(train, 500), path=work / "docstrings-500.jsonl")
+        others = sorted((row["text"] for row in held_out), key=len, reverse=True)
+        texts = (reduce(lambda text, other: text.replace(other, ""), others, text) for text in builtin_documents())
+        write_rows(rows=({"text": text} for text in texts), path=work / OWN_TEXT)
     if {"squad", "bits_per_byte"} & set(only):
         articles = json.loads((data / "squad/dev-v1.1.json").read_text(encoding="utf-8"))["data"]
         halves = articles[:-HELD_OUT_ARTICLES], articles[-HELD_OUT_ARTICLES:]
@@ -372,9 +377,13 @@ def main() -> None:
         ("data", str(DATA), "folder with sst2, wnut17, squad, multi30k, blimp and novels"),
         *LONG,
     )
-    parser.add_argument("--models", nargs="+", required=True, metavar="FOLDER", help="pretrained models")
+    parser.add_argument(
+        "--models", nargs="*", default=[], metavar="FOLDER", help="pretrained models; without: write files of tasks"
+    )
     options = parser.parse_args()
     report, benchmark = begin(options), Benchmark(options)
+    if not options.models:
+        return print(f"wrote what the tasks read to {options.work_dir}")
     models: dict[str, list[dict[str, Any]]] = {model.name: [] for model in benchmark.models}
     for model, name in tqdm([(model, name) for model in benchmark.models for name in options.only], unit="task"):
         models[model.name] += filter(None, [benchmark.row(model, name)])

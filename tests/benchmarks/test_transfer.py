@@ -102,6 +102,9 @@ def test_parts_of_data(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.Monk
     few, most, others = (read_labelled(tmp_path / f"docstrings-{name}.jsonl") for name in ("500", "train", "eval"))
     known, held_out = ({record.fields["id"] for record in part} for part in (most, others))
     assert len({record.fields["id"] for record in few} & known) == len(few) == 500 and not known & held_out
+    text = "\n".join(record.fields["text"] for record in read_labelled(tmp_path / transfer.OWN_TEXT))
+    assert not any(record.fields["text"] in text for record in others)
+    assert sum(record.fields["text"] in text for record in few) > 450
 
 
 def test_a_linear_model_on_mean_vectors(stand_ins: Path, tmp_path: Path) -> None:
