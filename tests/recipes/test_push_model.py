@@ -38,6 +38,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def other_trainers() -> Iterator[None]:
+    """What accelerate keeps for the whole process is neither that of tests before nor, after sentence-transformers, for
+    those that follow."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
     with HubServer() as server, server.environment(monkeypatch, tmp_path / "hub_home"):
@@ -150,14 +159,6 @@ def test_a_run_that_the_hub_fails_keeps_its_model_and_says_how_to_push_it(
     )
 
 
-@pytest.fixture
-def other_trainer() -> Iterator[None]:
-    """That of sentence-transformers sets what accelerate keeps for the whole process."""
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
-
-
-@pytest.mark.usefixtures("other_trainer")
 def test_every_recipe_that_trains_pushes_at_its_end(hub: HubServer, home, recipe, folder_of, tmp_path) -> None:
     options = ["--data", "a.jsonl", "--tokenizer", "tokenizer", "--objective", "mlm", "--sequence_length", 32]
     options += ["--max_steps", 1, "--batch_size", 8, "--save_steps", 1, "--output_dir", tmp_path / "gaps"]
@@ -191,7 +192,6 @@ def test_what_could_never_be_pushed_is_told_before_training(
     assert not output.exists() and hub.requests == []
 
 
-@pytest.mark.usefixtures("other_trainer")
 def test_a_model_of_the_hub_is_taken_at_one_commit(hub: HubServer, home, recipe, folder_of, tmp_path) -> None:
     first = push_model(folder=folder_of("modernbert", "LacunaForMaskedLM"), name="me/gaps").commit
     model = hub.models["me/gaps"]
