@@ -47,8 +47,8 @@ CLAIMS: dict[str, list[str]] = {
         "with an F1 of {transfer[models][runs/novels_20_minutes][3][pretrained][0]:.3f} "
         "({transfer[models][runs/novels_20_minutes][3][first_weights][0]:.3f} from first weights, "
         "{transfer[models][runs/novels_20_minutes][3][words]:.3f} a linear model)",
-        "an accuracy of {transfer-own[models][runs/own_text_mlm_nsp][1][pretrained][0]:.3f} (`--objective mlm_nsp`) or "
-        "{transfer-own[models][runs/own_text_mlm][1][pretrained][0]:.3f} (`mlm`). First weights reach "
+        "an accuracy of {transfer-own[models][runs/own_text_mlm_nsp][1][pretrained][0]:.3f} (`--objective mlm_nsp`) "
+        "or {transfer-own[models][runs/own_text_mlm][1][pretrained][0]:.3f} (`mlm`). First weights reach "
         "{transfer-own[models][runs/own_text_mlm][1][first_weights][0]:.3f}, TF-IDF with logistic regression "
         "{transfer-own[models][runs/own_text_mlm][1][words]:.3f}. With 3,440 labels the latter is at "
         "{transfer-own[models][runs/own_text_mlm][0][words]:.3f}, and so is `mlm_nsp`; `mlm` is at "

@@ -40,8 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def other_trainers() -> Iterator[None]:
-    """What accelerate keeps for the whole process is neither that of tests before nor, after sentence-transformers, for
-    those that follow."""
+    """What accelerate keeps for the whole process is not that of the tests before, nor is ours that of those after."""
     AcceleratorState._reset_state(reset_partial_state=True)
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
