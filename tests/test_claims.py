@@ -239,7 +239,7 @@ def test_reports_say_how_to_make_them_again() -> None:
     for path in RESULTS.glob("*.md"):
         text, machine = path.read_text(encoding="utf-8"), json.loads(path.with_suffix(".json").read_text())["machine"]
         by_hand = path.stem.endswith("-tried") and "\nCollected by hand: " in text  # of code that was thrown away
-        assert by_hand or re.search(r"\nCommand: `python (benchmarks|tests)/", text), path
+        assert by_hand or re.search(r"\nCommand: `python (benchmarks/|tests/|-m pytest)", text), path
         assert ("uncommitted changes" in text) == machine["commit"].endswith("-dirty"), path
     names = set().union(*map(quotes, PAGES))
     assert not [name for name in names if "do not publish" in newest(name).read_text(encoding="utf-8")]
