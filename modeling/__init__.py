@@ -37,6 +37,7 @@ def _register() -> None:
             head = getattr(modeling_lacuna, head_name)
             getattr(transformers, auto_name).register(LacunaConfig, head, exist_ok=True)
             head.register_for_auto_class(auto_name)
+    LacunaPreTrainedModel.to_native = to_native  # conversion.py stays at home, and so does what calls it
 
 
 _register()

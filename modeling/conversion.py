@@ -19,6 +19,7 @@ Both sides compute the same, with these exceptions:
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Iterator
@@ -45,12 +46,16 @@ WRITTEN = ("transformers_version", "architectures", "dtype", "is_encoder_decoder
 _UNREAD = "unread_native_tensors"
 
 
-def to_native(model: LacunaPreTrainedModel, family: str | None = None) -> PreTrainedModel:
+def to_native(
+    model: LacunaPreTrainedModel, family: str | None = None, *, weights: dict[str, Tensor] | None = None
+) -> PreTrainedModel:
     """Return the native model with the weights of `model`, on its device and in its dtypes.
 
     Args:
         model: a Lacuna model with a head that the family has.
         family: a key of `CONVERSIONS`; None: the one that can express the configuration.
+        weights: taken in place of those of `model`, and not copied: what is returned is for `save_pretrained`, and
+            cannot run.
 
     Raises:
         ConversionError: when no family, or not this one, can express the model; the field that stands in the way and
@@ -70,9 +75,11 @@ def to_native(model: LacunaPreTrainedModel, family: str | None = None) -> PreTra
         )
     fields |= {name: getattr(_generation_config(model), name, None) for name in conversion.generation}
     native_class = getattr(transformers, head.native)
-    native = native_class(native_class.config_class(**fields))
+    # On "meta" nothing is drawn, so that a checkpoint can be written while training draws its dropout.
+    with torch.device("meta") if weights is not None else contextlib.nullcontext():
+        native = native_class(native_class.config_class(**fields))
 
-    ours, theirs, wanted = model.state_dict(), {}, native.state_dict()
+    ours, theirs, wanted = model.state_dict() if weights is None else weights, {}, native.state_dict()
     kept = {} if model.config.tie_word_embeddings else getattr(model, _UNREAD, {})
     pairs = list(_pairs(conversion, head, model, native))
     for pair, our_keys, native_key in pairs:
@@ -80,7 +87,8 @@ def to_native(model: LacunaPreTrainedModel, family: str | None = None) -> PreTra
             theirs[native_key] = _shaped_like(_join([ours[key] for key in our_keys], pair), wanted[native_key])
             if pair.dead and native_key in kept and kept[native_key].shape == wanted[native_key].shape:
                 theirs[native_key] = kept[native_key]
-    return _fill(native, theirs, unused=set(ours) - {key for _, keys, _ in pairs for key in keys}, like=model)
+    unused = set(ours) - {key for _, keys, _ in pairs for key in keys}
+    return _fill(native, theirs, unused=unused, like=model, copied=weights is None)
 
 
 def from_native(native: PreTrainedModel) -> LacunaPreTrainedModel:
@@ -119,15 +127,16 @@ def from_native(native: PreTrainedModel) -> LacunaPreTrainedModel:
 
 
 def _find_family(config: LacunaConfig) -> str:
-    reasons = []
+    refusals = []
     for family in CONVERSIONS:
         try:
             _native_fields(config, family)
         except ConversionError as error:
-            reasons.append(str(error))
+            refusals.append(error)
         else:
             return family
-    raise ConversionError(f"no native family can express this configuration: {'; '.join(reasons)}")
+    nearest = min(refusals, key=lambda error: error.differences)
+    raise ConversionError(f"no native family can express this configuration; {nearest}")
 
 
 # ------------------------------------------------------------------------------------------------------ configurations
@@ -145,6 +154,7 @@ def _native_fields(config: LacunaConfig, family: str) -> dict[str, Any]:
         back = LacunaConfig(**_read(there, conversion))
     except (ValueError, TypeError, StrictDataclassError) as error:
         raise ConversionError(f"{family} cannot express the configuration: {error}") from error
+    differences = []
     for name in _names(LacunaConfig):
         entry = conversion.fields.get(name)
         if name in WRITTEN or (entry and entry.unread):
@@ -153,7 +163,11 @@ def _native_fields(config: LacunaConfig, family: str) -> dict[str, Any]:
             entry.meaning(each) if entry and entry.meaning else getattr(each, name) for each in (config, back)
         )
         if before != after:
-            raise ConversionError(f"{family} cannot express {name}={before!r}, only {after!r}")
+            differences.append(f"{family} cannot express {name}={before!r}, only {after!r}")
+    if differences:
+        refusal = ConversionError(differences[0])
+        refusal.differences = len(differences)
+        raise refusal
     return fields
 
 
@@ -232,8 +246,10 @@ def _shaped_like(tensor: Tensor, wanted: Tensor) -> Tensor:
     return tensor.reshape(wanted.shape) if alike else tensor
 
 
-def _fill(model: Any, state: dict[str, Tensor], *, unused: set[str], like: PreTrainedModel) -> Any:
-    """Fill `model` with copies of exactly the tensors of `state`, and give it the device and mode of `like`."""
+def _fill(
+    model: Any, state: dict[str, Tensor], *, unused: set[str], like: PreTrainedModel, copied: bool = True
+) -> Any:
+    """Fill `model` with exactly the tensors of `state`; copies are put on the device and in the mode of `like`."""
     wanted = model.state_dict()
     names = f"{type(like).__name__} to {type(model).__name__}"
     missing = set(wanted) - set(state)
@@ -251,9 +267,10 @@ def _fill(model: Any, state: dict[str, Tensor], *, unused: set[str], like: PreTr
                 f"tie_word_embeddings={model.config.tie_word_embeddings} says that {target} is {source}, and they "
                 f"differ ({names})"
             )
-    copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
-    model.load_state_dict(copies, strict=True, assign=True)  # assigned, so that each tensor keeps its dtype
+    if copied:
+        state = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+    model.load_state_dict(state, strict=True, assign=True)  # assigned, so that each tensor keeps its dtype
     model.tie_weights(recompute_mapping=False)
     if _generation_config(model) is not None and _generation_config(like) is not None:
         model.generation_config = copy.deepcopy(like.generation_config)
-    return model.to(like.device).train(like.training)
+    return model.to(like.device).train(like.training) if copied else model

@@ -17,7 +17,7 @@ from .configuration_lacuna import LacunaConfig
 class ConversionError(ValueError):
     """A model that the other side cannot express; the message names the field or the tensors."""
 
-    exit_code = 2
+    exit_code, differences = 2, 99  # in how many fields, where that is known
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,6 @@ class NewModelArguments(ModelArguments):
     """Which model to start from, or to make."""
 
     model: str | None = _model(None, "Continue pretraining this model: a folder or Hub id.", metavar="MODEL")
-    init_from_native: bool = _model(
-        False, "Convert --model, a transformers model, to Lacuna's own architecture first.", advanced=True
-    )
     family: str | None = _model(
         None,
         "Architecture of a new model: bert, modernbert, lacuna (modernbert with query and key norms), gpt2, llama, "
@@ -144,6 +141,12 @@ class TrainingArguments(Arguments):
     )
     save_minutes: float = _saving(0, "Also write a checkpoint every so many minutes; 0 turns this off.", advanced=True)
     keep_checkpoints: int = _saving(2, "Newest checkpoints to keep, besides the best one.", advanced=True)
+    save_as: Literal["native", "lacuna"] = _saving(
+        "native",
+        "native: as a model of transformers where one computes the same, with no code beside it; lacuna: always with "
+        "Lacuna's code.",
+        advanced=True,
+    )
     push_to_hub: str | None = _saving(
         None, "Private repository on the Hugging Face Hub to push the model to at the end.", metavar="OWNER/NAME"
     )

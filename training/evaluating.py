@@ -4,11 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import transformers
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 from tqdm import tqdm
 
+from lacuna.common.errors import CorruptCheckpointError
 from lacuna.common.work import Work, to_device
 
 from .distributed import fsdp
@@ -80,6 +82,34 @@ def evaluate_kept(run: Run) -> None:
     if isinstance(run.average, Best) and run.average and progress.best_step != progress.step:
         run.log.say(f"the weights of step {progress.best_step:,} are kept: {metric} {progress.best_metric:.4f}")
         run.metrics = _evaluate(run, of_average=True) or {}
+
+
+@torch.no_grad()
+def check_native(run: Run) -> dict[str, float]:
+    """Load the native model that was saved: the largest difference of its logits from ours, on a held-out example.
+
+    Raises:
+        CorruptCheckpointError: it computes something else.
+    """
+    if run.native is None or not run.work.num_eval_examples or fsdp.is_sharded(run.bare):
+        return {}
+    saved = getattr(transformers, type(run.native).__name__).from_pretrained(run.arguments.output_dir)
+    device = run.accelerator.device
+    batch = to_device(run.work.collate([run.work.eval_example(0)]), device)
+    given: dict[str, Any] = {
+        name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch
+    }
+    if saved.config.is_encoder_decoder:
+        given["decoder_input_ids"] = batch["input_ids"]
+    with run.averaged(), torch.compiler.set_stance("force_eager"):
+        ours, theirs = (model(**given)[0].float() for model in (run.bare.eval(), saved.to(device).eval()))
+    difference = float((ours - theirs).abs().max())
+    if not difference <= 0.01 * max(1.0, float(ours.abs().max())):
+        raise CorruptCheckpointError(
+            f"the {type(saved).__name__} in {run.arguments.output_dir} differs from the trained model by up to "
+            f"{difference:.3g} in its logits; continue with --save_as lacuna --resume, and report it"
+        )
+    return {"native_difference": difference}
 
 
 def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:

@@ -22,7 +22,7 @@ from lacuna.common.work import TrainingBatches, Work
 from .arguments import TrainingArguments
 from .checkpoints.saving import save_final
 from .distributed import fsdp
-from .evaluating import evaluate_and_log, evaluate_kept
+from .evaluating import check_native, evaluate_and_log, evaluate_kept
 from .optimizers.schedules import learning_rate
 from .order import TrainingExamples, dropout_seed
 from .progress import Window, ended_early, enter_stage, is_due, skipped_steps, stops_early
@@ -321,11 +321,13 @@ def _finish(run: Run) -> dict[str, float]:
             tokenizer=run.tokenizer,
             card=run.card(run.metrics, baseline),
             output_dir=output_dir,
+            native=run.native is not None,
             weights=weights if run.adapter is None else run.adapter.merged(weights),
         )
         if run.adapter is not None:
             card = adapter_card(run.bare, run.adapter)
             run.adapter.save(weights, output_dir / "adapter", tokenizer=run.tokenizer, card=card)
+        results |= check_native(run)
     run.log.finish(results)
     run.accelerator.wait_for_everyone()
     return results

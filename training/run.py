@@ -24,7 +24,7 @@ from lacuna.common.work import Work
 
 from .arguments import TrainingArguments
 from .checkpoints.resuming import identity_of, resume, schedule_of
-from .checkpoints.saving import PATIENCE, Saver, Snapshot
+from .checkpoints.saving import PATIENCE, Saver, Snapshot, native_form
 from .compiling import compile_model, should_compile, warm_up
 from .distributed import fsdp, zero
 from .environment import keep_memory, processes, resolved_precision, use_all_cores
@@ -58,6 +58,8 @@ class Run:
     progress: Progress
     average: Average | None
     adapter: Adapter | None
+    native: nn.Module | None
+    """What is saved in place of the model, without weights; None: the model itself."""
     info: dict[str, Any]
     throughput: Throughput
     signals: StopSignals = field(default_factory=StopSignals)
@@ -103,6 +105,7 @@ class Run:
             output_dir=output_dir,
             model=self.bare,
             tokenizer=self.tokenizer,
+            native=self.native is not None,
             keep=arguments.keep_checkpoints,
             greater_is_better=self.work.greater_is_better,
         )
@@ -144,7 +147,7 @@ class Run:
     def card(self, metrics: dict[str, float], baseline: dict[str, float] | None = None) -> str:
         """The model card as things stand; `metrics` and `baseline` as in results.json."""
         return model_card(
-            model=self.bare,
+            model=self.bare if self.native is None else self.native,
             run_info=self.info,
             step=self.progress.step,
             tokens=self.progress.tokens,
@@ -190,9 +193,11 @@ class Run:
     def _snapshot(self) -> Snapshot:
         """The run as it stands, in memory of its own. All processes must call it; only rank 0 gets the tensors."""
         weights, adapter = fsdp.full_model_state(self.bare), self.adapter
+        untied = {id(tensor): name for name, tensor in reversed(weights.items())}
+        ours = {} if self.native is None else {name: weights[name] for name in untied.values()}
         return Snapshot(
             weights=weights if adapter is None else adapter.merged(weights),
-            learned={} if adapter is None else adapter.learned(weights),
+            learned=ours if adapter is None else adapter.learned(weights),
             optimizer=fsdp.full_optimizer_state(self.bare, self.optimizers),
             average=self.average.state() if self.average is not None else {},
             progress=copy.deepcopy(self.progress),
@@ -215,6 +220,7 @@ def open_run(
         raise InputError("--early_stopping_patience needs examples that are held out, and there are none")
     accelerator, asked_rate = _join(arguments), arguments.learning_rate
     arguments, stages = resolve(arguments, works, num_processes=accelerator.num_processes)
+    native, how = native_form(model, arguments.save_as)
     adapter = prepare(model, arguments)
     arguments = with_rate(arguments, model)
     facts = dict(identity) if adapter is None else {**identity, "frozen_weights": fingerprint_of_frozen(model)}
@@ -251,11 +257,12 @@ def open_run(
         progress=progress,
         average=average,
         adapter=adapter,
+        native=native,
         info=info,
         throughput=throughput,
     )
     _describe(run, changed)
-    for notice in notices:
+    for notice in filter(None, [*notices, how]):
         run.log.say(notice)
     return run
 

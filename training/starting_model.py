@@ -1,5 +1,6 @@
 """The model that pretraining starts from: a new one of --family and --size, or the one that --model names."""
 
+from contextlib import suppress
 from typing import Any
 
 import transformers
@@ -18,7 +19,7 @@ def starting_model(
     """A new model, or the one that --model names, with a head for the objective and positions for `length` tokens.
 
     Args:
-        modeling: the room of that name: `LacunaConfig`, `from_native`.
+        modeling: the room of that name: `LacunaConfig`, `from_native`, by which a native model becomes one of ours.
         objective: its `name`, the `shape` of model that it trains, and `head`, the name of an Auto class.
 
     Raises:
@@ -26,11 +27,11 @@ def starting_model(
         CorruptCheckpointError: its weights cannot be read.
     """
     transformers.set_seed(seed)
-    if arguments.init_from_native and not arguments.model:
-        raise InputError("--init_from_native needs --model, a folder or Hub id of a model of transformers")
     if arguments.model:
         model = _load(arguments, arguments.model, objective.head, tokenizer, length)
-        return modeling.from_native(model) if arguments.init_from_native else model
+        with suppress(modeling.ConversionError):  # a model that we do not have is trained as it is
+            return modeling.from_native(model)
+        return model
     family = arguments.family or DEFAULT_FAMILY[objective.shape]
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos", "cls", "sep")}
     config = modeling.LacunaConfig.from_family(

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,11 @@ from pathlib import Path
 import processes
 import pytest
 import torch
+import transformers
+from safetensors.torch import load_file
 from transformers import AutoModelForPreTraining, BertConfig, BertForMaskedLM
 
-from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
+from lacuna.modeling import ConversionError, LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, LacunaPreTrainedModel
 from lacuna.tokenization import save_tokenizer, train_bpe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -172,7 +175,6 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "a model with short rows": (["--model", "{bad}/wide", "--objective", "mlm"], "--sequence_length 64"),
     "a decoder for masks": (["--model", "{bad}/decoder", "--objective", "mlm"], "--model {bad}/decoder"),
-    "a native model of none": (["--init_from_native", "true"], "--init_from_native needs --model"),
     "no model": (["--model", "{bad}/nowhere", "--objective", "mlm"], "{bad}/nowhere"),
     "an unknown option": (["--lerning_rate", "1"], "unknown option '--lerning_rate'; did you mean '--learning_rate'?"),
     "a misspelt key": (["--config", "{bad}/options.yaml"], "{bad}/options.yaml:2: unknown option 'lerning_rate'; did"),
@@ -278,23 +280,93 @@ def test_two_minutes_are_two_minutes_with_the_learning_rate_decayed(tmp_path) ->
     assert max(rates) == 6e-3 and rates[-1] < 0.02 * 6e-3
 
 
-def test_a_native_model_goes_on_as_it_is_or_as_lacunas(recipe, home, tmp_path, monkeypatch) -> None:
-    """The same weights under both codes: the same loss of the first step."""
+def test_a_native_model_goes_on_and_stays_native(recipe, home, tmp_path, monkeypatch) -> None:
+    """Trained as ours, saved as it came or, if asked for, as ours; its first loss is that of the native class."""
     monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
     torch.manual_seed(0)
     config = BertConfig(vocab_size=320, max_position_embeddings=32, hidden_dropout_prob=0.0, **SMALL)
     config.attention_probs_dropout_prob = 0.0
     BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
-    found = []
-    for name, more in (("native", []), ("ours", ["--init_from_native"])):
-        options = options_of(home, tmp_path / name, "--objective", "mlm", "--packing", "none", "--eval_fraction", 0)
+
+    def refuse(model: object) -> None:
+        raise ConversionError("not today")
+
+    found, kinds = [], []
+    for name, more in (("saved as it came", []), ("saved as ours", ["--save_as", "lacuna"]), ("native", [])):
+        if name == "native":
+            monkeypatch.setattr("lacuna.modeling.from_native", refuse)
+        options = options_of(home, tmp_path / name, "--objective", "mlm", "--packing", "none")
         options[options.index("--max_steps") + 1] = 1
         code, said = recipe(*options, "--model", tmp_path / "bert", *more)
         assert code == 0, said
         found.append(losses(tmp_path / name))
-    assert found[0] == pytest.approx(found[1], rel=1e-5) and len(found[0]) == 1
-    kinds = [json.loads((tmp_path / name / "config.json").read_text())["model_type"] for name in ("native", "ours")]
-    assert kinds == ["bert", "lacuna"]
+        kinds.append(json.loads((tmp_path / name / "config.json").read_text())["model_type"])
+    assert found[0] == found[1] == pytest.approx(found[2], rel=1e-5) and len(found[0]) == 1
+    assert kinds == ["bert", "lacuna", "bert"]
+    first, last = (load_file(tmp_path / name / "model.safetensors") for name in ("saved as it came", "native"))
+    assert first.keys() == last.keys()
+    assert all(torch.allclose(first[name], last[name], atol=1e-4) for name in first)
+    results = json.loads((tmp_path / "saved as it came" / "results.json").read_text())
+    assert 0 <= results["native_difference"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("objective", "kind"), [("clm", "Qwen3ForCausalLM"), ("denoising", "BartForConditionalGeneration")]
+)
+def test_a_model_with_a_native_twin_is_saved_as_it_and_resumed_to_the_bit(recipe, home, tmp_path, objective, kind):
+    """Checkpoints too: without code or foreign keys, loaded as it is, and our own weights beside it to go on from."""
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    options = options_of(home, whole, "--objective", objective, "--save_steps", 1)
+    options[options.index("--max_steps") + 1] = 2
+    code, said = recipe(*options)
+    assert code == 0 and f"the model is saved as a {kind} of transformers, without code" in said, said
+    checkpoint = whole / "checkpoints" / "step-00000001"
+    for folder in (whole, checkpoint):
+        loaded, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+        assert not any(report.values()) and not list(folder.glob("*.py"))
+        config = json.loads((folder / "config.json").read_text())
+        assert (
+            config["architectures"] == [kind]
+            and "auto_map" not in config
+            and "trust_remote_code" not in (folder / "README.md").read_text(encoding="utf-8")
+        )
+        if objective == "clm":  # where transformers 4 looks for it
+            assert (
+                config["rope_theta"]
+                == config["rope_parameters"]["rope_theta"]
+                == loaded.config.rope_parameters["rope_theta"]
+            )
+    assert json.loads((whole / "results.json").read_text())["native_difference"] < 1e-4
+
+    shutil.copytree(checkpoint, halves / "checkpoints" / "step-00000001")
+    shutil.copy(whole / "run.json", halves)
+    options[options.index(whole)] = halves
+    code, said = recipe(*options, "--resume")
+    assert code == 0 and "at step 1" in said
+    assert (halves / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_native_model_that_computes_something_else_is_told(recipe, home, tmp_path, monkeypatch) -> None:
+    """And a model that has no twin says what stands in the way."""
+    options = options_of(home, tmp_path / "hybrid", "--objective", "hybrid")
+    options[options.index("--max_steps") + 1] = 1
+    code, said = recipe(*options)
+    assert code == 0
+    reason = "no native family can express this configuration; qwen3 cannot express hybrid=True, only False"
+    assert f"the model is saved with its own code: {reason}\n" in said
+
+    options = options_of(home, tmp_path / "broken", "--objective", "clm")
+    options[options.index("--max_steps") + 1] = 1
+    convert = LacunaPreTrainedModel.to_native
+
+    def wrong(model: LacunaForCausalLM, *, weights: dict[str, torch.Tensor]) -> transformers.PreTrainedModel:
+        native = convert(model, weights=weights)
+        native.config.rms_norm_eps = 10.0
+        return native
+
+    monkeypatch.setattr(LacunaPreTrainedModel, "to_native", wrong)
+    code, said = recipe(*options)
+    assert code == 3 and "error: the Qwen3ForCausalLM in " in said and "differs from the trained model" in said
 
 
 def test_a_mistake_in_a_process_of_its_own(home, tmp_path) -> None:

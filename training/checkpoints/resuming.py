@@ -188,7 +188,7 @@ def resume(
     renewed = {change["option"] for change in changed} & {"optimizer", "average"}
     try:
         if adapter is None:
-            fsdp.load_model_state(model, load_weights(checkpoint))
+            fsdp.load_model_state(model, load_state(checkpoint, "learned") or load_weights(checkpoint))
         else:
             learned = load_state(checkpoint, "learned")
             fsdp.load_model_state(model, learned, names=adapter.learned(model.state_dict()).keys())

@@ -4,7 +4,8 @@ step-00000100/                   a model folder that `from_pretrained` loads
     training_state/
         optimizer.safetensors    what the optimizer remembers, by parameter name
         average.safetensors      the weights of --average, where there are any
-        learned.safetensors      with --lora_rank: what is learned, before it is merged into the weights of the model
+        learned.safetensors      what resuming takes in place of the model's weights: those of our own model where a
+                                 native one is saved; with --lora_rank what is learned, before it is merged
         progress.json            where the run stands
         manifest.json            size and SHA-256 of every file
         complete                 SHA-256 of manifest.json: the last file that is written, the first that is removed
@@ -49,7 +50,7 @@ class Snapshot:
     progress: Progress
     card: str
     learned: dict[str, Tensor] = field(default_factory=dict)
-    """What resuming takes in place of `weights`, where these are merged with an adapter."""
+    """What resuming takes in place of the weights in the folder, where these are merged, or of a native model."""
 
     @property
     def num_bytes(self) -> int:
@@ -90,15 +91,52 @@ def _files(folder: Path) -> dict[str, Path]:
     return found
 
 
+def native_form(model: nn.Module, save_as: str) -> tuple[nn.Module | None, str]:
+    """The model of transformers that is saved in place of one of ours, without its weights; None where there is none.
+
+    Returns:
+        It, and a line for people, which says why where there is none; no line where there is no choice.
+    """
+    if save_as != "native" or not hasattr(model, "to_native"):
+        return None, ""
+    try:
+        native = model.to_native(weights=model.state_dict()).to("meta")
+    except ValueError as error:
+        return None, f"the model is saved with its own code: {error}"
+    return native, f"the model is saved as a {type(native).__name__} of transformers, without code"
+
+
 def save_model(
-    *, model: nn.Module, tokenizer: Any, card: str, folder: Path, weights: dict[str, Tensor] | None = None
+    *,
+    model: nn.Module,
+    tokenizer: Any,
+    card: str,
+    folder: Path,
+    native: bool = False,
+    weights: dict[str, Tensor] | None = None,
 ) -> None:
-    """Write a folder that `from_pretrained` loads; `weights` are saved in place of those of the model."""
-    model.save_pretrained(folder, state_dict=weights)
+    """Write a folder that `from_pretrained` loads.
+
+    Args:
+        native: as the model of transformers that computes the same.
+        weights: saved in place of those of the model.
+    """
+    if native:
+        model.to_native(weights=model.state_dict() if weights is None else weights).save_pretrained(folder)
+        _add_old_keys(folder / "config.json")
+    else:
+        model.save_pretrained(folder, state_dict=weights)
     for path in folder.glob("*.safetensors"):
         path.chmod(0o644)  # safetensors writes files that only their owner can read
     save_tokenizer_files(tokenizer, folder)
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _add_old_keys(path: Path) -> None:
+    """Say the rotary base as transformers 4 has it too, which otherwise takes 10,000 without a word."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if theta := (config.get("rope_parameters") or {}).get("rope_theta"):
+        path.write_text(json.dumps(config | {"rope_theta": theta}, indent=2) + "\n", encoding="utf-8")
 
 
 def all_finite(weights: dict[str, Tensor]) -> bool:
@@ -106,7 +144,15 @@ def all_finite(weights: dict[str, Tensor]) -> bool:
     return all(bool(torch.isfinite(value).all()) for value in weights.values() if value.is_floating_point())
 
 
-def save_final(*, model: nn.Module, tokenizer: Any, card: str, output_dir: Path, weights: dict[str, Tensor]) -> None:
+def save_final(
+    *,
+    model: nn.Module,
+    tokenizer: Any,
+    card: str,
+    output_dir: Path,
+    weights: dict[str, Tensor],
+    native: bool = False,
+) -> None:
     """Put the files of a trained model into the output folder itself, each of them whole.
 
     Raises:
@@ -122,7 +168,8 @@ def save_final(*, model: nn.Module, tokenizer: Any, card: str, output_dir: Path,
     try:
         with storage_errors(f"cannot write the model to {output_dir}"):
             shutil.rmtree(temporary, ignore_errors=True)
-            save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary, weights=weights)
+            parts: dict[str, Any] = {"model": model, "tokenizer": tokenizer, "card": card, "weights": weights}
+            save_model(**parts, folder=temporary, native=native)
             for path in sorted(temporary.iterdir()):
                 path.replace(output_dir / path.name)
     finally:
@@ -133,10 +180,17 @@ class Saver:
     """Writes the checkpoints of a run, one after the other, while training continues."""
 
     def __init__(
-        self, *, output_dir: Path, model: nn.Module, tokenizer: Any, keep: int, greater_is_better: bool
+        self,
+        *,
+        output_dir: Path,
+        model: nn.Module,
+        tokenizer: Any,
+        keep: int,
+        greater_is_better: bool,
+        native: bool = False,
     ) -> None:
         self.folder = output_dir / "checkpoints"
-        self.model, self.tokenizer, self.keep = model, tokenizer, keep
+        self.model, self.tokenizer, self.native, self.keep = model, tokenizer, native, keep
         self.greater_is_better = greater_is_better
         self.failures = 0
         """Checkpoints in a row that could not be written."""
@@ -194,8 +248,8 @@ class Saver:
         """Write to a temporary folder, list every file with size and SHA-256, rename, mark as whole, verify."""
         self._check_space(snapshot)
         (temporary / STATE).mkdir(parents=True)
-        weights, card = dict(snapshot.weights), snapshot.card
-        save_model(model=self.model, tokenizer=self.tokenizer, card=card, folder=temporary, weights=weights)
+        parts: dict[str, Any] = {"model": self.model, "tokenizer": self.tokenizer, "card": snapshot.card}
+        save_model(**parts, folder=temporary, native=self.native, weights=dict(snapshot.weights))
         for name in ("optimizer", "average", "learned"):
             if (tensors := getattr(snapshot, name)) or name == "optimizer":
                 save_file(tensors, temporary / STATE / f"{name}.safetensors")
