@@ -55,7 +55,7 @@ def to_native(
         model: a Lacuna model with a head that the family has.
         family: a key of `CONVERSIONS`; None: the one that can express the configuration.
         weights: taken in place of those of `model`, and not copied: what is returned is for `save_pretrained`, and
-            cannot run.
+            cannot run. The sentence head of a LacunaForPreTraining is left out where the family has none.
 
     Raises:
         ConversionError: when no family, or not this one, can express the model; the field that stands in the way and
@@ -67,6 +67,9 @@ def to_native(
     conversion = CONVERSIONS[family]
     fields = _native_fields(model.config, family)
     head = conversion.heads.get(type(model).__name__)
+    if head is None and weights is not None and type(model) is modeling_lacuna.LacunaForPreTraining:
+        head = conversion.heads["LacunaForMaskedLM"]
+        weights = {name: tensor for name, tensor in weights.items() if not name.startswith("sentence_head.")}
     if head is None:
         raise ConversionError(f"{family} has no head like {type(model).__name__}: {', '.join(conversion.heads)}")
     if head.num_labels not in (None, model.config.num_labels):

@@ -25,6 +25,7 @@ HEADS: dict[str, dict[str, str]] = {
 HYBRID_HEADS = {"AutoModelForMaskedLM": "LacunaForMaskedLM"}
 
 SIZES: dict[str, dict[str, int]] = {
+    "micro": {"hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4},
     "tiny": {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4},
     "mini": {"hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6},
     "small": {"hidden_size": 512, "num_hidden_layers": 12, "num_attention_heads": 8},
@@ -56,12 +57,14 @@ _LLAMA: dict[str, Any] = {
     "classifier_bias": False,
     "initialization": "normal",
 }
-_SHARED_KEYS = {size: {"num_key_value_heads": heads} for size, heads in (("tiny", 2), ("mini", 2), ("small", 4))}
+_SHARED_KEYS = {
+    size: {"num_key_value_heads": heads} for size, heads in (("micro", 2), ("tiny", 2), ("mini", 2), ("small", 4))
+}
 _QWEN3 = {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
 
 
 def _layers(*counts: int) -> dict[str, dict[str, int]]:
-    """Layers at each size, from tiny to large."""
+    """Layers at each size, from micro to large."""
     return {size: {"num_hidden_layers": count} for size, count in zip(SIZES, counts, strict=True)}
 
 
@@ -189,7 +192,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "initialization": "normal",
         },
         "feed_forward": 4.0,
-        "sizes": _layers(2, 3, 5, 6, 12),
+        "sizes": _layers(1, 2, 3, 5, 6, 12),
     },
     "vaswani": {  # Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; `small` is their base, `large` their big
         "parts": {
@@ -207,7 +210,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "initialization": "xavier_uniform",
         },
         "feed_forward": 4.0,
-        "sizes": _layers(2, 3, 6, 6, 6),
+        "sizes": _layers(1, 2, 3, 6, 6, 6),
     },
 }
 

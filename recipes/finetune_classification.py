@@ -16,9 +16,9 @@ prediction and its probability), report.md with confusion.png, and task.json, wh
 
 from functools import partial
 
-from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import builtin_classification, read_labelled
+from lacuna.modeling import from_native
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.classification.reader import ClassificationArguments
 from lacuna.tasks.classification.task import Classification
@@ -36,6 +36,7 @@ def main() -> None:
         data,
         arguments,
         fine_tune=fine_tune,
+        from_native=from_native,
         read=partial(read_labelled, tagged=False),
         builtin=builtin_classification,
     )

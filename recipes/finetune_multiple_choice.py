@@ -14,9 +14,9 @@ the right choice, the probability of each), report.md and task.json, which recip
 
 from functools import partial
 
-from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
+from lacuna.modeling import from_native
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.multiple_choice.reader import MultipleChoiceArguments
 from lacuna.tasks.multiple_choice.task import MultipleChoice
@@ -29,7 +29,13 @@ def main() -> None:
         (ModelArguments, MultipleChoiceArguments, FineTuningArguments), description=__doc__
     )
     fine_tune_task(
-        MultipleChoice, start, data, arguments, fine_tune=fine_tune, read=partial(read_labelled, tagged=False)
+        MultipleChoice,
+        start,
+        data,
+        arguments,
+        fine_tune=fine_tune,
+        from_native=from_native,
+        read=partial(read_labelled, tagged=False),
     )
 
 

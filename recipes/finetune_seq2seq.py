@@ -15,9 +15,9 @@ what should have been), report.md and task.json, which recipes/predict.py reads.
 
 from typing import Any
 
-from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled, read_parallel
+from lacuna.modeling import from_native
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.sequence_to_sequence.reader import SequenceToSequenceArguments
 from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
@@ -34,7 +34,7 @@ def main() -> None:
     start, data, arguments = parse_arguments(
         (ModelArguments, SequenceToSequenceArguments, FineTuningArguments), description=__doc__
     )
-    fine_tune_task(SequenceToSequence, start, data, arguments, fine_tune=fine_tune, read=read)
+    fine_tune_task(SequenceToSequence, start, data, arguments, fine_tune=fine_tune, from_native=from_native, read=read)
 
 
 if __name__ == "__main__":

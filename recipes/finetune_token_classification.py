@@ -13,9 +13,9 @@ are none of these are measured by accuracy. Beside the model, --output_dir recei
 per-type.png or confusion.png, and task.json, which recipes/predict.py reads. Needs the extra `tasks`.
 """
 
-from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
+from lacuna.modeling import from_native
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.token_classification.reader import TokenClassificationArguments
 from lacuna.tasks.token_classification.task import TokenClassification
@@ -27,7 +27,9 @@ def main() -> None:
     start, data, arguments = parse_arguments(
         (ModelArguments, TokenClassificationArguments, FineTuningArguments), description=__doc__
     )
-    fine_tune_task(TokenClassification, start, data, arguments, fine_tune=fine_tune, read=read_labelled)
+    fine_tune_task(
+        TokenClassification, start, data, arguments, fine_tune=fine_tune, from_native=from_native, read=read_labelled
+    )
 
 
 if __name__ == "__main__":

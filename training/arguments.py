@@ -74,13 +74,13 @@ class NewModelArguments(ModelArguments):
     family: str | None = _model(
         None,
         "Architecture of a new model: bert, modernbert, lacuna (modernbert with query and key norms), gpt2, llama, "
-        "qwen3, bart or vaswani. Default: lacuna, qwen3 or bart, depending on --objective.",
+        "qwen3, bart or vaswani. Default: modernbert, qwen3 or bart, depending on --objective.",
         metavar="NAME",
     )
     size: str = _essential(
-        "tiny",
-        "New model's size; of the default encoder without embeddings: tiny (4 M parameters), mini (12 M), small "
-        "(32 M), base (110 M) or large (343 M). Default: tiny.",
+        "micro",
+        "New model's size; of the default encoder without embeddings: micro (2 M parameters), tiny (4 M), mini "
+        "(12 M), small (32 M), base (110 M) or large (343 M). Default: micro, the best for up to an hour on a CPU.",
         metavar="NAME",
     )
     vocab_size: int = _model(8192, "Vocabulary size of a newly trained tokenizer.")

@@ -6,11 +6,13 @@ from typing import Any
 import transformers
 
 from lacuna.common.errors import InputError
-from lacuna.common.loading import check_vocabulary, load_model, num_positions
+from lacuna.common.loading import check_vocabulary, load_configuration, load_model, num_positions
 
 from .arguments import NewModelArguments
 
-DEFAULT_FAMILY = {"encoder": "lacuna", "decoder": "qwen3", "encoder-decoder": "bart"}
+DEFAULT_FAMILY = {"encoder": "modernbert", "decoder": "qwen3", "encoder-decoder": "bart"}
+_BOTH_HEADS = "AutoModelForPreTraining"
+"""Of masked words and of the relation of two sentences; some native families have the first alone."""
 
 
 def starting_model(
@@ -30,7 +32,10 @@ def starting_model(
     if arguments.model:
         model = _load(arguments, arguments.model, objective.head, tokenizer, length)
         with suppress(modeling.ConversionError):  # a model that we do not have is trained as it is
-            return modeling.from_native(model)
+            model = modeling.from_native(model)
+            if objective.head == _BOTH_HEADS and type(model).__name__.endswith("MaskedLM"):
+                ours, model = model, getattr(transformers, objective.head).from_config(model.config)
+                model.load_state_dict(ours.state_dict(), strict=False)  # all but the sentence head, which is new
         return model
     family = arguments.family or DEFAULT_FAMILY[objective.shape]
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos", "cls", "sep")}
@@ -52,6 +57,9 @@ def starting_model(
 
 def _load(arguments: NewModelArguments, model: str, head: str, tokenizer: Any, length: int) -> Any:
     code, revision = arguments.trust_remote_code, arguments.revision
+    config = load_configuration(model, trust_remote_code=code, revision=revision)
+    if head == _BOTH_HEADS and type(config) not in transformers.MODEL_FOR_PRETRAINING_MAPPING:
+        head = "AutoModelForMaskedLM"
     loaded, _ = load_model(model, auto_class=head, trust_remote_code=code, revision=revision)
     check_vocabulary(tokenizer=tokenizer, model=loaded)
     longest = num_positions(loaded.config)

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import AutoModelForPreTraining, BertConfig, BertForMaskedLM
+from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, ModernBertForMaskedLM
 
 from lacuna.modeling import ConversionError, LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, LacunaPreTrainedModel
 from lacuna.tokenization import save_tokenizer, train_bpe
@@ -71,7 +71,7 @@ def rows_by_step(folder: Path, number: int, num_processes: int = 1) -> list[list
     return [[line for rank in ranks for line in rank[step * share : (step + 1) * share]] for step in range(5)]
 
 
-def test_samples_masks_and_loss_do_not_depend_on_how_a_step_is_divided(home, tmp_path) -> None:
+def test_samples_masks_and_loss_do_not_depend_on_how_a_step_is_divided(recipe, home, tmp_path) -> None:
     """One process with 8 rows at once, one with 4 twice, two with 4 each: the same rows, masks and loss."""
     alone, both = tmp_path / "alone", tmp_path / "both"
     alone.mkdir(), both.mkdir()
@@ -101,8 +101,15 @@ def test_samples_masks_and_loss_do_not_depend_on_how_a_step_is_divided(home, tmp
     results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("two", "mlm_nsp-8")]
     for name in ("eval_mlm_loss", "eval_nsp_accuracy", "baseline_mlm_loss", "train_tokens", "steps"):
         assert results[0][name] == pytest.approx(results[1][name], rel=1e-3), name
-    model = AutoModelForPreTraining.from_pretrained(tmp_path / "two")
-    assert model.config.shape == "encoder" and (tmp_path / "two" / "tokenizer.json").is_file()
+    assert "it has no place for the sentence head, which stays in checkpoints" in two.stderr
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "two")
+    assert isinstance(model, ModernBertForMaskedLM) and (tmp_path / "two" / "tokenizer.json").is_file()
+    further = [*options_of(home, tmp_path / "further", "--objective", "mlm_nsp"), "--model", tmp_path / "two"]
+    further[further.index("--max_steps") + 1] = 1
+    code, said = recipe(*further)
+    assert code == 0 and "model: LacunaForPreTraining" in said, said
+    first = losses(tmp_path / "further")[0]
+    assert first < losses(tmp_path / "two")[0]
 
 
 def test_stages_and_hybrid_rows_on_two_processes(home, tmp_path) -> None:

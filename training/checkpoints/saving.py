@@ -103,7 +103,9 @@ def native_form(model: nn.Module, save_as: str) -> tuple[nn.Module | None, str]:
         native = model.to_native(weights=model.state_dict()).to("meta")
     except ValueError as error:
         return None, f"the model is saved with its own code: {error}"
-    return native, f"the model is saved as a {type(native).__name__} of transformers, without code"
+    lost = "; it has no place for the sentence head, which stays in checkpoints"
+    is_less = type(model).__name__.endswith("PreTraining") and type(native).__name__.endswith("MaskedLM")
+    return native, f"the model is saved as a {type(native).__name__} of transformers, without code{lost * is_less}"
 
 
 def save_model(
