@@ -265,7 +265,7 @@ def _fill(
                 f"{tuple(wanted[name].shape)} ({names})"
             )
     for target, source in model.all_tied_weights_keys.items():
-        if not torch.equal(state[target], state[source]):
+        if not state[target].is_meta and not torch.equal(state[target], state[source]):
             raise ConversionError(
                 f"tie_word_embeddings={model.config.tie_word_embeddings} says that {target} is {source}, and they "
                 f"differ ({names})"

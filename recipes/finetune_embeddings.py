@@ -26,12 +26,12 @@ from lacuna.corpus import read_labelled
 from lacuna.tasks.base.fine_tuning import warn_of_seen
 from lacuna.tasks.base.models import load_base, read_first_words
 from lacuna.tasks.base.report import write_results
-from lacuna.tasks.embeddings.encoders import expected_of, load_encoder, save_encoder, train_encoder
+from lacuna.tasks.embeddings.encoders import load_encoder, save_encoder, train_encoder
 from lacuna.tasks.embeddings.reader import EmbeddingArguments
 from lacuna.tasks.embeddings.task import Embeddings
 from lacuna.training import FineTuningArguments, ModelArguments, claim_output_dir, is_main_process, processes, refusal
 from lacuna.training.environment import bf16_is_fast, use_all_cores
-from lacuna.training.fine_tuning import expected_time, learning, outcome
+from lacuna.training.fine_tuning import learning, outcome
 from lacuna.training.optimizers.schedules import with_rate
 from lacuna.training.reports.log import RunLog
 
@@ -66,11 +66,8 @@ def main() -> None:
     options["bf16"] = bf16_is_fast() if data.mixed_precision == "auto" else data.mixed_precision == "bf16"
     options["num_processes"] = processes().count
     if data.dry_run:
-        steps, evaluations = expected_of(work, encoder, **options)
-        held_out = work.num_eval_examples
-        times = expected_time(steps=steps, evaluations=evaluations, batch_size=data.batch_size, held_out=held_out)
         if is_main:
-            lines = [learning(encoder, data.learning_rate), *times, *refusal(fixed, resumes=False)]
+            lines = [learning(encoder, data.learning_rate), *refusal(fixed, resumes=False)]
             print("\n".join(lines), flush=True)
         return
     if is_main and fixed.learning_rate is None:

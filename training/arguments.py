@@ -284,7 +284,7 @@ class FineTuningArguments(TrainingArguments):
     seeds: int = _length(
         1, "Train this many times, with --seed, --seed + 1, ...; results.json has means and deviations."
     )
-    dry_run: bool = _length(False, "Show the data, the model and the expected time, then exit without training.")
+    dry_run: bool = _length(False, "Show the data and how much of the model would learn, then exit without training.")
 
     def __post_init__(self) -> None:
         asked = self.learning_rate

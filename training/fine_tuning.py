@@ -1,40 +1,30 @@
 """Fine-tuning a pretrained model on a task: one run or several seeds, the dry run, and the printed results."""
 
-import itertools
 import json
 import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import torch
 from torch import nn
-from torch.utils.benchmark import Timer
-from tqdm import tqdm
 
 from lacuna.common.files import hold, write_text
 from lacuna.common.hub import push_trained
 from lacuna.common.private import shown_command
-from lacuna.common.work import TrainingBatches, Work, to_device
+from lacuna.common.work import Work
 
-from .arguments import FineTuningArguments, TrainingArguments
+from .arguments import FineTuningArguments
 from .checkpoints.resuming import claim_output_dir, refusal
-from .environment import is_main_process, processes, resolved_precision, use_all_cores
+from .environment import is_main_process, processes
 from .loop import train
 from .optimizers.adapters import prepare
 from .optimizers.schedules import with_rate
-from .progress import is_due
-from .stages import Stage, resolve
-from .step import step
 
 SHOWN = 5
 """Examples that `--dry_run` shows."""
-_SAMPLED = 64
-"""Micro-batches of which one of median length is timed."""
 
 
 def fine_tune(
@@ -48,7 +38,7 @@ def fine_tune(
     finish: Callable[[dict[str, float], Path], object] | None = None,
     describe: Callable[[int], Sequence[str]] | None = None,
 ) -> dict[str, float]:
-    """Fine-tune a model, with `--seeds` several times, and print the results; with `--dry_run` only what is expected.
+    """Fine-tune a model, with `--seeds` several times, and print the results; with `--dry_run` only what would learn.
 
     Args:
         make_model: seed -> the model to start from; a head that it lacks is drawn from the seed.
@@ -64,7 +54,7 @@ def fine_tune(
     shown = describe or (lambda examples: ())
     if arguments.dry_run:
         if is_main_process():
-            expected = [*_expected(work, make_model, arguments), *refusal(arguments)]
+            expected = [_what_learns(make_model, arguments), *refusal(arguments)]
             print("\n".join([*shown(SHOWN), *expected]), flush=True)
         return {}
     if is_main_process():
@@ -193,29 +183,11 @@ def outcome(results: dict[str, float]) -> list[str]:
     return lines
 
 
-def _expected(work: Work, make_model: Callable[[int], Any], asked: FineTuningArguments) -> list[str]:
-    """Lines about the trainable parameters, the number of steps, and the expected time, from timing a few batches."""
-    use_all_cores()
-    count = processes().count
-    fixed = replace(asked, micro_batch_size=None) if asked.micro_batch_size == 0 else asked
-    arguments, (stage,) = resolve(fixed, [(0.0, work)], num_processes=count)
+def _what_learns(make_model: Callable[[int], Any], arguments: FineTuningArguments) -> str:
+    """How many weights learn at which rate."""
     model = make_model(arguments.seed)
     prepare(model, arguments)
-    arguments = with_rate(arguments, model)
-    lines = [learning(model, arguments.learning_rate)]
-    a_micro_batch, an_eval_batch = _seconds(model, stage, count, arguments)
-    a_step = a_micro_batch * (stage.batch_size // (count * stage.micro_batch_size))
-    by_clock = 60.0 * arguments.max_minutes / a_step if arguments.max_minutes else math.inf
-    steps = int(min(arguments.max_steps or math.inf, max(1.0, by_clock)))
-    held_out = work.num_eval_examples
-    an_evaluation = an_eval_batch * max(1.0, math.ceil(held_out / count) / arguments.eval_batch_size)
-    return lines + expected_time(
-        steps=(steps, a_step),
-        evaluations=(_num_evaluations(arguments.eval_steps, steps) if held_out else 0, an_evaluation),
-        batch_size=stage.batch_size,
-        held_out=held_out,
-        seeds=asked.seeds,
-    )
+    return learning(model, with_rate(arguments, model).learning_rate)
 
 
 def learning(model: nn.Module, rate: float | None) -> str:
@@ -223,62 +195,3 @@ def learning(model: nn.Module, rate: float | None) -> str:
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     every = sum(weight.numel() for weight in model.parameters())
     return f"{trained:,} of {every:,} weights learn, at a rate of {rate:g} at its peak"
-
-
-def expected_time(
-    *,
-    steps: tuple[int, float],
-    evaluations: tuple[int, float],
-    batch_size: int,
-    held_out: int,
-    seeds: int = 1,
-) -> list[str]:
-    """How long a run will take, lines for people; `steps` and `evaluations` are how many, and the seconds of each."""
-    runs = f", {seeds} times" if seeds > 1 else ""
-    parts = [
-        (f"{steps[0]:,} steps of {batch_size} examples", *steps, "a step"),
-        (f"{evaluations[0]:,} evaluations of {held_out:,} examples", *evaluations, "each"),
-    ]
-    lines = [
-        f"{what}{runs}: about {tqdm.format_interval(number * each * seeds)} at {each:.2f} s {unit}"
-        for what, number, each, unit in parts
-        if number
-    ]
-    total = sum(number * each * seeds for _, number, each, _ in parts)
-    return [*lines, f"together about {tqdm.format_interval(total)}; nothing was trained or written"]
-
-
-def _num_evaluations(eval_steps: float, steps: int) -> int:
-    """How many there are in a run of so many steps, the one at its end included."""
-    return sum(
-        step == steps or is_due(eval_steps, step=step, before=(step - 1) / steps, after=step / steps)
-        for step in range(1, steps + 1)
-    )
-
-
-def _seconds(model: nn.Module, stage: Stage, count: int, arguments: TrainingArguments) -> tuple[float, float]:
-    """Seconds of forward and backward of a micro-batch of median length, and of an evaluation batch."""
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    device = device or torch.device("cpu")
-    in_bf16 = resolved_precision(arguments.mixed_precision) == "bf16"
-    work, model = stage.work, model.to(device)
-    autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=in_bf16)
-    sampler = stage.sampler(seed=arguments.seed, first_sample=0, num_processes=count)
-    sampled = [[work.example(*keys) for keys in batch] for batch in itertools.islice(sampler, _SAMPLED)]
-    sampled.sort(key=lambda examples: max(len(example["input_ids"]) for example in examples))
-    batch = TrainingBatches(work, device)(sampled[len(sampled) // 2])
-
-    def learn() -> None:
-        step(work, model, [batch], device=device, autocast=autocast)
-        model.zero_grad(set_to_none=True)
-
-    def judge() -> None:
-        rows = range(0, work.num_eval_examples, count)[: arguments.eval_batch_size]
-        examples = work.collate([work.eval_example(row) for row in rows])
-        with torch.no_grad(), autocast():
-            work.evaluate(model.eval(), to_device(examples, device))
-
-    learn()
-    timers = [Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads()) for call in (learn, judge)]
-    an_evaluation = timers[1].timeit(1).median if work.num_eval_examples else 0.0
-    return timers[0].blocked_autorange(min_run_time=1.0).median, an_evaluation

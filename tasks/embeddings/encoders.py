@@ -175,25 +175,6 @@ def _named(part: str, scores: Mapping[str, float]) -> dict[str, float]:
     return {f"{part}_{name}": value for name, value in scores.items()}
 
 
-def expected_of(task: Embeddings, encoder: Any, **options: Any) -> tuple[tuple[int, float], tuple[int, float]]:
-    """What training would do: how many steps and evaluations, and the seconds of each, measured once."""
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(task, encoder, output_dir=folder, **options)
-        batch = next(iter(trainer.get_train_dataloader()))
-    steps = trainer.args.max_steps
-
-    def learn() -> None:
-        with trainer.compute_loss_context_manager():
-            loss = trainer.compute_loss(encoder.train(), batch)
-        loss.backward()
-        encoder.zero_grad(set_to_none=True)
-        float(loss.detach())  # a GPU is waited for
-
-    learn()  # the first one takes longer
-    evaluations = 1 + math.ceil(steps / trainer.args.eval_steps)
-    return (steps, _seconds(learn)), (evaluations, _seconds(lambda: task.evaluate_encoder(encoder)))
-
-
 def _seconds(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()

@@ -281,23 +281,6 @@ def test_the_best_weights_are_kept(encoder):
     assert judge.evaluated == [encoder]
 
 
-@pytest.mark.parametrize("rows", [SCORED, TRIPLES], ids=["scored", "triples"])
-def test_what_is_expected_is_counted_as_it_happens(tokenizer, encoder, tmp_path, rows, monkeypatch):
-    from lacuna.tasks.embeddings.encoders import expected_of, train_encoder
-
-    monkeypatch.setattr("lacuna.training.reports.log.draw_curves", lambda **_: None)
-    work, options = task(tokenizer, rows, eval_rows=rows), {"batch_size": 5, "max_epochs": 2.0, "eval_steps": 0.3}
-    before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    steps, evaluations = expected_of(work, encoder, **options)
-    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items()), "nothing is learned"
-    assert steps[1] > 0 and evaluations[1] > 0
-    log = RunLog(output_dir=tmp_path, enabled=True, first_step=0, done=0.0)
-    results = train_encoder(work, encoder, log=log, learning_rate=1e-3, **options)
-    assert steps[0] == results["steps"]
-    assert evaluations[0] == len([line for line in log.records if f"eval_{work.metric}" in line])
-    assert expected_of(work, encoder, batch_size=5, max_steps=3, eval_steps=0)[1][0] == 2
-
-
 # What people are told
 
 

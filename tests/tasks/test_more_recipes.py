@@ -142,12 +142,8 @@ def test_embeddings_say_what_they_have_reached(checkpoint, tmp_path, run_recipe)
     options[1] = train
     dry = run("recipes/finetune_embeddings.py", "--model", checkpoint("modernbert"), *options, "--dry_run")
     assert dry.returncode == 0, dry.stderr
-    weights, steps, evaluations, together, note = dry.stdout.splitlines()[-5:]
+    weights, note = dry.stdout.splitlines()[-2:]
     assert re.fullmatch(r"[\d,]+ of [\d,]+ weights learn, at a rate of \S+ at its peak", weights)
-    assert steps.startswith("12 steps of 4 examples: about 00:0") and re.match(
-        r"\d+ evaluations of \d+ ex", evaluations
-    )
-    assert together.startswith("together about 00:0") and together.endswith("; nothing was trained or written")
     assert note == f"note: without --dry_run this would be refused: {taken}"
 
 

@@ -15,14 +15,14 @@ from tuned_run import Judged, tune
 from lacuna.common.errors import InputError
 from lacuna.common.files import release
 from lacuna.training import claim_output_dir
-from lacuna.training.fine_tuning import _num_evaluations, _over_seeds, _together, outcome
+from lacuna.training.fine_tuning import _over_seeds, _together, outcome
 
 TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "compile_seconds")
 
 
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch) -> None:
-    monkeypatch.setattr("lacuna.training.fine_tuning.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
 
 
 def results_of(folder: Path) -> dict[str, Any]:
@@ -172,10 +172,7 @@ def test_a_dry_run_shows_what_would_happen_and_writes_nothing(tuning_options, tm
     assert said[:6] == ["24 rows", *(f"example {row}" for row in range(5))]
     learned, _, of_all = (word.replace(",", "") for word in said[6].split()[:3])
     assert 0 < int(learned) < int(of_all) / 2 and said[6].endswith("weights learn, at a rate of 0.01 at its peak")
-    assert said[7].startswith("6 steps of 8 examples, 3 times: about 00:0"), "24 rows twice in batches of 8"
-    assert said[8].startswith("5 evaluations of 7 examples, 3 times: about 00:0") and said[8].endswith(" s each")
-    assert said[9].startswith("together about 00:0") and said[9].endswith("; nothing was trained or written")
-    assert list(tmp_path.iterdir()) == [] and len(said) == 10
+    assert list(tmp_path.iterdir()) == [] and len(said) == 7
 
 
 def test_a_dry_run_says_that_the_run_would_be_refused(tuning_options, tmp_path, capsys) -> None:
@@ -185,29 +182,6 @@ def test_a_dry_run_says_that_the_run_would_be_refused(tuning_options, tmp_path, 
     note = capsys.readouterr().out.splitlines()[-1]
     assert note.startswith(f"note: without --dry_run this would be refused: --output_dir {tmp_path / 'run'} already ")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"]
-
-
-def test_a_dry_run_without_held_out_rows_expects_no_evaluation(tuning_options, capsys) -> None:
-    tune(tuning_options(dry_run=True), work=Judged(num_examples=24, num_eval_examples=0), describe=None)
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in said] == ["of", "steps", "about"]
-
-
-def test_evaluations_are_counted_with_the_last() -> None:
-    """0.3 of 8 steps: after steps 3, 5 and 8, by which 0.9 of them are done."""
-    cases = {(0.0, 8): 1, (0.2, 8): 5, (0.3, 8): 3, (0.01, 8): 8, (2.0, 5): 3, (200.0, 5): 1, (0.2, 1): 1}
-    assert {case: _num_evaluations(*case) for case in cases} == cases
-
-
-@pytest.mark.parametrize("options", [{"max_minutes": 2, "max_steps": None}, {"micro_batch_size": "auto"}])
-def test_the_expected_time_of_other_limits(tuning_options, capsys, options) -> None:
-    from lacuna.training.arguments import MicroBatchSize
-
-    options = {name: MicroBatchSize("auto") if value == "auto" else value for name, value in options.items()}
-    tune(tuning_options(dry_run=True, **options), describe=None)
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if " steps of " in line)
-    steps = int(line.split()[0].replace(",", ""))
-    assert steps == 8 if "micro_batch_size" in options else steps > 1
 
 
 def test_a_folder_that_is_taken_is_refused_before_anything(tuning_options, tmp_path) -> None:

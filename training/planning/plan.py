@@ -14,6 +14,7 @@ from lacuna.common.options import Arguments, check_range, option
 from lacuna.common.work import Work
 
 from ..arguments import TrainingArguments
+from ..checkpoints.saving import native_form
 from ..environment import resolved_precision
 from ..stages import Stage, epochs_per_step, mean_over_run, resolve
 from .flops import GPUS, Gpu, find_gpu, peak_flops
@@ -93,7 +94,12 @@ def plan_run(
     sections = {
         "parameters": _parameters(model),
         title: of_process,
-        "disk": _disk(memory, arguments, is_evaluated=bool(stages[-1].work.num_eval_examples)),
+        "disk": _disk(
+            memory,
+            arguments,
+            is_evaluated=bool(stages[-1].work.num_eval_examples),
+            native=native_form(model, arguments.save_as)[0] is not None,
+        ),
         **_work_and_time(stages, needs, arguments, wanted, device, precision),
     }
     width = max(len(name) for lines in sections.values() for name, _ in lines)
@@ -138,16 +144,18 @@ def _parameters(model: nn.Module) -> Lines:
     return [*lines, ("total", f"{total:>13,}")]
 
 
-def _disk(memory: Memory, arguments: TrainingArguments, *, is_evaluated: bool) -> Lines:
+def _disk(memory: Memory, arguments: TrainingArguments, *, is_evaluated: bool, native: bool) -> Lines:
     """A checkpoint, all that can be there at once, and the model."""
     content = "weights, optimizer and average" if memory.averages else "weights and optimizer"
+    content += ", and the weights of the native model" * native
+    size = memory.checkpoint + memory.weights * native
     content += "" if arguments.writes_checkpoints else "; written only if the run is stopped"
     has_best = bool(is_evaluated and arguments.eval_steps)
     most = arguments.keep_checkpoints + has_best + 1
     which = f"{most} at most: the newest {arguments.keep_checkpoints},{' the best,' * has_best} one being written"
-    every = [("checkpoints", _megabytes(most * memory.checkpoint, which))] if arguments.writes_checkpoints else []
+    every = [("checkpoints", _megabytes(most * size, which))] if arguments.writes_checkpoints else []
     final = ("the final model", _megabytes(memory.weights))
-    return [("a checkpoint", _megabytes(memory.checkpoint, content)), *every, final]
+    return [("a checkpoint", _megabytes(size, content)), *every, final]
 
 
 def _work_and_time(
