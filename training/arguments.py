@@ -80,7 +80,7 @@ class NewModelArguments(ModelArguments):
     size: str = _essential(
         "micro",
         "New model's size; of the default encoder without embeddings: micro (2 M parameters), tiny (4 M), mini "
-        "(12 M), small (32 M), base (110 M) or large (343 M). Default: micro, the best for up to an hour on a CPU.",
+        "(12 M), small (32 M), base (110 M) or large (343 M). Default: micro, for some minutes on a CPU.",
         metavar="NAME",
     )
     vocab_size: int = _model(8192, "Vocabulary size of a newly trained tokenizer.")
