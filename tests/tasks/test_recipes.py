@@ -60,8 +60,9 @@ def test_classification_on_two_processes_gives_the_same_numbers(checkpoint, tmp_
         assert [line["text"] for line in lines] == [row["text"] for row in LABELLED[32:39]]
     # Two steps of AdamW make 1e-4 of rounding in gradients near zero; an example that counts twice makes 1e-2.
     assert found[2] == pytest.approx(found[1], rel=1e-3)
+    assert results["native_difference"] < 1e-4 and not [*output.glob("*.py")], "trained as ours, saved as it came"
     model = AutoModelForSequenceClassification.from_pretrained(output)
-    assert model.config.id2label == {0: "+", 1: "-"}
+    assert type(model).__name__ == "BertForSequenceClassification" and model.config.id2label == {0: "+", 1: "-"}
     assert {"report.md", "confusion.png", "task.json", "results.json"} <= {path.name for path in output.iterdir()}
     settings = json.loads((output / "task.json").read_text())
     assert (settings["name"], settings["label_names"]) == ("classification", ["+", "-"])
