@@ -95,6 +95,7 @@ def check_native(run: Run) -> dict[str, float]:
         return {}
     saved = getattr(transformers, type(run.native).__name__).from_pretrained(run.arguments.output_dir)
     device = run.accelerator.device
+    bare = run.accelerator.unwrap_model(run.model, keep_fp32_wrapper=False)  # without autocast
     batch = to_device(run.work.collate([run.work.eval_example(0)]), device)
     given: dict[str, Any] = {
         name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch
@@ -102,7 +103,7 @@ def check_native(run: Run) -> dict[str, float]:
     if saved.config.is_encoder_decoder:
         given["decoder_input_ids"] = batch["input_ids"]
     with run.averaged(), torch.compiler.set_stance("force_eager"):
-        ours, theirs = (model(**given)[0].float() for model in (run.bare.eval(), saved.to(device).eval()))
+        ours, theirs = (model(**given)[0].float() for model in (bare.eval(), saved.to(device).eval()))
     difference = float((ours - theirs).abs().max())
     if not difference <= 0.01 * max(1.0, float(ours.abs().max())):
         raise CorruptCheckpointError(
