@@ -74,7 +74,7 @@ class NewModelArguments(ModelArguments):
     family: str | None = _model(
         None,
         "Architecture of a new model: bert, modernbert, lacuna (modernbert with query and key norms), gpt2, llama, "
-        "qwen3, bart or vaswani. Default: modernbert, qwen3 or bart, depending on --objective.",
+        "qwen3, bart or vaswani. Default: lacuna, qwen3 or bart, depending on --objective.",
         metavar="NAME",
     )
     size: str = _essential(
