@@ -10,7 +10,7 @@ import transformers
 from . import modeling_lacuna
 from .checks_lacuna import ConfigurationError
 from .configuration_lacuna import LacunaConfig
-from .conversion import from_native, to_native
+from .conversion import as_ours, from_native, to_native
 from .families_lacuna import FAMILIES, HEADS, SIZES
 from .modeling_lacuna import (
     LacunaForCausalLM,
@@ -61,6 +61,7 @@ __all__ = [
     "LacunaForTokenClassification",
     "LacunaModel",
     "LacunaPreTrainedModel",
+    "as_ours",
     "from_native",
     "to_native",
 ]

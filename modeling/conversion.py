@@ -129,6 +129,13 @@ def from_native(native: PreTrainedModel) -> LacunaPreTrainedModel:
     return _fill(model, ours, unused=set(theirs) - {native_key for _, _, native_key in pairs}, like=native)
 
 
+def as_ours(model: PreTrainedModel) -> PreTrainedModel:
+    """The Lacuna model with the weights of a native one; the model itself where there is none, or it is one already."""
+    with contextlib.suppress(ConversionError):
+        model = from_native(model)
+    return model
+
+
 def _find_family(config: LacunaConfig) -> str:
     refusals = []
     for family in CONVERSIONS:

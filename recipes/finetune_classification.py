@@ -18,7 +18,7 @@ from functools import partial
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import builtin_classification, read_labelled
-from lacuna.modeling import from_native
+from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.classification.reader import ClassificationArguments
 from lacuna.tasks.classification.task import Classification
@@ -36,7 +36,7 @@ def main() -> None:
         data,
         arguments,
         fine_tune=fine_tune,
-        from_native=from_native,
+        as_ours=as_ours,
         read=partial(read_labelled, tagged=False),
         builtin=builtin_classification,
     )

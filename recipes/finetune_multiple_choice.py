@@ -16,7 +16,7 @@ from functools import partial
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
-from lacuna.modeling import from_native
+from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.multiple_choice.reader import MultipleChoiceArguments
 from lacuna.tasks.multiple_choice.task import MultipleChoice
@@ -34,7 +34,7 @@ def main() -> None:
         data,
         arguments,
         fine_tune=fine_tune,
-        from_native=from_native,
+        as_ours=as_ours,
         read=partial(read_labelled, tagged=False),
     )
 

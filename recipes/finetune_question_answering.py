@@ -19,7 +19,7 @@ from functools import partial
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import builtin_questions, read_labelled
-from lacuna.modeling import from_native
+from lacuna.modeling import as_ours
 from lacuna.modeling.pipeline_lacuna import add_question_pipeline
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
@@ -38,7 +38,7 @@ def main() -> None:
         data,
         arguments,
         fine_tune=fine_tune,
-        from_native=from_native,
+        as_ours=as_ours,
         read=partial(read_labelled, tagged=False),
         builtin=builtin_questions,
         add=add_question_pipeline,  # a native model does not bring it along

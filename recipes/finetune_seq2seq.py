@@ -17,7 +17,7 @@ from typing import Any
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled, read_parallel
-from lacuna.modeling import from_native
+from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.sequence_to_sequence.reader import SequenceToSequenceArguments
 from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
@@ -34,7 +34,7 @@ def main() -> None:
     start, data, arguments = parse_arguments(
         (ModelArguments, SequenceToSequenceArguments, FineTuningArguments), description=__doc__
     )
-    fine_tune_task(SequenceToSequence, start, data, arguments, fine_tune=fine_tune, from_native=from_native, read=read)
+    fine_tune_task(SequenceToSequence, start, data, arguments, fine_tune=fine_tune, as_ours=as_ours, read=read)
 
 
 if __name__ == "__main__":

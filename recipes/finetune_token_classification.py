@@ -15,7 +15,7 @@ per-type.png or confusion.png, and task.json, which recipes/predict.py reads. Ne
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
-from lacuna.modeling import from_native
+from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.token_classification.reader import TokenClassificationArguments
 from lacuna.tasks.token_classification.task import TokenClassification
@@ -28,7 +28,7 @@ def main() -> None:
         (ModelArguments, TokenClassificationArguments, FineTuningArguments), description=__doc__
     )
     fine_tune_task(
-        TokenClassification, start, data, arguments, fine_tune=fine_tune, from_native=from_native, read=read_labelled
+        TokenClassification, start, data, arguments, fine_tune=fine_tune, as_ours=as_ours, read=read_labelled
     )
 
 

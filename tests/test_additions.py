@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lacuna.common.command_line import parse_arguments
 from lacuna.common.options import option
 from lacuna.corpus import read_labelled
-from lacuna.modeling import LacunaConfig, LacunaForMaskedLM, from_native
+from lacuna.modeling import LacunaConfig, LacunaForMaskedLM, as_ours
 from lacuna.objectives import OBJECTIVES, CausalLanguageModelling
 from lacuna.tasks.base.arguments import TaskArguments
 from lacuna.tasks.base.columns import TEXT, Column, Layout
@@ -154,7 +154,7 @@ def recipe(words: Sequence[str]) -> None:
     """Its recipe."""
     start, data, arguments = parse_arguments((ModelArguments, LengthArguments, FineTuningArguments), list(words))
     read = partial(read_labelled, tagged=False)
-    fine_tune_task(Length, start, data, arguments, fine_tune=fine_tune, from_native=from_native, read=read)
+    fine_tune_task(Length, start, data, arguments, fine_tune=fine_tune, as_ours=as_ours, read=read)
 
 
 def test_a_task_is_a_reader_a_task_a_predictor_a_recipe_and_a_line(

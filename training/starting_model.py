@@ -1,6 +1,5 @@
 """The model that pretraining starts from: a new one of --family and --size, or the one that --model names."""
 
-from contextlib import suppress
 from typing import Any
 
 import transformers
@@ -21,7 +20,7 @@ def starting_model(
     """A new model, or the one that --model names, with a head for the objective and positions for `length` tokens.
 
     Args:
-        modeling: the room of that name: `LacunaConfig`, `from_native`, by which a native model becomes one of ours.
+        modeling: the room of that name: `LacunaConfig`, `as_ours`, by which a native model becomes one of ours.
         objective: its `name`, the `shape` of model that it trains, and `head`, the name of an Auto class.
 
     Raises:
@@ -30,12 +29,10 @@ def starting_model(
     """
     transformers.set_seed(seed)
     if arguments.model:
-        model = _load(arguments, arguments.model, objective.head, tokenizer, length)
-        with suppress(modeling.ConversionError):  # a model that we do not have is trained as it is
-            model = modeling.from_native(model)
-            if objective.head == _BOTH_HEADS and type(model).__name__.endswith("MaskedLM"):
-                ours, model = model, getattr(transformers, objective.head).from_config(model.config)
-                model.load_state_dict(ours.state_dict(), strict=False)  # all but the sentence head, which is new
+        model = modeling.as_ours(_load(arguments, arguments.model, objective.head, tokenizer, length))
+        if objective.head == _BOTH_HEADS and type(model) is modeling.LacunaForMaskedLM:
+            masked, model = model, modeling.LacunaForPreTraining(model.config)
+            model.load_state_dict(masked.state_dict(), strict=False)  # all but the sentence head, which is new
         return model
     family = arguments.family or DEFAULT_FAMILY[objective.shape]
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos", "cls", "sep")}

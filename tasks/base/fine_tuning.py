@@ -59,7 +59,7 @@ def fine_tune_task(
     arguments: Any,
     *,
     fine_tune: Callable[..., object],
-    from_native: Callable[[Any], Any],
+    as_ours: Callable[[Any], Any],
     read: Callable[..., Sequence[Any]],
     builtin: Callable[[], Sequence[Any]] | None = None,
     add: Callable[[Path], object] = lambda folder: None,
@@ -69,7 +69,7 @@ def fine_tune_task(
     Args:
         start, data, arguments: `ModelArguments`, the options of the task's data, `FineTuningArguments`.
         fine_tune: `lacuna.training.fine_tune`.
-        from_native: `lacuna.modeling.from_native`; native models are trained as ours, which is faster, and saved as
+        as_ours: `lacuna.modeling.as_ours`; native models are trained as ours, which is faster, and saved as
             they came. With LoRA they stay native, since an adapter goes by names.
         read, builtin: see `Task.from_arguments`.
         add: called with the folder of each model, to put more into it.
@@ -85,9 +85,7 @@ def fine_tune_task(
 
     def make_model(seed: int) -> Any:
         model = load_model(auto_class=work.auto_class, tokenizer=tokenizer, seed=seed, **origin, **work.head_options())
-        with suppress(ValueError):  # ConversionError: not of our families
-            return model if arguments.lora_rank else from_native(model)
-        return model
+        return model if arguments.lora_rank else as_ours(model)
 
     def finish(results: dict[str, float], folder: Path) -> None:
         write_results(work, results, folder)

@@ -16,7 +16,7 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from transformers import AutoModelForPreTraining, BertConfig, BertForMaskedLM
 
-from lacuna.modeling import ConversionError, LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, LacunaPreTrainedModel
+from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, LacunaPreTrainedModel
 from lacuna.tokenization import save_tokenizer, train_bpe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -289,13 +289,10 @@ def test_a_native_model_goes_on_and_stays_native(recipe, home, tmp_path, monkeyp
     config.attention_probs_dropout_prob = 0.0
     BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
 
-    def refuse(model: object) -> None:
-        raise ConversionError("not today")
-
     found, kinds = [], []
     for name, more in (("saved as it came", []), ("saved as ours", ["--save_as", "lacuna"]), ("native", [])):
         if name == "native":
-            monkeypatch.setattr("lacuna.modeling.from_native", refuse)
+            monkeypatch.setattr("lacuna.modeling.as_ours", lambda model: model)
         options = options_of(home, tmp_path / name, "--objective", "mlm", "--packing", "none")
         options[options.index("--max_steps") + 1] = 1
         code, said = recipe(*options, "--model", tmp_path / "bert", *more)
@@ -337,6 +334,8 @@ def test_a_model_with_a_native_twin_is_saved_as_it_and_resumed_to_the_bit(recipe
     for folder in (whole, checkpoint):
         loaded, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
         assert not any(report.values()) and not list(folder.glob("*.py"))
+        size = f"with {loaded.num_parameters() / 1e6:.1f} M parameters"
+        assert size in (folder / "README.md").read_text(encoding="utf-8"), "tied weights count once"
         config = json.loads((folder / "config.json").read_text())
         assert (
             config["architectures"] == [kind]

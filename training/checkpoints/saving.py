@@ -100,7 +100,7 @@ def native_form(model: nn.Module, save_as: str) -> tuple[nn.Module | None, str]:
     if save_as != "native" or not hasattr(model, "to_native"):
         return None, ""
     try:
-        native = model.to_native(weights=model.state_dict()).to("meta")
+        native = model.to_native(weights={name: tensor.to("meta") for name, tensor in model.state_dict().items()})
     except ValueError as error:
         return None, f"the model is saved with its own code: {error}"
     lost = "; it has no place for the sentence head, which stays in checkpoints"
