@@ -130,7 +130,7 @@ def from_native(native: PreTrainedModel) -> LacunaPreTrainedModel:
 
 
 def as_ours(model: PreTrainedModel) -> PreTrainedModel:
-    """The Lacuna model with the weights of a native one; the model itself where there is none or it is ours already."""
+    """The Lacuna model with the weights of a native one; the model itself where there is none or it is ours."""
     with contextlib.suppress(ConversionError):
         model = from_native(model)
     return model

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -166,19 +166,15 @@ def train_encoder(task: Embeddings, encoder: Any, *, log: Any, **options: Any) -
         trainer.add_callback(KeepBest(task, log))
         start = task.evaluate_encoder(encoder) if trainer.is_world_process_zero() else {}
         log.evaluation({"step": 0, **_named("eval", start)})
-        seconds = _seconds(trainer.train)
+        began = time.perf_counter()
+        trainer.train()
+        seconds = time.perf_counter() - began
     scores = {**_named("eval", task.scores()), **_named("start", start), **_named("baseline", task.baseline())}
     return {**scores, "steps": trainer.state.global_step, "train_seconds": round(seconds, 2)}
 
 
 def _named(part: str, scores: Mapping[str, float]) -> dict[str, float]:
     return {f"{part}_{name}": value for name, value in scores.items()}
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
 
 
 _CARD = """\
