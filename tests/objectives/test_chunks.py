@@ -49,7 +49,8 @@ def test_hashed_numbers_are_even_and_of_their_own() -> None:
         assert drawn.min() >= 0 and drawn.max() < 1
         counts = np.histogram(drawn, bins=20, range=(0, 1))[0]
         assert ((counts - 5000) ** 2 / 5000).sum() < 50  # chi-squared with 19 degrees of freedom: 1 in 7,000
-    for pair in ((one, other), (one, third), (one[1:], one[:-1])):
+    far = hashed(numbers, seed=128, stream="a")  # all of a seed counts, up to 2^64
+    for pair in ((one, other), (one, third), (one[1:], one[:-1]), (one, far)):
         assert abs(np.corrcoef(*pair)[0, 1]) < 4 / np.sqrt(len(pair[0]))
 
 

@@ -52,6 +52,7 @@ def test_evaluated_rows_are_spread_evenly() -> None:
     assert spread(100, 3).tolist() == [0, 49, 99]
     assert spread(0, 3).tolist() == []
     assert len(spread(10**7, 512)) == 512
+    assert spread_by_weight([3, 1], [0.5, 0.5], 4).tolist() == [0, 1, 2, 3], "all of them, whatever the weights"
     by_source = spread_by_weight([100, 3, 3], [0.9, 0.05, 0.05], 10)  # 9 + 1 + 1 are one too many
     assert by_source.tolist() == [*spread(100, 8).tolist(), 100, 103]
 

@@ -20,6 +20,7 @@ from lacuna.tasks.base.metrics import (
     measure,
     normalize_answer,
     squad_v2_f1,
+    tuned_threshold,
     token_f1,
 )
 
@@ -252,6 +253,15 @@ def test_squad_v2_by_hand():
     assert (found["exact_match"], found["f1"]) == (50.0, pytest.approx(100 * (1 + 1 + 2 / 3) / 4))
     assert found["has_answer_exact_match"] == pytest.approx(100 / 3)
     assert (found["no_answer_exact_match"], found["no_answer_f1"]) == (100.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("references", "threshold"),
+    [([["a"], ["b"], []], 1.5), ([["a"], ["b"], ["c"]], 3.0), ([[], [], []], -1.0), ([["a"], [], ["c"]], 0.5)],
+    ids=["between two", "all are answered", "none is", "of equals the lower"],
+)
+def test_the_threshold_by_hand(references, threshold):
+    assert tuned_threshold(["a", "b", "c"], references, no_answer=[0.0, 1.0, 2.0]) == threshold
 
 
 def test_the_two_scripts_differ_on_texts_without_words():

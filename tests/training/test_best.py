@@ -214,6 +214,7 @@ def test_patience_by_hand(tuning_options) -> None:
     assert [stops_early(tuning_options(early_stopping_patience=number), progress) for number in (0, 2, 3, 4)] == [
         False, True, True, False,
     ]  # fmt: skip
+    assert stops_early(tuning_options(early_stopping_patience=1), Progress(without_better=1))
     with pytest.raises(InputError, match="--early_stopping_patience must not be negative"):
         tuning_options(early_stopping_patience=-1)
     with pytest.raises(InputError, match="--eval_steps 0"):

@@ -313,6 +313,13 @@ def test_evaluation_sees_each_row_once_and_equals_a_loop_over_what_is_saved(run,
     assert results["eval_loss"] == pytest.approx(work.summarize(records)["loss"], rel=1e-5)
 
 
+def test_a_run_that_was_complete_is_judged_when_it_is_resumed(run, new_work, tmp_path) -> None:
+    results, _, _ = run(work=new_work(num_eval_examples=7), max_steps=3, save_steps=3)
+    (tmp_path / "run" / "results.json").unlink()
+    again, _, _ = run(work=new_work(num_eval_examples=7), max_steps=3, save_steps=3, resume=True)
+    assert again["eval_loss"] == results["eval_loss"]
+
+
 @pytest.mark.curves
 def test_a_work_without_held_out_examples(run, new_work, tmp_path) -> None:
     results, _, _ = run(work=new_work(num_eval_examples=0), max_steps=2, eval_steps=1)
