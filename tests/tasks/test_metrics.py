@@ -20,8 +20,8 @@ from lacuna.tasks.base.metrics import (
     measure,
     normalize_answer,
     squad_v2_f1,
-    tuned_threshold,
     token_f1,
+    tuned_threshold,
 )
 
 
