@@ -16,7 +16,7 @@ from lacuna.common.options import Arguments
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 GROUND = "common"  # every room but `modeling` stands on it
-ROOMS = ["modeling", "tokenization", "corpus", "objectives", "training", "tasks", "evaluation"]
+ROOMS = ["modeling", "tokenization", "corpus", "objectives", "training", "tasks", "evaluation", "exporting"]
 SHOPS = ["recipes", "benchmarks"]  # these may import any room, and nothing imports them
 ROOM_FILES = sorted(path for room in [GROUND, *ROOMS] for path in (REPOSITORY / room).rglob("*.py"))
 SHOP_FILES = sorted(path for shop in SHOPS for path in (REPOSITORY / shop).rglob("*.py"))

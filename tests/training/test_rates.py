@@ -43,6 +43,16 @@ def test_what_does_not_learn_does_not_count() -> None:
     assert rate(model) == pytest.approx(3e-4), "a head without matrices is taken for new"
 
 
+def test_matrices_of_32_rows_count_and_smaller_ones_do_not() -> None:
+    model = Wide(0.02)
+    model.layers.append(nn.Linear(64, 31))
+    nn.init.constant_(model.layers[2].weight, 9.0)
+    assert rate(model) == pytest.approx(3e-4)
+    model.layers.append(nn.Linear(64, 32))
+    nn.init.constant_(model.layers[3].weight, 0.2)
+    assert rate(model) == pytest.approx(1.4e-3), "0.015 times the root of (4 * 0.02^2 + 0.2^2) / 5"
+
+
 def test_low_ranks_have_their_own() -> None:
     assert rate(Wide(0.2), lora_rank=4) == pytest.approx(3e-3)
     assert rate(Wide(0.2, width=768), lora_rank=4) == pytest.approx(1e-3)
