@@ -123,14 +123,12 @@ FACTS: dict[str, list[str]] = {
         "Weight decay of 0.1** (`--weight_decay`). At 0.01 and",
     ],
     "docs/speed.md": [
-        "predicts 15 % of the tokens",
         "the frequencies of tokens in the train text give 6.667",  # of `Material`, scored on the held-out targets
         "it is for 20 minutes; this race takes 5",
         "(256 wide, 6 layers) on the same rows of 32 x 128 tokens, 15 % masked",
         "The goals are 5 times",
         "in float32 and 3 times",
         "for two cores (6e13 operations)",
-        "200 steps of 64 rows of 128 tokens",
         "the scripts' default of 5e-5",
         "with `--dropout 0.1` the native Qwen3 drops attention only",
         "30 % of the tokens masked. Learning rate",

@@ -1,4 +1,4 @@
-"""Rows and scores that time_to_loss.py and ablations.py share, against independent computations."""
+"""Rows and scores that time_to_loss.py goes by, against independent computations."""
 
 import math
 from argparse import Namespace
