@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import sentencepiece
-from corpus_speed import prepare_with_lacuna
 from harness import Report, apart, find_texts, make_parser, summarize, table, take_turns, timed
 from tokenizers import Tokenizer, trainers
 
@@ -91,7 +90,11 @@ def train_sentencepiece(work: Work) -> Any:
 
 def encode_lacuna(work: Work) -> range:
     """A token store, as recipes/prepare_corpus.py makes it."""
-    return range(prepare_with_lacuna(work["files"], work["tokenizer"], work["folder"])["tokens"])
+    tokenizer = tokenization.load_tokenizer(work["tokenizer"])
+    parts = {"tokenizer": tokenizer, "tokenizer_fingerprint": tokenization.tokenizer_fingerprint(tokenizer)}
+    text = corpus.open_text(corpus.TextArguments(data=work["files"]))
+    store: Any = corpus.prepare_store(text=text, **parts, output_dir=Path(work["folder"], "store"))
+    return range(store.num_tokens)
 
 
 def encode_tokenizers(work: Work, *, in_batches: bool) -> np.ndarray:

@@ -170,6 +170,13 @@ def save_tokenizer_files(tokenizer: Any, folder: str | Path) -> None:
     path.write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def add_old_keys(path: Path) -> None:
+    """Say the rotary base in a native config.json as transformers 4 has it too, which otherwise takes 10,000."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if theta := (config.get("rope_parameters") or {}).get("rope_theta"):
+        path.write_text(json.dumps(config | {"rope_theta": theta}, indent=2) + "\n", encoding="utf-8")
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence transformers' table of new weights; callers report what matters."""
@@ -219,6 +226,50 @@ def load_model(
             f"--model {model} is incomplete: {lacking[0]!r} is missing ({len(lacking)} weights of its body are)"
         )
     return loaded, report
+
+
+class Exported(transformers.PreTrainedModel):
+    """An ONNX export as a model of transformers: it has a configuration, and answers through onnxruntime."""
+
+    _supports_sdpa = True
+
+    def __init__(self, exported: Any) -> None:
+        super().__init__(exported.config)
+        self.exported = exported
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self.exported.device
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        """As many rows as it knows tokens, and no weights, which are in the graph."""
+        return torch.nn.Embedding(self.config.vocab_size, 1, device="meta")
+
+    def forward(self, **inputs: Any) -> Any:
+        """What the model that was exported would answer; inputs that its graph does not have are left out."""
+        return self.exported(**inputs)
+
+
+def load_exported(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Exported:
+    """What `recipes/export_model.py --format onnx` wrote.
+
+    Raises:
+        InputError: it cannot be read, or the packages that run it are missing.
+    """
+    try:
+        from transformers.exporters import ExportedModel
+
+        exported = ExportedModel.from_pretrained(
+            model, trust_remote_code=trust_remote_code, revision=revision or "main"
+        )
+        head = next(iter(exported.config.architectures or []), "Exported")
+        return type(head, (Exported,), {})(exported)  # pipelines go by the name of the class
+    except (ImportError, OSError, ValueError, KeyError, RuntimeError) as error:
+        needs = "; it needs pip install -e '.[onnx]'" if isinstance(error, ImportError) else ""
+        raise InputError(
+            f"--model {model} is an ONNX export that cannot be opened: {first_line(error)}{needs}"
+        ) from error
 
 
 def num_positions(config: Any) -> int | None:

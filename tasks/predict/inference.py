@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lacuna.common.errors import InputError
-from lacuna.common.loading import commit_of, file_of, load_model, longest_input
+from lacuna.common.loading import commit_of, file_of, load_exported, load_model, longest_input
 from lacuna.tasks.base.models import check_tokenizer, load_base, pad_for_reading, resolve_max_length
 from lacuna.tasks.base.rows import ENDINGS
 from lacuna.tasks.classification.task import ClassificationPredictor
@@ -67,7 +67,17 @@ def task_of_head(*, config: Any, model: str) -> str:
 
 
 def load_head(*, auto_class: str, model: str, trust_remote_code: bool, revision: str | None = None) -> Any:
-    """A model with the head of a task, all of it from the checkpoint, in float32, on the GPU where there is one."""
+    """A model with the head of a task, all of it from the checkpoint, in float32, on the GPU where there is one.
+
+    The head of an ONNX export is the one that it was made with.
+    """
+    if file_of(model, "export.json", revision=revision) is not None:
+        if auto_class in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM"):
+            raise InputError(
+                f"--model {model} is an ONNX export, which keeps no cache and cannot generate: take the model "
+                "that it was made of, or export a decoder with --format gguf"
+            )
+        return load_exported(model, trust_remote_code=trust_remote_code, revision=revision)
     loaded, report = load_model(model, auto_class=auto_class, trust_remote_code=trust_remote_code, revision=revision)
     if missing := sorted(report["missing_keys"]):
         raise InputError(

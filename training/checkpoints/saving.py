@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import CorruptCheckpointError, NumericsError, StorageError
 from lacuna.common.files import sync, write_text
-from lacuna.common.loading import save_tokenizer_files
+from lacuna.common.loading import add_old_keys, save_tokenizer_files
 
 from ..progress import Progress
 
@@ -125,20 +125,13 @@ def save_model(
     """
     if native:
         model.to_native(weights=model.state_dict() if weights is None else weights).save_pretrained(folder)
-        _add_old_keys(folder / "config.json")
+        add_old_keys(folder / "config.json")
     else:
         model.save_pretrained(folder, state_dict=weights)
     for path in folder.glob("*.safetensors"):
         path.chmod(0o644)  # safetensors writes files that only their owner can read
     save_tokenizer_files(tokenizer, folder)
     (folder / "README.md").write_text(card, encoding="utf-8")
-
-
-def _add_old_keys(path: Path) -> None:
-    """Say the rotary base as transformers 4 has it too, which otherwise takes 10,000 without a word."""
-    config = json.loads(path.read_text(encoding="utf-8"))
-    if theta := (config.get("rope_parameters") or {}).get("rope_theta"):
-        path.write_text(json.dumps(config | {"rope_theta": theta}, indent=2) + "\n", encoding="utf-8")
 
 
 def all_finite(weights: dict[str, Tensor]) -> bool:

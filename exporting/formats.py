@@ -1,0 +1,241 @@
+"""Native classes, ONNX and GGUF: written beside the tokenizer, run, and compared with the model on real text."""
+
+import contextlib
+import inspect
+import io
+import json
+import logging
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import transformers
+from torch import Tensor
+
+from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.common.loading import (
+    add_old_keys,
+    commit_of,
+    file_of,
+    load_configuration,
+    load_model,
+    load_tokenizer,
+    longest_input,
+    save_tokenizer_files,
+)
+from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
+
+from .gguf import write_gguf
+
+QUANTIZATIONS = {"native": (), "onnx": ("int8",), "gguf": ("f16", "q8_0")}
+LONGEST_TEXT, BATCH_SIZE = 128, 8  # tokens of a text, and texts at once, that models are compared on
+MOST_DIFFERENCE = 1e-3
+"""Of the largest logit: how far float32 logits may be apart."""
+
+
+@dataclass
+class ExportArguments(Arguments):
+    """Which model goes into which form."""
+
+    model: str = option("runs/model", "Folder or Hub id of the model.", group=ESSENTIALS, metavar="MODEL")
+    format: Literal["native", "onnx", "gguf"] = option(
+        "native",
+        "native: a class of transformers, without code; onnx: any head, for onnxruntime; gguf: a decoder, for "
+        "llama.cpp.",
+        group=ESSENTIALS,
+    )
+    output_dir: str = option("runs/exported", "Where it is written; a new folder.", group=ESSENTIALS, metavar="DIR")
+    quantize: Literal["int8", "f16", "q8_0"] | None = option(
+        None, "Smaller weights: int8 for onnx, f16 or q8_0 for gguf. Default: float32.", group=ESSENTIALS
+    )
+    data: list[str] = option(
+        [],
+        "Text that the export is compared on: files or folders. Default: the built-in text.",
+        group=ESSENTIALS,
+        metavar="PATH",
+    )
+    max_examples: int = option(64, "Most texts to compare on; each is cut to 128 tokens.", group=ESSENTIALS)
+    trust_remote_code: bool = option(
+        False, "Run the code in the checkpoint; checkpoints made by Lacuna do not need it.", group=ESSENTIALS
+    )
+    revision: str | None = option(
+        None, "Branch, tag or commit of a --model of the Hub. Default: main.", group=ESSENTIALS, metavar="NAME"
+    )
+
+    def __post_init__(self) -> None:
+        check_range(self, "max_examples", above=0)
+        known = QUANTIZATIONS[self.format]
+        if self.quantize is not None and self.quantize not in known:
+            instead = f"there are {' and '.join(known)}" if known else "its weights are float32"
+            raise InputError(f"--quantize {self.quantize} is not for --format {self.format}: {instead}")
+        if Path(self.output_dir).exists():
+            raise InputError(f"--output_dir {self.output_dir} is there already; name a new folder")
+
+
+def export_model(arguments: ExportArguments, texts: Iterable[str]) -> dict[str, Any]:
+    """Write a model in another form, and compare what it computes with what the model computes.
+
+    Args:
+        texts: real text; the first `max_examples` that are not empty are taken.
+
+    Returns:
+        What was compared and found, as it is written to `export_check.json`: `largest_difference` of logits,
+        `largest_logit`, `same_answer` (the share of tokens or texts whose likeliest answer is the same), and so on.
+
+    Raises:
+        InputError: the model cannot have that form; the message names what stands in the way.
+        CorruptCheckpointError: what was written computes something else; nothing is left of it.
+    """
+    place = Path(arguments.output_dir)
+    commit = commit_of(arguments.model, revision=arguments.revision)
+    options: dict[str, Any] = {"trust_remote_code": arguments.trust_remote_code, "revision": commit}
+    config = load_configuration(arguments.model, **options)
+    model, report = load_model(arguments.model, auto_class=_class_of(config, arguments.model), **options)
+    if report["missing_keys"]:
+        raise CorruptCheckpointError(f"--model {arguments.model} is incomplete: it has no {report['missing_keys'][0]}")
+    model.eval()
+    model.config.use_cache = False
+    tokenizer = load_tokenizer(arguments.model, **options)
+    batches = make_batches(
+        list(islice(filter(str.strip, texts), arguments.max_examples)), model=model, tokenizer=tokenizer
+    )
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as temporary:
+        folder = Path(temporary, place.name)
+        folder.mkdir()
+        with _quiet():
+            written = WRITERS[arguments.format](
+                model=model, tokenizer=tokenizer, folder=folder, quantize=arguments.quantize, example=batches[0]
+            )
+        save_tokenizer_files(tokenizer, folder)
+        if (settings := file_of(arguments.model, "task.json", revision=commit)) is not None:
+            shutil.copy(settings, folder / "task.json")
+        found = {
+            "model": type(model).__name__,
+            "format": arguments.format,
+            "quantize": arguments.quantize,
+            **compare(model, written, batches),
+            "texts": sum(len(batch["input_ids"]) for batch in batches),
+            "tokens": sum(int(batch["attention_mask"].sum()) for batch in batches),
+            **{name: version(name) for name in ("torch", "transformers")},
+        }
+        if arguments.quantize is None and not (
+            found["largest_difference"] <= MOST_DIFFERENCE * max(1.0, found["largest_logit"])
+        ):
+            raise CorruptCheckpointError(
+                f"what was written differs from {arguments.model} by up to {found['largest_difference']:.3g} in its "
+                f"logits (the largest is {found['largest_logit']:.3g}); it is not kept. Please report it"
+            )
+        (folder / "export_check.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        folder.rename(place)
+    return found
+
+
+def _class_of(config: Any, model: str) -> str:
+    """The class that the weights are of: of transformers, or an Auto class that knows it."""
+    head = next(iter(config.architectures or []), "")
+    own = {path.rpartition(".")[2]: name for name, path in (getattr(config, "auto_map", None) or {}).items()}
+    if head not in own and not hasattr(transformers, head or "-"):
+        raise InputError(f"--model {model}: its config.json names no class of transformers under architectures")
+    return own.get(head, head)
+
+
+def make_batches(texts: Sequence[str], *, model: Any, tokenizer: Any) -> list[dict[str, Tensor]]:
+    """Batches of texts as the head of a model takes them: ids and mask [B, T], or [B, 2, T] for multiple choice."""
+    if not texts:
+        raise InputError("--data has no text to compare on")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    length = min(LONGEST_TEXT, longest_input(config=model.config, tokenizer=tokenizer) or LONGEST_TEXT)
+    names = ("input_ids", "attention_mask", *(["token_type_ids"] if "token_type_ids" in _inputs(model) else []))
+    batches = []
+    for start in range(0, len(texts), BATCH_SIZE):
+        # The last texts of a batch are cut shorter, so that there is padding, and batches have shapes of their own.
+        some = [text[: 40 * (1 + place % 5 + start)] for place, text in enumerate(texts[start : start + BATCH_SIZE])]
+        encoded = tokenizer(some, padding=True, truncation=True, max_length=length, return_tensors="pt")
+        batch = {name: encoded[name] for name in names if name in encoded}
+        if "MultipleChoice" in type(model).__name__:
+            batch = {name: torch.stack([tensor, tensor.flip(0)], dim=1) for name, tensor in batch.items()}
+        if model.config.is_encoder_decoder and "decoder_input_ids" in _inputs(model):
+            batch["decoder_input_ids"] = batch["input_ids"].flip(0)[:, : max(2, length // 2)]
+        batches.append(batch)
+    return batches
+
+
+def _inputs(model: Any) -> Iterable[str]:
+    return inspect.signature(model.forward).parameters
+
+
+@torch.no_grad()
+def compare(model: Any, other: Callable[..., Any], batches: Sequence[dict[str, Tensor]]) -> dict[str, float]:
+    """How far two models are apart where there is no padding."""
+    difference = largest = 0.0
+    same = answers = 0
+    for batch in batches:
+        ours, theirs = model(**batch), other(**batch)
+        if "prediction_logits" in ours and "logits" in theirs:  # a native model has no place for the sentence head
+            ours = {"logits": ours["prediction_logits"]}
+        for name in [name for name in ours if name.endswith("logits") and name in theirs] or ["last_hidden_state"]:
+            one, two = ours[name].float(), theirs[name].float()
+            mask = batch["attention_mask"].bool()
+            if one.shape[: mask.ndim] == mask.shape and "decoder_input_ids" not in batch:
+                one, two = one[mask], two[mask]
+            difference = max(difference, float((one - two).abs().max()))
+            largest = max(largest, float(one.abs().max()))
+            same += int((one.argmax(dim=-1) == two.argmax(dim=-1)).sum())
+            answers += one[..., 0].numel()
+    return {"largest_difference": difference, "largest_logit": largest, "same_answer": same / answers}
+
+
+def write_native(*, model: Any, folder: Path, **_: Any) -> Any:
+    """The model of transformers that computes the same, without code."""
+    if not hasattr(model, "to_native"):
+        raise InputError(f"--format native: a {type(model).__name__} is a class of transformers already")
+    native = model.to_native(weights=model.state_dict())
+    native.save_pretrained(folder)
+    add_old_keys(folder / "config.json")
+    return type(native).from_pretrained(folder).eval()
+
+
+def write_onnx(*, model: Any, folder: Path, quantize: str | None, example: dict[str, Tensor], **_: Any) -> Any:
+    """model.onnx, through the exporter of transformers: any batch size and length, logits only."""
+    try:
+        from transformers.exporters import (
+            ExportedModel,
+            OnnxConfig,
+            OnnxRuntimeDynamicConfig,
+            OnnxRuntimeQuantizer,
+        )
+        from transformers.exporters.exporter_onnx import OnnxExporter
+
+        exporter = OnnxExporter()
+    except ImportError as error:
+        raise InputError(f"--format onnx: {error}; install what it needs: pip install -e '.[onnx]'") from error
+    quantizer = OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig()) if quantize else None
+    exporter.export(model, example, config=OnnxConfig(dynamic=True, quantizer=quantizer)).save_pretrained(folder)
+    return ExportedModel.from_pretrained(folder)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch, onnxruntime and transformers say about each other, which nobody who exports can mend."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        transformers.logging.disable_progress_bar()
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+            transformers.logging.enable_progress_bar()
+
+
+WRITERS: dict[str, Callable[..., Any]] = {"native": write_native, "onnx": write_onnx, "gguf": write_gguf}
+"""Each writes into a folder, and returns what was written, read again and ready to be called like the model."""

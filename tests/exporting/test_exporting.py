@@ -1,0 +1,310 @@
+"""Models in other forms, run by the programs that these are for, beside the models that they were made of."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from lacuna import modeling
+from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.exporting import ExportArguments, export_model, formats
+from lacuna.modeling import LacunaConfig
+from lacuna.tokenization import adapt_tokenizer, save_tokenizer, train_bpe
+
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog.",
+    "A lacuna is a gap in a text.",
+    "In 1984 the river ran through the city of the north, and 12 dogs slept in the garden.",
+    "def find(self, name):\n    return self.names.get(name)  # None if it isn't there",
+    "Der Fluß fließt — ganz langsam — durch Köln; Москва стоит на реке. हिन्दी 日本語 👍🏽",
+    "  blanks   before,\tand tabs\n\n\nand lines  ",
+]
+SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "head_dim": 16}
+SMALL |= {"intermediate_size": 64, "max_position_embeddings": 128, "initializer_range": 0.2}
+LABELS = {"id2label": {0: "no", 1: "yes", 2: "perhaps"}, "label2id": {"no": 0, "yes": 1, "perhaps": 2}}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., Path]:
+    """The folder of a small random model with a tokenizer; a decoder is saved as a Qwen3ForCausalLM."""
+
+    def make(family: str, head: str, *, pattern: str = "gpt2", normalizer: str = "none", **overrides: Any) -> Path:
+        tokenizer = train_bpe(documents=TEXTS * 4, vocab_size=330, pattern=pattern, normalizer=normalizer)
+        torch.manual_seed(0)
+        config = LacunaConfig.from_family(family, **{**SMALL, **overrides, "vocab_size": len(tokenizer)})
+        model = getattr(modeling, head)(config)
+        folder = tmp_path / "model"
+        (model.to_native() if head == "LacunaForCausalLM" else model).save_pretrained(folder)
+        shape = "decoder" if config.shape == "decoder" else "encoder"
+        segments = bool(config.type_vocab_size)
+        adapted = adapt_tokenizer(tokenizer=tokenizer, shape=shape, segments=segments, max_length=128)
+        save_tokenizer(tokenizer=adapted, output_dir=folder)
+        return folder
+
+    return make
+
+
+def export(model: Path, form: str, **options: Any) -> tuple[dict[str, Any], Path]:
+    output = model.parent / f"{form}-{options.get('quantize')}"
+    arguments = ExportArguments(model=str(model), format=form, output_dir=str(output), **options)  # type: ignore[arg-type]
+    found = export_model(arguments, TEXTS)
+    assert json.loads((output / "export_check.json").read_text()) == found and found["texts"] == len(TEXTS)
+    assert [path.name for path in model.parent.iterdir() if path.name.startswith(".")] == []
+    return found, output
+
+
+# Native
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "native"),
+    [
+        ("modernbert", "LacunaForSequenceClassification", "ModernBertForSequenceClassification"),
+        ("modernbert", "LacunaForPreTraining", "ModernBertForMaskedLM"),
+        ("bert", "LacunaForMultipleChoice", "BertForMultipleChoice"),
+        ("bart", "LacunaForConditionalGeneration", "BartForConditionalGeneration"),
+    ],
+)
+def test_a_model_leaves_as_the_class_of_transformers_that_it_equals(saved, family, head, native) -> None:
+    folder = saved(family, head, **(LABELS if "Classification" in head else {}))
+    found, output = export(folder, "native")
+    assert found["largest_difference"] < 1e-4 < found["largest_logit"] and found["same_answer"] == 1.0
+    config = json.loads((output / "config.json").read_text())
+    assert config["architectures"] == [native] and "auto_map" not in config
+    assert {path.suffix for path in output.iterdir()} == {".json", ".safetensors"}
+    model = getattr(transformers, native).from_pretrained(output)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(output)
+    batch = tokenizer(TEXTS[:2], padding=True, return_tensors="pt")
+    ours = formats.load_model(str(folder), auto_class=formats._class_of(formats.load_configuration(str(folder)), ""))[
+        0
+    ]
+    if "MultipleChoice" in native:
+        batch = {name: tensor[None] for name, tensor in batch.items()}
+    with torch.no_grad():
+        mine, theirs = ours.eval()(**batch), model.eval()(**batch)
+    mine, theirs = (each.get("logits", each.get("prediction_logits")) for each in (mine, theirs))
+    keep = batch["attention_mask"].bool() if mine.shape[:2] == batch["attention_mask"].shape else slice(None)
+    torch.testing.assert_close(theirs[keep], mine[keep], rtol=0, atol=1e-4)
+
+
+def test_what_stands_in_the_way_is_named(saved) -> None:
+    folder = saved("lacuna", "LacunaForMaskedLM")
+    with pytest.raises(ValueError, match=r"no native family can express.*qk_norm=True") as caught:
+        export(folder, "native")
+    assert caught.value.exit_code == 2 and [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_a_native_model_needs_no_export(saved) -> None:
+    with pytest.raises(InputError, match="a Qwen3ForCausalLM is a class of transformers already"):
+        export(saved("qwen3", "LacunaForCausalLM"), "native")
+
+
+# GGUF
+
+
+def test_gguf_has_the_weights_and_the_tokens_at_their_places(saved) -> None:
+    gguf = pytest.importorskip("gguf")
+    folder = saved("qwen3", "LacunaForCausalLM", num_key_value_heads=1, tie_word_embeddings=False)
+    found, output = export(folder, "gguf")
+    assert found["largest_difference"] < 1e-5 and found["same_answer"] == 1.0
+    reader = gguf.GGUFReader(output / "model.gguf")
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    assert fields["general.architecture"] == "qwen3" and fields["tokenizer.ggml.pre"] == "gpt-2"
+    assert (fields["qwen3.attention.head_count"], fields["qwen3.attention.head_count_kv"]) == (2, 1)
+    assert fields["qwen3.rope.freq_base"] == 1_000_000 and fields["qwen3.attention.key_length"] == 16
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert fields["tokenizer.ggml.tokens"] == tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    assert fields["tokenizer.ggml.token_type"][:6] == [3, 3, 3, 3, 3, 1]
+    assert (
+        fields["tokenizer.ggml.bos_token_id"] == tokenizer.bos_token_id == 2 and fields["tokenizer.ggml.add_bos_token"]
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tensors = {tensor.name: torch.from_numpy(tensor.data.copy()) for tensor in reader.tensors}
+    assert torch.equal(tensors["blk.2.attn_k.weight"], model.model.layers[2].self_attn.k_proj.weight)
+    assert torch.equal(tensors["output.weight"], model.lm_head.weight) and len(tensors) == len(model.state_dict())
+
+
+@pytest.mark.parametrize(("quantize", "most", "share"), [("f16", 0.05, 0.6), ("q8_0", 1.0, 0.4)])
+def test_gguf_in_fewer_bits(saved, quantize: str, most: float, share: float) -> None:
+    pytest.importorskip("gguf")
+    folder = saved("qwen3", "LacunaForCausalLM")
+    found, output = export(folder, "gguf", quantize=quantize)
+    assert 0 < found["largest_difference"] < most
+    size = (folder / "model.safetensors").stat().st_size
+    vocabulary = (output / "tokenizer.json").stat().st_size
+    assert (output / "model.gguf").stat().st_size < share * size + vocabulary
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "options", "reason"),
+    [
+        ("qwen3", "LacunaForCausalLM", {"pattern": "modern"}, "does not know how this tokenizer cuts.*--pattern gpt2"),
+        ("qwen3", "LacunaForCausalLM", {"normalizer": "nfkc"}, "normalizes text first.*--normalizer none"),
+        ("modernbert", "LacunaForMaskedLM", {}, "decoders of family qwen3, and this is a LacunaForMaskedLM"),
+    ],
+)
+def test_what_llama_cpp_would_read_differently_is_refused(saved, family, head, options, reason) -> None:
+    pytest.importorskip("gguf")
+    folder = saved(family, head, **options)
+    with pytest.raises(InputError, match=reason):
+        export(folder, "gguf")
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_llama_cpp_sees_the_same_tokens_and_computes_the_same(saved) -> None:
+    """`pip install llama-cpp-python` builds it; the lines are of the built-in corpus and of other scripts."""
+    llama_cpp = pytest.importorskip("llama_cpp")
+    folder = saved("qwen3", "LacunaForCausalLM", num_key_value_heads=1)
+    _, output = export(folder, "gguf")
+    llama = llama_cpp.Llama(str(output / "model.gguf"), n_ctx=128, logits_all=True, verbose=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    lines = [
+        line for path in sorted(Path(json.__file__).parent.rglob("*.py")) for line in path.read_text().splitlines()
+    ]
+    for line in [*TEXTS, *lines]:
+        if line:
+            found = llama.tokenize(line.encode(), add_bos=True, special=False)
+            assert found == tokenizer(line, split_special_tokens=True)["input_ids"], line
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    for text in TEXTS:
+        ids = tokenizer(text)["input_ids"][:64]
+        llama.reset()
+        llama.eval(ids)
+        with torch.no_grad():
+            expected = model(torch.tensor([ids])).logits[0]
+        found = torch.from_numpy(llama.scores[: len(ids)].copy())
+        torch.testing.assert_close(found, expected, rtol=0, atol=0.02 * float(expected.abs().max()))
+
+
+# ONNX
+
+HEADS = [
+    ("bert", "LacunaForTokenClassification"),
+    ("lacuna", "LacunaForSequenceClassification"),
+    ("lacuna", "LacunaForMaskedLM"),
+    ("modernbert", "LacunaForPreTraining"),
+    ("modernbert", "LacunaForQuestionAnswering"),
+    ("modernbert", "LacunaForMultipleChoice"),
+    ("modernbert", "LacunaModel"),
+    ("qwen3", "LacunaForCausalLM"),
+    ("bart", "LacunaForConditionalGeneration"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "head"), HEADS)
+def test_onnx_computes_the_same_for_any_batch_and_length(saved, family: str, head: str) -> None:
+    pytest.importorskip("onnxruntime")
+    found, output = export(saved(family, head), "onnx")
+    assert found["largest_difference"] < 1e-4 and found["same_answer"] == 1.0
+    assert (output / "model.onnx").is_file() and (output / "tokenizer.json").is_file()
+
+
+def test_an_onnx_folder_answers_rows_like_the_model_that_it_was_made_of(saved, run_recipe, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    folder = saved("lacuna", "LacunaForSequenceClassification", **LABELS)
+    (folder / "task.json").write_text('{"name": "classification", "problem_type": "single_label_classification"}')
+    (tmp_path / "new.csv").write_text("text\nThe dog\nA lacuna is a gap\n")
+    answers = []
+    code, said = run_recipe(
+        "export_model", "--model", folder, "--format", "onnx", "--output_dir", tmp_path / "onnx", "--max_examples", 8
+    )
+    assert code == 0, said
+    for place in (folder, tmp_path / "onnx"):
+        words = ("--model", place, "--input", tmp_path / "new.csv", "--output", tmp_path / f"{place.name}.csv")
+        code, said = run_recipe("predict", *words)
+        assert code == 0, said
+        answers.append(list(csv.DictReader((tmp_path / f"{place.name}.csv").open())))
+    assert [row["prediction"] for row in answers[0]] == [row["prediction"] for row in answers[1]]
+    for one, two in zip(*answers, strict=True):
+        assert float(one["probability"]) == pytest.approx(float(two["probability"]), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_onnx_in_eight_bits_is_smaller_and_near(saved) -> None:
+    pytest.importorskip("onnxruntime")
+    folder = saved("modernbert", "LacunaForMaskedLM", hidden_size=128, intermediate_size=256, vocab_size=330)
+    found, output = export(folder, "onnx", quantize="int8")
+    size = sum(path.stat().st_size for path in output.glob("model.onnx*"))
+    assert size < 0.5 * (folder / "model.safetensors").stat().st_size
+    assert found["same_answer"] > 0.8 and 0 < found["largest_difference"] < 0.5 * found["largest_logit"]
+
+
+@pytest.mark.slow
+def test_a_decoder_in_onnx_is_not_asked_to_write(saved, run_recipe, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    _, output = export(saved("qwen3", "LacunaForCausalLM"), "onnx")
+    (tmp_path / "new.csv").write_text("text\nThe dog\n")
+    words = ("--model", output, "--input", tmp_path / "new.csv", "--output", tmp_path / "answers.csv")
+    code, said = run_recipe("predict", *words)
+    assert code == 2 and "is an ONNX export, which keeps no cache and cannot generate" in said
+
+
+# Whatever the form
+
+
+def test_what_computes_something_else_is_not_kept(saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = saved("modernbert", "LacunaForMaskedLM")
+    write = formats.write_native
+
+    def wrong(**given: Any) -> Any:
+        native = write(**given)
+        with torch.no_grad():
+            native.model.layers[1].mlp.Wo.weight[0] += 0.1
+        return native
+
+    monkeypatch.setitem(formats.WRITERS, "native", wrong)
+    with pytest.raises(CorruptCheckpointError, match=r"differs from .*model by up to .* it is not kept"):
+        export(folder, "native")
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_padding_is_not_compared_and_everything_else_is(saved) -> None:
+    model = formats.load_model(str(saved("modernbert", "LacunaForMaskedLM")), auto_class="AutoModelForMaskedLM")[
+        0
+    ].eval()
+    batch = {"input_ids": torch.tensor([[2, 9, 3], [2, 3, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}
+
+    def shifted(*places: tuple[int, int]) -> Callable[..., Any]:
+        def run(**given: Any) -> Any:
+            output = model(**given)
+            for row, column in places:
+                output.logits[row, column, 7] += 100.0
+            return output
+
+        return run
+
+    assert formats.compare(model, shifted((1, 2)), [batch])["largest_difference"] == 0.0
+    found = formats.compare(model, shifted((0, 1)), [batch])
+    assert found["largest_difference"] == pytest.approx(100.0, abs=1e-3) and found["same_answer"] == 0.8
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"format": "gguf", "quantize": "int8"}, "int8 is not for --format gguf: there are f16 and q8_0"),
+        ({"format": "native", "quantize": "f16"}, "its weights are float32"),
+        ({"format": "onnx", "output_dir": str(Path(__file__).parent)}, "is there already; name a new folder"),
+        ({"max_examples": 0}, "--max_examples must be greater than 0"),
+    ],
+)
+def test_options_that_do_not_go_together(options, reason) -> None:
+    with pytest.raises(InputError, match=reason):
+        ExportArguments(**{"output_dir": "not/there", **options})
+
+
+def test_a_package_that_is_missing_is_named(saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "gguf", None)
+    with pytest.raises(InputError, match=r"needs the package gguf: pip install -e '\.\[gguf\]'"):
+        export(saved("qwen3", "LacunaForCausalLM"), "gguf")
+
+
+def test_without_text_nothing_can_be_compared(saved) -> None:
+    arguments = ExportArguments(model=str(saved("modernbert", "LacunaForMaskedLM")), output_dir="not/there")
+    with pytest.raises(InputError, match="--data has no text to compare on"):
+        export_model(arguments, ["", "  "])
