@@ -1,7 +1,7 @@
 """The models that the benchmarks compare: how each is built, the tables of who meets whom, and a training step.
 
 All of one table have the same dropout and train in bf16, but for `bert` and `gpt2` of `SIDE_BY_SIDE`, which also has
-them in bf16. Letters in shapes: B rows, T tokens, C width.
+them in bf16.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from harness import find_device, peak_memory
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, set_seed
 
 from lacuna import modeling
@@ -85,46 +84,6 @@ def gpt2(shape: Shape, dropout: float) -> Any:
     return GPT2LMHeadModel(with_dropout(config, dropout))
 
 
-class PlainBlock(nn.Module):
-    """Causal attention and feed-forward, each after a norm and added to the stream: [B, T, C] -> [B, T, C]."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        linear = partial(nn.Linear, bias=False)
-        self.heads, self.norms = heads, nn.ModuleList(nn.LayerNorm(width, bias=False) for _ in range(2))
-        self.qkv, self.out = linear(width, 3 * width), linear(width, width)
-        self.up, self.down = linear(width, 4 * width), linear(4 * width, width)
-
-    def forward(self, states: Tensor) -> Tensor:
-        parts = self.qkv(self.norms[0](states)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(*parts.unbind(), is_causal=True)
-        states = states + self.out(mixed.transpose(1, 2).flatten(2))
-        return states + self.down(functional.gelu(self.up(self.norms[1](states)), approximate="tanh"))
-
-
-class PlainGPT(nn.Module):
-    """GPT-2 written for speed alone, in the manner of nanoGPT (https://github.com/karpathy/nanoGPT)."""
-
-    def __init__(self, shape: Shape, dropout: float = 0.0) -> None:
-        super().__init__()
-        if dropout:
-            raise ValueError(f"dropout {dropout}: PlainGPT has none")
-        width = shape.hidden_size
-        self.tokens, self.positions = nn.Embedding(shape.vocab_size, width), nn.Embedding(shape.positions, width)
-        self.blocks = nn.Sequential(*(PlainBlock(width, shape.heads) for _ in range(shape.layers)))
-        self.norm, self.head = nn.LayerNorm(width, bias=False), nn.Linear(width, shape.vocab_size, bias=False)
-        self.head.weight = self.tokens.weight
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
-
-    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
-        """Ids and labels [B, T], of which t predicts the label at t + 1 -> the mean loss."""
-        states = self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1], device=input_ids.device))
-        logits = self.head(self.norm(self.blocks(states)[:, :-1]))
-        return functional.cross_entropy(logits.flatten(0, 1).float(), labels[:, 1:].flatten())
-
-
 @dataclass(frozen=True)
 class Contender:
     """A model and how it trains."""
@@ -173,7 +132,6 @@ GPU = {
     "encoder-150m": _ENCODERS,
     "decoder-124m": {
         "lacuna": _DECODER,
-        "plain": Contender(PlainGPT, "whole", is_decoder=True),
         "gpt2": Contender(gpt2, "whole", is_decoder=True),
         "lacuna, one text": replace(_DECODER, rows="whole"),
     },
@@ -242,9 +200,9 @@ class Trainee:
         """Forward and backward on a batch that is on the device; the loss, not waited for."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             output = self.forward(**batch, **self.options)
-        loss: Tensor = output if isinstance(output, Tensor) else output.loss
-        loss.backward()
-        return loss.detach()
+        output.loss.backward()
+        loss: Tensor = output.loss.detach()
+        return loss
 
     def step(self, batch: dict[str, Tensor], *, max_norm: float | None = None) -> Tensor:
         """`backward`, and a step of the optimizers."""

@@ -17,15 +17,18 @@ from .options import ESSENTIALS, Arguments, option
 from .private import leak, without_secrets
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_WEIGHTS = re.compile(r"(?:adapter_)?model(?:-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json")
+_WEIGHTS = re.compile(
+    r"(?:adapter_)?model(?:-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|model\.gguf|model\.onnx(?:\.data)?"
+)
 _FILES = {
     *("config.json", "generation_config.json", "adapter_config.json", "README.md", "results.json", "task.json"),
+    *("export.json", "export_check.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja"),
     *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
 }
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-][\w.-]*\.(?:png|jpe?g|svg))\)")
-_NO_TEXT = {".safetensors", ".png", ".jpg", ".jpeg"}
+_NO_TEXT = {".safetensors", ".gguf", ".onnx", ".data", ".png", ".jpg", ".jpeg"}
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 _ADVICE = {
     400: "cannot use what it was sent, perhaps the head of README.md: mend that",
@@ -104,7 +107,8 @@ def files_to_push(folder: Path) -> list[str]:
         raise InputError(f"--model: there is no folder {folder}")
     names = {path.name for path in folder.iterdir() if path.is_file()}
     found = {name for name in names if name in _FILES or _WEIGHTS.fullmatch(name)}
-    if not found & {"config.json", "adapter_config.json"} or not any(name.endswith(".safetensors") for name in found):
+    has_weights = any(name.endswith((".safetensors", ".onnx")) for name in found)
+    if "model.gguf" not in found and not (has_weights and found & {"config.json", "adapter_config.json"}):
         raise InputError(f"--model {folder} is not a model: it needs config.json and model.safetensors")
     if {"auto_map", "custom_pipelines"} & _read_json(folder / "config.json", {}).keys():
         found |= {name for name in names if name.endswith("_lacuna.py")}

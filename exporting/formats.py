@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import logging
+import math
 import shutil
 import tempfile
 import warnings
@@ -126,9 +127,8 @@ def export_model(arguments: ExportArguments, texts: Iterable[str]) -> dict[str, 
             "tokens": sum(int(batch["attention_mask"].sum()) for batch in batches),
             **{name: version(name) for name in ("torch", "transformers")},
         }
-        if arguments.quantize is None and not (
-            found["largest_difference"] <= MOST_DIFFERENCE * max(1.0, found["largest_logit"])
-        ):
+        most = math.inf if arguments.quantize else MOST_DIFFERENCE * max(1.0, found["largest_logit"])
+        if found["largest_difference"] > most or math.isinf(found["largest_difference"]):
             raise CorruptCheckpointError(
                 f"what was written differs from {arguments.model} by up to {found['largest_difference']:.3g} in its "
                 f"logits (the largest is {found['largest_logit']:.3g}); it is not kept. Please report it"
@@ -187,7 +187,8 @@ def compare(model: Any, other: Callable[..., Any], batches: Sequence[dict[str, T
             mask = batch["attention_mask"].bool()
             if one.shape[: mask.ndim] == mask.shape and "decoder_input_ids" not in batch:
                 one, two = one[mask], two[mask]
-            difference = max(difference, float((one - two).abs().max()))
+            apart = float((one - two).abs().max())
+            difference = max(difference, apart if math.isfinite(apart) else math.inf)
             largest = max(largest, float(one.abs().max()))
             same += int((one.argmax(dim=-1) == two.argmax(dim=-1)).sum())
             answers += one[..., 0].numel()

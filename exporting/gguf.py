@@ -59,8 +59,10 @@ def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with torch.device("cpu"):
-        return transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file="model.gguf", config=config)
+    # transformers reads all of a Qwen3 from it but the size of heads.
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file="model.gguf", head_dim=config.head_dim, dtype=torch.float32
+    )
 
 
 def _describe_model(writer: Any, config: Any) -> None:

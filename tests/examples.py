@@ -33,3 +33,15 @@ def examples(count: int) -> Callable[[Any], Any]:
 def fast(cases: Iterable[Any], *chosen: Any) -> list[Any]:
     """Cases of `pytest.mark.parametrize`, of which all but the chosen ones are slow tests."""
     return [case if case in chosen else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+def document_tokens(store: Any, document: int) -> Any:
+    """Token ids of one document of a token store, a view of its file."""
+    first, last = store.document_offsets[document : document + 2]
+    return store.tokens[store.sentence_offsets[first] : store.sentence_offsets[last]]
+
+
+def sentence_tokens(store: Any, sentence: int) -> Any:
+    """Token ids of one sentence, counted over the whole store."""
+    first, last = store.sentence_offsets[sentence : sentence + 2]
+    return store.tokens[first:last]

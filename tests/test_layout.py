@@ -22,7 +22,7 @@ ROOM_FILES = sorted(path for room in [GROUND, *ROOMS] for path in (REPOSITORY / 
 SHOP_FILES = sorted(path for shop in SHOPS for path in (REPOSITORY / shop).rglob("*.py"))
 RECIPES = sorted((REPOSITORY / "recipes").glob("*.py"))
 TRAVELLING = sorted((REPOSITORY / "modeling").glob("*_lacuna.py"))
-MOST_LINES, MOST_FILES, MOST_LINES_OF_BENCHMARKS = 30_100, 150, 2_500
+MOST_LINES, MOST_FILES, MOST_LINES_OF_BENCHMARKS = 30_000, 150, 2_500
 LONGEST_FILE, LONGEST_FUNCTION, MOST_OPTIONS = 450, 60, 45
 
 

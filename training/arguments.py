@@ -155,13 +155,9 @@ class TrainingArguments(Arguments):
     )
     average: AverageName = _optimizer(
         "none",
-        "Weights to save: none (the last), ema (moving average), tail (mean over the end of the run) or best (best "
-        "evaluation).",
+        "Weights to save: none (the last), ema (moving average) or best (best evaluation).",
     )
     ema_decay: float = _optimizer(0.999, "Decay per step of --average ema.", advanced=True)
-    tail_share: float = _optimizer(
-        0.2, "Fraction of the run at its end that --average tail averages over.", advanced=True
-    )
     freeze_backbone: bool = _model(False, "Train only the head, and the pooler if there is one.", advanced=True)
     lora_rank: int = _model(
         0, "Train LoRA adapters of this rank, and the head, instead of all weights; 0 turns LoRA off."
@@ -208,7 +204,7 @@ class TrainingArguments(Arguments):
         check_range(self, "lora_rank", at_least=0)
         check_range(self, "seed", at_least=0, below=2**32)
         check_range(self, "decay_share", at_least=0, at_most=1)
-        check_range(self, "tail_share", "layerwise_decay", above=0, at_most=1)
+        check_range(self, "layerwise_decay", above=0, at_most=1)
         check_range(self, "embedding_rate", above=0)
         check_range(self, "ema_decay", "adam_beta2", at_least=0, below=1)
         check_range(self, "lora_alpha", above=0)
@@ -275,8 +271,7 @@ class FineTuningArguments(TrainingArguments):
     seed: int = _hardware(0, "Seed of the held-out part, sample order, dropout and new weights.")
     average: AverageName = _optimizer(
         "best",
-        "Weights to save: best (best evaluation), none (the last), ema (moving average) or tail (mean over the end of "
-        "the run).",
+        "Weights to save: best (best evaluation), none (the last) or ema (moving average).",
     )
     group_by_length: bool = _hardware(
         True, "Batch examples of similar length together, to save padding.", advanced=True

@@ -155,7 +155,7 @@ def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: Window) -
     if math.isfinite(grad_norm):
         window.add(parts, learning_rate=rate, grad_norm=grad_norm)
         if run.average is not None:
-            run.average.update(run.bare, done=run.done)
+            run.average.update(run.bare)
 
 
 def _gradients(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], int]:

@@ -14,7 +14,6 @@ import json
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -137,21 +136,6 @@ class TokenStore:
         self.tokens = JoinedArray(parts=[_map_file(file, dtype) for file in tokens])
         self.sentence_offsets = _join_offsets(sentences, [shard["num_tokens"] for shard in shards])
         self.document_offsets = _join_offsets(documents, [shard["num_sentences"] for shard in shards])
-
-    @cached_property
-    def document_lengths(self) -> np.ndarray:
-        """Tokens in each document: int64 [num_documents]."""
-        return np.diff(self.sentence_offsets[self.document_offsets[:]])
-
-    def document_tokens(self, document: int) -> np.ndarray:
-        """Token ids of one document: [document_lengths[document]], a view of the file."""
-        first, last = self.document_offsets[document : document + 2]
-        return self.tokens[self.sentence_offsets[first] : self.sentence_offsets[last]]
-
-    def sentence_tokens(self, sentence: int) -> np.ndarray:
-        """Token ids of one sentence, counted over the whole store: a view of the file."""
-        first, last = self.sentence_offsets[sentence : sentence + 2]
-        return self.tokens[first:last]
 
     def summary(self) -> str:
         """One line for people."""

@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
 MOST_MISTAKES = 20
 MOST_LABELS = 60
-"""Labels, or bars, that a picture shows."""
+"""Labels that a picture shows."""
 _WIDEST_MATRIX = 12  # labels that a matrix in text has room for
 _MOST_CONFUSIONS = 20
 _LONGEST_TEXT, _LONGEST_NAME = 300, 28
 _BESIDE = {"start": "before training", "baseline": "without a model", "words": "bag of words"}
 """What scores are compared with, by the first part of its name in results.json."""
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#999999")  # Okabe and Ito's, which the colour-blind tell apart
 _STYLE = {"text.usetex": False, "font.family": "DejaVu Sans", "font.size": 9.0, "savefig.facecolor": "white"}
 
 
@@ -70,8 +69,8 @@ def _write_all(task: "Task", results: Mapping[str, float], folder: Path) -> list
     pictures: list[str] = []
     for heading, shown in tables.items():
         lines += [f"## {heading}", "", *shown.text(), ""]
-        name, _ = _PICTURES[type(shown)]
-        if name not in pictures and not (isinstance(shown, Table) and not (shown.bars and shown.rows)):
+        if not isinstance(shown, Table):
+            name, _ = _PICTURES[type(shown)]
             draw(shown, heading=heading, path=folder / name)
             pictures.append(name)
             lines += [f"![{heading}]({name})", ""]
@@ -215,15 +214,11 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A line for each label, type or kind; with `bars` it is drawn too, as per-type.png."""
+    """A line for each label, type or kind."""
 
     columns: Sequence[str]
     """The first names the lines."""
     rows: Sequence[Sequence[object]]
-    bars: Sequence[str] = ()
-    """Columns of numbers that are drawn."""
-    highest: float = 1.0
-    """What the best of them would be: 1 for shares, 100 for scores out of 100."""
 
     def text(self) -> list[str]:
         """The table, or that nothing is in it."""
@@ -255,7 +250,7 @@ class Points:
 Shown = Matrix | Table | Points
 
 
-def draw(shown: Shown, *, heading: str, path: Path) -> None:
+def draw(shown: Matrix | Points, *, heading: str, path: Path) -> None:
     """Write a picture as a PNG file."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -300,26 +295,6 @@ def _draw_matrix(axes: Any, whole: Matrix) -> None:
     axes.figure.colorbar(image, ax=axes, fraction=0.3 / (cell * size + 0.6), pad=0.02, label="share of the row")
 
 
-def _draw_bars(axes: Any, table: Table) -> None:
-    """A group of bars for each line, from the first one at the top, with their numbers."""
-    lines, bars = table.rows[:MOST_LABELS], len(table.bars)
-    axes.figure.set_size_inches(7.5, 0.5 + len(lines) * max(0.24, 0.14 * bars + 0.08))
-    places = np.arange(len(lines))
-    for order, (column, colour) in enumerate(zip(table.bars, _COLOURS, strict=False)):
-        values: list[Any] = [line[list(table.columns).index(column)] for line in lines]
-        at = places + (order - (bars - 1) / 2) * 0.8 / bars
-        drawn = axes.barh(at, [value or 0.0 for value in values], height=0.74 / bars, color=colour, label=column)
-        digits = 1 if table.highest > 1 else 2
-        said = ["" if value is None else f"{value:.{digits}f}" for value in values]
-        axes.bar_label(drawn, said, padding=2, fontsize=8 if bars == 1 else 6.5)
-    axes.set_yticks(places, [_name(str(line[0])) for line in lines], parse_math=False)
-    axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_xlim(0, 1.07 * table.highest)  # with room for the number of the longest bar
-    axes.set_xticks(np.linspace(0, table.highest, 6))
-    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
-
-
 def _draw_points(axes: Any, points: Points) -> None:
     """A point for each example, and the line on which all would be right; none where two scales are compared."""
     axes.figure.set_size_inches(5.5, 5.5)
@@ -327,7 +302,7 @@ def _draw_points(axes: Any, points: Points) -> None:
     if points.scales:
         sides = [(points.predicted, points.scales[1]), (points.gold, points.scales[0])]
     (across, below), (up, beside) = sides
-    axes.scatter(across, up, s=9, alpha=0.45, color=_COLOURS[0], edgecolors="none")
+    axes.scatter(across, up, s=9, alpha=0.45, color="#0072B2", edgecolors="none")
     if points.scales is None and points.gold:
         ends = [min(*across, *up), max(*across, *up)]
         axes.plot(ends, ends, color="#999999", linewidth=0.9)
@@ -337,6 +312,5 @@ def _draw_points(axes: Any, points: Points) -> None:
 
 _PICTURES: dict[type, tuple[str, Callable[[Any, Any], None]]] = {
     Matrix: ("confusion.png", _draw_matrix),
-    Table: ("per-type.png", _draw_bars),
     Points: ("scatter.png", _draw_points),
 }

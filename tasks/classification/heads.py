@@ -69,12 +69,12 @@ class _Head:
         return {"label_names": self.names}
 
 
-def _by_label(names: Sequence[str], right: np.ndarray, guessed: np.ndarray, gold: np.ndarray, **options: Any) -> Table:
+def _by_label(names: Sequence[str], right: np.ndarray, guessed: np.ndarray, gold: np.ndarray) -> Table:
     """Scores from counts of each label: both, predicted, and in the data."""
     rows: list[list[object]] = []
     for name, both, said, there in zip(names, right.tolist(), guessed.tolist(), gold.tolist(), strict=True):
         rows.append([name, both / max(said, 1), both / max(there, 1), 2 * both / max(said + there, 1), int(there)])
-    return Table(("label", "precision", "recall", "f1", "examples"), rows, **options)
+    return Table(("label", "precision", "recall", "f1", "examples"), rows)
 
 
 class SingleLabel(_Head):
@@ -273,7 +273,7 @@ class SeveralLabels(_Head):
     def tables(self, records: Sequence[Record]) -> dict[str, Shown]:
         guessed, gold = (self._multi_hot([record[name] for record in records]) for name in ("prediction", "label"))
         counts = ((guessed & gold).sum(axis=0), guessed.sum(axis=0), gold.sum(axis=0))
-        return {"By label": _by_label(self.names, *counts, bars=("precision", "recall", "f1"))}
+        return {"By label": _by_label(self.names, *counts)}
 
     def balance(self, targets: Sequence[list[int]]) -> dict[str, int]:
         return counted(self.names, [number for target in targets for number in target])

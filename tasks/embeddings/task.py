@@ -229,7 +229,7 @@ class Embeddings(Task):
             count = sum(first <= record["rank"] <= last for record in self.records)
             name = str(first) if first == last else f"{first} to {last}" if last < math.inf else f"beyond {first - 1}"
             rows.append([name, count, count / max(len(self.records), 1)])
-        return {"Rank of what belongs to a text": Table(("rank", "texts", "share"), rows, bars=("share",))}
+        return {"Rank of what belongs to a text": Table(("rank", "texts", "share"), rows)}
 
     def settings(self) -> dict[str, Any]:
         columns = {"text_column": self.columns.first, "text_pair_column": self.columns.second}

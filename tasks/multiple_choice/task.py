@@ -195,7 +195,7 @@ class MultipleChoice(Task):
             hits = sum(record["prediction"] == place for record in right)
             rows.append([f"choice {place}", len(right), chosen, hits / len(right) if right else None])
         columns = ("place", "right", "chosen", "accuracy")
-        return {"By the place of the right choice": Table(columns, rows, bars=("accuracy",))}
+        return {"By the place of the right choice": Table(columns, rows)}
 
     def balance(self) -> Mapping[str, int]:
         return {f"choice {place}": count for place, count in sorted(Counter(self._train_labels).items())}

@@ -310,9 +310,9 @@ class QuestionAnswering(Task):
             word, mark = _first_word(question), self._marks(answer["prediction"], question.answers)
             marks.setdefault(word if word in frequent else "others", []).append(mark)
             with_answer.setdefault("has an answer" if question.answers else "has none", []).append(mark)
-        columns, bars = ("question", "exact_match", "f1", "questions"), ("exact_match", "f1")
+        columns = ("question", "exact_match", "f1", "questions")
         order = sorted(marks, key=lambda word: (word == "others", -len(marks[word])))
-        by_word = Table(columns, [_line(word, marks[word]) for word in order], bars=bars, highest=100.0)
+        by_word = Table(columns, [_line(word, marks[word]) for word in order])
         shown: dict[str, Shown] = {"By the first word of the question": by_word}
         if self.may_have_none:
             lines = [_line(name, part) for name, part in sorted(with_answer.items())]

@@ -161,7 +161,7 @@ class SequenceToSequence(Task):
             found = self._scores({self.records[i]["row"]: self.records[i]["prediction"] for i in part})
             rows.append([name, len(part), found["bleu"], found["chrf"], found["rougeL"]])
         columns = ("words of the source", "texts", "bleu", "chrf", "rougeL")
-        return {"By the length of the source": Table(columns, rows, bars=columns[2:], highest=100.0)}
+        return {"By the length of the source": Table(columns, rows)}
 
     def settings(self) -> dict[str, Any]:
         options = {name: getattr(self.options, name) for name in ("num_beams", "source_prefix")}

@@ -329,7 +329,7 @@ class TokenClassification(Task):
             columns = ("type", "precision", "recall", "f1", "number")
             found = measure("entity_f1", predictions=tags, references=self._gold())["by_type"]
             rows = [[kind, *(row[name] for name in columns[1:])] for kind, row in found.items()]
-            return {"Entities by type": Table(columns, rows, bars=columns[1:4])}
+            return {"Entities by type": Table(columns, rows)}
         counts = np.zeros((len(self.label_names), len(self.label_names)), dtype=int)
         for predicted, gold in zip(tags, self._eval_tags, strict=True):
             np.add.at(counts, (gold, np.array([self._number_of[tag] for tag in predicted])), 1)

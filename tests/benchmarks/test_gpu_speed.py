@@ -96,7 +96,7 @@ def test_operations_by_hand() -> None:
 
     shape, decoders = Shape(16, 2, 2, 96, 8), GPU["decoder-124m"]
     weights = 2 * (3 * 16 * 16 + 16 * 16 + 2 * 4 * 16 * 16) + 96 * 16
-    for name, pairs in (("plain", 36), ("gpt2", 36), ("lacuna, one text", 36), ("lacuna", 6 + 15)):
+    for name, pairs in (("gpt2", 36), ("lacuna, one text", 36), ("lacuna", 6 + 15)):
         model = decoders[name].build(shape, 0.0)
         counted = operations(model, decoders[name], shape, lengths=[3, 5])
         assert counted == 6 * weights * 8 + 2 * 12 * 16 * pairs, name
@@ -125,19 +125,3 @@ def test_pairs_inside_a_window() -> None:
 
     assert (_pairs(5, 9, False), _pairs(5, 9, True)) == (25, 15)
     assert (_pairs(5, 1, False), _pairs(5, 1, True)) == (13, 9)  # three diagonals, two
-
-
-def test_the_plain_model_learns_from_what_is_before() -> None:
-    from contenders import PlainGPT, Shape
-
-    torch.manual_seed(0)
-    model = PlainGPT(Shape(16, 1, 2, 40, 8))
-    ids = torch.randint(5, 40, (2, 8))
-    assert model(ids, ids).item() == pytest.approx(3.69, abs=0.1)  # log 40
-    model(ids, ids).backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
-    later = ids.clone()
-    later[:, -1] = 7
-    labels = torch.full_like(ids, -100)
-    labels[:, 1:4] = ids[:, 1:4]
-    torch.testing.assert_close(model(ids, labels), model(later, labels))

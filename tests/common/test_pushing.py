@@ -87,6 +87,17 @@ def test_modules_of_sentence_transformers_and_adapters_are_models(folder: Path, 
     assert len(files_to_push(tmp_path / "adapter")) == 3
 
 
+@pytest.mark.parametrize(
+    "names",
+    [("model.gguf", "export_check.json"), ("config.json", "export.json", "model.onnx", "model.onnx.data")],
+    ids=["gguf", "onnx"],
+)
+def test_what_was_exported_can_be_pushed(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in (*names, "run.json"):
+        (tmp_path / name).write_text("{}")
+    assert files_to_push(tmp_path) == sorted(names)
+
+
 def test_a_folder_without_a_model_is_refused(hub: HubServer, folder: Path) -> None:
     with pytest.raises(InputError, match="there is no folder"):
         push_model(folder=folder / "nowhere", name=NAME)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from examples import document_tokens, sentence_tokens
 from filelock import FileLock
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -84,14 +85,13 @@ def check_against_documents(store: TokenStore, tokenizer: PreTrainedTokenizerFas
     assert store.num_documents == len(documents)
     for index, document in enumerate(documents):
         expected = tokenizer(document, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        assert store.document_tokens(index).tolist() == expected
-        assert store.document_lengths[index] == len(expected)
+        assert document_tokens(store, index).tolist() == expected
         for text in split_sentences(document):
-            assert tokenizer.decode(store.sentence_tokens(sentence)) == text
+            assert tokenizer.decode(sentence_tokens(store, sentence)) == text
             sentence += 1
         assert store.document_offsets[index + 1] == sentence
     assert store.num_sentences == sentence
-    assert store.num_tokens == store.sentence_offsets[-1] == store.document_lengths.sum()
+    assert store.num_tokens == store.sentence_offsets[-1]
     assert store.num_bytes == sum(len(document.encode()) for document in documents)
 
 
@@ -159,7 +159,7 @@ def test_documents_of_which_the_tokenizer_makes_nothing_are_counted(tmp_path: Pa
     words = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"a": 0, "b": 1}, [])))
     store = prepare(write_rows(tmp_path / "rows.jsonl", ["ab", "xyz", "ba"]), words, tmp_path / "store")
     assert store.manifest["dropped"] == {"without tokens": 1}
-    assert [store.document_tokens(0).tolist(), store.document_tokens(1).tolist()] == [[0, 1], [1, 0]]
+    assert [document_tokens(store, 0).tolist(), document_tokens(store, 1).tolist()] == [[0, 1], [1, 0]]
     with pytest.raises(InputError, match="no text to tokenize"):
         prepare(write_rows(tmp_path / "rows.jsonl", ["xyz"]), words, tmp_path / "other")
     assert sorted(os.listdir(tmp_path)) == ["rows.jsonl", "store"]
@@ -213,7 +213,7 @@ def test_parts_of_a_single_file_take_turns_and_keep_sources_together(
     assert parts.fingerprint != whole.fingerprint  # the order is another one
 
     def texts(store: TokenStore, first: int, last: int) -> list[str]:
-        return [tokenizer.decode(store.document_tokens(number)) for number in range(first, last)]
+        return [tokenizer.decode(document_tokens(store, number)) for number in range(first, last)]
 
     assert texts(parts, 0, 20) != texts(whole, 0, 20)
     assert sorted(texts(parts, 0, 20)) == sorted(texts(whole, 0, 20))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import document_tokens
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError, StorageError
@@ -41,7 +42,7 @@ def test_sections_are_not_cut_inside_white_space(
     assert len(list(encoding_module.cut_sections(text.encode()))) > 3
     store = prepare([f"{tmp_path}/a.txt"], tokenizer, tmp_path / "store")
     assert store is not None
-    assert store.document_tokens(0).tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert document_tokens(store, 0).tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
     assert "".join(encoding_module.cut_sections(b" " * 500)) == " " * 500
 
 

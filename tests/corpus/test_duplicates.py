@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import examples
+from examples import document_tokens, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -127,7 +127,7 @@ def test_a_store_without_them(tmp_path: Path) -> None:
     assert store is not None
     assert store.manifest["dropped"] == {"duplicates": 2, "near-duplicates": 8}
     assert "dropped: duplicates 2, near-duplicates 8" in store.report(decode=tokenizer.decode)
-    kept = [tokenizer.decode(store.document_tokens(number)) for number in range(store.num_documents)]
+    kept = [tokenizer.decode(document_tokens(store, number)) for number in range(store.num_documents)]
     assert kept == [texts[0], texts[6], texts[7], texts[12]]
     plain = prepare_store(text=text, **options)
     assert plain is not None and plain.num_documents == 12 and plain.fingerprint != store.fingerprint

@@ -264,6 +264,37 @@ def test_what_computes_something_else_is_not_kept(saved, monkeypatch: pytest.Mon
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("quantize", [None, "q8_0"])
+def test_numbers_that_are_none_are_never_the_same(saved, monkeypatch: pytest.MonkeyPatch, value, quantize) -> None:
+    folder = saved("qwen3", "LacunaForCausalLM")
+
+    def wrong(*, model: Any, **_: Any) -> Callable[..., Any]:
+        def run(**batch: Any) -> Any:
+            output = model(**batch)
+            return type(output)(logits=output.logits.index_fill(2, torch.tensor([3]), value))
+
+        return run
+
+    monkeypatch.setitem(formats.WRITERS, "gguf", wrong)
+    with pytest.raises(CorruptCheckpointError, match=r"differs from .* by up to inf in its logits"):
+        export(folder, "gguf", quantize=quantize)
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("add", "given"), [("add_rope_freq_base", 1e4), ("add_layer_norm_rms_eps", 0.5), ("add_head_count_kv", 2)]
+)
+def test_a_fact_of_the_model_that_is_wrong_in_gguf_is_found(saved, monkeypatch, add: str, given: float) -> None:
+    gguf = pytest.importorskip("gguf")
+    folder = saved("qwen3", "LacunaForCausalLM", num_key_value_heads=1)
+    write = getattr(gguf.GGUFWriter, add)
+    monkeypatch.setattr(gguf.GGUFWriter, add, lambda self, value: write(self, given))
+    with pytest.raises((CorruptCheckpointError, RuntimeError)):
+        export(folder, "gguf")
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
 def test_padding_is_not_compared_and_everything_else_is(saved) -> None:
     model = formats.load_model(str(saved("modernbert", "LacunaForMaskedLM")), auto_class="AutoModelForMaskedLM")[
         0

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+from examples import document_tokens
 
 from lacuna import objectives, tokenization
 from lacuna.corpus import CorpusArguments, open_store, open_text, prepare_corpus
@@ -54,7 +55,7 @@ def test_a_run_for_a_task(recipe, home, tmp_path) -> None:
     [place] = (home / "cache" / "corpora").glob("*/")
     store, tokenizer = open_store(place), tokenization.load_tokenizer(str(home / "tokenizer"))
     assert store.source_weights == [0.3, 0.7] and store.source_names == ["texts of train.csv", "a.jsonl"]
-    documents = [tokenizer.decode(store.document_tokens(number)) for number in range(store.num_documents)]
+    documents = [tokenizer.decode(document_tokens(store, number)) for number in range(store.num_documents)]
     first = int(store.source_offsets[1])
     rows = [line.rpartition(",")[0] for line in (home / "train.csv").read_text().splitlines()[1:]]
     assert first == 90 and {text[1:] for text in documents[:first]} < {*rows} and not {*documents[first:]} & {*rows}

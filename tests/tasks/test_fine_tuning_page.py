@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import lacuna.corpus.arguments
+import lacuna.objectives.arguments
 import lacuna.training.arguments  # noqa: F401  (their options are known then)
 from lacuna.common.options import Arguments
 from lacuna.tasks.predict.inference import HEADS, PREDICTORS

@@ -83,7 +83,6 @@ def test_question_answering(checkpoint, tmp_path):
     settings = json.loads((output / "task.json").read_text())
     lengths = {"max_length": 64, "stride": 16, "max_answer_length": 48}
     assert settings == {"name": "question_answering", **lengths, "threshold": None}
-    assert (output / "per-type.png").is_file()
 
 
 def test_questions_without_an_answer_on_two_processes(checkpoint, tmp_path):

@@ -17,7 +17,6 @@ from lacuna.tasks.base.report import (
     Matrix,
     Points,
     Table,
-    _draw_bars,
     draw,
     groups,
     headline,
@@ -192,36 +191,17 @@ def test_a_matrix_is_reduced_to_its_frequent_labels():
     assert small.labels[0] == "l10" and small.labels[-1] == "l69" and small.counts[0][0] == 20
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected", "longest"),
-    [
-        ([["who", 0.5, 1.0], ["what", 0.0, None]], ["0.50", "0.00", "1.00"], 1.0),
-        ([["who", 8.25, 100.0], ["what", 0.0, 0.5]], ["8.2", "0.0", "100.0", "0.5"], 100.0),
-        ([["who", 0.84, 0.5]], ["0.8", "0.5"], 100.0),
-        ([["who", 0.0, 0.0]], ["0.00", "0.00"], 1.0),
-    ],
-)
-def test_every_bar_has_its_number_also_that_of_nothing(rows, expected, longest):
-    axes = Figure().subplots()
-    table = Table(["word", "exact_match", "f1"], rows, bars=("exact_match", "f1"), highest=longest)
-    _draw_bars(axes, table)
-    assert [text.get_text() for text in axes.texts if text.get_text()] == expected
-    assert axes.get_xlim()[1] > longest == max(axes.get_xticks())  # the number of the longest bar has room
-
-
-def test_bars_and_points(tmp_path):
+def test_tables_and_points(tmp_path):
     table = Table(
         ["type", "precision", "recall", "f1", "number"],
         [["person", 0.5, 0.25, 1 / 3, 12], ["a_$very long type name indeed, of many words", 1.0, 1.0, 1.0, 1]],
-        bars=("precision", "recall", "f1"),
     )
     points = Points([1.0, 2.0, 3.0, 4.0, 5.0], [1.5, 2.0, 2.0, 4.0, 9.0])
     write_results(Invented(PREDICTIONS, {"By type": table, "Numbers": points}), RESULTS, tmp_path)
     report = (tmp_path / "report.md").read_text()
-    assert "| person | 0.5 | 0.25 | 0.3333 | 12 |\n" in report and "![By type](per-type.png)" in report
+    assert "| person | 0.5 | 0.25 | 0.3333 | 12 |\n" in report and "![By type]" not in report
     assert "| 5 | 1 | 5 | 9 | 4 |\n" in report and "![Numbers](scatter.png)" in report
-    for name in ("per-type.png", "scatter.png"):
-        assert picture(tmp_path / name).std() > 0.03
+    assert picture(tmp_path / "scatter.png").std() > 0.03
     write_results(Invented(PREDICTIONS, {"By type": Table(["type", "f1"], [["x", 0.1]])}), RESULTS, tmp_path / "plain")
     assert not list((tmp_path / "plain").glob("*.png"))
 

@@ -35,7 +35,7 @@ def state_of(average: Any) -> dict[str, torch.Tensor]:
 
 def trained(model: nn.Module, *, stop_at: int | None = None) -> Any:
     """Six steps of Muon and SGD with an average; with `stop_at` the average is written and read after that step."""
-    arguments = cast(Any, SimpleNamespace(average="ema", ema_decay=0.8, tail_share=0.5))
+    arguments = cast(Any, SimpleNamespace(average="ema", ema_decay=0.8))
     matrices = [weight for weight in model.parameters() if weight.ndim == 2]
     rest = [weight for weight in model.parameters() if weight.ndim == 1]
     optimizers = [BankedMuon(matrices, lr=0.01, weight_decay=0.1), torch.optim.SGD(rest, lr=0.1)]
@@ -47,7 +47,7 @@ def trained(model: nn.Module, *, stop_at: int | None = None) -> Any:
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        average.update(model, done=(step + 1) / 6)
+        average.update(model)
         if step + 1 == stop_at:
             state = state_of(average)
             average = make_average(arguments, model)

@@ -20,7 +20,7 @@ Options = Callable[..., Any]
 
 
 def asked(average: str, **overrides: float) -> Any:
-    return SimpleNamespace(**{"average": average, "ema_decay": 0.9, "tail_share": 0.25, **overrides})
+    return SimpleNamespace(**{"average": average, "ema_decay": 0.9, **overrides})
 
 
 class Moving:
@@ -55,70 +55,49 @@ def mean_by_hand(history: list[dict[str, Tensor]], shares: list[float]) -> dict[
 @given(
     steps=st.integers(1, 40),
     decay=st.sampled_from([0.0, 0.5, 0.9, 0.999]),
-    share=st.sampled_from([0.05, 0.2, 0.5, 1.0]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_averages_are_those_of_a_loop_over_all_weights(steps, decay, share, dtype) -> None:
-    """EMA: decay^(t - i) to the weights of step i. Tail: the same to all steps that end behind 1 - tail_share."""
-    for kind in ("ema", "tail"):
-        moving = Moving(dtype=dtype)
-        average = make_average(asked(kind, ema_decay=decay, tail_share=share), moving.model)
-        assert average is not None and not average
-        history = []
-        for step in range(1, steps + 1):
-            history.append(moving.step(step))
-            average.update(moving.model, done=step / steps)
-        shares = [decay ** (steps - step) for step in range(1, steps + 1)]
-        if kind == "tail":
-            shares = [float(step > steps - round(steps * share, 6)) for step in range(1, steps + 1)]
-        expected = mean_by_hand(history, shares)
-        state = average.state()
-        assert set(state) == {*expected, "num_updates"}
-        assert int(state["num_updates"]) == (steps if kind == "ema" else sum(shares))
-        for name, value in expected.items():
-            assert state[name].dtype == torch.float32
-            torch.testing.assert_close(state[name].double(), value, rtol=1e-5, atol=2e-5)
+def test_the_average_is_that_of_a_loop_over_all_weights(steps, decay, dtype) -> None:
+    """decay^(t - i) to the weights of step i."""
+    moving = Moving(dtype=dtype)
+    average = make_average(asked("ema", ema_decay=decay), moving.model)
+    assert average is not None and not average
+    history = []
+    for step in range(1, steps + 1):
+        history.append(moving.step(step))
+        average.update(moving.model)
+    expected = mean_by_hand(history, [decay ** (steps - step) for step in range(1, steps + 1)])
+    state = average.state()
+    assert set(state) == {*expected, "num_updates"} and int(state["num_updates"]) == steps
+    for name, value in expected.items():
+        assert state[name].dtype == torch.float32
+        torch.testing.assert_close(state[name].double(), value, rtol=1e-5, atol=2e-5)
 
 
 def test_by_hand() -> None:
-    """Weights 1, 2, 4 with decay 0.5: (0.25 + 1 + 4) / 1.75 = 3; of the last two thirds: 3."""
+    """Weights 1, 2, 4 with decay 0.5: (0.25 + 1 + 4) / 1.75 = 3."""
     model = nn.Linear(1, 1, bias=False)
-    averages = [make_average(asked(kind, ema_decay=0.5, tail_share=2 / 3), model) for kind in ("ema", "tail")]
-    for step, value in enumerate((1.0, 2.0, 4.0), start=1):
+    average = make_average(asked("ema", ema_decay=0.5), model)
+    assert average is not None
+    for value in (1.0, 2.0, 4.0):
         nn.init.constant_(model.weight, value)
-        for average in averages:
-            average.update(model, done=step / 3)
-    assert [float(average.state()["weight"]) for average in averages] == pytest.approx([3.0, 3.0])
-    assert [int(average.state()["num_updates"]) for average in averages] == [3, 2]
+        average.update(model)
+    assert float(average.state()["weight"]) == pytest.approx(3.0) and int(average.state()["num_updates"]) == 3
 
 
-def test_the_tail_of_ten_steps_begins_after_the_eighth() -> None:
-    moving = Moving()
-    average = make_average(asked("tail", tail_share=0.2), moving.model)
-    begun = []
-    for step in range(1, 11):
-        moving.step(step)
-        average.update(moving.model, done=step / 10)
-        begun.append(bool(average))
-    assert begun == [False] * 8 + [True] * 2
-    average.update(moving.model, done=1.02)  # the clock is not stopped in the middle of a step
-    assert int(average.state()["num_updates"]) == 3
-
-
-@pytest.mark.parametrize("kind", ["ema", "tail"])
 @pytest.mark.parametrize("stop_at", [1, 5, 9])
-def test_a_stopped_run_goes_on_to_the_bit(kind, stop_at) -> None:
-    """Through a file of safetensors, before and after the tail begins."""
+def test_a_stopped_run_goes_on_to_the_bit(stop_at) -> None:
+    """Through a file of safetensors."""
 
     def average_of(stop: int | None) -> dict[str, Tensor]:
         moving = Moving()
-        average = make_average(asked(kind, tail_share=0.4), moving.model)
+        average = make_average(asked("ema"), moving.model)
         for step in range(1, 13):
             moving.step(step)
-            average.update(moving.model, done=step / 12)
+            average.update(moving.model)
             if step == stop:
                 written = save(average.state())
-                average = make_average(asked(kind, tail_share=0.4), moving.model)
+                average = make_average(asked("ema"), moving.model)
                 average.load(load(written))
         return average.state()
 
@@ -136,7 +115,7 @@ def test_applied_swaps_the_average_in_and_the_weights_back(dtype) -> None:
         assert all(torch.equal(weight, before[name]) for name, weight in moving.model.named_parameters())
     for step in range(1, 4):
         before = moving.step(step)
-        average.update(moving.model, done=step / 4)
+        average.update(moving.model)
     places = [weight.data_ptr() for weight in moving.model.parameters()]
     state = average.state()
     with pytest.raises(KeyError), average.applied(moving.model):  # also where evaluation fails
@@ -152,11 +131,11 @@ def test_a_state_does_not_change_with_the_average() -> None:
     moving = Moving()
     average = make_average(asked("ema"), moving.model)
     moving.step(1)
-    average.update(moving.model, done=0.5)
+    average.update(moving.model)
     state = average.state()
     kept = {name: value.clone() for name, value in state.items()}
     moving.step(2)
-    average.update(moving.model, done=1.0)
+    average.update(moving.model)
     assert all(torch.equal(state[name], kept[name]) for name in kept)
 
 

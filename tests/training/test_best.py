@@ -229,13 +229,13 @@ def test_patience_needs_something_to_judge_by(run) -> None:
 def test_keeping_takes_a_copy_and_steps_leave_it_alone() -> None:
     model = nn.Linear(2, 2).bfloat16()
     best = Best(model)
-    best.update(model, done=0.5)
+    best.update(model)
     assert not best
     for value in (1.0, 2.0):
         nn.init.constant_(model.weight, value)
         best.keep(model)
     nn.init.constant_(model.weight, 3.0)
-    best.update(model, done=1.0)
+    best.update(model)
     assert best and best.state()["weight"].tolist() == [[2.0, 2.0]] * 2
     with best.applied(model):
         assert model.weight.tolist() == [[2.0, 2.0]] * 2

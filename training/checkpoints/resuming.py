@@ -28,7 +28,7 @@ PARTS = ("freeze_backbone", "lora_rank", "lora_alpha", "group_by_length")
 
 SCHEDULE = (
     *("max_steps", "max_minutes", "max_epochs", "max_tokens", "learning_rate", "schedule", "warmup_steps"),
-    *("decay_share", "weight_decay", "adam_beta2", "max_grad_norm", "ema_decay", "tail_share", "skip_steps"),
+    *("decay_share", "weight_decay", "adam_beta2", "max_grad_norm", "ema_decay", "skip_steps"),
     *("mixed_precision", "deterministic", "micro_batch_size", "compile"),
     *("layerwise_decay", "embedding_rate", "early_stopping_patience"),
 )

@@ -1,16 +1,13 @@
-"""Averages of weights that a run can end with: `--average ema`, `tail` or `best`.
+"""Averages of weights that a run can end with: `--average ema` or `best`.
 
 `ema`: exponential moving average of the weights after each step, bias-corrected as in Adam (Kingma and Ba, 2015,
 https://arxiv.org/abs/1412.6980).
-
-`tail`: the plain mean over the last `tail_share` of the run (Izmailov et al., 2018, https://arxiv.org/abs/1803.05407;
-Sanyal et al., 2023, https://arxiv.org/abs/2306.03241, for language models).
 
 `best`: a copy of the weights that evaluation has judged best by the metric of the work.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,11 +30,9 @@ class Average:
     is_evaluated = True
     """Whether evaluations in the course of the run are of these weights."""
 
-    def __init__(self, share: Callable[[int, float], float], model: nn.Module) -> None:
-        """`share`: number of this update (from 1) and share of the run that is done -> what the present weights count
-        in the average; 0 skips the update, and the first above 0 must be 1. The model is bare, and sharded already.
-        """
-        self._share, self._like = share, _trained(model)
+    def __init__(self, model: nn.Module, *, decay: float) -> None:
+        """The model is bare, and sharded already. With each step what was before counts `decay` times as much."""
+        self._decay, self._like = decay, _trained(model)
         self._updates = 0
         self._weights: dict[str, Tensor] = {}
 
@@ -46,17 +41,15 @@ class Average:
         return self._updates > 0
 
     @torch.no_grad()
-    def update(self, model: nn.Module, *, done: float) -> None:
-        """Take in the weights of a bare model as a step has left them, with which `done` of the run is done."""
-        share = self._share(self._updates + 1, done)
-        if share <= 0:
-            return
+    def update(self, model: nn.Module) -> None:
+        """Take in the weights of a bare model as a step has left them."""
         self._updates += 1
         weights = _trained(model)
         if self._updates == 1:
             self._weights = {name: weight.detach().float().clone() for name, weight in weights.items()}
             return
         present = [weight.detach().float() for weight in weights.values()]
+        share = (1.0 - self._decay) / (1.0 - self._decay**self._updates)
         torch._foreach_lerp_([self._weights[name] for name in weights], present, share)
 
     def state(self) -> dict[str, Tensor]:
@@ -98,7 +91,10 @@ class Best(Average):
     is_evaluated = False
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(lambda number, done: 0.0, model)
+        super().__init__(model, decay=0.0)
+
+    def update(self, model: nn.Module) -> None:
+        """Only `keep` takes weights in."""
 
     @torch.no_grad()
     def keep(self, model: nn.Module) -> None:
@@ -116,15 +112,11 @@ def _trained(model: nn.Module) -> dict[str, Tensor]:
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 
-AVERAGES = ("ema", "tail", "best")
+AVERAGES = ("ema", "best")
 
 
 def make_average(arguments: "TrainingArguments", model: nn.Module) -> Average | None:
     """What `--average` asks for, of a bare model's weights; None for "none"."""
     if arguments.average == "ema":
-        decay = arguments.ema_decay
-        return Average(lambda number, done: (1.0 - decay) / (1.0 - decay**number), model)
-    if arguments.average == "tail":
-        begin = 1.0 - arguments.tail_share + 1e-9  # rounding must not let the step in that ends where the tail begins
-        return Average(lambda number, done: 1.0 / number if done > begin else 0.0, model)
+        return Average(model, decay=arguments.ema_decay)
     return Best(model) if arguments.average == "best" else None
