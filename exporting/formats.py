@@ -74,7 +74,7 @@ class ExportArguments(Arguments):
         check_range(self, "max_examples", above=0)
         known = QUANTIZATIONS[self.format]
         if self.quantize is not None and self.quantize not in known:
-            instead = f"there are {' and '.join(known)}" if known else "its weights are float32"
+            instead = f"choose {' or '.join(known)}" if known else "its weights are float32"
             raise InputError(f"--quantize {self.quantize} is not for --format {self.format}: {instead}")
         if Path(self.output_dir).exists():
             raise InputError(f"--output_dir {self.output_dir} is there already; name a new folder")
@@ -227,7 +227,8 @@ def write_onnx(*, model: Any, folder: Path, quantize: str | None, example: dict[
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without what torch, onnxruntime and transformers say about each other, which nobody who exports can mend."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    said = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         warnings.simplefilter("ignore")
         transformers.logging.disable_progress_bar()
         logging.disable(logging.WARNING)

@@ -157,15 +157,15 @@ def test_what_llama_cpp_would_read_differently_is_refused(saved, family, head, o
 
 
 def test_llama_cpp_sees_the_same_tokens_and_computes_the_same(saved) -> None:
-    """`pip install llama-cpp-python` builds it; the lines are of the built-in corpus and of other scripts."""
+    """`pip install llama-cpp-python` builds it; 10,000 lines of the standard library, and some of other scripts."""
     llama_cpp = pytest.importorskip("llama_cpp")
     folder = saved("qwen3", "LacunaForCausalLM", num_key_value_heads=1)
     _, output = export(folder, "gguf")
     llama = llama_cpp.Llama(str(output / "model.gguf"), n_ctx=128, logits_all=True, verbose=False)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    lines = [
-        line for path in sorted(Path(json.__file__).parent.rglob("*.py")) for line in path.read_text().splitlines()
-    ]
+    sources = sorted(Path(json.__file__).parents[1].glob("*.py"))  # code, prose, and other scripts in comments
+    lines = [line for path in sources for line in path.read_text(encoding="utf-8").splitlines()][:10_000]
+    assert len(lines) == 10_000
     for line in [*TEXTS, *lines]:
         if line:
             found = llama.tokenize(line.encode(), add_bos=True, special=False)
@@ -318,7 +318,7 @@ def test_padding_is_not_compared_and_everything_else_is(saved) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"format": "gguf", "quantize": "int8"}, "int8 is not for --format gguf: there are f16 and q8_0"),
+        ({"format": "gguf", "quantize": "int8"}, "int8 is not for --format gguf: choose f16 or q8_0"),
         ({"format": "native", "quantize": "f16"}, "its weights are float32"),
         ({"format": "onnx", "output_dir": str(Path(__file__).parent)}, "is there already; name a new folder"),
         ({"max_examples": 0}, "--max_examples must be greater than 0"),
