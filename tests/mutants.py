@@ -59,7 +59,7 @@ PATHS += ("training/optimizers", "objectives", "modeling/losses_lacuna.py", "mod
 PATHS += ("modeling/conversion.py", "tasks/base/metrics.py")
 LEFT_OUT = ("arguments.py", "show.py", "__init__.py")  # options and what is only shown
 TESTS = ("tests/training", "tests/objectives", "tests/modeling", "tests/faults", "tests/tasks/test_metrics.py")
-TESTS += ("tests/recipes/test_global_batches.py", "tests/recipes/test_pretrain.py")
+TESTS += ("tests/recipes/test_global_batches.py", "tests/recipes/test_pretrain.py", "tests/recipes/test_push_model.py")
 MOST_MEMORY = 16 * 2**30
 EXPLAINED = REPOSITORY / "tests" / "mutants_explained.json"
 """Changes, "PATH: LINE: OLD -> NEW", and why no test can notice; the report shows it beside those that survive."""
@@ -80,7 +80,8 @@ PLACES = re.compile("folder|dir|path|final|temporary|checkpoint", re.IGNORECASE)
 OUTCOMES = ("noticed", "no end", "survived", "not tried")
 SPOKEN = {"print", "warn", "say", "filterwarnings", "debug", "info", "warning"}
 """Calls that only tell a person something."""
-UNSEEN = {"eq", "frozen", "fused", "indent", "maxsize", "persistent_workers", "pin_memory", "strict"}
+UNSEEN = {"eq", "frozen", "fused", "indent", "maxsize", "persistent_workers", "pin_memory", "slots"}
+UNSEEN |= {"strict"}
 """Keywords that no result depends on."""
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from lacuna.common.work import Work, to_device
 
@@ -78,7 +77,6 @@ def update(model: nn.Module, optimizers: list[Any], *, max_norm: float) -> float
         return optimizers[0].update()
     weights = [weight for weight in model.parameters() if weight.grad is not None]
     norm = nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
-    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
     if max_norm:
         nn.utils.clip_grads_with_norm_(weights, max_norm, norm)
     if math.isfinite(float(norm)):

@@ -15,6 +15,7 @@ from lacuna.common.errors import CorruptCheckpointError, InputError, StorageErro
 from lacuna.common.files import write_text
 from lacuna.training.checkpoints.resuming import check_identity
 from lacuna.training.checkpoints.saving import (
+    MARKER,
     STATE,
     Progress,
     Saver,
@@ -260,6 +261,28 @@ def test_a_checkpoint_is_read_back_once_it_is_written(trained, save, tmp_path, m
     assert newest_checkpoint(tmp_path)[0] == older
     newer = save(model, optimizers, step=2, keep=1)
     assert newest_checkpoint(tmp_path) == (newer, [])
+
+
+def test_a_power_cut_finds_all_on_disk_before_the_folder_and_before_the_marker(trained, save, monkeypatch) -> None:
+    """What is not flushed before a rename may be empty after a power cut; so may the entries of a folder."""
+    flushed: list[int] = []  # inodes, which a rename keeps; -1 is the rename of the folder
+    flush, rename = os.fsync, Path.rename
+
+    def fsync(number: int) -> None:
+        flushed.append(os.fstat(number).st_ino)
+        flush(number)
+
+    def renamed(path: Path, target: Path) -> Path:
+        flushed.append(-1)
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", renamed)
+    folder = save(*trained(), step=1)
+    before, after = flushed[: flushed.index(-1)], flushed[flushed.index(-1) + 1 :]
+    marker = folder / MARKER
+    assert {path.stat().st_ino for path in [folder, *folder.rglob("*")] if path != marker} <= {*before}
+    assert after == [path.stat().st_ino for path in (folder.parent, marker, marker.parent)]
 
 
 def test_a_disk_with_too_little_room_is_not_written_to(trained, save, monkeypatch) -> None:
