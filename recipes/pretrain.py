@@ -124,6 +124,7 @@ def main() -> None:
         tokenizer=tokenizer,
         arguments=arguments,
         run_info={**facts, **asdict(model_arguments), **asdict(data)},
+        evaluates_first=model_arguments.model is not None,
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()},
     )
     if training.is_main_process():

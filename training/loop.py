@@ -41,6 +41,7 @@ def train(
     arguments: TrainingArguments,
     run_info: dict[str, Any] | None = None,
     identity: dict[str, Any] | None = None,
+    evaluates_first: bool = False,
     stay_joined: bool = False,
 ) -> dict[str, float]:
     """Train a model on a work and write the output folder.
@@ -52,6 +53,7 @@ def train(
         tokenizer: saved beside the model.
         run_info: more for run.json and the model card (objective, fingerprints).
         identity: what must be equal when this run is resumed (fingerprints of data and tokenizer).
+        evaluates_first: evaluate before the first step too, for a model that knows something already.
         stay_joined: keep the process group, because another run follows.
 
     Returns:
@@ -72,6 +74,7 @@ def train(
         arguments=arguments,
         info=run_info or {},
         identity=identity or {},
+        evaluates_first=evaluates_first,
     )
     try:
         with run.signals, Watchdog(arguments.hang_timeout) as run.watchdog:

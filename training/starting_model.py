@@ -1,13 +1,16 @@
 """The model that pretraining starts from: a new one of --family and --size, or the one that --model names."""
 
+from contextlib import suppress
 from typing import Any
 
+import torch
 import transformers
 
 from lacuna.common.errors import InputError
-from lacuna.common.loading import check_vocabulary, load_configuration, load_model, num_positions
+from lacuna.common.loading import check_vocabulary, load_configuration, load_model, load_tokenizer, num_positions
 
 from .arguments import NewModelArguments
+from .environment import is_main_process
 
 DEFAULT_FAMILY = {"encoder": "lacuna", "decoder": "qwen3", "encoder-decoder": "bart"}
 _BOTH_HEADS = "AutoModelForPreTraining"
@@ -58,6 +61,12 @@ def _load(arguments: NewModelArguments, model: str, head: str, tokenizer: Any, l
     if head == _BOTH_HEADS and type(config) not in transformers.MODEL_FOR_PRETRAINING_MAPPING:
         head = "AutoModelForMaskedLM"
     loaded, _ = load_model(model, auto_class=head, trust_remote_code=code, revision=revision)
+    old = None
+    with suppress(InputError):  # a model without a tokenizer can only be compared in size
+        old = load_tokenizer(model, trust_remote_code=code, revision=revision)
+    added = 0 if old is None else fit_vocabulary(loaded, old=old, new=tokenizer)
+    if added and is_main_process():
+        print(f"vocabulary: {added:,} new tokens, which begin as the mean of those that they replace", flush=True)
     check_vocabulary(tokenizer=tokenizer, model=loaded)
     longest = num_positions(loaded.config)
     if longest is not None and length > longest:
@@ -65,3 +74,41 @@ def _load(arguments: NewModelArguments, model: str, head: str, tokenizer: Any, l
             f"--sequence_length {length} is more than the {longest} positions of --model {model}; lower it"
         )
     return loaded
+
+
+@torch.no_grad()
+def fit_vocabulary(model: Any, *, old: Any, new: Any) -> int:
+    """Give a model rows for the tokens that a tokenizer adds to the model's own.
+
+    The rows of a new token, in the embeddings and in the output layer, begin as the mean of those of the tokens that
+    it replaces (Hewitt, 2021, "Initializing new word embeddings for pretrained language models", takes the mean of
+    all); those of special tokens begin at random.
+
+    Args:
+        model: with the embeddings of `old`.
+        old: its tokenizer.
+        new: the same one, or what `recipes/train_tokenizer.py --extend` made of it.
+
+    Returns:
+        How many tokens are new.
+
+    Raises:
+        InputError: `new` gives other ids to tokens of `old`.
+    """
+    before, after = old.get_vocab(), new.get_vocab()
+    moved = next((token for token, number in before.items() if after.get(token) != number), None)
+    if moved is not None:
+        raise InputError(
+            f"--tokenizer gives the id {after.get(moved)} to {moved!r}, which has {before[moved]} in the tokenizer of "
+            "--model: leave --tokenizer out, or extend that one with recipes/train_tokenizer.py --extend"
+        )
+    added = {token: number for token, number in after.items() if token not in before}
+    if len(new) > model.get_input_embeddings().weight.shape[0]:
+        model.resize_token_embeddings(len(new), pad_to_multiple_of=64, mean_resizing=False)
+    layers = [model.get_input_embeddings(), model.get_output_embeddings()]
+    tables = {id(table): table for layer in layers if layer is not None for table in layer.parameters()}
+    for token, number in added.items():
+        pieces = [] if number in new.all_special_ids else old.backend_tokenizer.model.tokenize(token)
+        for table in tables.values() if pieces else ():
+            table[number] = table[[piece.id for piece in pieces]].mean(dim=0)
+    return len(added)
