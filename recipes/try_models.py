@@ -2,17 +2,21 @@
 
     python recipes/try_models.py --model runs/model                        # fills masks or continues prompts
     python recipes/try_models.py --model runs/classifier                   # takes its predictions.jsonl as examples
+    python recipes/try_models.py --model me/my-classifier --examples rows.jsonl
 
 What it does follows from the model: masks are filled, prompts continued, gaps mended; what was fine-tuned answers its
-predictions.jsonl. The modelling code comes from the checkpoint itself, hence `trust_remote_code=True`.
+predictions.jsonl. A model that brings code of its own needs --trust_remote_code, which runs
+it; native models need nothing.
 """
 
 import argparse
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import torch
 import transformers
 from safetensors import SafetensorError
@@ -22,6 +26,7 @@ MASKED = [
     "Raise an error if the file does not [MASK].",
     "If the argument is [MASK], the default value is used.",
 ]
+FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja", "*.py"]
 PROMPTS = ["Return the number of", "This module provides"]
 
 
@@ -31,28 +36,28 @@ def show(given: str, found: str, right: object = None) -> None:
     print(f"  {' '.join(given.split())[:90]}\n      {' '.join(found.split())}{known}")
 
 
-def fill_masks(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
+def fill_masks(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """The three likeliest tokens for each mask."""
-    fill = transformers.pipeline("fill-mask", model=folder, trust_remote_code=True, top_k=3)
+    fill = transformers.pipeline("fill-mask", **load, top_k=3)
     for text in MASKED:
         found = fill(text.replace("[MASK]", tokenizer.mask_token))
         show(text, ", ".join(f"{each['token_str'].strip()!r} {each['score']:.0%}" for each in found))
 
 
-def continue_prompts(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
+def continue_prompts(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """Forty tokens after each prompt, the likeliest one each time, without repeating five of them."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(**load).eval()
     for text in PROMPTS:
         batch = tokenizer(text, return_tensors="pt")
         ids = model.generate(**batch, max_new_tokens=40, do_sample=False, no_repeat_ngram_size=5)
         print(f"  {text} ... {' '.join(tokenizer.decode(ids[0], skip_special_tokens=True)[len(text) :].split())}")
 
 
-def write(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
+def write(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """What is written from each source; without sources a text with a gap anew, or what was in the gap."""
     pair = settings["is_encoder_decoder"]  # else a decoder, which continues after the source and a token that ends it
     auto = transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModelForCausalLM
-    model = auto.from_pretrained(folder, trust_remote_code=True).eval()
+    model = auto.from_pretrained(**load).eval()
     border = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
     end = border if tokenizer.eos_token_id is None else tokenizer.eos_token_id
     gap = "<extra_id_0>" if "<extra_id_0>" in tokenizer.get_vocab() else tokenizer.mask_token or ""
@@ -67,9 +72,9 @@ def write(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None
         show(row["source"], tokenizer.decode(written, skip_special_tokens=True).strip() or "nothing", row.get("gold"))
 
 
-def classify(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
+def classify(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """What each text is taken for, beside what it is: a label, the labels that hold, or a number."""
-    classifier = transformers.pipeline("text-classification", model=folder, trust_remote_code=True, top_k=None)
+    classifier = transformers.pipeline("text-classification", **load, top_k=None)
     kind, least = classifier.model.config.problem_type, settings.get("threshold", 0.5)
     for row in rows:
         given = {"text": row["text"]} | ({"text_pair": row["text_pair"]} if "text_pair" in row else {})
@@ -80,9 +85,9 @@ def classify(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> N
         show(row["text"], ", ".join(form.format(**each) for each in found) or "none", row.get("gold"))
 
 
-def tag(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
+def tag(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """The entities of each text."""
-    tagger = transformers.pipeline("ner", model=folder, trust_remote_code=True, aggregation_strategy="first")
+    tagger = transformers.pipeline("ner", **load, aggregation_strategy="first")
     for row in rows:
         spans = [(row["text"][each["start"] : each["end"]], each["entity_group"]) for each in tagger(row["text"])]
         found = [f"{text.strip()} ({kind})" for text, kind in spans]
@@ -90,12 +95,26 @@ def tag(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
         show(row["text"], ", ".join(found) or "none", gold if "gold" in row else None)
 
 
-def answer(folder: str, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
-    """The context of each question with the likeliest span marked, by the pipeline that the folder brings along."""
-    answers = transformers.pipeline("question-answering", model=folder, trust_remote_code=True)
+@torch.no_grad()
+def answer(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
+    """The context of each question, up to the longest input, with the likeliest span marked."""
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(**load).eval()
     for row in rows:
-        best, context = answers(row), row["context"]
-        around = f"{context[: best['start']][-60:]}>>{best['answer']}<<{context[best['end'] :][:30]}"
+        batch = tokenizer(
+            *(row["question"], row["context"]),
+            truncation="only_second",
+            max_length=settings.get("max_length", 384),
+            return_offsets_mapping=True,
+            return_tensors="pt",
+        )
+        places = batch.pop("offset_mapping")[0].tolist()
+        found, outside = model(**batch), torch.tensor([part != 1 for part in batch.sequence_ids(0)])
+        ends = [logits[0].masked_fill(outside, -torch.inf) for logits in (found.start_logits, found.end_logits)]
+        size = len(outside)
+        spans = (ends[0][:, None] + ends[1]).masked_fill(torch.ones(size, size).tril(-1) > 0, -torch.inf)
+        first, last = divmod(int(spans.argmax()), size)
+        start, end, context = places[first][0], places[last][1], row["context"]
+        around = f"{context[:start][-60:]}>>{context[start:end].strip()}<<{context[end:][:30]}"
         show(row["question"], f"...{around}...", (row.get("gold", [None]) or ["it does not say"])[0])
 
 
@@ -111,32 +130,40 @@ HEADS = {
 }
 
 
-def try_model(model: str, examples: str | None, number: int) -> None:
+def try_model(model: str, examples: str | None, number: int, revision: str | None, trust_remote_code: bool) -> None:
     """What a model is for, by its head and by what fine-tuning says of it; ValueError where nothing can be done."""
-    if not Path(model, "config.json").is_file():
+    folder = Path(model)
+    if not folder.is_dir() and re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not folder.parent.is_dir():
+        folder = Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=FILES))
+    if not (folder / "config.json").is_file():
         raise ValueError(f"--model {model} is not the folder of a model: it has no config.json")
-    config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=True)
-    head = "SentenceTransformer" if Path(model, "modules.json").is_file() else (config.architectures or ["no name"])[0]
+    trust = {"trust_remote_code": trust_remote_code}
+    config = transformers.AutoConfig.from_pretrained(folder, **trust)
+    head = "SentenceTransformer" if (folder / "modules.json").is_file() else (config.architectures or ["no name"])[0]
     settings, rows = {"is_encoder_decoder": config.is_encoder_decoder}, []
-    if (path := Path(model, "task.json")).is_file():
+    if (path := folder / "task.json").is_file():
         settings |= json.loads(path.read_text(encoding="utf-8"))
     do = next((HEADS[ending] for ending in HEADS if head.endswith(ending)), None)
     do = write if settings.get("name") == "sequence_to_sequence" else do
     if do is None:
         raise ValueError(f"--model {model}: its head, {head}, is for recipes/predict.py --model {model} --input FILE")
     if do in (classify, tag, answer) or (do is write and (examples or "name" in settings)):
-        if not (path := Path(examples or Path(model, "predictions.jsonl"))).is_file():
+        if not (path := Path(examples or folder / "predictions.jsonl")).is_file():
             raise ValueError(f"--examples {path}: no such file; fine-tuning writes predictions.jsonl beside the model")
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:number] if line]
-    do(model, transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=True), settings, rows)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **trust)
+    name = "pretrained_model_name_or_path" if do in (continue_prompts, write, answer) else "model"
+    do({name: str(folder), **trust}, tokenizer, settings, rows)
 
 
 def main() -> None:
     """Parse and try; what is wrong with a folder or a file is one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="Folder of a model.")
+    parser.add_argument("--model", required=True, help="A model: a folder, or OWNER/NAME on the Hub.")
+    parser.add_argument("--revision", help="Branch, tag or commit of a model of the Hub.")
     parser.add_argument("--examples", help="Examples for a fine-tuned model. Default: its predictions.jsonl.")
     parser.add_argument("--number", type=int, default=2, help="Examples to show.")
+    parser.add_argument("--trust_remote_code", action="store_true", help="Run the code that the model brings along.")
     transformers.utils.logging.disable_progress_bar()
     warnings.simplefilter("ignore")
     try:

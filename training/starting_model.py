@@ -12,7 +12,7 @@ from lacuna.common.loading import check_vocabulary, load_configuration, load_mod
 from .arguments import NewModelArguments
 from .environment import is_main_process
 
-DEFAULT_FAMILY = {"encoder": "lacuna", "decoder": "qwen3", "encoder-decoder": "bart"}
+DEFAULT_FAMILY = {"encoder": "modernbert", "decoder": "qwen3", "encoder-decoder": "bart"}
 _BOTH_HEADS = "AutoModelForPreTraining"
 """Of masked words and of the relation of two sentences; some native families have the first alone."""
 

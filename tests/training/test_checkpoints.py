@@ -20,6 +20,7 @@ from lacuna.training.checkpoints.saving import (
     Progress,
     Saver,
     Snapshot,
+    all_finite,
     best_checkpoint,
     load_weights,
     newest_checkpoint,
@@ -283,6 +284,13 @@ def test_a_power_cut_finds_all_on_disk_before_the_folder_and_before_the_marker(t
     marker = folder / MARKER
     assert {path.stat().st_ino for path in [folder, *folder.rglob("*")] if path != marker} <= {*before}
     assert after == [path.stat().st_ino for path in (folder.parent, marker, marker.parent)]
+
+
+def test_one_number_that_is_not_finite_among_many_weights_is_seen() -> None:
+    good = {"a": torch.zeros(3), "b": torch.ones(2, 2), "count": torch.tensor(1)}
+    assert all_finite(good)
+    for bad in (math.nan, math.inf, -math.inf):
+        assert not all_finite(good | {"b": torch.tensor([[0.0, bad], [0.0, 0.0]])})
 
 
 def test_a_disk_with_too_little_room_is_not_written_to(trained, save, monkeypatch) -> None:

@@ -34,10 +34,13 @@ def test_one_run(tuning_options, tmp_path, capsys) -> None:
     results = tune(tuning_options(learning_rate=0.3, schedule="constant"))
     folder = tmp_path / "run"
     assert results == results_of(folder) and "seeds" not in results
+    assert results["words_score"] == 0.25
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["running on 1 process", "24 rows"]
     score = f"{results['eval_score']:.4f}"
-    assert [line.split() for line in said[-2:-1]] == [["score", score, "without", "a", "model", "0.1250"]]
+    assert [line.split() for line in said[-2:-1]] == [
+        ["score", score, "without", "a", "model", "0.1250", "bag", "of", "words", "0.2500"]
+    ]
     assert said[-1] == f"the model is in {folder}"
     written = json.loads((folder / "records.json").read_text())
     assert results["best_step"] < 8, "the last weights are not the best, or this would prove less"

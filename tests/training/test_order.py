@@ -8,7 +8,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacuna.training.order import MicroBatchSampler, dropout_seed, row_of
+from lacuna.training.order import _PERIOD, MicroBatchSampler, _alternation, dropout_seed, row_of
 
 
 def step_of(step: int, *, num_examples: int, batch_size: int, num_processes: int, micro: int, seed: int = 0):
@@ -127,3 +127,10 @@ def test_golden_values_of_a_mixture() -> None:
     assert [row_of(index, seed=0, num_examples=55, mixture=MIXTURE) for index in range(12)] == [
         6, 3, 24, 9, 51, 1, 5, 31, 7, 8, 2, 4
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("weights", [(1, 1, 1), (2, 3, 2, 4), (0.5, 0.2, 0.3), (1, 6)])
+def test_a_period_is_full_and_every_source_has_its_share(weights) -> None:
+    counts = _alternation(tuple(map(float, weights)))[2]
+    exact = np.array(weights) / sum(weights) * _PERIOD
+    assert counts.sum() == _PERIOD and np.abs(counts - exact).max() < 1

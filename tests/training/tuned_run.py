@@ -35,6 +35,9 @@ class Judged(ToyWork):
     def baseline(self) -> dict[str, float]:
         return {"score": 0.125}
 
+    def bag_of_words(self) -> dict[str, float]:
+        return {"score": 0.25}
+
     def settings(self) -> dict[str, Any]:
         return {"kind": "toys", "max_length": 20}
 
