@@ -256,8 +256,8 @@ class HubDataset:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a value of --data can be meant as OWNER/NAME of the Hub and not as a path."""
-    if not HUB_NAME.fullmatch(name) or os.path.lexists(name) or kind_of(Path(name)) in KINDS:
+    """Whether a value of --data can be meant as OWNER/NAME or OWNER/NAME@REVISION of the Hub and not as a path."""
+    if not HUB_NAME.fullmatch(name.partition("@")[0]) or os.path.lexists(name) or kind_of(Path(name)) in KINDS:
         return False
     return not Path(name).parent.exists()  # beside files that are there it is a path that is not
 
@@ -266,6 +266,7 @@ def open_dataset(*, name: str, config: str | None, split: str | None) -> HubData
     """Find a dataset of the Hub and the commit it is at.
 
     Args:
+        name: OWNER/NAME, perhaps with @ and a branch, a tag or a commit after it.
         config: needed where it has several.
         split: by default the only one, or "train".
 
@@ -275,8 +276,9 @@ def open_dataset(*, name: str, config: str | None, split: str | None) -> HubData
     """
     import huggingface_hub
 
+    name, _, asked = name.partition("@")
     with hub_errors(name):
-        revision = huggingface_hub.HfApi().dataset_info(name, timeout=30).sha
+        revision = huggingface_hub.HfApi().dataset_info(name, revision=asked or None, timeout=30).sha
         splits = load_hub(name, config, revision)
     chosen = choose_split(list(splits), split, where=f"the dataset {name}")
     return HubDataset(name, config, chosen, str(revision), max(1, splits[chosen].num_shards))
@@ -284,11 +286,13 @@ def open_dataset(*, name: str, config: str | None, split: str | None) -> HubData
 
 @lru_cache(maxsize=8)
 def load_hub(name: str, config: str | None, revision: str | None) -> Any:
-    """All splits of a dataset, none of them read yet."""
+    """All splits of a dataset, OWNER/NAME or OWNER/NAME@REVISION, none of them read yet."""
     import datasets
 
+    name, _, asked = name.partition("@")
+
     # No code of the dataset runs: `datasets` 4 and later reads data files only.
-    return datasets.load_dataset(name, config, revision=revision, streaming=True)
+    return datasets.load_dataset(name, config, revision=revision or asked or None, streaming=True)
 
 
 @contextmanager

@@ -110,9 +110,8 @@ def opened(*data, **options):
     return open_text(TextArguments(data=list(data), **options))
 
 text = opened("me/good:2", "local.txt:2")
-shards = [[document.text for document in text.documents(shard=k, num_shards=3)] for k in range(3)]
 documents = [(document.text, document.source, document.place) for document in text.documents()]
-results = {"documents": documents, "shards": shards, "total": text.total_bytes, "weights": text.weights}
+results = {"documents": documents, "total": text.total_bytes, "weights": text.weights}
 results["names"], results["fingerprint"] = text.names, text.fingerprint
 results["test"] = list(opened("me/good", dataset_split="test").texts())
 errors = {}
@@ -139,7 +138,6 @@ def test_datasets_streams_from_a_server(tmp_path: Path, endpoint: str) -> None:
     train = [[f"train {number}", 0, f"me/good (train, part {part} of 2):{row}"] for number, part, row in
              [(0, 1, 1), (1, 1, 2), (2, 1, 3), (3, 2, 1), (4, 2, 2)]]  # fmt: skip
     assert results["documents"] == [*train, ["local", 1, "local.txt:1"]]
-    assert [text for shard in results["shards"] for text in shard] == [text for text, *_ in results["documents"]]
     assert [results[key] for key in ("total", "weights", "names")] == [None, [0.5, 0.5], ["me/good", "local.txt"]]
     assert len(results["fingerprint"]) == 64 and results["test"] == ["test 0"]
     errors = results["errors"]
@@ -156,7 +154,7 @@ def test_a_path_is_not_taken_for_a_dataset(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "novels").mkdir()
-    assert is_hub_name("stanfordnlp/imdb") and is_hub_name("some-1/name_2.x")
+    assert is_hub_name("stanfordnlp/imdb") and is_hub_name("some-1/name_2.x") and is_hub_name("a/b@refs/pr/1")
     for name in (
         "imdb",
         "texts/novels",
@@ -168,6 +166,8 @@ def test_a_path_is_not_taken_for_a_dataset(tmp_path: Path, monkeypatch: pytest.M
         "a/b.txt",
         "a/b.jsonl.gz",
         "a/*",
+        "@a/b",
+        "a/b.txt@v1.txt",
     ):
         assert not is_hub_name(name), name
 
@@ -193,8 +193,11 @@ def test_a_split_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         num_shards = 0
 
     class Api:
-        def dataset_info(self, name: str, timeout: float) -> Any:
+        def dataset_info(self, name: str, revision: str | None, timeout: float) -> Any:
+            asked.append((name, revision))
             return type("Info", (), {"sha": COMMIT})
+
+    asked: list[tuple[str, str | None]] = []
 
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
     splits = {"only": Split()}
@@ -202,6 +205,8 @@ def test_a_split_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_dataset(name="a/b", config=None, split=None).split == "only"
     splits = {"test": Split(), "train": Split()}
     assert open_dataset(name="a/b", config="c", split=None).split == "train"
+    opened = open_dataset(name="a/b@v1", config=None, split=None)
+    assert (opened.name, opened.revision, asked[-1]) == ("a/b", COMMIT, ("a/b", "v1"))
     splits = {"test": Split(), "valid": Split()}
     with pytest.raises(InputError, match="several splits; name one with --dataset_split: test, valid"):
         open_dataset(name="a/b", config=None, split=None)
