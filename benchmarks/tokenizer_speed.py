@@ -93,7 +93,7 @@ def encode_lacuna(work: Work) -> range:
     tokenizer = tokenization.load_tokenizer(work["tokenizer"])
     parts = {"tokenizer": tokenizer, "tokenizer_fingerprint": tokenization.tokenizer_fingerprint(tokenizer)}
     text = corpus.open_text(corpus.TextArguments(data=work["files"]))
-    store: Any = corpus.prepare_store(text=text, **parts, output_dir=Path(work["folder"], "store"))
+    store = corpus.prepare_store(text=text, **parts, output_dir=Path(work["folder"], "store"))
     return range(store.num_tokens)
 
 

@@ -90,8 +90,6 @@ class StoreArguments(TextArguments):
         "one per core, at most 8.",
     )
     max_shard_bytes: int = _work(4 << 30, "Largest size of one shard of the store, in bytes.")
-    num_shards: int = _work(1, "Split the work into this many parts, each prepared by its own command.")
-    shard: int | None = _work(None, "Which part this command prepares, from 0; the last one merges them.")
     near_duplicates: float = _data(
         0.0,
         "Drop documents at least this similar to an earlier one (Jaccard similarity of word "
@@ -100,10 +98,5 @@ class StoreArguments(TextArguments):
 
     def __post_init__(self) -> None:
         check_range(self, "num_workers", at_least=0)
-        check_range(self, "max_shard_bytes", "num_shards", at_least=1)
+        check_range(self, "max_shard_bytes", at_least=1)
         check_range(self, "near_duplicates", at_least=0, at_most=1)
-        if self.shard is None and self.num_shards > 1:
-            raise InputError(
-                f"--num_shards {self.num_shards} needs --shard 0 to {self.num_shards - 1}: run the command once for "
-                "each of them"
-            )

@@ -2,7 +2,6 @@
 
     python recipes/prepare_corpus.py                                                   # the built-in corpus, seconds
     python recipes/prepare_corpus.py --data my_texts/ --tokenizer runs/tokenizer --output_dir runs/corpus
-    python recipes/prepare_corpus.py --data my_texts/ --num_shards 4 --shard 0         # and 1, 2, 3: docs/corpus.md
 
 A store that is already there for the same text and tokenizer is kept; a build that was interrupted resumes where it
 stopped. Pretraining takes the store with --corpus.
@@ -15,7 +14,7 @@ from lacuna.common.private import shown
 from lacuna.corpus import StoreArguments, open_text, prepare_store
 from lacuna.tokenization import load_tokenizer, tokenizer_fingerprint
 
-OPTIONS = ("num_workers", "max_shard_bytes", "num_shards", "shard", "near_duplicates")
+OPTIONS = ("num_workers", "max_shard_bytes", "near_duplicates")
 
 
 def main() -> None:
@@ -32,9 +31,8 @@ def main() -> None:
         **{name: getattr(arguments, name) for name in OPTIONS},
     )
     seconds = time.perf_counter() - start
-    if store is not None:
-        print(f"{shown(store.path)}: {store.summary()}, {seconds:.1f} s, {store.num_bytes / 1e6 / seconds:.1f} MB/s")
-        print(store.report(decode=tokenizer.decode))
+    print(f"{shown(store.path)}: {store.summary()}, {seconds:.1f} s, {store.num_bytes / 1e6 / seconds:.1f} MB/s")
+    print(store.report(decode=tokenizer.decode))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ GENERATED = re.compile(r"<!-- table: .+? -->.*?<!-- end of table -->", flags=re.
 BLOCKS = re.compile(r"^```.*?^```$|^    [^\n]*$", flags=re.DOTALL | re.MULTILINE)
 INLINE = re.compile(  # code and its default, links, papers, versions
     r"`[^`]+`(?: \((?:0; BERT: )?[\d.]+\)| \| [\d.]+ \|)?|\]\([^)]*\)|arXiv:[\d.]+|UTF-8"
-    r"|(?:section|Python|torch|accelerate|transformers|Ray|datatrove|Llama) \d[\d.]*\d"
+    r"|(?:section|Python|torch|accelerate|transformers|Llama) \d[\d.]*\d"
 )
 UNITS = (
     r"times|%|percent|tokens(?:/s)?|[kMGT]i?B(?:/s)?|bytes|[mµ]?s|microseconds|seconds?|minutes?|hours?|points|"

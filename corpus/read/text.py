@@ -10,8 +10,6 @@ from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from lacuna.common.errors import BadRecord, InputError, StorageError
 from lacuna.common.files import cache_folder, write_text
 from lacuna.common.private import shown
@@ -77,7 +75,6 @@ class _HubFile:
     dataset: HubDataset
     part: int
     source: int
-    size: int = 256 << 20  # a guess, to balance shards with
 
     def check(self) -> None:
         """Nothing to compare."""
@@ -86,8 +83,8 @@ class _HubFile:
 class Text:
     """All of --data, opened: knows its files, reads documents in a stable order, says what decides them.
 
-    Nothing stays open between iterations, so it may be copied to other processes. `bytes_read`, `records`, `dropped`
-    and `bad_records` tell about the iteration of `documents` that began last.
+    Nothing stays open between iterations, so it may be copied to other processes. `bytes_read`, `dropped` and
+    `bad_records` tell about the iteration of `documents` that began last.
     """
 
     def __init__(
@@ -102,15 +99,15 @@ class Text:
         self.names = names
         self.weights = weights
         self.language = arguments.language
-        local = files and all(isinstance(file, _File) for file in files)
-        self.total_bytes: int | None = sum(file.size for file in files) if local else None
+        sizes = [file.size for file in files if isinstance(file, _File)]
+        self.total_bytes = sum(sizes) if files and len(sizes) == len(files) else None
         self.dropped: dict[str, int] = {}
         self.bad_records: list[str] = []
         self._files = list(files)
         self._more = list(more)  # texts of the first source, where they are not in a file
         self._arguments = arguments
-        self.records = 0  # bad ones included
         self._progress = Progress()
+        self._records = 0  # bad ones included
         self._bad = 0
 
     @property
@@ -160,49 +157,34 @@ class Text:
             more=texts,
         )
 
-    def shard_bytes(self, *, shard: int = 0, num_shards: int = 1) -> int | None:
-        """Size on disk of what `documents` of this shard reads; None where that is not known."""
-        if self.total_bytes is None or num_shards > len(self._files):
-            return self.total_bytes
-        return sum(file.size for file in self._shard_files(shard, num_shards))
-
     def texts(self) -> Iterator[str]:
         """The texts of all documents."""
         return (document.text for document in self.documents())
 
-    def documents(self, *, shard: int = 0, num_shards: int = 1) -> Iterator[Document]:
-        """Documents in a stable order: those of all files, or one of `num_shards` parts of them.
-
-        With at least as many files as shards a shard is a run of files, balanced by bytes; with fewer it is every
-        `num_shards`-th document, from number `shard` on.
+    def documents(self) -> Iterator[Document]:
+        """All documents, in a stable order.
 
         Raises InputError: a file or record is broken or holds no text, or has changed; the message says where.
         """
-        check_shard(shard, num_shards)
         self._progress = Progress()
         self.dropped, self.bad_records = {}, []
-        self.records = self._bad = 0
-        return self._documents(shard, num_shards)
-
-    def _documents(self, shard: int, num_shards: int) -> Iterator[Document]:
-        alternate = num_shards > max(1, len(self._files))
-        files = self._files if alternate else self._shard_files(shard, num_shards)
-        number = -1
-        for number, document in enumerate(self._read(files)):
-            if not alternate or number % num_shards == shard:
-                yield document
-        stop_if_many_are_bad(self._bad, self.records, self.bad_records)
-        if number < 0 and (alternate or num_shards == 1):
+        self._records = self._bad = 0
+        anything = False
+        for document in self._read():
+            yield document
+            anything = True
+        self._stop_if_many_are_bad()
+        if not anything:
             first = f" The first bad record: {self.bad_records[0]}" if self.bad_records else ""
             raise InputError(f"--data {' '.join(map(shown, self.names))}: there is no text in it.{first}")
 
-    def _read(self, files: Sequence[_File | _HubFile]) -> Iterator[Document]:
+    def _read(self) -> Iterator[Document]:
         for number, text in enumerate(self._more, start=1):
             yield Document(text, 0, f"{self.names[0]}:{number}")
         if not self._files:
             for number, text in enumerate(builtin_documents(), start=1):
                 yield Document(text, len(self.names) - 1, f"{BUILTIN}:{number}")
-        for file in files:
+        for file in self._files:
             yield from self._file_documents(file)
             if isinstance(file, _File):
                 self._progress.finished += file.size
@@ -211,9 +193,9 @@ class Text:
     def _file_documents(self, file: _File | _HubFile) -> Iterator[Document]:
         file.check()
         place, anything, bad_before = "", False, self._bad
-        if file.size:
+        if isinstance(file, _HubFile) or file.size:
             for piece in self._pieces(file):
-                self.records += 1
+                self._records += 1
                 if isinstance(piece, BadRecord):
                     self._pass_over(piece)
                 elif not piece.text or piece.text.isspace():
@@ -222,10 +204,10 @@ class Text:
                     anything = True
                     place = place or shown(file.path if isinstance(file, _File) else file.dataset.place(file.part))
                     yield Document(piece.text, file.source, f"{place}:{piece.line}")
-                if self.records % CHECKED_EVERY == 0:
-                    stop_if_many_are_bad(self._bad, self.records, self.bad_records)
+                if self._records % CHECKED_EVERY == 0:
+                    self._stop_if_many_are_bad()
         if not anything and isinstance(file, _File) and self._bad == bad_before:
-            self.records += 1
+            self._records += 1
             is_text = kind_of(file.path) == ".txt"
             held = "it holds no text" if is_text else f"no row has text in the column {self._arguments.text_column!r}"
             self._pass_over(BadRecord(f"{shown(file.path)} is empty: {held}. Remove it from --data, or fill it."))
@@ -254,33 +236,14 @@ class Text:
         if len(self.bad_records) < SHOWN_BAD_RECORDS:
             self.bad_records.append(str(error).partition("\n")[0])
 
-    def _shard_files(self, shard: int, num_shards: int) -> list[_File | _HubFile]:
-        """A run of files, at least one; the end of each shard is where its share of the bytes is nearest."""
-        sizes = np.array([file.size for file in self._files])
-        middles = np.cumsum(sizes) - sizes / 2
-        ends = [0]
-        for number in range(1, num_shards):
-            nearest = int(np.searchsorted(middles, sizes.sum() * number / num_shards))
-            last = len(self._files) - (num_shards - number)  # one file must be left for each shard after this one
-            ends.append(min(max(nearest, ends[-1] + 1), last))
-        ends.append(len(self._files))
-        return self._files[ends[shard] : ends[shard + 1]]
-
-
-def check_shard(shard: int, num_shards: int) -> None:
-    """Raises InputError if there is no such part."""
-    if not 0 <= shard < num_shards:
-        raise InputError(f"--shard must be from 0 to {num_shards - 1} with --num_shards {num_shards}, got {shard}")
-
-
-def stop_if_many_are_bad(bad: int, records: int, messages: list[str]) -> None:
-    """With --on_bad_record skip, one record may be bad, and then one in a thousand."""
-    if bad > max(1, MAX_BAD_SHARE * records):
-        first = "\n".join(messages[:5])
-        raise InputError(
-            f"{bad:,} of {records:,} records are bad so far, and --on_bad_record skip passes over one in a thousand. "
-            f"The first ones:\n{first}"
-        )
+    def _stop_if_many_are_bad(self) -> None:
+        """With --on_bad_record skip, one record may be bad, and then one in a thousand."""
+        if self._bad > max(1, MAX_BAD_SHARE * self._records):
+            first = "\n".join(self.bad_records[:5])
+            raise InputError(
+                f"{self._bad:,} of {self._records:,} records are bad so far, and --on_bad_record skip passes over one "
+                f"in a thousand. The first ones:\n{first}"
+            )
 
 
 def open_text(arguments: TextArguments) -> Text:

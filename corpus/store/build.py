@@ -2,12 +2,12 @@
 
     .NAME.building-XXXX/            beside NAME, the place of the store; XXXX stands for text, tokenizer and options
         build.json  tokenizer.json  what all pieces are made with
-        part-00000-of-00004/        pieces of shard 0 (of --num_shards 4; one part without it)
-        part-00000-of-00004.json    there when the part is whole
+        pieces/
+        pieces.json                 what was read and left out; there when all pieces are
         store/                      the last step, repeated after a kill
 
 One process reads, and cuts pieces at edges of documents; whole pieces are kept. So the bytes of a store depend neither
-on workers nor on kills, nor on the number of parts where a part is a run of files.
+on workers nor on kills.
 """
 
 import hashlib
@@ -16,10 +16,8 @@ import json
 import os
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +26,12 @@ from lacuna.common.files import cache_folder, locked, sync, write_text
 
 from ..arguments import CorpusArguments, StoreArguments
 from ..read.streams import progress_bar
-from ..read.text import BAD_RECORD, Document, Text, check_shard, open_text, stop_if_many_are_bad
+from ..read.text import Document, Text, open_text
 from .pieces import BUILD, KEPT, SUFFIX, TOKENIZER, BuildOptions, Piece, TextPiece, make_pieces
 from .shards import assemble, check_weighted, write_manifest
 from .token_store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
 
+VERSION = 1  # rises when other sentences or tokens are made of the same text
 MAX_DEFAULT_WORKERS = 8  # a worker takes about 100 MB, and all together are to stay under 1 GiB
 PIECE_BYTES = 2 << 20  # of text: a second of work for one process
 DOCUMENT_OVERHEAD = 64  # bytes that a document counts beside its text, so that many tiny ones make no giant piece
@@ -41,7 +40,7 @@ SILENT_WAIT_SECONDS = 5  # for another builder, before saying so
 
 def prepare_store(
     *, text: Text, tokenizer: Any, tokenizer_fingerprint: str, output_dir: Path | str, **options: Any
-) -> TokenStore | None:
+) -> TokenStore:
     """Tokenize a text into a store at `output_dir`, or open the one that is there of the same text and tokenizer.
 
     A store of something else is replaced when the new one is whole; a folder that is no store is not touched.
@@ -49,9 +48,7 @@ def prepare_store(
     Args:
         tokenizer: a fast tokenizer; its special tokens are text where they occur in documents.
         tokenizer_fingerprint: kept, so that a model can be matched with its corpus.
-        options: of `StoreArguments`: num_workers, max_shard_bytes, num_shards, shard, near_duplicates.
-
-    Returns: The store; None when parts of it are still missing (a message says which).
+        options: of `StoreArguments`: num_workers, max_shard_bytes, near_duplicates.
 
     Raises:
         InputError: bad text or options, no text at all, or `output_dir` holds something else.
@@ -59,7 +56,6 @@ def prepare_store(
         WorkerError: a worker was killed.
     """
     asked = StoreArguments(**options)
-    check_shard(asked.shard or 0, asked.num_shards)
     if asked.near_duplicates and importlib.util.find_spec("datasketch") is None:
         raise InputError(
             "--near_duplicates needs the library datasketch, which is not installed. Install it: "
@@ -71,7 +67,6 @@ def prepare_store(
         vocab_size=len(tokenizer),
         language=text.language,
         near_duplicates=asked.near_duplicates,
-        num_shards=asked.num_shards,
     )
     builder = _Builder(_place(output_dir), shared, text, asked.max_shard_bytes)
     num_workers = asked.num_workers
@@ -79,7 +74,7 @@ def prepare_store(
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         num_workers = min(cores, MAX_DEFAULT_WORKERS)
     try:
-        return builder.build(tokenizer, num_workers, asked.shard or 0)
+        return builder.build(tokenizer, num_workers)
     except OSError as error:
         raise StorageError(f"cannot write {builder.output_dir}: {error}{KEPT}") from error
 
@@ -114,56 +109,47 @@ def prepare_corpus(
     tokenizer = tokenizer_for(text)
     made_with = fingerprint_of(tokenizer)
     folder = cache_folder() / "corpora" / hashlib.sha256(f"{text.fingerprint} {made_with}".encode()).hexdigest()[:16]
-    made = prepare_store(text=text, tokenizer=tokenizer, tokenizer_fingerprint=made_with, output_dir=folder)
-    assert made is not None  # as it is where only a part of several is prepared
-    return tokenizer, made
+    store = prepare_store(text=text, tokenizer=tokenizer, tokenizer_fingerprint=made_with, output_dir=folder)
+    return tokenizer, store
 
 
 class _Builder:
-    """One process that builds a store, or a part of it."""
+    """One process that builds a store."""
 
     def __init__(self, output_dir: Path, options: BuildOptions, text: Text, max_shard_bytes: int) -> None:
         self.output_dir = output_dir
         self.options = options
         self.text = text
         self.max_shard_bytes = max_shard_bytes
-        in_order = replace(options, num_shards=1) if self._parts_are_runs() else options
-        self.fingerprint = _hash(FORMAT_VERSION, *vars(in_order).values())
-        self.folder = output_dir.with_name(f".{output_dir.name}.building-{_hash(*vars(options).values())[:16]}")
+        about = json.dumps([FORMAT_VERSION, *vars(options).values(), VERSION])
+        self.fingerprint = hashlib.sha256(about.encode()).hexdigest()
+        self.folder = output_dir.with_name(f".{output_dir.name}.building-{self.fingerprint[:16]}")
+        self.pieces, self.done = self.folder / "pieces", self.folder / "pieces.json"
         self.sources = [
             {"name": name, "weight": text.weights[number] if text.weights else None}
             for number, name in enumerate(text.names)
         ]
 
-    def build(self, tokenizer: Any, num_workers: int, shard: int) -> TokenStore | None:
+    def build(self, tokenizer: Any, num_workers: int) -> TokenStore:
         if store := self._existing():
             return store
         self.output_dir.parent.mkdir(parents=True, exist_ok=True)
-        with self._locked("lock"):
+        with self._locked():
             if store := self._existing():  # another builder was first
                 return store
-            self._claim_folder(tokenizer)
-            if self.options.num_shards == 1:
-                self._make_part(num_workers, 0)
+            self._make_folder(tokenizer)
+            try:
+                self._make_pieces(num_workers)
                 return self._assemble()
-        with self._locked(f"part-{shard}-of-{self.options.num_shards}.lock"):
-            if self.folder.exists():  # else another process made this part, and the store
-                self._make_part(num_workers, shard)
-        with self._locked("lock"):
-            if store := self._existing():
-                return store
-            missing = [part for part in range(self.options.num_shards) if self._pieces(part) is None]
-            if not missing:
-                return self._assemble()
-        numbers = f"{', '.join(map(str, missing))} {'are' if len(missing) > 1 else 'is'}"
-        # One call, so that the lines of shards that share a terminal stay whole.
-        sys.stderr.write(f"shard {shard} of {self.options.num_shards} is done; {numbers} missing\n")
-        return None
+            except InputError:
+                # Text that cannot be used: when it is mended it is another text, and other pieces.
+                shutil.rmtree(self.folder, ignore_errors=True)
+                raise
 
     @contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """One builder at a time; the lock file goes with its last holder."""
-        path = self.output_dir.with_name(f".{self.output_dir.name}.{name}")
+        path = self.output_dir.with_name(f".{self.output_dir.name}.lock")
         path.touch()  # filelock would wait for ever in a folder that takes no files
         waiting = f"another process is building {self.output_dir}; waiting for it"
         with locked(path, waiting=waiting, silent_seconds=SILENT_WAIT_SECONDS):
@@ -194,43 +180,28 @@ class _Builder:
             store = open_store(place)
         return store
 
-    def _claim_folder(self, tokenizer: Any) -> None:
-        """Make the folder of this build, and see that no other is under way; under the lock of the store."""
+    def _make_folder(self, tokenizer: Any) -> None:
+        """Make the folder of this build, and remove those of others, which were killed: the lock is held here."""
         for other in self.output_dir.parent.glob(f".{self.output_dir.name}.building-*"):
-            if other == self.folder:
-                continue
-            try:
-                options = BuildOptions.load(other / BUILD)
-            except (OSError, ValueError, TypeError):
-                options = replace(self.options, num_shards=1)
-            if options.num_shards > 1:
-                raise InputError(
-                    f"shards of {self.output_dir} were prepared with other data or options (--num_shards "
-                    f"{options.num_shards}, --near_duplicates {options.near_duplicates}), and all need the same. Go "
-                    f"on with those, or give up what is ready: rm -r {other}"
-                )
-            shutil.rmtree(other, ignore_errors=True)  # of a build that was killed; nobody holds the lock
-        self.folder.mkdir(exist_ok=True)
+            if other != self.folder:
+                shutil.rmtree(other, ignore_errors=True)
+        self.pieces.mkdir(parents=True, exist_ok=True)
         if not (self.folder / BUILD).exists():
             write_text(self.folder / TOKENIZER, tokenizer.backend_tokenizer.to_str(), hint=KEPT)
             self.options.save(self.folder / BUILD)
 
-    def _part(self, shard: int) -> Path:
-        return self.folder / f"part-{shard:05}-of-{self.options.num_shards:05}"
-
-    def _make_part(self, num_workers: int, shard: int) -> None:
-        """Make the pieces of one part that are not there yet."""
-        if ready := self._pieces(shard):
+    def _make_pieces(self, num_workers: int) -> None:
+        """Make the pieces that are not there yet."""
+        if ready := self._ready():
             print(f"{len(ready)} of {len(ready)} pieces were ready and are kept", file=sys.stderr)
             return
-        part, text = self._part(shard), self.text
-        part.mkdir(exist_ok=True)
+        text = self.text
         count = made = 0
 
         def missing_pieces() -> Iterator[tuple[TextPiece, Path]]:
             nonlocal count, made
-            for piece in _cut_pieces(text.documents(shard=shard, num_shards=self.options.num_shards)):
-                path = part / f"{piece.number:08}{SUFFIX}"
+            for piece in _cut_pieces(text.documents()):
+                path = self._piece(piece.number)
                 there = Piece.open(path)
                 count += 1
                 if there is None or there.text_checksum != piece.checksum:
@@ -238,52 +209,43 @@ class _Builder:
                     yield piece, path
                 bar.update(text.bytes_read - bar.n)
 
-        total = text.shard_bytes(shard=shard, num_shards=self.options.num_shards)
         try:
-            with progress_bar(total=total, doing="tokenizing") as bar:
+            with progress_bar(total=text.total_bytes, doing="tokenizing") as bar:
                 make_pieces(missing_pieces(), folder=self.folder, num_workers=num_workers)
-        except InputError:
-            # Text that cannot be used: when it is mended it is another text, and other pieces.
-            shutil.rmtree(part if self.options.num_shards > 1 else self.folder, ignore_errors=True)
-            raise
         finally:
-            for half in part.glob("*.tmp"):  # of workers that were stopped while they wrote
+            for half in self.pieces.glob("*.tmp"):  # of workers that were stopped while they wrote
                 half.unlink(missing_ok=True)
-        sync(part)
+        sync(self.pieces)
         if made < count:
             print(f"{count - made} of {count} pieces were ready and are kept", file=sys.stderr)
-        done = {"pieces": count, "records": text.records, "dropped": text.dropped, "bad_records": text.bad_records}
-        write_text(part.with_suffix(".json"), json.dumps(done), hint=KEPT)
+        done = {"pieces": count, "dropped": text.dropped, "bad_records": text.bad_records}
+        write_text(self.done, json.dumps(done), hint=KEPT)
 
-    def _pieces(self, shard: int) -> list[Piece] | None:
-        """All pieces of a part; None if it is not whole."""
-        part = self._part(shard)
+    def _piece(self, number: int) -> Path:
+        return self.pieces / f"{number:08}{SUFFIX}"
+
+    def _ready(self) -> list[Piece]:
+        """All pieces; none where they are not all there."""
         try:
-            done = json.loads(part.with_suffix(".json").read_bytes())
-            count, _ = done["pieces"], done["records"]
-        except (OSError, ValueError, KeyError):
-            return None
-        pieces = [Piece.open(part / f"{number:08}{SUFFIX}") for number in range(count)]
+            count = json.loads(self.done.read_bytes())["pieces"]
+        except (OSError, ValueError):
+            return []
+        pieces = [Piece.open(self._piece(number)) for number in range(count)]
         whole = [piece for piece in pieces if piece is not None]
-        return whole if len(whole) == count else None
+        return whole if len(whole) == count else []
 
     def _assemble(self) -> TokenStore:
-        """Put the parts together and the store in its place; under the lock of the store."""
-        parts = [self._pieces(shard) or [] for shard in range(self.options.num_shards)]
-        # Where parts take turns in reading, each has documents of every source. A source is to be one run.
-        pieces = sorted((piece for part in parts for piece in part), key=lambda piece: piece.source)
-        store = self.folder / "store"
+        """Put the pieces together and the store in its place."""
+        store, done = self.folder / "store", json.loads(self.done.read_bytes())
         try:
-            left_out, bad_records = self._left_out()
-            manifest = assemble(pieces, self.options, self.sources, folder=self.folder, limit=self.max_shard_bytes)
-        except InputError:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise
+            manifest = assemble(
+                self._ready(), self.options, self.sources, folder=self.folder, limit=self.max_shard_bytes
+            )
         except BaseException:
             shutil.rmtree(store, ignore_errors=True)  # room for the pieces
             raise
-        manifest["dropped"] = dict(sorted(left_out.items())) | manifest["dropped"]
-        manifest["bad_records"] = bad_records
+        manifest["dropped"] = dict(sorted(done["dropped"].items())) | manifest["dropped"]
+        manifest["bad_records"] = done["bad_records"]
         fingerprints = {"fingerprint": self.fingerprint, "tokenizer_fingerprint": self.options.tokenizer}
         write_manifest(store, manifest | fingerprints)
         if self.output_dir.exists():
@@ -294,27 +256,6 @@ class _Builder:
         sync(self.output_dir.parent)
         shutil.rmtree(self.folder, ignore_errors=True)
         return open_store(self.output_dir)
-
-    def _left_out(self) -> tuple[dict[str, int], list[str]]:
-        """What the readers left out: how many for which reason, and the first bad records; InputError for too many."""
-        dropped: Counter[str] = Counter()
-        bad_records: list[str] = []
-        records = 0
-        # Parts that take turns read all of the text, each of them.
-        for shard in range(self.options.num_shards if self._parts_are_runs() else 1):
-            done = json.loads(self._part(shard).with_suffix(".json").read_bytes())
-            dropped.update(done["dropped"])
-            bad_records += done["bad_records"]
-            records += done["records"]
-        stop_if_many_are_bad(dropped[BAD_RECORD], records, bad_records)
-        return dropped, bad_records
-
-    def _parts_are_runs(self) -> bool:
-        """Whether parts 0, 1, 2 ... one after the other are the text; with fewer files than parts they take turns."""
-        if (count := self.options.num_shards) == 1:
-            return True
-        sizes = [self.text.shard_bytes(shard=shard, num_shards=count) for shard in range(count)]
-        return None not in sizes and sum(filter(None, sizes)) == self.text.total_bytes
 
 
 def _cut_pieces(documents: Iterable[Document]) -> Iterator[TextPiece]:
@@ -340,7 +281,3 @@ def _place(output_dir: Path | str) -> Path:
     if not str(output_dir) or place.name in ("", ".."):
         raise InputError(f"--output_dir {str(output_dir)!r} has no name of its own; name a folder: runs/corpus")
     return place.resolve() if place.is_symlink() else place
-
-
-def _hash(*values: Any) -> str:
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()

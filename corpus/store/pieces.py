@@ -51,14 +51,13 @@ KEPT = ". Make room or choose another --output_dir. What is ready is kept: the s
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What all who build one store agree on: a piece is a function of it and of the text of the piece."""
+    """What all pieces of a store have in common: a piece is a function of it and of the text of the piece."""
 
     text: str  # fingerprint
     tokenizer: str  # fingerprint
     vocab_size: int
     language: str
     near_duplicates: float
-    num_shards: int
 
     def save(self, path: Path) -> None:
         write_text(path, json.dumps(asdict(self), indent=2), hint=KEPT)

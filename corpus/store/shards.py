@@ -44,7 +44,7 @@ def assemble(
     """Write the shards of a store in `folder` / "store".
 
     Args:
-        pieces: of all parts, in the order of the corpus; those of a source follow each other.
+        pieces: in the order of the corpus.
         sources: name and weight of each.
         limit: a shard ends before the document that would make its files larger than this.
 

@@ -63,15 +63,13 @@ def lines_of(paths: list[str]) -> Text:
 
 
 def prepare(text: Text, tokenizer: Any, output_dir: Path, **options: Any) -> TokenStore:
-    store = prepare_store(
+    return prepare_store(
         text=text,
         tokenizer=tokenizer,
         tokenizer_fingerprint="t1",
         output_dir=output_dir,
         **({"num_workers": 0} | options),
     )
-    assert store is not None
-    return store
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -131,7 +129,6 @@ def test_a_novel_comes_back_byte_for_byte(shared_data: Path, tmp_path: Path, mon
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
         output_dir=tmp_path / "store",
     )
-    assert store is not None
     check_against_documents(store, tokenizer, documents)
     assert tokenizer.decode(store.tokens[:]) == file.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
     assert store.num_bytes / store.num_tokens > 3
@@ -169,8 +166,8 @@ def test_documents_of_which_the_tokenizer_makes_nothing_are_counted(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_the_bytes_depend_on_neither_workers_nor_pieces_nor_parts(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+def test_the_bytes_depend_on_neither_workers_nor_pieces(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_files(tmp_path / "text")
     expected = contents(prepare(lines_of(data), tokenizer, tmp_path / "0", max_shard_bytes=3000).path)
@@ -180,44 +177,7 @@ def test_the_bytes_depend_on_neither_workers_nor_pieces_nor_parts(
         assert contents(store.path) == expected
     monkeypatch.setattr(build_module, "PIECE_BYTES", 10_000)
     assert contents(prepare(lines_of(data), tokenizer, tmp_path / "large", max_shard_bytes=3000).path) == expected
-    options: dict[str, Any] = {
-        "tokenizer": tokenizer, "tokenizer_fingerprint": "t1", "output_dir": tmp_path / "parts", "num_workers": 0,
-        "max_shard_bytes": 3000, "num_shards": 4,
-    }  # fmt: skip
-    for shard in (2, 0, 3, 2):
-        assert prepare_store(text=lines_of(data), shard=shard, **options) is None
-    assert "shard 2 of 4 is done; 0, 1, 3 are missing" in capfd.readouterr().err
-    assert not (tmp_path / "parts").exists()
-    assert prepare_store(text=lines_of(data), shard=1, **options) is not None
-    assert contents(tmp_path / "parts") == expected
-    found = prepare_store(text=lines_of(data), shard=0, **options)  # whoever comes later finds it
-    assert found is not None and sorted(os.listdir(tmp_path)) == ["0", "large", "parts", "text", "w1", "w2", "w3"]
-
-
-@pytest.mark.usefixtures("small_pieces")
-def test_parts_of_a_single_file_take_turns_and_keep_sources_together(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    for name in ("a", "b"):
-        rows = [json.dumps({"text": f"Row {number} of {name}."}) for number in range(20)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join([*rows, '{"text": ""}']))
-    text = open_text(TextArguments(data=[str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]))
-    whole = prepare(text, tokenizer, tmp_path / "whole")
-    for shard in range(3):
-        parts = prepare_store(
-            text=text, tokenizer=tokenizer, tokenizer_fingerprint="t1", output_dir=tmp_path / "parts",
-            num_workers=0, num_shards=3, shard=shard,
-        )  # fmt: skip
-    assert parts is not None and parts.source_offsets.tolist() == whole.source_offsets.tolist() == [0, 20, 40]
-    assert parts.manifest["dropped"] == {"empty": 2}  # not three times that
-    assert parts.fingerprint != whole.fingerprint  # the order is another one
-
-    def texts(store: TokenStore, first: int, last: int) -> list[str]:
-        return [tokenizer.decode(document_tokens(store, number)) for number in range(first, last)]
-
-    assert texts(parts, 0, 20) != texts(whole, 0, 20)
-    assert sorted(texts(parts, 0, 20)) == sorted(texts(whole, 0, 20))
-    assert sorted(texts(parts, 20, 40)) == sorted(texts(whole, 20, 40))
+    assert sorted(os.listdir(tmp_path)) == ["0", "large", "text", "w1", "w2", "w3"]
 
 
 DRIVER = f"""
@@ -234,9 +194,9 @@ class Fast:
 
 build.PIECE_BYTES = int(sys.argv[4])
 text = open_text(TextArguments(data=[sys.argv[2]], document_boundary="line"))
-options = dict(zip(("num_workers", "num_shards", "shard"), map(int, sys.argv[5:])))
+options = {{"output_dir": sys.argv[3], "num_workers": int(sys.argv[5])}}
 try:
-    prepare_store(text=text, tokenizer=Fast(), tokenizer_fingerprint="t1", output_dir=sys.argv[3], **options)
+    prepare_store(text=text, tokenizer=Fast(), tokenizer_fingerprint="t1", **options)
 except Exception as error:
     print(type(error).__name__, error, file=sys.stderr)
     sys.exit(getattr(error, "exit_code", 99))
@@ -250,9 +210,9 @@ class Driver:
         self.folder = folder
         tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
 
-    def command(self, data: str, output_dir: str, piece_bytes: int, *options: int) -> list[str]:
+    def command(self, data: str, output_dir: str, piece_bytes: int, num_workers: int) -> list[str]:
         files = [str(self.folder / name) for name in ("tokenizer.json", data, output_dir)]
-        return [sys.executable, "-c", DRIVER, *files, str(piece_bytes), *map(str, options)]
+        return [sys.executable, "-c", DRIVER, *files, str(piece_bytes), str(num_workers)]
 
     def start(self, *arguments: Any, **options: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(self.command(*arguments), stderr=subprocess.PIPE, text=True, **options)
@@ -330,7 +290,7 @@ def test_damaged_and_foreign_pieces_are_made_anew(
     pieces[2].write_bytes(b"")
     pieces[3].write_bytes(pieces[4].read_bytes())  # whole, and of another text
     (pieces[0].parent / ".00000003.piece.77.tmp").write_bytes(b"half")
-    next(tmp_path.glob(".store.building-*/*.json")).with_name("part-00000-of-00001.json").unlink()
+    (pieces[0].parent.parent / "pieces.json").unlink()
     assert contents(prepare(lines_of(data), tokenizer, tmp_path / "store").path) == expected
 
     with monkeypatch.context() as patch:
@@ -363,6 +323,9 @@ def test_the_same_store_is_reused_and_another_one_replaced(
     with monkeypatch.context() as patch:
         patch.setattr(Text, "documents", never)
         assert prepare(text, tokenizer, folder).num_tokens == first.num_tokens
+    with monkeypatch.context() as patch:
+        patch.setattr(build_module, "VERSION", 2)
+        assert prepare(text, tokenizer, folder).fingerprint != first.fingerprint
     assert prepare(text, tokenizer, folder, max_shard_bytes=400).num_tokens == first.num_tokens
     assert (folder / "00001").exists() and (folder / "00000").stat().st_ino != inode
     other = write_rows(tmp_path / "rows.jsonl", ["Something else."])
@@ -437,37 +400,15 @@ def test_the_second_builder_says_that_it_waits(
         assert waiting.result().num_documents == 5
 
 
-def test_four_processes_prepare_four_shards_at_once(driver: Driver, tmp_path: Path) -> None:
+def test_three_processes_at_once_build_once(driver: Driver, tmp_path: Path) -> None:
     write_files(tmp_path / "text", count=20)
     assert driver.start("text", "expected", 500, 0).wait() == 0
-    processes = [driver.start("text", "store", 500, 0, 4, shard) for shard in range(4)]
+    processes = [driver.start("text", "store", 500, 0) for _ in range(3)]
     messages = [process.communicate()[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, messages
-    # More than one where two parts became whole before either looked: the second finds the store.
-    assert any("missing" not in message for message in messages)
+    assert [process.returncode for process in processes] == [0] * 3, messages
+    assert "were ready" not in "".join(messages)  # two opened what the first had built
     assert contents(tmp_path / "store") == contents(tmp_path / "expected")
     assert not list(tmp_path.glob(".store*"))
-
-
-def test_shards_with_other_arguments_are_refused(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    options: dict[str, Any] = {
-        "tokenizer": tokenizer, "tokenizer_fingerprint": "t1", "output_dir": tmp_path / "store", "num_workers": 0
-    }  # fmt: skip
-    text = lines_of(write_files(tmp_path / "text"))
-    assert prepare_store(text=text, num_shards=4, shard=0, **options) is None
-    message = r"other data or options \(--num_shards 4, --near_duplicates 0.0\).*rm -r"
-    for changed in (
-        {"num_shards": 3, "shard": 1},
-        {"num_shards": 4, "shard": 1, "near_duplicates": 0.8},
-        {"num_shards": 4, "shard": 1, "tokenizer_fingerprint": "t2"},
-        {"num_shards": 1},
-    ):
-        with pytest.raises(InputError, match=message) as caught:
-            prepare_store(text=text, **options | changed)
-        assert caught.value.exit_code == 2
-    (tmp_path / "text" / "00.txt").write_text("Another text.")
-    with pytest.raises(InputError, match="other data"):
-        prepare_store(text=lines_of([str(tmp_path / "text")]), num_shards=4, shard=1, **options)
 
 
 @pytest.mark.parametrize(
@@ -475,10 +416,6 @@ def test_shards_with_other_arguments_are_refused(tokenizer: PreTrainedTokenizerF
     [
         ({"num_workers": -1}, "--num_workers must not be negative, got -1"),
         ({"max_shard_bytes": 0}, "--max_shard_bytes must be at least 1, got 0"),
-        ({"num_shards": 0}, "--num_shards must be at least 1, got 0"),
-        ({"num_shards": 4}, "--num_shards 4 needs --shard 0 to 3"),
-        ({"num_shards": 4, "shard": 4}, "--shard must be from 0 to 3 with --num_shards 4, got 4"),
-        ({"shard": 1}, "--shard must be from 0 to 0 with --num_shards 1, got 1"),
         ({"near_duplicates": 1.5}, "--near_duplicates must be at least 0 and at most 1, got 1.5"),
     ],
 )
@@ -600,8 +537,8 @@ def test_a_worker_that_is_killed_is_an_error_and_no_endless_wait(
     data = write_files(tmp_path / "text", count=30)
     documents = Text.documents
 
-    def killing(self: Text, **options: int) -> Iterator[Any]:
-        for number, document in enumerate(documents(self, **options)):
+    def killing(self: Text) -> Iterator[Any]:
+        for number, document in enumerate(documents(self)):
             if number == 60:
                 workers = [each for each in psutil.Process().children() if "spawn_main" in "".join(each.cmdline())]
                 assert len(workers) == 2
@@ -645,11 +582,8 @@ class Fast:
 
 class Endless:
     names, weights, language, dropped, bad_records, bytes_read = ["x"], None, "en", {{}}, [], 0
-    records = 0
     fingerprint, total_bytes = "f", None
-    def shard_bytes(self, **_):
-        return None
-    def documents(self, **_):
+    def documents(self):
         body = "The cat sat on the mat, and the dog ran after it. " * 20
         for number in range(int(sys.argv[3]) // 1000):
             yield Document(f"Document {{number}}. {{body}}", 0, "x")

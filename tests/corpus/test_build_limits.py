@@ -20,7 +20,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return train_bpe(documents=["The cat sat. The dog ran! A new one. " * 20], vocab_size=280)
 
 
-def prepare(data: list[str], tokenizer: Any, output_dir: Path | str, **options: Any) -> TokenStore | None:
+def prepare(data: list[str], tokenizer: Any, output_dir: Path | str, **options: Any) -> TokenStore:
     kinds = {name: options.pop(name) for name in ("document_boundary", "on_bad_record") if name in options}
     return prepare_store(
         text=open_text(TextArguments(data=data, **kinds)),
@@ -41,7 +41,6 @@ def test_sections_are_not_cut_inside_white_space(
     (tmp_path / "a.txt").write_text(text)
     assert len(list(encoding_module.cut_sections(text.encode()))) > 3
     store = prepare([f"{tmp_path}/a.txt"], tokenizer, tmp_path / "store")
-    assert store is not None
     assert document_tokens(store, 0).tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
     assert "".join(encoding_module.cut_sections(b" " * 500)) == " " * 500
 
@@ -55,7 +54,7 @@ def test_a_build_of_too_many_shards_keeps_its_pieces(
         prepare(data, tokenizer, tmp_path / "store", max_shard_bytes=1, **options)
     assert caught.value.exit_code == 5
     store = prepare(data, tokenizer, tmp_path / "store", max_shard_bytes=1000, **options)
-    assert store is not None and store.num_documents == 300 and len(store.manifest["shards"]) <= 256
+    assert store.num_documents == 300 and len(store.manifest["shards"]) <= 256
     assert "were ready and are kept" in capsys.readouterr().err
 
 
@@ -79,7 +78,7 @@ def test_weights_of_a_store_that_is_there_are_checked_too(tokenizer: PreTrainedT
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("The cat sat.")
     data = [f"{tmp_path}/a.txt", f"{tmp_path}/b.txt"]
-    assert prepare(data, tokenizer, tmp_path / "store") is not None
+    prepare(data, tokenizer, tmp_path / "store")
     with pytest.raises(InputError, match=r"no document of .*b\.txt is left"):
         prepare([f"{name}:1" for name in data], tokenizer, tmp_path / "store")
     assert open_store(tmp_path / "store").source_weights is None
@@ -91,7 +90,7 @@ def test_names_that_are_not_utf8_and_control_characters(tokenizer: PreTrainedTok
     Path(names[0]).write_text("The cat \x1b[31msat\x07.")
     Path(names[1]).write_text("The dog ran!")
     store = prepare(names, tokenizer, tmp_path / os.fsdecode(b"\xfe"))
-    assert store is not None and open_store(store.path).source_names == names
+    assert open_store(store.path).source_names == names
     assert json.loads((store.path / "manifest.json").read_text())["sources"][0]["name"] == names[0]
     report = store.report(decode=tokenizer.decode)
     assert r"/\udcff\x1b.txt: " in report and r"0: The cat \x1b[31msat\x07." in report
@@ -103,7 +102,7 @@ def test_a_place_that_is_a_link_and_names_that_are_none(tokenizer: PreTrainedTok
     (tmp_path / "link").symlink_to(tmp_path / "target")
     for text in ("The cat sat.", "The dog ran!"):
         (tmp_path / "a.txt").write_text(text)
-        assert prepare([f"{tmp_path}/a.txt"], tokenizer, tmp_path / "link") is not None
+        prepare([f"{tmp_path}/a.txt"], tokenizer, tmp_path / "link")
         assert (tmp_path / "link").is_symlink() and open_store(tmp_path / "target").num_documents == 1
     for place in ("", ".", "..", "/"):
         with pytest.raises(InputError, match="has no name of its own"):
@@ -112,15 +111,3 @@ def test_a_place_that_is_a_link_and_names_that_are_none(tokenizer: PreTrainedTok
         open_text(TextArguments(data=[""]))
     with pytest.raises(InputError, match="no such user"):
         open_text(TextArguments(data=["~nobody-of-this-name/x"]))
-
-
-def test_the_allowance_of_bad_records_is_for_all_parts_together(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "The cat sat on {name}."}}\nbroken\n')
-    data = [f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl"]
-    options = {"on_bad_record": "skip", "num_shards": 2}
-    assert prepare(data, tokenizer, tmp_path / "store", shard=0, **options) is None
-    with pytest.raises(InputError, match=r"2 of 4 records are bad.*one in a thousand"):
-        prepare(data, tokenizer, tmp_path / "store", shard=1, **options)

@@ -124,13 +124,12 @@ def test_a_store_without_them(tmp_path: Path) -> None:
     options: dict[str, Any] = {"tokenizer": tokenizer, "tokenizer_fingerprint": "t", "output_dir": tmp_path / "store"}
     text = open_text(TextArguments(data=[str(tmp_path / "rows.jsonl")]))
     store = prepare_store(text=text, near_duplicates=0.6, num_workers=0, **options)
-    assert store is not None
     assert store.manifest["dropped"] == {"duplicates": 2, "near-duplicates": 8}
     assert "dropped: duplicates 2, near-duplicates 8" in store.report(decode=tokenizer.decode)
     kept = [tokenizer.decode(document_tokens(store, number)) for number in range(store.num_documents)]
     assert kept == [texts[0], texts[6], texts[7], texts[12]]
     plain = prepare_store(text=text, **options)
-    assert plain is not None and plain.num_documents == 12 and plain.fingerprint != store.fingerprint
+    assert plain.num_documents == 12 and plain.fingerprint != store.fingerprint
 
 
 def test_the_library_is_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

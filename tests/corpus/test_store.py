@@ -39,7 +39,7 @@ def build(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Build:
     def build(*lines: str, **options: int) -> TokenStore:
         file = tmp_path / "lines.txt"
         file.write_text("\n".join(lines))
-        store = prepare_store(
+        return prepare_store(
             text=open_text(TextArguments(data=[str(file)], document_boundary="line")),
             tokenizer=tokenizer,
             tokenizer_fingerprint="t1",
@@ -47,8 +47,6 @@ def build(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Build:
             num_workers=0,
             **options,
         )
-        assert store is not None
-        return store
 
     return build
 
@@ -192,7 +190,6 @@ def test_the_report_names_sources_and_what_was_dropped(tokenizer: PreTrainedToke
     store = prepare_store(
         text=open_text(arguments), tokenizer=tokenizer, tokenizer_fingerprint="t", output_dir=tmp_path / "store"
     )
-    assert store is not None
     assert store.source_offsets.tolist() == [0, 2, 3] and store.source_weights == [0.25, 0.75]
     assert [Path(name).name for name in store.source_names] == ["a.jsonl", "b.txt"]
     assert store.summary().startswith("3 documents, ")
@@ -208,7 +205,7 @@ def test_the_report_names_sources_and_what_was_dropped(tokenizer: PreTrainedToke
         tokenizer_fingerprint="t",
         output_dir=tmp_path / "store",
     )
-    assert again is not None and again.source_weights is None and again.fingerprint == store.fingerprint
+    assert again.source_weights is None and again.fingerprint == store.fingerprint
     assert (tmp_path / "store" / "00000").stat().st_ino == before
 
 

@@ -121,11 +121,9 @@ def test_the_built_in_corpus_is_a_source_like_any_other() -> None:
     assert [document.text for document in documents] == list(builtin_documents())
     assert {document.source for document in documents} == {0}
     assert text.fingerprint == opened().fingerprint != opened(on_bad_record="skip").fingerprint
-    parts = [[document.place for document in text.documents(shard=k, num_shards=3)] for k in range(3)]
-    assert [len(part) for part in parts] == [len(documents[k::3]) for k in range(3)]
 
 
-# -- sources, weights, shards
+# -- sources and weights
 
 
 def test_sources_and_their_weights(tmp_path: Path) -> None:
@@ -165,35 +163,6 @@ def test_all_sources_have_weights_or_none(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a.txt", "a"), write(tmp_path / "b.txt", "b")
     assert f"{second} has no weight" in failure(f"{first}:1", second)
     assert "belongs to an earlier source" in failure(f"{tmp_path}:1", f"{second}:1")
-
-
-@examples(60)
-@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=12), num_shards=st.integers(1, 12))
-def test_shards_are_the_whole(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], num_shards: int) -> None:
-    folder = tmp_path_factory.mktemp("shards")
-    for number, size in enumerate(sizes):
-        write(folder / f"{number:02}.txt", "".join(f"{number} {line}\n" for line in range(size)))
-    text = opened(folder, document_boundary="line")
-    whole = [document.text for document in text.documents()]
-    parts, read = [], 0
-    for shard in range(num_shards):
-        parts.append([document.text for document in text.documents(shard=shard, num_shards=num_shards)])
-        assert text.bytes_read == text.shard_bytes(shard=shard, num_shards=num_shards)
-        read += text.bytes_read
-    if num_shards <= len(sizes):
-        assert [document for part in parts for document in part] == whole
-        assert all(parts) and read == text.total_bytes
-    else:
-        assert parts == [whole[shard::num_shards] for shard in range(num_shards)]
-
-
-def test_shards_are_balanced_by_bytes(tmp_path: Path) -> None:
-    for number, size in enumerate([1000, 10, 10, 980, 500, 500]):
-        write(tmp_path / f"{number}.txt", "x" * size)
-    text = opened(tmp_path)
-    assert [text.shard_bytes(shard=k, num_shards=3) for k in range(3)] == [1000, 1000, 1000]
-    with pytest.raises(InputError, match="--shard must be from 0 to 2"):
-        text.documents(shard=3, num_shards=3)
 
 
 def test_a_text_can_be_copied_and_read_again(tmp_path: Path) -> None:
