@@ -113,6 +113,8 @@ def main() -> None:
     print("seconds               " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()))
     if report["peak_memory_bytes"]:
         print(f"memory at most        {report['peak_memory_bytes'] / 1e6:,.0f} MB")
+    if not old and arguments.pattern != "gpt2":
+        print("llama.cpp              cannot cut text like this: for GGUF train with --pattern gpt2")
     print(f"saved in {shown(output_dir)}")
     for message in said:
         print(f"warning: {message}", file=sys.stderr)
