@@ -90,13 +90,7 @@ class StoreArguments(TextArguments):
         "one per core, at most 8.",
     )
     max_shard_bytes: int = _work(4 << 30, "Largest size of one shard of the store, in bytes.")
-    near_duplicates: float = _data(
-        0.0,
-        "Drop documents at least this similar to an earlier one (Jaccard similarity of word "
-        "5-grams, e.g. 0.8); 0 keeps them. Exact duplicates are always dropped.",
-    )
 
     def __post_init__(self) -> None:
         check_range(self, "num_workers", at_least=0)
         check_range(self, "max_shard_bytes", at_least=1)
-        check_range(self, "near_duplicates", at_least=0, at_most=1)

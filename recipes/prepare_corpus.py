@@ -14,8 +14,6 @@ from lacuna.common.private import shown
 from lacuna.corpus import StoreArguments, open_text, prepare_store
 from lacuna.tokenization import load_tokenizer, tokenizer_fingerprint
 
-OPTIONS = ("num_workers", "max_shard_bytes", "near_duplicates")
-
 
 def main() -> None:
     """Parse, build, show what came of it."""
@@ -28,7 +26,8 @@ def main() -> None:
         tokenizer=tokenizer,
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
         output_dir=arguments.output_dir,
-        **{name: getattr(arguments, name) for name in OPTIONS},
+        num_workers=arguments.num_workers,
+        max_shard_bytes=arguments.max_shard_bytes,
     )
     seconds = time.perf_counter() - start
     print(f"{shown(store.path)}: {store.summary()}, {seconds:.1f} s, {store.num_bytes / 1e6 / seconds:.1f} MB/s")

@@ -11,7 +11,6 @@ on workers nor on kills.
 """
 
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
@@ -48,7 +47,7 @@ def prepare_store(
     Args:
         tokenizer: a fast tokenizer; its special tokens are text where they occur in documents.
         tokenizer_fingerprint: kept, so that a model can be matched with its corpus.
-        options: of `StoreArguments`: num_workers, max_shard_bytes, near_duplicates.
+        options: of `StoreArguments`: num_workers, max_shard_bytes.
 
     Raises:
         InputError: bad text or options, no text at all, or `output_dir` holds something else.
@@ -56,17 +55,11 @@ def prepare_store(
         WorkerError: a worker was killed.
     """
     asked = StoreArguments(**options)
-    if asked.near_duplicates and importlib.util.find_spec("datasketch") is None:
-        raise InputError(
-            "--near_duplicates needs the library datasketch, which is not installed. Install it: "
-            'pip install -e ".[dedup]"'
-        )
     shared = BuildOptions(
         text=text.fingerprint,
         tokenizer=tokenizer_fingerprint,
         vocab_size=len(tokenizer),
         language=text.language,
-        near_duplicates=asked.near_duplicates,
     )
     builder = _Builder(_place(output_dir), shared, text, asked.max_shard_bytes)
     num_workers = asked.num_workers
@@ -121,7 +114,8 @@ class _Builder:
         self.options = options
         self.text = text
         self.max_shard_bytes = max_shard_bytes
-        about = json.dumps([FORMAT_VERSION, *vars(options).values(), VERSION])
+        # 0.0 was an option once: without it, stores that are there would be built again.
+        about = json.dumps([FORMAT_VERSION, *vars(options).values(), 0.0, VERSION])
         self.fingerprint = hashlib.sha256(about.encode()).hexdigest()
         self.folder = output_dir.with_name(f".{output_dir.name}.building-{self.fingerprint[:16]}")
         self.pieces, self.done = self.folder / "pieces", self.folder / "pieces.json"
@@ -186,9 +180,8 @@ class _Builder:
             if other != self.folder:
                 shutil.rmtree(other, ignore_errors=True)
         self.pieces.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / BUILD).exists():
-            write_text(self.folder / TOKENIZER, tokenizer.backend_tokenizer.to_str(), hint=KEPT)
-            self.options.save(self.folder / BUILD)
+        write_text(self.folder / TOKENIZER, tokenizer.backend_tokenizer.to_str(), hint=KEPT)
+        self.options.save(self.folder / BUILD)
 
     def _make_pieces(self, num_workers: int) -> None:
         """Make the pieces that are not there yet."""

@@ -8,13 +8,11 @@ A piece is what a crash costs: a file that is whole or not there. It is an .npz 
     sentence_counts     uint32 [documents]
     document_bytes      uint32 [documents], of UTF-8
     hashes              16 bytes for each document: BLAKE2b of its text
-    signatures          uint32 [documents, NUM_PERMUTATIONS], only with --near_duplicates
 """
 
 import json
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import threading
@@ -42,10 +40,6 @@ from .encoding import SentenceEncoder, batched_sentences, token_dtype
 BUILD = "build.json"
 TOKENIZER = "tokenizer.json"
 SUFFIX = ".piece"
-NUM_PERMUTATIONS = 128  # the estimate's standard error is sqrt(J (1 - J) / 128): 0.035 at 0.8
-SHINGLE = 5  # words, or characters
-MAX_CHARACTERS_PER_WORD = 15  # on average; in a text with more, words are not what stands between spaces
-SHINGLES_AT_ONCE = 4096  # 2 MB of permuted hashes
 KEPT = ". Make room or choose another --output_dir. What is ready is kept: the same command resumes from there."
 
 
@@ -57,7 +51,6 @@ class BuildOptions:
     tokenizer: str  # fingerprint
     vocab_size: int
     language: str
-    near_duplicates: float
 
     def save(self, path: Path) -> None:
         write_text(path, json.dumps(asdict(self), indent=2), hint=KEPT)
@@ -142,8 +135,6 @@ def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
         "document_bytes": np.array([len(data) for data in text.texts], dtype="<u4"),
         "hashes": np.frombuffer(b"".join(blake2b(data, digest_size=16).digest() for data in text.texts), dtype="V16"),
     }
-    if options.near_duplicates:
-        arrays["signatures"] = np.stack([make_signature(data.decode()) for data in text.texts])
     counted = [len(arrays[name]) for name in ("sentence_counts", "sentence_lengths", "tokens")]
     arrays["about"] = np.array([text.source, *counted, text.checksum], dtype="<i8")
     with replacing(path, hint=KEPT) as temporary, temporary.open("wb") as file:
@@ -227,39 +218,3 @@ def _load_build(folder: Path) -> tuple[BuildOptions, SentenceEncoder]:
     options = BuildOptions.load(folder / BUILD)
     tokenizer_json = (folder / TOKENIZER).read_text(encoding="utf-8")
     return options, SentenceEncoder(tokenizer_json=tokenizer_json, dtype=token_dtype(options.vocab_size))
-
-
-def make_signature(text: str) -> np.ndarray:
-    """MinHash signature of the set of 5-grams of a text: uint32 [NUM_PERMUTATIONS]."""
-    from datasketch import MinHash
-
-    signature = MinHash(num_perm=NUM_PERMUTATIONS, seed=1, scheme="affine32", hashfunc=int)
-    shingles = make_shingles(text)
-    for start in range(0, len(shingles), SHINGLES_AT_ONCE):
-        signature.update_batch(shingles[start : start + SHINGLES_AT_ONCE].tolist())
-    return np.asarray(signature.hashvalues, dtype=np.uint32)
-
-
-def make_shingles(text: str) -> np.ndarray:
-    """Hashes of the different 5-grams of a text, words without case, or characters where there are few spaces.
-
-    uint32, sorted, at least one: a text of fewer than five words is one shingle.
-    """
-    text = text.lower()
-    words = re.findall(r"\w+", text)
-    if len(words) * MAX_CHARACTERS_PER_WORD < len(text):
-        parts = np.frombuffer("".join(text.split()).encode("utf-32-le"), dtype="<u4").astype(np.uint64)
-    else:
-        parts = np.fromiter((zlib.crc32(word.encode()) for word in words), dtype=np.uint64, count=len(words))
-    size = min(SHINGLE, len(parts))
-    grams = np.lib.stride_tricks.sliding_window_view(parts, size) if size else np.zeros((1, 1), dtype=np.uint64)
-    return np.unique((hash_rows(grams, seed=size) >> np.uint64(32)).astype(np.uint32))
-
-
-def hash_rows(values: np.ndarray, *, seed: int) -> np.ndarray:
-    """One hash (uint64) of each row of numbers, in their order."""
-    result, odd = np.full(len(values), seed, dtype=np.uint64), np.uint64(0x9E3779B97F4A7C15)
-    for column in values.T:
-        result = (result ^ column.astype(np.uint64)) * odd
-        result ^= result >> np.uint64(29)
-    return result * odd

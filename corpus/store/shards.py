@@ -1,17 +1,13 @@
 """The last step of a build: pieces -> shards, without the documents that come again.
 
-Of each group of equal or similar documents the first in the corpus stays. Documents with equal hashes are equal.
-Resemblance is the Jaccard similarity of the sets of word 5-grams of two documents (A. Broder, "On the resemblance and
-containment of documents", 1997), estimated from MinHash signatures. Documents that share a band of their signatures
-are candidates, and their whole signatures are compared. In memory are about 50 bytes for each document; signatures
-lie on disk.
+Of each group of equal documents the first in the corpus stays. Documents with equal hashes are equal. In memory are
+about 50 bytes for each document.
 """
 
 import contextlib
 import json
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +20,11 @@ from lacuna.common.private import shown
 from ..read.streams import progress_bar
 from ..read.text import sha256
 from .encoding import token_dtype
-from .pieces import KEPT, NUM_PERMUTATIONS, BuildOptions, Piece, hash_rows
+from .pieces import KEPT, BuildOptions, Piece
 from .token_store import FILES, FORMAT_VERSION, MANIFEST
 
 EMPTY_SHARD_BYTES = 2 * (128 + 8)  # two .npy headers, and the first offsets
 MAX_SHARDS = 256  # readers keep three files of each open, and many systems allow 1024 per process
-MISSES_COUNT = 0.98  # a pair that is missed is worse than one looked at in vain: candidates are verified
-
-NEIGHBOURS = 4  # in a group of equal bands a document is compared with the first and with these before it
-AT_ONCE = 1 << 14  # signatures that are read together, 8 MB
-
-
 COUNTS = ("num_documents", "num_sentences", "num_tokens", "num_bytes")
 
 
@@ -57,7 +47,8 @@ def assemble(
     store = folder / "store"
     shutil.rmtree(store, ignore_errors=True)
     store.mkdir()
-    again, dropped = _find_duplicates(pieces, options, folder)
+    again = find_equal(piece.load("hashes")[0] for piece in pieces)
+    dropped = {"duplicates": int(again.sum())} if again.any() else {}
     dtype = token_dtype(options.vocab_size)
     total = sum(piece.num_tokens for piece in pieces) * dtype.itemsize
     counts = np.zeros((len(sources), len(COUNTS)), dtype=np.int64)
@@ -82,7 +73,6 @@ def assemble(
         "vocab_size": options.vocab_size,
         **_named(counts.sum(axis=0)),
         "language": options.language,
-        "near_duplicates": options.near_duplicates,
         "max_shard_bytes": limit,
         "dropped": dropped,
         "bad_records": [],
@@ -111,18 +101,6 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
 
 def _named(counts: Iterable[int]) -> dict[str, int]:
     return dict(zip(COUNTS, map(int, counts), strict=True))
-
-
-def _find_duplicates(pieces: list[Piece], options: BuildOptions, folder: Path) -> tuple[np.ndarray, dict[str, int]]:
-    """The documents to drop (bool [documents]), and how many for which reason."""
-    num_documents = sum(piece.num_documents for piece in pieces)
-    equal = find_equal(piece.load("hashes")[0] for piece in pieces)
-    near = np.zeros(num_documents, dtype=bool)
-    if options.near_duplicates:
-        signatures = (piece.load("signatures")[0] for piece in pieces)
-        near = find_near(signatures=signatures, skipped=equal, threshold=options.near_duplicates, folder=folder)
-    counts = {"duplicates": int(equal.sum()), "near-duplicates": int(near.sum())}
-    return equal | near, {reason: count for reason, count in counts.items() if count}
 
 
 def _load(piece: Piece, kept: np.ndarray, dropped: dict[str, int]) -> list[np.ndarray]:
@@ -226,60 +204,3 @@ def find_equal(hashes: Iterable[np.ndarray]) -> np.ndarray:
     found = np.zeros(len(halves), dtype=bool)
     found[order[1:]] = (halves[order[1:]] == halves[order[:-1]]).all(axis=1)
     return found
-
-
-def find_near(*, signatures: Iterable[np.ndarray], skipped: np.ndarray, threshold: float, folder: Path) -> np.ndarray:
-    """Documents whose signature agrees with that of an earlier one, dropped or not, in a share `threshold` of places.
-
-    Args:
-        signatures: uint32 [documents, NUM_PERMUTATIONS], in order, in parts.
-        skipped: bool [num_documents], those that are dropped anyway.
-        folder: for a file of 0.5 KB a document, removed again.
-
-    Returns: bool [num_documents].
-    """
-    found = np.zeros(len(skipped), dtype=bool)
-    numbers = np.flatnonzero(~skipped)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        for part in signatures:
-            file.write(part.tobytes())
-        file.flush()
-
-        def at(places: np.ndarray) -> np.ndarray:
-            # Opened again each time, so that pages that were read do not stay in this process.
-            return np.memmap(file, dtype="<u4", mode="r").reshape(-1, NUM_PERMUTATIONS)[places]
-
-        bands, rows = _bands(threshold)
-        for band in range(bands if len(numbers) else 0):
-            parts = (numbers[start : start + AT_ONCE] for start in range(0, len(numbers), AT_ONCE))
-            keys = np.concatenate(
-                [hash_rows(at(part)[:, band * rows : (band + 1) * rows], seed=band) for part in parts]
-            )
-            order = np.argsort(keys, kind="stable")
-            for early, late in _candidates(keys[order], numbers[order]):
-                late, early = late[~found[late]], early[~found[late]]
-                for start in range(0, len(late), AT_ONCE):
-                    chosen = slice(start, start + AT_ONCE)
-                    equal = (at(early[chosen]) == at(late[chosen])).mean(axis=1)
-                    found[late[chosen][equal >= threshold]] = True
-    return found
-
-
-def _bands(threshold: float) -> tuple[int, int]:
-    """How signatures are cut: bands, and places in each, so that pairs at the threshold meet in one of them."""
-    from datasketch import MinHashLSH
-
-    index = MinHashLSH(
-        threshold=min(threshold, 0.95), num_perm=NUM_PERMUTATIONS, weights=(round(1 - MISSES_COUNT, 6), MISSES_COUNT)
-    )
-    return index.b, index.r
-
-
-def _candidates(keys: np.ndarray, documents: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs (earlier, later) within runs of equal keys: each with the first of its run and those just before."""
-    starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
-    first = np.repeat(starts, np.diff(starts, append=len(keys)))
-    places = np.arange(len(keys))
-    for earlier in (first, *(places - lag for lag in range(1, NEIGHBOURS + 1))):
-        within = (earlier >= first) & (earlier < places)
-        yield documents[earlier[within]], documents[within]

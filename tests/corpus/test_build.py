@@ -416,7 +416,6 @@ def test_three_processes_at_once_build_once(driver: Driver, tmp_path: Path) -> N
     [
         ({"num_workers": -1}, "--num_workers must not be negative, got -1"),
         ({"max_shard_bytes": 0}, "--max_shard_bytes must be at least 1, got 0"),
-        ({"near_duplicates": 1.5}, "--near_duplicates must be at least 0 and at most 1, got 1.5"),
     ],
 )
 def test_impossible_options_are_refused(
