@@ -50,8 +50,8 @@ def train_lacuna(work: Work, *, as_recipe: bool = False) -> Any:
     """As a person who calls the library; or as the recipe, which looks at the documents first."""
     documents = corpus.open_text(corpus.TextArguments(data=work["files"])).texts()
     if as_recipe:
-        most, folder = tokenization.TokenizerArguments.max_bytes, Path(work["folder"])
-        documents = tokenization.sample_documents(documents=documents, max_bytes=most, folder=folder).training()
+        most = tokenization.TokenizerArguments.max_bytes
+        documents = tokenization.sample_documents(documents=documents, max_bytes=most).training()
     options = {"vocab_size": work["vocab_size"], "min_frequency": MIN_FREQUENCY, "pattern": PATTERN}
     return tokenization.train_bpe(documents=documents, **options)
 

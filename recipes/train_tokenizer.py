@@ -73,15 +73,13 @@ def main() -> None:
     """Parse, sample, learn, measure, save."""
     arguments, text_arguments = parse_arguments((TokenizerArguments, TextArguments), description=__doc__)
     old = check(arguments, text_arguments)
-    folder = tokenization.check_output_dir(arguments.output_dir)
+    tokenization.check_output_dir(arguments.output_dir)
     said: list[str] = []
     warnings.showwarning = lambda message, *_, **__: said.append(str(message))
 
     start = time.perf_counter()
     text = open_text(text_arguments)
-    sample = tokenization.sample_documents(
-        documents=read(text), max_bytes=arguments.max_bytes, seed=arguments.seed, folder=folder
-    )
+    sample = tokenization.sample_documents(documents=read(text), max_bytes=arguments.max_bytes, seed=arguments.seed)
     sampled = time.perf_counter()
     bars = sample.num_bytes > BARS_FROM_BYTES and sys.stderr.isatty()
     make = partial(tokenization.extend_tokenizer, tokenizer=old) if old else tokenization.train_bpe

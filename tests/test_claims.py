@@ -137,11 +137,11 @@ FACTS: dict[str, list[str]] = {
     ],
     "docs/tokenizer.md": [
         "on up to 32 MB of",
-        "more than 64 MiB",
         "a vocabulary of 32,000 tokens",
         "about 1 %, as whole documents",
         "more than 1 % of the",
-        "about 8 GB for a terabyte",
+        "about two bytes of memory",
+        "documents take about 150 bytes each",
     ],
 }
 """Numbers of the design, in the words around them."""

@@ -39,8 +39,7 @@ class TokenizerArguments(Arguments):
     )
     max_bytes: int = _tokenizer(
         1_000_000_000,
-        "Train on a random sample of about this many bytes if there is more text; less for text with very many "
-        "different words, to stay under 4 GiB of memory.",
+        "Train on a random sample of about this many bytes if there is more text. The sample is held in memory.",
     )
     seed: int = _tokenizer(0, "Seed of the sample and of the text held out for the report.")
     extend: str | None = _tokenizer(

@@ -24,8 +24,8 @@ MAX_BYTES = 1_000_000_000
 SILENT_WAIT_SECONDS = 5
 
 
-def check_output_dir(output_dir: str | Path) -> Path:
-    """The nearest folder that exists at or above `output_dir`; InputError or StorageError if it cannot be written."""
+def check_output_dir(output_dir: str | Path) -> None:
+    """Raises InputError, or StorageError where the nearest folder that exists above it cannot be written."""
     if not str(output_dir):
         raise InputError("--output_dir is empty; name a folder: runs/tokenizer")
     path = Path(output_dir)
@@ -34,7 +34,6 @@ def check_output_dir(output_dir: str | Path) -> Path:
         raise InputError(f"{nearest} is a file, not a folder; choose another --output_dir.")
     if not os.access(nearest, os.W_OK):
         raise StorageError(f"cannot write {path}: no permission in {nearest}. Choose another --output_dir.")
-    return nearest
 
 
 def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> None:

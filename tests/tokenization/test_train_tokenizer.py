@@ -62,7 +62,7 @@ def test_a_small_text_of_another_script_is_sampled_and_warned_of(tmp_path: Path)
     assert "a sample for --max_bytes 9000, seed 5" in result.stdout
     assert "text falls to bytes" in result.stderr
     report = json.loads((tmp_path / "out" / "tokenizer_report.json").read_text())
-    assert report["sample"]["limited_by"] == "max_bytes" and 8000 < report["sample"]["bytes"] <= 9000
+    assert not report["sample"]["whole"] and 8000 < report["sample"]["bytes"] <= 9000
     assert report["torn_share"] > 0.01 and len(report["warnings"]) == 1
 
 
