@@ -91,7 +91,6 @@ def main() -> None:
         said.append(torn)
     seconds = {"reading": sampled - start, "training": learned - sampled, "measuring": time.perf_counter() - learned}
     report |= {
-        "gpt2": tokenization.GPT2_REFERENCE,
         "sample": sample.describe(),
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
         "peak_memory_bytes": tokenization.peak_memory(),

@@ -13,7 +13,6 @@ from .files import (
 from .patterns import SPECIAL_TOKENS, adapt_tokenizer
 from .sampling import Sample, sample_documents
 from .vocabulary import (
-    GPT2_REFERENCE,
     compression_report,
     describe_report,
     peak_memory,
@@ -23,7 +22,6 @@ from .vocabulary import (
 )
 
 __all__ = [
-    "GPT2_REFERENCE",
     "SPECIAL_TOKENS",
     "Sample",
     "TokenizerArguments",

@@ -52,14 +52,6 @@ UNSPACED_RANGES = [
 VARIATION_SELECTORS = [(0xFE00, 0xFE0F), (0xE0100, 0xE01EF)]
 
 SHOWN_SECONDS = 3  # before a bar appears
-
-# What GPT-2's tokenizer does with texts of other people, as they published it: bytes per token.
-GPT2_REFERENCE: dict[str, Any] = {
-    "vocab_size": 50257,
-    "bytes_per_token": {"English web text": 4.67, "Python code": 2.19, "Korean": 1.20},
-    "source": "https://huggingface.co/nanochat-students/nanochat-tokenizer-2B, read 2026-11-21; "
-    "English web text: 4,208,518 bytes of FineWeb-Edu in 900,364 tokens",
-}
 COLUMNS = [("held out", "held_out"), ("old tokenizer", "before_extending")]
 ROWS = [
     ("bytes per token", "bytes_per_token", ".2f"),
@@ -272,7 +264,7 @@ def torn_warning(report: dict[str, Any], *, held_out: dict[str, Any] | None = No
 
 def describe_report(report: dict[str, Any]) -> str:
     """The lines that the recipe prints: the report, its `held_out` and `before_extending` (the old tokenizer on the
-    held-out text) beside it where they are there, and GPT-2's figures."""
+    held-out text) beside it where they are there."""
     columns = [("trained on", report)] + [(title, report[key]) for title, key in COLUMNS if report.get(key)]
     lines = [
         f"vocabulary size       {report['vocab_size']:,} ({report['unused_tokens']:,} unused in the text measured)",
@@ -280,8 +272,6 @@ def describe_report(report: dict[str, Any]) -> str:
     ]
     for title, key, form in ROWS:
         lines.append(f"{title:20}" + "".join(f"{column[key]:>14{form}}" for _, column in columns))
-    figures = ", ".join(f"{value:.2f} ({name})" for name, value in GPT2_REFERENCE["bytes_per_token"].items())
-    lines.append(f"GPT-2, as published   {figures} bytes per token, {GPT2_REFERENCE['vocab_size']:,} tokens")
     lines.append(f"longest tokens        {', '.join(map(_shown, report['longest_tokens'][:5]))}")
     return "\n".join(lines)
 

@@ -50,12 +50,12 @@ def test_a_warning_comes_above_one_percent() -> None:
     assert "30.0% of the held-out text" in str(torn_warning({"torn_share": 0.02}, held_out={"torn_share": 0.3}))
 
 
-def test_description_has_both_columns_and_the_published_figures(trained: PreTrainedTokenizerFast) -> None:
+def test_description_has_a_column_for_each_text(trained: PreTrainedTokenizerFast) -> None:
     report = compression_report(tokenizer=trained, documents=["the cat"])
     alone = describe_report(report)
     assert f"{report['bytes_per_token']:.2f}" in alone and "held out" not in alone
     both = describe_report({**report, "held_out": {**report, "bytes_per_token": 9.87}})
-    assert "held out" in both and "9.87" in both and "4.67 (English web text)" in both
+    assert "held out" in both and "9.87" in both
     assert all(len(line) < 160 for line in both.splitlines())
     extended = describe_report({**report, "held_out": report, "before_extending": {**report, "bytes_per_token": 1.23}})
     assert "old tokenizer" in extended and "1.23" in extended
