@@ -47,10 +47,10 @@ class ObjectiveArguments(Arguments):
     random_replace_prob: float = _objective(
         0.1, "Fraction of masked tokens replaced by a random token; the rest stay as they are.", advanced=True
     )
-    packing: Literal["concatenate", "best_fit", "none"] = _objective(
+    packing: Literal["concatenate", "none"] = _objective(
         "concatenate",
-        "How documents fill rows: concatenate (cut at row ends), best_fit (as whole as possible) or none (padded). "
-        "Attention never crosses documents. Sentence pairs always have a row each.",
+        "How documents fill rows: concatenate (cut at row ends) or none (padded). Attention never crosses documents. "
+        "Sentence pairs always have a row each.",
     )
     short_sequence_probability: float = _objective(
         0.0, "Fraction of sentence pairs cut to a random shorter length (BERT: 0.1).", advanced=True

@@ -1,4 +1,4 @@
-"""How documents fill rows: packed end to end, where they fit best, or one per row; or in chunks, for sentence pairs.
+"""How documents fill rows: packed end to end, or one per row; or in chunks, for sentence pairs.
 
 For packed rows each document is framed, `[start] text [end]`, and laid out in pieces. A piece is the whole framed
 document, or part of one that is longer than its row. Attention stays inside a piece. No packing drops anything.
@@ -99,49 +99,11 @@ class ConcatenatedRows(PackedRows):
         return [first_piece, *((document, 0, right - left) for document, (left, right) in rest)]
 
 
-def _count_pieces(lengths: np.ndarray, *, length: int, overlap: int) -> np.ndarray:
-    """Pieces of at most `length` tokens that each document is cut into."""
-    return np.maximum(1, -(-(lengths - overlap) // (length - overlap)))
-
-
-class BestFitRows(PackedRows):
-    """Only documents longer than a row are cut, into full rows and a rest.
-
-    Rests and shorter documents go where they leave the least room, longest first (best-fit decreasing: Johnson et al.,
-    1974, https://doi.org/10.1137/0203025; for language models Ding et al., 2024, https://arxiv.org/abs/2404.10830).
-    """
-
-    def _lay_out(self, lengths: np.ndarray) -> None:
-        stride = self.length - self.overlap
-        full = _count_pieces(lengths, length=self.length, overlap=self.overlap) - 1
-        rests = lengths - full * stride
-        self._full = np.concatenate([[0], np.cumsum(full)])
-        rows, num_rows = best_fit_decreasing(rests, capacity=self.length)
-        self._order = np.argsort(rows, kind="stable").astype(np.int32 if len(rows) < 2**31 else np.int64)
-        self._edges = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_rows))])
-        self.num_tokens = int(full.sum()) * self.length + int(rests.sum())
-
-    def __len__(self) -> int:
-        return int(self._full[-1]) + len(self._edges) - 1
-
-    def pieces(self, row: int) -> list[tuple[int, int, int]]:
-        stride, num_full = self.length - self.overlap, int(self._full[-1])
-        if row < num_full:
-            document = int(np.searchsorted(self._full, row, side="right")) - 1
-            begin = (row - int(self._full[document])) * stride
-            return [(document, begin, begin + self.length)]
-        bounds = self._edges[row - num_full : row - num_full + 2].tolist()
-        documents = self._order[slice(*bounds)]
-        begins = (self._full[documents + 1] - self._full[documents]) * stride
-        stops = self._starts[documents + 1] - self._starts[documents]
-        return list(zip(documents.tolist(), begins.tolist(), stops.tolist(), strict=True))
-
-
 class SingleRows(PackedRows):
     """One document per row; longer ones continue in further rows. Padding depends on the batch."""
 
     def _lay_out(self, lengths: np.ndarray) -> None:
-        counts = _count_pieces(lengths, length=self.length, overlap=self.overlap)
+        counts = np.maximum(1, -(-(lengths - self.overlap) // (self.length - self.overlap)))
         self._pieces = np.concatenate([[0], np.cumsum(counts)])
         self.num_tokens = int(lengths.sum()) + self.overlap * int((counts - 1).sum())
 
@@ -155,67 +117,7 @@ class SingleRows(PackedRows):
         return [(document, begin, stop)]
 
 
-PACKINGS: dict[str, type[PackedRows]] = {
-    "concatenate": ConcatenatedRows,
-    "best_fit": BestFitRows,
-    "none": SingleRows,
-}
-
-
-def best_fit_decreasing(lengths: np.ndarray, *, capacity: int) -> tuple[np.ndarray, int]:
-    """Put items into bins, longest first, each into the bin in which it leaves the least room.
-
-    Items of one length are placed together, and bins with equal room are treated as one: 10 million documents take
-    seconds. Which of several bins with equal room takes an item changes neither the number of bins nor their room.
-
-    Args:
-        lengths: int64 [num_items], from 1 to `capacity`.
-
-    Returns: The bin of each item, int64 [num_items], and the number of bins.
-    """
-    by_length = np.argsort(lengths.astype(np.uint16 if capacity < 2**16 else np.int64), kind="stable")
-    counts = np.bincount(lengths, minlength=capacity + 1)
-    ends = np.cumsum(counts)
-    bins = np.empty(len(lengths), dtype=np.int64)
-    with_room: list[list[np.ndarray]] = [[] for _ in range(capacity + 1)]
-    rooms = 0  # bit r is set where bins with room r are
-    num_bins = 0
-    for length in np.flatnonzero(counts)[::-1].tolist():
-        items = by_length[ends[length] - counts[length] : ends[length]]
-        while len(items):
-            fitting = rooms >> length
-            room = length + (fitting & -fitting).bit_length() - 1 if fitting else capacity
-            each = room // length  # a bin that took one item is still the best fit for the next
-            wanted = -(-len(items) // each)
-            if fitting:
-                chosen = _take(with_room[room], wanted)
-                if not with_room[room]:
-                    rooms ^= 1 << room
-            else:
-                chosen = np.arange(num_bins, num_bins + wanted)
-                num_bins += wanted
-            placed = min(len(items), each * len(chosen))
-            bins[items[:placed]] = np.repeat(chosen, each)[:placed]
-            in_last = placed - each * (len(chosen) - 1)
-            for group, left in ((chosen[:-1], room - each * length), (chosen[-1:], room - in_last * length)):
-                if len(group) and left:
-                    with_room[left].append(group)
-                    rooms |= 1 << left
-            items = items[placed:]
-    return bins, num_bins
-
-
-def _take(groups: list[np.ndarray], wanted: int) -> np.ndarray:
-    """At most `wanted` numbers from the end of a list of arrays, which loses them."""
-    taken: list[np.ndarray] = []
-    while wanted and groups:
-        group = groups.pop()
-        if len(group) > wanted:
-            groups.append(group[wanted:])
-            group = group[:wanted]
-        taken.append(group)
-        wanted -= len(group)
-    return np.concatenate(taken)
+PACKINGS: dict[str, type[PackedRows]] = {"concatenate": ConcatenatedRows, "none": SingleRows}
 
 
 class SourceRows:

@@ -58,18 +58,6 @@ def cut(document: list[int], *, length: int, overlap: int = 0) -> list[list[int]
     return pieces
 
 
-def fitted(lengths: list[int], *, capacity: int) -> list[int]:
-    """Room left in each bin after best-fit decreasing, one item at a time."""
-    rooms: list[int] = []
-    for length in sorted(lengths, reverse=True):
-        fitting = [(room, number) for number, room in enumerate(rooms) if room >= length]
-        if fitting:
-            rooms[min(fitting)[1]] -= length
-        else:
-            rooms.append(capacity - length)
-    return rooms
-
-
 # Masks
 
 

@@ -170,7 +170,7 @@ def test_examples_are_those_of_the_reference(numbered, parts, kind, packing, len
                 assert found[f"{side}position_ids"].tolist() == positions
 
 
-@pytest.mark.parametrize("packing", ["concatenate", "best_fit", "none"])
+@pytest.mark.parametrize("packing", ["concatenate", "none"])
 def test_infilling_asks_for_every_token_of_every_document_once_an_epoch(numbered, parts, packing) -> None:
     work = Denoising(**parts(numbered([[3, 9, 1], [5], [1], [20, 30, 11], [4, 4], [1, 1]]), packing=packing))
     asked = [token for row in range(work.num_examples) for token in work.example(row, row)["labels"].tolist()]

@@ -1,15 +1,11 @@
 """No token is lost silently: over an epoch each is shown or asked for once, or counted as cropped and reported."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from examples import fast
 
-from lacuna import corpus, tokenization
-from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens, TokenPrediction
+from lacuna.objectives import IGNORED, OBJECTIVES, TokenPrediction
 
 MASK, SENTINELS = 4, 30
 PACKED = [
@@ -55,7 +51,7 @@ def shown(work: TokenPrediction, row: int) -> list[int]:
     return ids[(ids > MASK) & (ids < highest)].tolist()
 
 
-@pytest.mark.parametrize("packing", ["concatenate", "best_fit", "none"])
+@pytest.mark.parametrize("packing", ["concatenate", "none"])
 @pytest.mark.parametrize("name, options", PACKED)
 def test_packed_rows_hold_every_token_once(store, parts, name, options, packing) -> None:
     work = OBJECTIVES[name](**parts(store, objective=name, packing=packing, **options))
@@ -64,7 +60,7 @@ def test_packed_rows_hold_every_token_once(store, parts, name, options, packing)
     assert ", no token cropped; " in work.describe()
 
 
-@pytest.mark.parametrize("packing", ["concatenate", "best_fit", "none"])
+@pytest.mark.parametrize("packing", ["concatenate", "none"])
 @pytest.mark.parametrize("name, options", PACKED)
 def test_the_share_of_padding_is_the_one_reported(store, parts, name, options, packing) -> None:
     work = OBJECTIVES[name](**parts(store, objective=name, packing=packing, **options))
@@ -120,42 +116,3 @@ def test_what_is_cropped_is_another_part_each_time(store, parts) -> None:
                 seen |= set(np.where(example["labels"] != IGNORED, example["labels"], example["input_ids"]).tolist())
             missing.append(1 - len(seen & set(text_of(work))) / len(text_of(work)))
         assert missing[0] > 0.1 and missing[-1] < 0.05
-
-
-@pytest.fixture(scope="module")
-def novels(shared_data: Path, tmp_path_factory) -> Any:
-    """Five novels, each paragraph a document and each novel a document, as tokens of a small vocabulary."""
-    files = [str(path) for path in sorted((shared_data / "novels").glob("*.txt"))[:5]]
-    made = None
-    stores = {}
-    for boundary in ("blank_line", "file"):
-        text = corpus.open_text(corpus.TextArguments(data=files, unwrap=True, document_boundary=boundary))
-        if made is None:
-            made = tokenization.train_bpe(documents=text.texts(), vocab_size=2048)
-        stores[boundary] = corpus.prepare_store(
-            text=text,
-            tokenizer=made,
-            tokenizer_fingerprint=tokenization.tokenizer_fingerprint(made),
-            output_dir=tmp_path_factory.mktemp(boundary) / "store",
-            num_workers=0,
-        )
-    return made, stores
-
-
-@pytest.mark.parametrize("boundary", fast(["blank_line", "file"], "file"))
-@pytest.mark.parametrize("name", ["mlm", "clm", "denoising"])
-def test_best_fit_pads_less_than_two_percent_of_novels_at_512(novels, name, boundary) -> None:
-    """Counted in the rows themselves, not taken from the report."""
-    tokenizer, stores = novels
-    work = OBJECTIVES[name](
-        store=stores[boundary],
-        tokens=SpecialTokens.of(tokenizer),
-        byte_lengths=tokenization.token_byte_lengths(tokenizer),
-        token_edges=tokenization.token_edges(tokenizer),
-        seed=0,
-        sequence_length=512,
-        arguments=ObjectiveArguments(objective=name, packing="best_fit"),
-    )
-    assert work.num_examples > 500
-    used = [len(work.rows[row].ids) for row in range(work.num_examples)]
-    assert 1 - sum(used) / (512 * work.num_examples) < 0.02

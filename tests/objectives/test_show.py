@@ -71,7 +71,7 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("mlm", {}),
-    ("mlm", {"masking": "whole_word", "packing": "best_fit"}),
+    ("mlm", {"masking": "whole_word"}),
     ("mlm", {"masking": "span", "packing": "none"}),
     ("mlm_nsp", {}),
     ("mlm_sop", {}),

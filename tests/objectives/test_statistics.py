@@ -150,7 +150,7 @@ def test_rows_of_hybrid_are_causal_in_the_share_asked(store, parts) -> None:
 @pytest.mark.parametrize("kind", ["infilling", "span_corruption"])
 def test_noise_of_denoising(store, parts, kind) -> None:
     """30 % in spans of Poisson(3), 15 % in spans of 3 on average, of the rows of a run."""
-    options = {"denoising": kind, "sentinels": 30, "packing": "best_fit", "sequence_length": 96}
+    options = {"denoising": kind, "sentinels": 30, "sequence_length": 96}
     rate = 0.3 if kind == "infilling" else 0.15
     work = OBJECTIVES["denoising"](**parts(store, objective="denoising", mask_probability=rate, **options))
     gone, sizes, spans = [], [], []

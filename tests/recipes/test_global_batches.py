@@ -26,7 +26,7 @@ WORDS = "the a cat dog bird sat ran sang on under over mat tree house and but th
 
 CASES: dict[str, dict[str, Any]] = {
     "mlm": {"objective": "mlm", "mask_probability": 0.2},
-    "mlm of whole words": {"objective": "mlm", "masking": "whole_word", "packing": "best_fit"},
+    "mlm of whole words": {"objective": "mlm", "masking": "whole_word"},
     "mlm of spans": {"objective": "mlm", "masking": "span", "packing": "none"},
     "mlm_nsp": {"objective": "mlm_nsp", "short_sequence_probability": 0.3},
     "mlm_sop": {"objective": "mlm_sop"},

@@ -237,7 +237,7 @@ def test_a_run_is_resumed_with_the_same_model_only(recipe, home, tmp_path, monke
     assert code == 0, said
     code, said = recipe(*options, "--resume", "--size", "mini")
     assert code == 2 and "error: --resume: model is 'LacunaForCausalLM" in said and "Traceback" not in said
-    others = {"objective": "hybrid", "packing": "best_fit", "sequence_length": 16}
+    others = {"objective": "hybrid", "packing": "none", "sequence_length": 16}
     for name, value in others.items():
         given = list(options)
         if f"--{name}" in given:
