@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test test-slow test-extras soak mutants style quality bench clean
+.PHONY: help install demo test test-slow test-extras soak mutants style quality audit bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
@@ -52,6 +52,13 @@ style: install ## Format the code
 quality: install ## Check format, lint and types
 	@echo "== quality: ruff and mypy"
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/mypy recipes
+
+# In an environment of its own: what is audited stays as it is. --strict: what nobody could look up is no success.
+audit: ## Look up known flaws of the packages in constraints.txt, where the network allows
+	@echo "== audit: pip-audit on constraints.txt, by way of pypi.org"
+	@test -x $(VENV)/audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)/audit && $(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit; }
+	@$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off --requirement constraints.txt \
+	|| { echo "== audit: failed. A table above names the flaws; without one there is no verdict: the network does not reach pypi.org"; exit 1; }
 
 bench: install ## Measure training speed and memory beside transformers' own models, ten minutes
 	@echo "== bench: tokens per second and memory beside BERT, ModernBERT and GPT-2"

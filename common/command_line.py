@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from .errors import InputError, StoppedError
 from .files import release
 from .options import ESSENTIALS, Arguments, Numbers, names_of
+from .private import without_secrets
 
 _METAVARS = {int: "N", float: "X", Numbers: "X[,X]"}
 _BY_NAME = {"_dir": "DIR", "_file": "FILE", "_column": "NAME", "_columns": "NAME"}
@@ -226,7 +227,7 @@ def exit_cleanly(main: Callable[[], object]) -> NoReturn:
         if exit_code is None:
             raise
         what = "" if exit_code == StoppedError.exit_code else "error: "
-        print(f"{what}{error}", file=sys.stderr, flush=True)
+        print(without_secrets(f"{what}{error}", names_stay=True), file=sys.stderr, flush=True)
         sys.exit(exit_code)
     finally:
         release()

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import torch
 import transformers
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RemoteEntryNotFoundError
 from safetensors import SafetensorError
+from tqdm import tqdm
 
 from .errors import CorruptCheckpointError, HubError, InputError
+from .foreign import check_foreign, without_panic
 from .hub import READING, hub_errors
 
 COUNT_POSITIONS_FROM_PADDING = {
@@ -27,6 +30,8 @@ COUNT_POSITIONS_FROM_PADDING = {
 def first_line(error: Exception) -> str:
     """First line of an error from transformers; names our option where it asks for remote code."""
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    if "use_safetensors" in line:
+        line = f"{line.partition(' Please')[0]} Weights in other files can run code and are not opened (SECURITY.md)"
     return f"{line} Allow that with --trust_remote_code" if "trust_remote_code" in str(error) else line
 
 
@@ -110,6 +115,24 @@ def commit_of(model: str | None, *, revision: str | None = None) -> str | None:
     return None
 
 
+def look_through(model: str, *, revision: str | None = None, **opened: bool) -> None:
+    """`check_foreign` before a library opens a model; of one of the Hub small files are fetched (see `file_of`)."""
+    folder: Path | None = Path(model)
+    if not (Path(model).is_dir() or _is_path(model)):
+        how: dict[str, Any] = {"revision": revision, "tqdm_class": partial(tqdm, disable=True)}
+        with hub_errors(f"--model {model}" + (f" --revision {revision}" if revision else ""), READING):
+            try:
+                files = ["*.json", "[0-9]*_*/*.bin"]  # the latter of modules of sentence-transformers
+                folder = Path(huggingface_hub.snapshot_download(model, allow_patterns=files, **how))
+            except (HFValidationError, LocalEntryNotFoundError):  # no name of the Hub, or not all is in the cache
+                found = file_of(model, "config.json", revision=revision)
+                folder = found and found.parent
+        if folder and (folder / "adapter_config.json").is_file():
+            raise InputError(f"--model {model} has an adapter, which names another model: merge it into that")
+    if folder and folder.is_dir():
+        check_foreign(folder, **opened)
+
+
 def load_configuration(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
     """The configuration of a model.
 
@@ -123,6 +146,7 @@ def load_configuration(model: str, *, trust_remote_code: bool = False, revision:
         InputError: there is no model under that name.
     """
     check_folder(model)
+    look_through(model, revision=revision)
     try:
         return transformers.AutoConfig.from_pretrained(
             model, trust_remote_code=trust_remote_code, revision=revision or "main"
@@ -138,10 +162,10 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False, revision: str
     Raises:
         InputError: there is none, or its files are missing.
     """
+    look_through(model, revision=revision, tokenizer=True)
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision or "main"}
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            model, trust_remote_code=trust_remote_code, revision=revision or "main"
-        )
+        tokenizer = without_panic(transformers.AutoTokenizer.from_pretrained, model, **options)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"cannot load the tokenizer of --model {model}: {first_line(error)}") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
@@ -205,6 +229,7 @@ def load_model(
         InputError: there is no such model, or it cannot have that head.
         CorruptCheckpointError: its weights cannot be read, or weights of its body are missing.
     """
+    look_through(model, revision=revision, weights=True)
     try:
         with _quiet():
             loaded, report = getattr(transformers, auto_class).from_pretrained(
@@ -213,6 +238,7 @@ def load_model(
                 trust_remote_code=trust_remote_code,
                 revision=revision or "main",
                 output_loading_info=True,
+                use_safetensors=True,
                 **options,
             )
     except SafetensorError as error:
@@ -257,6 +283,7 @@ def load_exported(model: str, *, trust_remote_code: bool = False, revision: str 
     Raises:
         InputError: it cannot be read, or the packages that run it are missing.
     """
+    look_through(model, revision=revision)
     try:
         from transformers.exporters import ExportedModel
 

@@ -11,7 +11,8 @@ _PLACES = re.compile(
     r"(?P<host>\b[a-zA-Z][\w+.-]*://)(?:[^/\s]*/)?"  # https://user@host:port/
     r"|(?<![\w./~-])(?P<path>(?:~|[A-Za-z]:)?[/\\][^\s:,='\"]+)"  # /folder/name, ~/name, C:\folder\name
 )
-_SECRETS = re.compile(r"hf_[A-Za-z0-9]{6,}|(?<=//)[^/@\s]+@")  # a token of the Hub, user:password@ of an address
+_USER = r"(?<=//)[^/@\s]+@|(?<=:/)[^/@\s]+:[^/@\s]+@"  # user:password@ of an address, also of one taken for a path
+_SECRETS = re.compile(rf"hf_[A-Za-z0-9]{{6,}}|{_USER}")  # with tokens of the Hub
 _HOMES = re.compile(r"(?:^|[/\\])(?:home|Users)[/\\][^/\\]")  # /home/name, C:\Users\name
 # What must not be published. Words such as hf_transfer are none: a token has 34 letters after its first three.
 _TOKEN = r"hf_[A-Za-z0-9]{16,}"
@@ -19,9 +20,9 @@ _PASSWORD = r"://[^/\s:@\"']+:[^/\s:@\"']+@"
 _HOME = r"(?<![\w.~-])(?:[A-Za-z]:)?[/\\]+(?:home|Users)[/\\]+\w"  # a backslash in JSON is two
 
 
-def without_secrets(text: str) -> str:
-    """Replace Hub tokens, and users and passwords in URLs, by ***."""
-    return _SECRETS.sub("***", text)
+def without_secrets(text: str, *, names_stay: bool = False) -> str:
+    """Replace Hub tokens, and users and passwords in URLs, by ***; `names_stay`: not what is too short for a token."""
+    return re.sub(f"{_TOKEN}|{_USER}" if names_stay else _SECRETS, "***", text)
 
 
 def without_places(text: str) -> str:
@@ -72,7 +73,7 @@ def shown_command(words: Sequence[str] | None = None) -> str:
     script = Path(words[0]) if words else Path()
     if script.parent.name:  # the folder of a recipe says more than where the person stood
         shown[0] = f"{script.parent.name}/{script.name}"
-    return " ".join(["python", *map(_quoted, shown)])
+    return without_secrets(" ".join(["python", *map(_quoted, shown)]), names_stay=True)
 
 
 def _quoted(word: str) -> str:

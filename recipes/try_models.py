@@ -21,6 +21,8 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
+from lacuna.common.foreign import check_foreign, without_panic
+
 MASKED = [
     "Return a new [MASK] with the same items.",
     "Raise an error if the file does not [MASK].",
@@ -137,7 +139,8 @@ def try_model(model: str, examples: str | None, number: int, revision: str | Non
         folder = Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=FILES))
     if not (folder / "config.json").is_file():
         raise ValueError(f"--model {model} is not the folder of a model: it has no config.json")
-    trust = {"trust_remote_code": trust_remote_code}
+    check_foreign(folder, tokenizer=True, weights=True)
+    trust, safe = {"trust_remote_code": trust_remote_code}, {"use_safetensors": True}
     config = transformers.AutoConfig.from_pretrained(folder, **trust)
     head = "SentenceTransformer" if (folder / "modules.json").is_file() else (config.architectures or ["no name"])[0]
     settings, rows = {"is_encoder_decoder": config.is_encoder_decoder}, []
@@ -151,9 +154,10 @@ def try_model(model: str, examples: str | None, number: int, revision: str | Non
         if not (path := Path(examples or folder / "predictions.jsonl")).is_file():
             raise ValueError(f"--examples {path}: no such file; fine-tuning writes predictions.jsonl beside the model")
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:number] if line]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **trust)
-    name = "pretrained_model_name_or_path" if do in (continue_prompts, write, answer) else "model"
-    do({name: str(folder), **trust}, tokenizer, settings, rows)
+    tokenizer = without_panic(transformers.AutoTokenizer.from_pretrained, folder, **trust)
+    in_pipeline = {"model": str(folder), **trust, "model_kwargs": safe}
+    alone = {"pretrained_model_name_or_path": str(folder), **trust, **safe}
+    do(alone if do in (continue_prompts, write, answer) else in_pipeline, tokenizer, settings, rows)
 
 
 def main() -> None:

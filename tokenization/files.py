@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from lacuna.common import loading
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.files import cache_folder, locked, write_text
+from lacuna.common.foreign import check_foreign, without_panic
 from lacuna.common.loading import save_tokenizer_files
 
 from .bpe import train_bpe
@@ -69,7 +70,8 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
             f"Train one: python recipes/train_tokenizer.py --output_dir {folder}"
         )
     try:
-        return PreTrainedTokenizerFast.from_pretrained(folder)
+        check_foreign(folder, tokenizer=True)
+        return without_panic(PreTrainedTokenizerFast.from_pretrained, folder)
     except Exception as error:  # the Rust library raises bare Exception
         raise InputError(
             f"{folder} does not hold a tokenizer that can be read ({type(error).__name__}: {str(error)[:200]}). "

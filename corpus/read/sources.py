@@ -145,7 +145,7 @@ def saved_files(folder: Path, split: str | None, *, way: str = SPLIT_WAY) -> lis
     try:
         if (folder / SAVED_SPLITS).is_file():
             splits = json.loads((folder / SAVED_SPLITS).read_text(encoding="utf-8"))["splits"]
-            folder = folder / choose_split(splits, split, where=shown(folder), way=way)
+            folder = folder / Path(choose_split(splits, split, where=shown(folder), way=way)).name.lstrip(".")
         names = [entry["filename"] for entry in json.loads((folder / SAVED_DATASET).read_bytes())["_data_files"]]
     except LacunaError:
         raise
@@ -156,7 +156,7 @@ def saved_files(folder: Path, split: str | None, *, way: str = SPLIT_WAY) -> lis
             f"{shown(folder)} looks like a folder saved by `datasets`, but what describes it is broken "
             f"({type(error).__name__}: {str(error)[:80]}). Save it again."
         ) from error
-    files = [folder / str(name) for name in names]
+    files = [folder / Path(str(name)).name for name in names]  # whatever path it says: they are all in there
     for file in files:
         if not file.is_file():
             raise InputError(f"{shown(file)} is missing; {shown(folder)} was not saved whole. Save it again.")

@@ -204,6 +204,8 @@ def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
                 f"{REMEDY}"
             )
         for shard in manifest["shards"]:
+            if not str(shard["name"]).replace("-", "").isalnum():  # a path, which would lead elsewhere
+                raise ValueError(f"a shard is named {shard['name']!r}")
             for name in FILES:
                 _check_file(path / shard["name"] / name, shard["files"][name], verify=verify)
         return TokenStore(path=path, manifest=manifest)

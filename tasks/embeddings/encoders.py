@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import PrinterCallback, TrainerCallback
 
 from lacuna.common.errors import InputError, StorageError
-from lacuna.common.loading import first_line, missing_folder
+from lacuna.common.foreign import without_panic
+from lacuna.common.loading import first_line, look_through, missing_folder
 from lacuna.common.private import shown_command, without_places
 from lacuna.tasks.base.arguments import used
 from lacuna.tasks.base.metrics import optional_module
@@ -46,11 +47,12 @@ def load_encoder(
     tokens, a decoder by the last token. InputError where it cannot be loaded.
     """
     library = _library()
+    look_through(model, revision=revision, tokenizer=True, weights=True)
     transformers.set_seed(seed)
+    weights = {"dtype": torch.float32, "use_safetensors": True}
+    how: dict[str, Any] = {"trust_remote_code": trust_remote_code, "model_kwargs": weights}
     try:
-        encoder = library.SentenceTransformer(
-            model, trust_remote_code=trust_remote_code, revision=revision, model_kwargs={"dtype": torch.float32}
-        )
+        encoder = without_panic(library.SentenceTransformer, model, revision=revision, **how)
     except (OSError, ValueError, KeyError) as error:
         message = f"--model {model} cannot be loaded by sentence-transformers: {first_line(error)}"
         raise InputError(missing_folder(model) or message) from error
