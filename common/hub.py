@@ -1,21 +1,26 @@
 """Push the folder of a model to the Hugging Face Hub: what may go there, and what went wrong in plain words."""
 
 import json
+import queue
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import join
 from typing import Any
 
 import huggingface_hub
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, constants
+import yaml
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard, constants
 
 from .errors import HubError, InputError, LacunaError
 from .options import ESSENTIALS, Arguments, option
 from .private import leak, without_secrets
 
+HERE = 'path = "."  # this folder'
+"""Where the code of a card finds the model; on the Hub it is the name of the repository."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _WEIGHTS = re.compile(
     r"(?:adapter_)?model(?:-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|model\.gguf|model\.onnx(?:\.data)?"
@@ -61,6 +66,9 @@ class PushArguments(Arguments):
     public: bool = option(False, "Let everybody see it; otherwise only its owner does.", group=ESSENTIALS)
     revision: str | None = option(
         None, "Branch to push to; it is made if it is not there. Default: main.", group=ESSENTIALS, metavar="NAME"
+    )
+    license: str = option(
+        "", "Licence for the model card on the Hub, such as apache-2.0.", group=ESSENTIALS, metavar="ID"
     )
 
 
@@ -145,7 +153,26 @@ def _refuse_private(folder: Path, names: Sequence[str]) -> None:
             raise InputError(f"{folder / name}:{line} holds {what}: remove it; nothing was pushed")
 
 
-def push_model(*, folder: Path, name: str, public: bool = False, revision: str | None = None) -> Pushed:
+def _card_for_hub(folder: Path, *, name: str, revision: str | None, license: str) -> bytes:
+    """README.md with the place of the model in its code, and the licence in its head."""
+    path = folder / "README.md"
+    try:
+        text = path.read_bytes().decode() if path.is_file() else "---\n\n---\n"
+        if revision and HERE in text:
+            text = re.sub(r"(\w\((?:model, )?path)(?=[,)])", rf'\1, revision="{revision}"', text)
+        text = text.replace(HERE, f'path = "{name}"')
+        if license:
+            card = ModelCard(text)
+            card.data["license"] = license
+            text = str(card)
+    except (ValueError, yaml.YAMLError):
+        raise InputError(f"{path}, or its head, cannot be read: mend it") from None
+    return text.encode()
+
+
+def push_model(
+    *, folder: Path, name: str, public: bool = False, revision: str | None = None, license: str = "", tag: str = ""
+) -> Pushed:
     """Push a model in one commit; where that broke off, the same again does the rest.
 
     Args:
@@ -154,6 +181,8 @@ def push_model(*, folder: Path, name: str, public: bool = False, revision: str |
             go, since `from_pretrained` might prefer them.
         public: whether a new repository is for everybody.
         revision: a branch, which is made if it is not there; main by default.
+        license: one of the Hub's names, for the head of the card there.
+        tag: moved to the commit, which then never follows one that came meanwhile.
 
     Raises:
         InputError: the folder holds no model or something private, nobody is logged in, or a repository that everybody
@@ -162,6 +191,9 @@ def push_model(*, folder: Path, name: str, public: bool = False, revision: str |
     """
     names = files_to_push(folder)
     _refuse_private(folder, names)
+    parts: dict[str, Any] = {file: folder / file for file in names}
+    if license or "README.md" in names:
+        parts["README.md"] = _card_for_hub(folder, name=name, revision=tag or revision, license=license)
     api = huggingface_hub.HfApi(token=True)  # whatever HF_HUB_DISABLE_IMPLICIT_TOKEN says
     with hub_errors(name):
         api.create_repo(name, private=not public, exist_ok=True)
@@ -173,11 +205,18 @@ def push_model(*, folder: Path, name: str, public: bool = False, revision: str |
             info = api.model_info(name, revision=revision)
         there = [file.rfilename for file in info.siblings or []]
         stale = [file for file in there if _WEIGHTS.fullmatch(file) and file not in names]
-        changes: list[Any] = [CommitOperationAdd(file, folder / file) for file in names]
+        changes: list[Any] = [CommitOperationAdd(file, part) for file, part in parts.items()]
+        for change in changes if tag else []:  # several at once take threads, for which the end of a process waits
+            api.preupload_lfs_files(name, [change], free_memory=False)
         changes += [CommitOperationDelete(file) for file in stale]
-        commit = api.create_commit(name, changes, commit_message="Push a model with Lacuna", revision=revision)
+        what, parent = f"Push {tag or 'a model'} with Lacuna", info.sha if tag else None
+        commit = api.create_commit(name, changes, commit_message=what, revision=revision, parent_commit=parent)
+        if tag:
+            if tag in {each.name for each in api.list_repo_refs(name).tags}:
+                api.delete_tag(name, tag=tag)
+            api.create_tag(name, tag=tag, revision=commit.oid)
     url = f"{constants.ENDPOINT}/{name}/tree/{commit.oid}"
-    return Pushed(url=url, commit=str(commit.oid), files=names, private=bool(info.private))
+    return Pushed(url=url, commit=str(commit.oid), files=sorted(parts), private=bool(info.private))
 
 
 def report(pushed: Pushed) -> str:
@@ -199,6 +238,52 @@ def push_trained(*, folder: str, name: str | None) -> None:
     except (LacunaError, OSError) as error:  # a file of its own that cannot be read, too
         again = join(["python", "recipes/push_model.py", "--model", folder, "--to", name])
         raise HubError(f"the model is in {folder}, but not on the Hub: {error}\nto push it: {again}") from None
+
+
+class BackgroundPush:
+    """Pushes checkpoints while training goes on, one at a time; what fails is a line for people and nothing more."""
+
+    def __init__(self, *, name: str, say: Callable[[str], None]) -> None:
+        self.name, self.say = name, say
+        self.held: set[Path] = set()
+        """Folders that are still needed."""
+        self._waiting: queue.Queue[Path | None] = queue.Queue()
+        huggingface_hub.utils.disable_progress_bars()  # they, and remarks, would garble the line that shows a run
+        huggingface_hub.utils.logging.set_verbosity_error()
+        self._thread = threading.Thread(target=self._push_all, daemon=True)  # the end of the process does not wait
+        self._thread.start()
+
+    def offer(self, folder: Path) -> None:
+        """Push step-00000100 with the tag step-100, in place of one that still waits."""
+        self._give_up()
+        self.held.add(folder)
+        self._waiting.put(folder)
+
+    def close(self, *, patience: float | None) -> None:
+        """Wait until all is pushed, at most some seconds (0: for ever); None: only 3, and nothing more is begun."""
+        if patience is None:
+            self._give_up()
+        elif self.held:
+            self.say("waiting for the Hub to take the last checkpoint")
+        self._waiting.put(None)
+        self._thread.join(3.0 if patience is None else patience or None)
+        if self._thread.is_alive():
+            self.say("warning: a checkpoint was still on its way to the Hub")
+
+    def _give_up(self) -> None:
+        with suppress(queue.Empty):
+            folder = self._waiting.get_nowait()
+            self.say(f"{folder} is not pushed: the Hub was still taking the one before")
+            self.held.discard(folder)
+
+    def _push_all(self) -> None:
+        while (folder := self._waiting.get()) is not None:
+            tag = f"step-{int(folder.name.removeprefix('step-'))}"
+            try:
+                self.say(f"{tag}: {report(push_model(folder=folder, name=self.name, tag=tag))}")
+            except Exception as error:
+                self.say(f"warning: pushing {tag} failed: {error}")
+            self.held.discard(folder)
 
 
 @contextmanager

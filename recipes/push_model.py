@@ -1,12 +1,13 @@
 """Push a model to the Hugging Face Hub.
 
     python recipes/push_model.py --model runs/model --to me/my-model             # private: only you see it
-    python recipes/push_model.py --model runs/classifier --to me/my-classifier --public
+    python recipes/push_model.py --model runs/classifier --to me/my-classifier --public --license apache-2.0
 
 Log in first with `hf auth login`, or set HF_TOKEN. What is pushed is what others need: configuration, weights,
 tokenizer, modelling code, results.json and README.md with its pictures, in one commit; checkpoints, logs, run.json and
 predictions stay here. A file in which a token, a password or a path of a home folder stands is refused. Where the
-connection broke, the same command does the rest.
+connection broke, the same command does the rest. The code in README.md names the repository there, and its head the
+--license; the file here stays as it is.
 """
 
 from pathlib import Path
@@ -23,7 +24,11 @@ def main() -> None:
         raise InputError("name the folder of a model with --model, and where it goes with --to OWNER/NAME")
     check_login(arguments.to, asked_with="--to")
     pushed = push_model(
-        folder=Path(arguments.model), name=arguments.to, public=arguments.public, revision=arguments.revision
+        folder=Path(arguments.model),
+        name=arguments.to,
+        public=arguments.public,
+        revision=arguments.revision,
+        license=arguments.license,
     )
     print(report(pushed))
 

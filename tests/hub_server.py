@@ -1,4 +1,4 @@
-"""A small Hub on this machine, of the standard library, for the unmodified `huggingface_hub` (HF_ENDPOINT).
+"""A small Hub on this machine, for the unmodified `huggingface_hub` (HF_ENDPOINT).
 
 It keeps models in memory, with commits, branches and tags, takes regular and LFS uploads (not Xet: set
 HF_HUB_DISABLE_XET=1), serves ranges, and fails on demand:
@@ -12,6 +12,7 @@ import base64
 import hashlib
 import http.server
 import json
+import math
 import re
 import socket
 import threading
@@ -22,6 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+
+import yaml
 
 TOKEN = "hf_" + "planted0" * 4 + "xx"
 """May write to models of `me`; the one of READER may only read."""
@@ -58,6 +61,7 @@ class Failure:
     times: int
     cut: bool
     lost: bool
+    until: threading.Event | None
     headers: dict[str, str]
 
 
@@ -108,6 +112,7 @@ class HubServer:
         times: int = 1,
         cut: bool = False,
         lost: bool = False,
+        until: threading.Event | None = None,
         **headers: str,
     ) -> None:
         """Let the next requests that match fail.
@@ -115,8 +120,9 @@ class HubServer:
         Args:
             cut: the connection ends in the middle of the request, or of the answer where that is a file.
             lost: what was asked for is done, and the connection ends in the middle of the answer.
+            until: nothing fails, but the answer comes only after this.
         """
-        self.failures.append(Failure(pattern, status, times, cut, lost, headers))
+        self.failures.append(Failure(pattern, status, times, cut, lost, until, headers))
 
     @contextmanager
     def environment(self, patch: Any, home: Any, *, token: str | None = TOKEN) -> Iterator[None]:
@@ -132,6 +138,7 @@ class HubServer:
         if token:
             patch.setenv("HF_TOKEN", token)
         patch.setattr(f"{constants}.ENDPOINT", self.endpoint)
+        patch.setattr("transformers.utils.hub._hf_api", None)  # which would go on asking the server of another test
         patch.setattr(
             f"{constants}.HUGGINGFACE_CO_URL_TEMPLATE", self.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
         )
@@ -178,6 +185,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._cut = False
         if failure is not None:
             failure.times -= 1
+            if failure.until is not None:
+                failure.until.wait(60)
+                failure = None
+        if failure is not None:
             if failure.cut and self.command != "GET":
                 self.rfile.read(length // 2)
                 return self._hang_up()
@@ -193,7 +204,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             headers = {"X-Error-Message": refused.message} | ({"X-Error-Code": refused.code} if refused.code else {})
             self._answer(refused.status, {"error": refused.message}, **headers)
 
-    do_GET = do_HEAD = do_POST = do_PUT = _handle
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _handle
 
     def _hang_up(self) -> None:
         self.close_connection = True
@@ -218,10 +229,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if path == "/api/whoami-v2":
             return self._answer(200, {"type": "user", "name": self._user(), "orgs": []})
         if path == "/api/validate-yaml":
-            bad = not json.loads(body)["content"].startswith("---\n")
-            return self._answer(
-                400 if bad else 200, {"errors": [{"message": "no head"}] if bad else [], "warnings": []}
-            )
+            errors = [{"message": each} for each in _mistakes(json.loads(body)["content"])]
+            return self._answer(400 if errors else 200, {"errors": errors, "warnings": []})
         if path == "/api/repos/create":
             return self._create(json.loads(body))
         if path.startswith("/lfs/"):
@@ -288,6 +297,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._answer(200, {**refs, "converts": []})
         if what in ("branch", "tag"):
             there = model.branches if what == "branch" else model.tags
+            if self.command == "DELETE":
+                if there.pop(revision, None) is None:
+                    raise _Refused(404, "Revision not found", "RevisionNotFound")
+                return self._answer(200, {})
             name_of = revision if what == "branch" else json.loads(body)["tag"]
             if name_of in there:
                 raise _Refused(409, "Reference already exists")
@@ -315,6 +328,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         files = dict(model.commits[model.branches[branch]])
         for line in body.splitlines():
             kind, value = (json.loads(line)[key] for key in ("key", "value"))
+            if kind == "header" and value.get("parentCommit") not in (None, model.branches[branch]):
+                raise _Refused(412, "A commit has happened since. Please refresh and try again.")
             if kind == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
             elif kind == "lfsFile":
@@ -340,6 +355,43 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         first, _, last = wanted.removeprefix("bytes=").partition("-")
         start, end = int(first), min(int(last or len(data)), len(data) - 1)
         self._answer(206, data[start : end + 1], **about, **{"Content-Range": f"bytes {start}-{end}/{len(data)}"})
+
+
+_TASKS = {
+    *("feature-extraction", "fill-mask", "multiple-choice", "question-answering", "sentence-similarity"),
+    *("text-classification", "text-generation", "text2text-generation", "token-classification", "other"),
+}
+_LICENSES = {"apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "gpl-3.0", "bsd-3-clause", "openrail", "other"}
+
+
+def _mistakes(card: str) -> list[str]:
+    """What the Hub refuses in the head of a card: it checks model-index, datasets and license, as
+    https://github.com/huggingface/hub-docs/blob/main/modelcard.md says; of some of the rest it only warns."""
+    if not (head := re.match(r"---\n(.*?)^---$", card, re.DOTALL | re.MULTILINE)):
+        return ["no head"]
+    data = yaml.safe_load(head[1]) or {}
+    texts = [data[name] for name in ("license", "pipeline_tag", "library_name", "base_model") if name in data]
+    rules = {
+        '"license" must be one of them': data.get("license", "mit") in _LICENSES,
+        '"language" must be a code of two or three letters': re.fullmatch("[a-z]{2,3}", data.get("language", "en")),
+        '"pipeline_tag" is not one of them': data.get("pipeline_tag", "other") in _TASKS,
+        "names are texts": all(isinstance(text, str) for text in texts),
+        '"datasets" are names': all(re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) for name in data.get("datasets", [])),
+        '"model-index" is not one': all(map(_is_index, data.get("model-index", []))),
+    }
+    return [rule for rule, holds in rules.items() if not holds]
+
+
+def _is_index(model: dict[str, Any]) -> bool:
+    metrics = [metric for result in model["results"] for metric in result["metrics"]]
+    texts = [model["name"], *(metric["type"] for metric in metrics)]
+    texts += [part for each in model["results"] for part in (each["dataset"]["type"], each["dataset"]["name"])]
+    values = [metric["value"] for metric in metrics]
+    return (
+        all(isinstance(text, str) and text for text in texts)
+        and all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+        and all(result["task"]["type"] in _TASKS for result in model["results"])
+    )
 
 
 def _is_large(path: str) -> bool:

@@ -150,6 +150,7 @@ class TrainingArguments(Arguments):
     push_to_hub: str | None = _saving(
         None, "Private repository on the Hugging Face Hub to push the model to at the end.", metavar="OWNER/NAME"
     )
+    push_steps: int = _saving(0, "Push the checkpoint of every so many steps too, with a tag step-N.", advanced=True)
     early_stopping_patience: int = _length(
         0, "Stop after this many evaluations in a row without improvement; 0 never stops early."
     )
@@ -201,7 +202,7 @@ class TrainingArguments(Arguments):
         check_range(self, "warmup_steps", "weight_decay", "max_grad_norm", "eval_steps", "save_steps", at_least=0)
         check_range(self, "save_minutes", "hang_timeout", "num_workers", "early_stopping_patience", at_least=0)
         check_range(self, "micro_batch_size", at_least=0)
-        check_range(self, "lora_rank", at_least=0)
+        check_range(self, "lora_rank", "push_steps", at_least=0)
         check_range(self, "seed", at_least=0, below=2**32)
         check_range(self, "decay_share", at_least=0, at_most=1)
         check_range(self, "layerwise_decay", above=0, at_most=1)
@@ -212,6 +213,8 @@ class TrainingArguments(Arguments):
             value = getattr(self, name)
             if value > 1 and value != int(value):
                 raise InputError(f"--{name} counts steps, or is a share of the run below 1, got {value}")
+        if self.push_steps and not (self.push_to_hub and self.save_steps >= 1 > self.push_steps % self.save_steps):
+            raise InputError(f"--push_steps {self.push_steps} needs --push_to_hub and a --save_steps that divides it")
         if self.allow_change and not self.resume:
             raise InputError("--allow_change says what may differ from the run that is continued: add --resume")
         if self.early_stopping_patience and not self.eval_steps:
@@ -291,5 +294,7 @@ class FineTuningArguments(TrainingArguments):
             raise InputError(
                 f"--resume continues one run, and --seeds {self.seeds} are several: start them in another --output_dir"
             )
+        if self.seeds > 1 and self.push_steps:
+            raise InputError(f"--push_steps pushes the checkpoints of one run, and --seeds {self.seeds} are several")
         if self.seed + self.seeds > 2**32:
             raise InputError(f"--seed and the {self.seeds - 1} numbers after it must be below {2**32}")

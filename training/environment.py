@@ -2,7 +2,10 @@
 
 import ctypes
 import os
+import platform
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -22,6 +25,15 @@ class Processes:
 def processes() -> Processes:
     """Read the launcher's environment variables; no process group is needed."""
     return Processes(int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def hardware(device: torch.device) -> str:
+    """What a run computes on, all processes together."""
+    if device.type == "cuda":
+        return f"{processes().count} × {torch.cuda.get_device_name(device)}"
+    about = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    name = re.search(r"model name\s*: (.*)", about)
+    return f"{processes().count * torch.get_num_threads()} × thread of {name[1] if name else platform.machine()}"
 
 
 def is_main_process() -> bool:

@@ -76,11 +76,14 @@ def train(
         identity=identity or {},
         evaluates_first=evaluates_first,
     )
+    results: dict[str, float] = {}
     try:
         with run.signals, Watchdog(arguments.hang_timeout) as run.watchdog:
             _train(run)
             results = _finish(run)
     finally:
+        if run.pushes is not None:
+            run.pushes.close(patience=arguments.hang_timeout if results else None)
         run.saver.close()
         run.log.close()
         release()

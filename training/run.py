@@ -20,6 +20,7 @@ from torch import nn
 
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.files import write_text
+from lacuna.common.hub import BackgroundPush
 from lacuna.common.work import Work
 
 from .arguments import TrainingArguments
@@ -27,7 +28,7 @@ from .checkpoints.resuming import identity_of, resume, schedule_of
 from .checkpoints.saving import PATIENCE, Saver, Snapshot, native_form
 from .compiling import compile_model, should_compile, warm_up
 from .distributed import fsdp, zero
-from .environment import keep_memory, processes, resolved_precision, use_all_cores
+from .environment import hardware, keep_memory, processes, resolved_precision, use_all_cores
 from .optimizers.adapters import Adapter, fingerprint_of_frozen, prepare
 from .optimizers.averages import Average, make_average
 from .optimizers.optimizers import OPTIMIZERS
@@ -109,6 +110,11 @@ class Run:
             keep=arguments.keep_checkpoints,
             greater_is_better=self.work.greater_is_better,
         )
+        self.pushes: BackgroundPush | None = None
+        if is_main and arguments.push_to_hub and arguments.push_steps:
+            self.pushes = BackgroundPush(name=arguments.push_to_hub, say=self.log.say)
+            self.saver.held = self.pushes.held
+            self._push(self.progress.step)  # as a session before perhaps could not
 
     @property
     def bare(self) -> nn.Module:
@@ -145,7 +151,13 @@ class Run:
         self.log.say(f"compiled in {self.compile_seconds:.0f} s")
 
     def card(self, metrics: dict[str, float], baseline: dict[str, float] | None = None) -> str:
-        """The model card as things stand; `metrics` and `baseline` as in results.json."""
+        """The model card as things stand; `metrics` and `baseline` as in results.json, of a run that is over."""
+        facts = {
+            "hardware": hardware(self.accelerator.device),
+            "minutes of training": f"{self.progress.seconds / 60:.1f}",
+        }
+        if "text" in self.info:
+            facts["text"] = f"{self.info['text']}; fingerprint `{str(self.progress.identity.get('corpus'))[:16]}`"
         return model_card(
             model=self.bare if self.native is None else self.native,
             run_info=self.info,
@@ -158,7 +170,9 @@ class Run:
                 epochs=self.epochs,
                 precision=str(self.accelerator.mixed_precision),
                 ended_early=ended_early(self.arguments, self.progress),
-            ),
+            )
+            | facts,
+            curves=baseline is not None and Path(self.arguments.output_dir, "curves.png").is_file(),
         )
 
     def save(self) -> None:
@@ -189,6 +203,13 @@ class Run:
         if written is not None:
             self.saved_step = written
             self.log.mark("checkpoint", written)
+            if not self.stopping:
+                self._push(written)
+
+    def _push(self, step: int) -> None:
+        """Begin to push the checkpoint of a step, if it is one of `--push_steps`."""
+        if self.pushes is not None and step and step % self.arguments.push_steps == 0:
+            self.pushes.offer(self.saver.folder / f"step-{step:08d}")
 
     def _snapshot(self) -> Snapshot:
         """The run as it stands, in memory of its own. All processes must call it; only rank 0 gets the tensors."""

@@ -18,6 +18,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.foreign import without_panic
+from lacuna.common.hub import HERE
 from lacuna.common.loading import first_line, look_through, missing_folder
 from lacuna.common.private import shown_command, without_places
 from lacuna.tasks.base.arguments import used
@@ -195,7 +196,8 @@ Vectors of texts, of {size} numbers each, trained with Lacuna by way of sentence
 ```python
 from sentence_transformers import SentenceTransformer
 
-encoder = SentenceTransformer("PATH"{trust})
+{here}
+encoder = SentenceTransformer(path{trust})
 vectors = encoder.encode(["a text", "another text"])
 print(encoder.similarity(vectors, vectors))
 ```
@@ -225,6 +227,7 @@ def save_encoder(
     card = _CARD.format(
         title=folder.name,
         size=encoder.get_embedding_dimension(),
+        here=HERE,
         trust=", trust_remote_code=True" if getattr(getattr(encoder, "config", None), "auto_map", None) else "",
         scores="\n".join(markdown_table(["held out", *parts.values()], scores)),
         base=without_places(model),

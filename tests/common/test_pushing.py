@@ -2,15 +2,27 @@
 
 import json
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
 from hub_server import READER, TOKEN, HubServer
+from huggingface_hub import ModelCard
 
 from lacuna.common.errors import HubError, InputError
-from lacuna.common.hub import check_login, files_to_push, push_model, push_trained
+from lacuna.common.hub import (
+    HERE,
+    BackgroundPush,
+    Pushed,
+    check_login,
+    files_to_push,
+    push_model,
+    push_trained,
+)
 from lacuna.common.private import leak
 
 NAME = "me/model"
@@ -128,6 +140,78 @@ def test_a_branch_and_weights_of_an_earlier_push(hub: HubServer, folder: Path) -
     push_model(folder=folder, name=NAME, revision="v2")
     push_model(folder=folder, name=NAME, revision="main")
     assert hub.files(NAME).keys() == {*PUSHED, "LICENSE"}
+
+
+def test_the_card_on_the_hub_says_where_the_model_is_and_its_licence(hub: HubServer, folder: Path) -> None:
+    code = f"{HERE}\ntokenizer = T.from_pretrained(path)\nmodel = P.from_pretrained(model, path, trust=True)\n"
+    text = f"---\ntags:\n- lacuna\n---\n{code}on the path, as ever\r\n"
+    (folder / "README.md").write_bytes(text.encode())
+    push_model(folder=folder, name=NAME)
+    assert hub.files(NAME)["README.md"].decode() == text.replace(HERE, f'path = "{NAME}"')
+    push_model(folder=folder, name=NAME, license="apache-2.0", revision="v2")
+    card = ModelCard(hub.files(NAME, "v2")["README.md"].decode())
+    assert card.data.to_dict() == {"tags": ["lacuna"], "license": "apache-2.0"}
+    for line in (
+        f'path = "{NAME}"',
+        'T.from_pretrained(path, revision="v2")',
+        'P.from_pretrained(model, path, revision="v2", trust=True)',
+        "on the path, as ever",
+    ):
+        assert line in card.text
+    assert (folder / "README.md").read_bytes() == text.encode()
+    with pytest.raises(HubError, match=r"HTTP 400.*head of README.md: mend that. It says: .license. must be one of"):
+        push_model(folder=folder, name=NAME, license="whatever")
+    (folder / "README.md").write_text("---\n- a\n---\n")
+    with pytest.raises(InputError, match=r"README.md, or its head, cannot be read: mend it"):
+        push_model(folder=folder, name=NAME, license="mit")
+    (folder / "README.md").unlink()
+    push_model(folder=folder, name=NAME, license="mit")
+    assert ModelCard(hub.files(NAME)["README.md"].decode()).data.license == "mit"
+
+
+def test_a_tag_is_moved_to_the_newest_push_of_its_name(hub: HubServer, folder: Path, monkeypatch) -> None:
+    first = push_model(folder=folder, name=NAME, tag="step-4").commit
+    assert hub.models[NAME].tags == {"step-4": first} and hub.models[NAME].branches["main"] == first
+    assert push_model(folder=folder, name=NAME, tag="step-4").commit == first  # nothing has changed
+    (folder / "model.safetensors").write_bytes(b"other")
+    second = push_model(folder=folder, name=NAME, tag="step-4").commit
+    assert hub.models[NAME].tags == {"step-4": second} and second != first
+    assert push_model(folder=folder, name=NAME, tag="step-8").commit == second
+
+    def overtaken(*given: Any, **named: Any) -> Any:
+        hub.models[NAME].commit("main", {"model.safetensors": b"final"})
+        return preupload(*given, **named)
+
+    preupload = huggingface_hub.HfApi.preupload_lfs_files
+    monkeypatch.setattr(huggingface_hub.HfApi, "preupload_lfs_files", overtaken)
+    (folder / "model.safetensors").write_bytes(b"late")
+    with pytest.raises(HubError, match="HTTP 412"):
+        push_model(folder=folder, name=NAME, tag="step-12")
+    assert hub.files(NAME) == {"model.safetensors": b"final"} and "step-12" not in hub.models[NAME].tags
+
+
+def test_only_the_newest_of_those_that_wait_is_pushed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    goes_on, pushed, said = threading.Event(), list[str](), list[str]()
+
+    def push(*, folder: Path, name: str, tag: str) -> Pushed:
+        pushed.append(f"{folder.name} {name} {tag}")
+        goes_on.wait(10)
+        return Pushed("there", "c", [], True)
+
+    monkeypatch.setattr("lacuna.common.hub.push_model", push)
+    background = BackgroundPush(name=NAME, say=said.append)
+    steps = [tmp_path / f"step-{number:08d}" for number in (2, 4, 6)]
+    background.offer(steps[0])
+    while not pushed:
+        time.sleep(0.001)
+    background.offer(steps[1])
+    background.offer(steps[2])
+    assert background.held == {steps[0], steps[2]}
+    assert said == [f"{steps[1]} is not pushed: the Hub was still taking the one before"]
+    goes_on.set()
+    background.close(patience=0)
+    assert pushed == [f"step-00000002 {NAME} step-2", f"step-00000006 {NAME} step-6"] and not background.held
+    assert said[1] == "waiting for the Hub to take the last checkpoint" or len(said) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """recipes/push_model.py and --push_to_hub: what is pushed is loaded elsewhere by its name; failures cost no model."""
 
+import contextlib
 import json
 import os
 import random
@@ -7,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
 import torch
 from accelerate.state import AcceleratorState
 from hub_server import READER, TOKEN, HubServer
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from small_models import TEXTS
 from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -122,7 +125,8 @@ def test_mistakes_are_one_line_and_nothing_is_pushed(
     assert hub.requests == []
     Path(huggingface_hub.constants.HF_TOKEN_PATH).parent.mkdir(exist_ok=True)
     Path(huggingface_hub.constants.HF_TOKEN_PATH).write_text(TOKEN)  # what `hf auth login` leaves
-    assert run_recipe("push_model", *words, "--public", "--revision", "v1")[0] == 0
+    assert run_recipe("push_model", *words, "--public", "--revision", "v1", "--license", "mit")[0] == 0
+    assert ModelCard(hub.files("me/gaps", "v1")["README.md"].decode()).data.license == "mit"
     assert not hub.models["me/gaps"].private and hub.files("me/gaps") == {} and hub.files("me/gaps", "v1")
     hub.fail("commit/", status=403)
     code, shown = run_recipe("push_model", *words, "--public")
@@ -139,11 +143,12 @@ def tuned(home: Path, base: Path, output: Path) -> list[object]:
 def test_a_run_that_the_hub_fails_keeps_its_model_and_says_how_to_push_it(
     hub: HubServer, home, recipe, run_recipe, folder_of, tmp_path
 ) -> None:
-    hub.fail("", status=503, times=99)
+    hub.fail("", status=503, times=999)
     output = tmp_path / "judge"
     options = tuned(home, folder_of("modernbert", "LacunaForMaskedLM"), output)
-    code, said = recipe("finetune_classification", *options)
+    code, said = recipe("finetune_classification", *options, "--save_steps", 1, "--push_steps", 1)
     assert code == 6 and "Traceback" not in said and TOKEN not in said
+    assert said.count("warning: pushing step-1 failed: me/judge: the Hub (HTTP 503) has trouble") == 1
     assert f"error: the model is in {output}, but not on the Hub: me/judge: the Hub (HTTP 503) has trouble" in said
     again = f"to push it: python recipes/push_model.py --model {output} --to me/judge\n"
     assert again in said and hub.models == {}
@@ -158,11 +163,28 @@ def test_a_run_that_the_hub_fails_keeps_its_model_and_says_how_to_push_it(
     )
 
 
+def loaded(card: str | Path) -> dict[str, float]:
+    """What the code of a card loads as it stands, as a sum of each weight; of a file in the folder where it is."""
+    found: dict[str, Any] = {}
+    place = card.parent if isinstance(card, Path) else Path()
+    text = card.read_text() if isinstance(card, Path) else card
+    ModelCard(text).validate()
+    with contextlib.chdir(place):
+        exec(text.split("```python\n")[1].split("```")[0], found)
+    weights = found["encoder" if "encoder" in found else "model"].state_dict()
+    return {name: float(weight.double().sum()) for name, weight in weights.items()}
+
+
 def test_every_recipe_that_trains_pushes_at_its_end(hub: HubServer, home, recipe, folder_of, tmp_path) -> None:
     options = ["--data", "a.jsonl", "--tokenizer", "tokenizer", "--objective", "mlm", "--sequence_length", 32]
-    options += ["--max_steps", 1, "--batch_size", 8, "--save_steps", 1, "--output_dir", tmp_path / "gaps"]
-    code, said = recipe("pretrain", *options, "--push_to_hub", "me/gaps")
-    assert code == 0, said
+    options += ["--max_steps", 2, "--batch_size", 8, "--save_steps", 1, "--output_dir", tmp_path / "gaps"]
+    hub.fail("refs", status=500)
+    code, said = recipe("pretrain", *options, "--push_to_hub", "me/gaps", "--push_steps", 1)
+    assert code == 0 and said.count("warning: ") == said.count("warning: pushing step-") == 1, said
+    assert [*hub.models["me/gaps"].tags] == ["step-2"] and len(hub.models["me/gaps"].commits) == 4
+    cards = [hub.files("me/gaps", revision)["README.md"].decode() for revision in ("main", "step-2")]
+    assert loaded(cards[0]) == loaded(cards[1]) == loaded(tmp_path / "gaps" / "README.md")
+    assert 'revision="step-2"' in cards[1] and "revision" not in cards[0]
     assert {"config.json", "model.safetensors", "results.json"} <= hub.files("me/gaps").keys()
     assert not any("/" in path for path in hub.files("me/gaps"))
     code, said = recipe("finetune_classification", *tuned(home, tmp_path / "gaps", tmp_path / "judge"), "--seeds", 2)
@@ -173,6 +195,7 @@ def test_every_recipe_that_trains_pushes_at_its_end(hub: HubServer, home, recipe
     code, said = recipe("finetune_embeddings", *options, "--max_steps", 1, "--push_to_hub", "me/near")
     assert code == 0, said
     assert {"modules.json", "1_Pooling/config.json", "config.json"} <= hub.files("me/near").keys()
+    assert loaded(hub.files("me/near")["README.md"].decode()) == loaded(tmp_path / "near" / "README.md")
     assert all(model.private for model in hub.models.values()) and len(hub.models) == 3
 
 

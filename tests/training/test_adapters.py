@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from examples import fast
+from huggingface_hub import ModelCard
 from loaded_model import IDS, outputs
 from processes import REPOSITORY
 from processes import run as run_script
@@ -39,6 +40,7 @@ from transformers import (
 
 from lacuna import modeling
 from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.common.hub import HERE
 from lacuna.training import train
 from lacuna.training.checkpoints.saving import load_weights
 from lacuna.training.optimizers.adapters import Adapter, add_lora, fingerprint_of_frozen, freeze_backbone, num_weights
@@ -173,7 +175,7 @@ def test_the_card_of_an_adapter_loads_it_from_any_folder(auto_class, tmp_path, m
     expected, code = with_adapter(tmp_path / "adapter", MODELS[name][0](), auto_class, **options)
     monkeypatch.chdir(tmp_path / "elsewhere")
     found: dict[str, Any] = {}
-    exec(code.replace("PATH", str(tmp_path / "adapter")), found)
+    exec(code.replace(HERE, f'path = "{tmp_path}/adapter"'), found)
     assert_same(outputs(found["model"]), expected)
     told = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert told["inference_mode"]
@@ -194,7 +196,7 @@ def test_the_code_of_the_page_loads_an_adapter(tmp_path, monkeypatch) -> None:
     found: dict[str, Any] = {}
     exec(code.split("```")[0], found)
     assert_same(outputs(found["model"]), expected)
-    assert code.splitlines()[:6] == of_card.replace("PATH", str(folder)).splitlines()[:6]
+    assert code.splitlines()[:6] == of_card.replace(HERE, f'path = "{folder}"').splitlines()[:6]
 
 
 def test_a_model_of_the_hub_is_named_as_it_was_typed() -> None:
@@ -202,7 +204,8 @@ def test_a_model_of_the_hub_is_named_as_it_was_typed() -> None:
     model.name_or_path = "google/bert_uncased"
     adapter = add_lora(model, rank=2, alpha=4, seed=0)
     assert adapter.config.base_model_name_or_path == "google/bert_uncased"
-    assert "base_model: google/bert_uncased\nlibrary_name: peft\ntags:" in adapter_card(model, adapter)
+    head = ModelCard(adapter_card(model, adapter)).data
+    assert (head.base_model, head.library_name, head.tags) == ("google/bert_uncased", "peft", ["lora", "lacuna"])
 
 
 def test_a_draws_from_the_seed_and_b_is_zero() -> None:
@@ -308,7 +311,7 @@ def test_the_merged_model_and_the_adapter_compute_the_same_in_fresh_processes(ru
     assert told["base_model_name_or_path"] == str(base.resolve())
     assert (told["r"], told["lora_alpha"], told["task_type"]) == (rank, 12, None)
     code = (folder / "adapter" / "README.md").read_text()
-    assert "AutoModelForMaskedLM.from_pretrained(base)" in code and "AutoTokenizer.from_pretrained(folder)" in code
+    assert "AutoModelForMaskedLM.from_pretrained(base)" in code and "AutoTokenizer.from_pretrained(path)" in code
     assert (folder / "adapter" / "tokenizer_config.json").is_file()
     description = (folder / "README.md").read_text()
     assert f"{num_weights(model) / 1e6:.1f} M" in description and results["eval_loss"] < 4

@@ -1,5 +1,7 @@
 """What a card says of a fine-tuned model, and what it keeps to itself."""
 
+import math
+import re
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,8 +9,13 @@ from typing import Any
 
 import pytest
 import transformers
+import yaml
+from hub_server import HubServer
+from huggingface_hub import ModelCard, ModelCardData
 
+from lacuna.common.hub import HERE
 from lacuna.common.private import shown_command, without_places
+from lacuna.training import train
 from lacuna.training.reports.card import auto_class, choices_of, model_card
 
 
@@ -42,11 +49,79 @@ def test_a_fine_tuned_model_says_data_baseline_command_and_versions(new_model, t
 
 def test_a_base_of_the_hub_is_named_for_the_hub(new_model, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "base_model: google/bert_uncased\nlibrary_name: transformers\ntags:\n- lacuna\n---\n" in card(
-        new_model, model="google/bert_uncased"
-    )
+    data = ModelCard(card(new_model, model="google/bert_uncased")).data
+    assert (data.base_model, data.library_name, data.tags) == ("google/bert_uncased", "transformers", ["lacuna"])
     (tmp_path / "google" / "bert_uncased").mkdir(parents=True)
     assert "base_model" not in card(new_model, model="google/bert_uncased")
+
+
+def test_the_head_is_what_the_hub_takes(new_model, tmp_path, monkeypatch) -> None:
+    """Of a fine-tuned model: its results and those beside them, without what is no number."""
+    written = tmp_path / "README.md"
+    task = {"train_file": "nyu-mll/glue:sst2:train", "eval_file": "/home/me/held.csv"}
+    written.write_text(
+        model_card(
+            model=new_model(),
+            run_info={"objective": "x", "model": "google/bert", "task": task},
+            step=1,
+            tokens=1,
+            metrics={"eval_loss": math.nan, "eval_accuracy": 0.87654},
+            baseline={"baseline_accuracy": 0.5, "baseline_bits": 8.0, "words_accuracy": 0.75},
+        )
+    )
+    found = ModelCard.load(written)
+    with HubServer() as hub, hub.environment(monkeypatch, tmp_path):
+        found.validate()
+        assert hub.requests == ["POST /api/validate-yaml"]
+        with pytest.raises(ValueError, match="license"):
+            ModelCard("---\nlicense: nobody-knows\n---\n").validate()
+    again = ModelCardData(**yaml.safe_load(found.data.to_yaml()))
+    assert again.to_dict() == found.data.to_dict() and str(found) == written.read_text()
+    assert (found.data.base_model, found.data.datasets) == ("google/bert", ["nyu-mll/glue"])
+    assert found.data.pipeline_tag == "fill-mask" and "language" not in found.data.to_yaml()
+    results = {(each.dataset_name, each.metric_type): each.metric_value for each in found.data.eval_results}
+    assert results == {
+        ("held.csv", "accuracy"): 0.8765,
+        ("held.csv", "accuracy (without a model)"): 0.5,
+        ("held.csv", "accuracy (bag of words)"): 0.75,
+    }
+    assert found.text.endswith("whoever relies on it has to.\n") and "/home" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "language", "datasets"),
+    [
+        ({"data": []}, "en", None),
+        ({"data": [], "corpus": "runs/corpus"}, None, None),
+        ({"data": [], "for_file": ["cornell/imdb:plain:train"]}, None, ["cornell/imdb"]),
+        ({"data": ["my_texts/", "texts/a.txt", "./a/b"]}, None, None),
+        ({"data": ["b/wiki:0.7", "a.jsonl:0.3", "a/c4"], "language": "zh-Hans"}, "zh", ["a/c4", "b/wiki"]),
+    ],
+)
+def test_a_language_and_data_sets_are_named_where_they_are_known(
+    new_model, tmp_path, monkeypatch, options, language, datasets
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    info = {"objective": "mlm", "model": None, "corpus": None, "for_file": [], "language": "en", **options}
+    data = ModelCard(model_card(model=new_model(), run_info=info, step=1, tokens=1, metrics={})).data
+    assert (data.language, data.datasets, data.eval_results) == (language, datasets, None)
+
+
+def test_a_run_says_what_it_ran_on_and_shows_its_curves(
+    new_model, new_work, plain_tokenizer, options, tmp_path
+) -> None:
+    info = {"objective": "mlm", "text": "9 documents", "data": []}
+    parts = {"work": new_work(), "tokenizer": plain_tokenizer, "run_info": info, "identity": {"corpus": "abcdef" * 8}}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "curves.png").touch()
+    train(model=new_model(), arguments=options(save_steps=8), **parts)
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "| text | 9 documents; fingerprint `abcdefabcdefabcd` |" in card
+    assert re.search(r"\| hardware \| 1 × thread of \w.* \|\n\| minutes of training \| 0\.\d \|", card)
+    assert "](curves.png)" in card and "| held out | this model | without a model |" in card
+    on_the_way = (tmp_path / "run" / "checkpoints" / "step-00000008" / "README.md").read_text()
+    assert "curves" not in on_the_way and "Limits" in on_the_way and HERE in on_the_way and HERE in card
 
 
 def test_a_pretrained_model_has_no_table_of_data(new_model) -> None:

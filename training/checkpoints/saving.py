@@ -189,6 +189,9 @@ class Saver:
         self.greater_is_better = greater_is_better
         self.failures = 0
         """Checkpoints in a row that could not be written."""
+        self.held: set[Path] | None = None
+        """Those that stay while they are pushed, whatever their age."""
+        self._newest: Path | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: tuple[int, Future[Path]] | None = None
 
@@ -215,8 +218,10 @@ class Saver:
         return writing[0]
 
     def close(self) -> None:
-        """Let a checkpoint that was begun become whole, whatever ended the run."""
+        """Let a checkpoint that was begun become whole, whatever ended the run; remove those that were held."""
         self._pool.shutdown(wait=True)
+        if self.held is not None and self._newest is not None:
+            self._prune(self._newest)
 
     def write(self, snapshot: Snapshot) -> Path:
         """Write `step-XXXXXXXX` whole or not at all, then remove those that are neither the newest nor the best.
@@ -236,6 +241,7 @@ class Saver:
             raise StorageError(f"what was written is not what the disk gives back: {error}") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+        self._newest = final
         self._prune(final)
         return final
 
@@ -279,7 +285,7 @@ class Saver:
         whole = [path for path in whole if path.name <= written.name]
         kept = {*whole[-self.keep :], best_checkpoint(whole, greater_is_better=self.greater_is_better)}
         for path in self.folder.glob("step-*"):
-            if path.name <= written.name and path not in kept:
+            if path.name <= written.name and path not in kept and path not in (self.held or ()):
                 _remove(path)
 
 

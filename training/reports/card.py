@@ -1,5 +1,6 @@
 """README.md of a checkpoint, and of an adapter: what it is, how to load it, how it was made."""
 
+import math
 import platform
 import re
 from collections.abc import Iterable
@@ -8,8 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from lacuna.common.hub import HERE, HUB_NAME
 from lacuna.common.private import without_places
 
 from ..arguments import TrainingArguments
@@ -18,18 +20,19 @@ from ..optimizers.adapters import Adapter, num_weights
 _MODEL_CODE = """\
 from transformers import AutoTokenizer, {auto_class}
 
-tokenizer = AutoTokenizer.from_pretrained("PATH"{trust})
-model = {auto_class}.from_pretrained("PATH"{trust})"""
+{here}
+tokenizer = AutoTokenizer.from_pretrained(path{trust})
+model = {auto_class}.from_pretrained(path{trust})"""
 
 _ADAPTER_CODE = """\
 from peft import PeftConfig, PeftModel
 from transformers import {auto_class}, AutoTokenizer
 
-folder = "PATH"
-base = PeftConfig.from_pretrained(folder).base_model_name_or_path
-tokenizer = AutoTokenizer.from_pretrained(folder{trust})
+{here}
+base = PeftConfig.from_pretrained(path).base_model_name_or_path
+tokenizer = AutoTokenizer.from_pretrained(path{trust})
 model = {auto_class}.from_pretrained(base{trust}{labels})
-model = PeftModel.from_pretrained(model, folder)"""
+model = PeftModel.from_pretrained(model, path)"""
 
 _CARRIES_CODE = """\
 The modelling code is in this folder, so that nothing but `transformers` is needed; `trust_remote_code=True` runs it.
@@ -43,6 +46,20 @@ which it was then. Where it has moved since, give its new place.
 
 _AUTO_CLASSES = {"ForConditionalGeneration": "AutoModelForSeq2SeqLM", "LMHeadModel": "AutoModelForCausalLM"}
 """By how the class of a native model ends; for all other heads the Auto class ends as they do."""
+
+_PIPELINES = {"": "feature-extraction", "ForCausalLM": "text-generation", "ForSeq2SeqLM": "text2text-generation"}
+_PIPELINES |= {"ForMaskedLM": "fill-mask", "ForPreTraining": "fill-mask", "ForMultipleChoice": "multiple-choice"}
+_PIPELINES |= {"ForSequenceClassification": "text-classification", "ForTokenClassification": "token-classification"}
+_PIPELINES |= {"ForQuestionAnswering": "question-answering"}
+"""What the Hub calls what they do, by how their Auto classes end."""
+
+_LIMITS = """
+## Limits and intended use
+
+It is meant for text like that it was trained on, whose language, errors and bias it has taken over; what was not there
+it does not know. Scores here are of held-out examples, by default of the same source: on other text they may be worse.
+Nobody has examined whether it does harm, is unfair or repeats personal data: whoever relies on it has to.
+"""
 
 _OF_CLASSIFIERS = ("id2label", "problem_type", "classifier_pooling", "pad_token_id")
 """What fine-tuning writes into the configuration of a model with labels."""
@@ -61,18 +78,19 @@ def model_card(
     metrics: dict[str, float],
     baseline: dict[str, float] | None = None,
     choices: dict[str, str] | None = None,
+    curves: bool = False,
 ) -> str:
     """The text of the card; it names no host, no user and no folder of theirs.
 
     Args:
-        run_info: `objective` (words after "by"), and of a fine-tuned model `model` (the base), `task` (options of the
-            data by name), `examples` and `held_out` (how many), `command`; of one that was pretrained with `--for`
-            `self_pretraining` (`file` and number of `texts` of each) and `for_share`.
+        run_info: `objective` (words after "by"), `model` (the base); of a fine-tuned model `task` (options of the data
+            by name), `examples` and `held_out` (how many), `command`; of one that was pretrained the options of its
+            text, and with `--for` `self_pretraining` (`file` and number of `texts` of each).
         metrics, baseline: named as in results.json.
         choices: what it was made with, by name.
+        curves: whether curves.png is beside it.
     """
-    config = model.config
-    base = run_info.get("model") if "task" in run_info else None
+    config, base = model.config, run_info.get("model")
     shape, size = getattr(config, "shape", "model"), f"{num_weights(model) / 1e6:.1f} M"
     objective = f" by {run_info['objective']}" if "objective" in run_info else ""
     origin = f", from `{without_places(base)}`" if base else ""
@@ -80,28 +98,28 @@ def model_card(
     if own := run_info.get("self_pretraining"):
         parts = [f"{each['texts']:,} of `{without_places(each['file'])}`" for each in own]
         rows["texts of a task"] = f"{run_info['for_share']:.0%} of the rows, without labels: {', '.join(parts)}"
-    scores = {name.removeprefix("eval_"): f"{value:.4f}" for name, value in metrics.items()}
-    beside = {
-        what: [f"{baseline[key]:.4f}" if (key := f"{part}_{name}") in baseline else "" for name in scores]
-        for part, what in (("baseline", "without a model"), ("words", "bag of words"))
-        if baseline and any(f"{part}_{name}" in baseline for name in scores)
-    }
-    sections = []
-    if beside:
-        lines = zip(scores, scores.values(), *beside.values(), strict=True)
-        sections.append("## Scores\n\n" + _table(("held out", "this model", *beside), lines))
-    else:
-        rows |= {f"{name} (held out)": score for name, score in scores.items()}
-    sections = [_table(("training", ""), rows.items()), *sections]
+    scores = {"": {name.removeprefix("eval_"): value for name, value in metrics.items()}}
+    for part, what in (("baseline", "without a model"), ("words", "bag of words")):
+        named = {name: f"{part}_{name}" for name in scores[""]}
+        scores |= {what: {name: baseline[key] for name, key in named.items() if key in baseline}} if baseline else {}
+    columns = {whose or "this model": values for whose, values in scores.items() if values}
+    if len(columns) == 1:
+        rows |= {f"{name} (held out)": f"{score:.4f}" for name, score in scores[""].items()}
+    sections = [_table(("training", ""), rows.items())]
+    if len(columns) > 1:
+        found = {name: [each.get(name) for each in columns.values()] for name in scores[""]}
+        lines = ([name, *("" if x is None else f"{x:.4f}" for x in values)] for name, values in found.items())
+        sections.append("## Scores\n\n" + _table(("held out", *columns), lines))
+    sections += ["## Curves\n\n![loss, held-out scores, learning rate and speed](curves.png)\n"] if curves else []
     sections += [_data(run_info), _origin(run_info)] if "task" in run_info else []
+    summary = f"A `{config.model_type}` {shape} with {size} parameters, trained with Lacuna{objective}{origin}."
     return _card(
         model,
-        base=base,
-        library="transformers",
-        title=type(model).__name__,
-        summary=f"A `{config.model_type}` {shape} with {size} parameters, trained with Lacuna{objective}{origin}.",
+        run_info,
+        opening=f"# {type(model).__name__}\n\n{summary}",
         code=_MODEL_CODE,
         rest=(_CARRIES_CODE if getattr(config, "auto_map", None) else "") + "\n".join(sections),
+        scores=scores,
     )
 
 
@@ -115,10 +133,9 @@ def adapter_card(model: Any, adapter: Adapter) -> str:
     size = f"Rank {config.r}, alpha {config.lora_alpha}"
     return _card(
         model,
-        base=config.base_model_name_or_path,
-        library="peft",
-        title=f"LoRA adapter for `{without_places(config.base_model_name_or_path)}`",
-        summary=f"{size}, for a `{type(model).__name__}`, trained with Lacuna.",
+        {"model": config.base_model_name_or_path},
+        opening=f"# LoRA adapter for `{without_places(config.base_model_name_or_path)}`\n\n{size}, for a "
+        f"`{type(model).__name__}`, trained with Lacuna.",
         code=_ADAPTER_CODE,
         rest=_BASE_OF_ADAPTER,
         labels=labels,
@@ -126,14 +143,43 @@ def adapter_card(model: Any, adapter: Adapter) -> str:
 
 
 def _card(
-    model: Any, *, base: str | None, library: str, title: str, summary: str, code: str, rest: str, labels: str = ""
+    model: Any, run_info: dict[str, Any], *, opening: str, code: str, rest: str, labels: str = "", scores: Any = None
 ) -> str:
-    of_hub = base and re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not Path(base).exists()
-    tags = ["lora", "lacuna"] if library == "peft" else ["lacuna"]
-    header = ModelCardData(library_name=library, base_model=base if of_hub else None, tags=tags).to_yaml()
+    """The text and its head, by which the Hub finds and shows it; `scores` of the model ("") and of what is beside."""
+    auto, task, base = auto_class(model), run_info.get("task", {}), run_info.get("model")
+    kind, library = _PIPELINES.get(auto.removeprefix("AutoModel")), "peft" if code is _ADAPTER_CODE else "transformers"
+    given = [*run_info.get("data", []), *run_info.get("for_file", [])]
+    datasets = {str(name).split(":")[0] for name in (task.get("train_file"), *given)}
+    is_builtin = "data" in run_info and not (given or run_info.get("corpus"))
+    language, where = (
+        run_info.get("language", "en"),
+        without_places(task.get("eval_file") or "held out of the same source"),
+    )
+    results = [
+        EvalResult(kind or "other", "unknown", where, f"{name} ({whose})" if whose else name, round(value, 4))
+        for whose, values in (scores or {}).items()
+        for name, value in values.items()
+        if math.isfinite(value)
+    ]
+    head = ModelCardData(
+        library_name=library,
+        base_model=base if _is_on_hub(str(base)) else None,
+        datasets=sorted(filter(_is_on_hub, datasets)) or None,
+        # Left as it is, it says nothing: only sentences are split by it.
+        language=re.split("[-_]", language)[0].lower() if is_builtin or language != "en" else None,
+        pipeline_tag=kind,
+        tags=["lora", "lacuna"] if library == "peft" else ["lacuna"],
+        eval_results=results or None,
+        model_name=type(model).__name__ if results else None,
+    )
     trust = ", trust_remote_code=True" if getattr(model.config, "auto_map", None) else ""
-    loading = code.format(auto_class=auto_class(model), trust=trust, labels=labels)
-    return f"---\n{header}\n---\n\n# {title}\n\n{summary}\n\n```python\n{loading}\n```\n\n{rest}"
+    loading = code.format(auto_class=auto, here=HERE, trust=trust, labels=labels)
+    text = f"{opening}\n\n```python\n{loading}\n```\n\n{rest}{_LIMITS}"
+    return str(ModelCard(f"---\n{head.to_yaml()}\n---\n\n{text}"))
+
+
+def _is_on_hub(name: str) -> bool:
+    return bool(HUB_NAME.fullmatch(name)) and not Path(name).parent.exists()
 
 
 def auto_class(model: Any) -> str:
