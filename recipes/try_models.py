@@ -1,17 +1,13 @@
 """Try trained models with plain transformers, on a machine that need not know Lacuna.
 
-    python recipes/try_models.py --model runs/model                        # fills masks or continues prompts
-    python recipes/try_models.py --model runs/classifier                   # takes its predictions.jsonl as examples
-    python recipes/try_models.py --model me/my-classifier --examples rows.jsonl
+    python recipes/try_models.py --model runs/model
 
 What it does follows from the model: masks are filled, prompts continued, gaps mended; what was fine-tuned answers its
-predictions.jsonl. A model that brings code of its own needs --trust_remote_code, which runs
-it; native models need nothing.
+predictions.jsonl. Native models need nothing else; one with code of its own needs --trust_remote_code, which runs it.
 """
 
 import argparse
 import json
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,13 +17,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
-from lacuna.common.foreign import check_foreign, without_panic
-
-MASKED = [
-    "Return a new [MASK] with the same items.",
-    "Raise an error if the file does not [MASK].",
-    "If the argument is [MASK], the default value is used.",
-]
+MASKED = ["Return a new [MASK] with the same items.", "If the argument is [MASK], the default value is used."]
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja", "*.py"]
 PROMPTS = ["Return the number of", "This module provides"]
 
@@ -40,7 +30,8 @@ def show(given: str, found: str, right: object = None) -> None:
 
 def fill_masks(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """The three likeliest tokens for each mask."""
-    fill = transformers.pipeline("fill-mask", **load, top_k=3)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(**load)
+    fill = transformers.pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=3)
     for text in MASKED:
         found = fill(text.replace("[MASK]", tokenizer.mask_token))
         show(text, ", ".join(f"{each['token_str'].strip()!r} {each['score']:.0%}" for each in found))
@@ -48,36 +39,35 @@ def fill_masks(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> 
 
 def continue_prompts(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """Forty tokens after each prompt, the likeliest one each time, without repeating five of them."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(**load).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(**load)
     for text in PROMPTS:
-        batch = tokenizer(text, return_tensors="pt")
-        ids = model.generate(**batch, max_new_tokens=40, do_sample=False, no_repeat_ngram_size=5)
+        ids = model.generate(
+            **tokenizer(text, return_tensors="pt"), max_new_tokens=40, do_sample=False, no_repeat_ngram_size=5
+        )
         print(f"  {text} ... {' '.join(tokenizer.decode(ids[0], skip_special_tokens=True)[len(text) :].split())}")
 
 
 def write(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """What is written from each source; without sources a text with a gap anew, or what was in the gap."""
     pair = settings["is_encoder_decoder"]  # else a decoder, which continues after the source and a token that ends it
-    auto = transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModelForCausalLM
-    model = auto.from_pretrained(**load).eval()
-    border = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
-    end = border if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+    model = (transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModelForCausalLM).from_pretrained(**load)
+    ends = [each for each in (tokenizer.sep_token_id, tokenizer.eos_token_id) if each is not None]
     gap = "<extra_id_0>" if "<extra_id_0>" in tokenizer.get_vocab() else tokenizer.mask_token or ""
     for row in rows or [{"source": text.replace("[MASK]", gap)} for text in MASKED]:
         source = settings.get("source_prefix", "") + row["source"]
         ids = tokenizer(source, truncation=True, max_length=settings.get("max_length", 256))["input_ids"]
-        ids += [] if pair or ids[-1:] == [border] else [border]
-        given = torch.tensor([ids])
+        ids += [] if pair or ids[-1:] == ends[:1] else ends[:1]
         how = {"max_new_tokens": settings.get("max_target_length", 64), "num_beams": settings.get("num_beams", 1)}
-        how |= {"eos_token_id": end, "pad_token_id": tokenizer.pad_token_id, "do_sample": False}
-        written = model.generate(given, attention_mask=torch.ones_like(given), **how)[0, 1 if pair else len(ids) :]
+        how |= {"eos_token_id": ends[-1], "pad_token_id": tokenizer.pad_token_id, "do_sample": False}
+        written = model.generate(torch.tensor([ids]), **how)[0, 1 if pair else len(ids) :]
         show(row["source"], tokenizer.decode(written, skip_special_tokens=True).strip() or "nothing", row.get("gold"))
 
 
 def classify(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """What each text is taken for, beside what it is: a label, the labels that hold, or a number."""
-    classifier = transformers.pipeline("text-classification", **load, top_k=None)
-    kind, least = classifier.model.config.problem_type, settings.get("threshold", 0.5)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(**load)
+    classifier = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
+    kind, least = model.config.problem_type, settings.get("threshold", 0.5)
     for row in rows:
         given = {"text": row["text"]} | ({"text_pair": row["text_pair"]} if "text_pair" in row else {})
         found = classifier([given], truncation=True, max_length=settings.get("max_length", 128))[0]
@@ -89,10 +79,10 @@ def classify(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> No
 
 def tag(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """The entities of each text."""
-    tagger = transformers.pipeline("ner", **load, aggregation_strategy="first")
+    model = transformers.AutoModelForTokenClassification.from_pretrained(**load)
+    tagger = transformers.pipeline("ner", model=model, tokenizer=tokenizer, aggregation_strategy="first")
     for row in rows:
-        spans = [(row["text"][each["start"] : each["end"]], each["entity_group"]) for each in tagger(row["text"])]
-        found = [f"{text.strip()} ({kind})" for text, kind in spans]
+        found = [f"{row['text'][a['start'] : a['end']].strip()} ({a['entity_group']})" for a in tagger(row["text"])]
         gold = [each if isinstance(each, str) else f"{each['text']} ({each['type']})" for each in row.get("gold", [])]
         show(row["text"], ", ".join(found) or "none", gold if "gold" in row else None)
 
@@ -100,71 +90,50 @@ def tag(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
 @torch.no_grad()
 def answer(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """The context of each question, up to the longest input, with the likeliest span marked."""
-    model = transformers.AutoModelForQuestionAnswering.from_pretrained(**load).eval()
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(**load)
+    how = {"truncation": "only_second", "max_length": settings.get("max_length", 384), "return_tensors": "pt"}
     for row in rows:
-        batch = tokenizer(
-            *(row["question"], row["context"]),
-            truncation="only_second",
-            max_length=settings.get("max_length", 384),
-            return_offsets_mapping=True,
-            return_tensors="pt",
-        )
-        places = batch.pop("offset_mapping")[0].tolist()
-        found, outside = model(**batch), torch.tensor([part != 1 for part in batch.sequence_ids(0)])
-        ends = [logits[0].masked_fill(outside, -torch.inf) for logits in (found.start_logits, found.end_logits)]
-        size = len(outside)
-        spans = (ends[0][:, None] + ends[1]).masked_fill(torch.ones(size, size).tril(-1) > 0, -torch.inf)
-        first, last = divmod(int(spans.argmax()), size)
-        start, end, context = places[first][0], places[last][1], row["context"]
+        batch, context = tokenizer(row["question"], row["context"], return_offsets_mapping=True, **how), row["context"]
+        places, inside = batch.pop("offset_mapping")[0], torch.tensor([part == 1 for part in batch.sequence_ids(0)])
+        found = model(**batch)
+        scores = (found.start_logits[0][:, None] + found.end_logits[0]).where((inside[:, None] & inside).triu(), -1e9)
+        start, end = (places[at][side] for side, at in enumerate(divmod(int(scores.argmax()), len(inside))))
         around = f"{context[:start][-60:]}>>{context[start:end].strip()}<<{context[end:][:30]}"
         show(row["question"], f"...{around}...", (row.get("gold", [None]) or ["it does not say"])[0])
 
 
-HEADS = {
-    "ForMaskedLM": fill_masks,
-    "ForPreTraining": fill_masks,
-    "ForCausalLM": continue_prompts,
-    "LMHeadModel": continue_prompts,
-    "ForConditionalGeneration": write,
-    "ForSequenceClassification": classify,
-    "ForTokenClassification": tag,
-    "ForQuestionAnswering": answer,
-}
+HEADS = {"ForMaskedLM": fill_masks, "ForPreTraining": fill_masks, "ForCausalLM": continue_prompts}
+HEADS |= {"LMHeadModel": continue_prompts, "ForConditionalGeneration": write}
+HEADS |= {"ForSequenceClassification": classify, "ForTokenClassification": tag, "ForQuestionAnswering": answer}
 
 
 def try_model(model: str, examples: str | None, number: int, revision: str | None, trust_remote_code: bool) -> None:
     """What a model is for, by its head and by what fine-tuning says of it; ValueError where nothing can be done."""
     folder = Path(model)
-    if not folder.is_dir() and re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not folder.parent.is_dir():
+    if not folder.is_dir() and model.count("/") == 1 and not folder.parent.is_dir():
         folder = Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=FILES))
     if not (folder / "config.json").is_file():
         raise ValueError(f"--model {model} is not the folder of a model: it has no config.json")
-    check_foreign(folder, tokenizer=True, weights=True)
-    trust, safe = {"trust_remote_code": trust_remote_code}, {"use_safetensors": True}
-    config = transformers.AutoConfig.from_pretrained(folder, **trust)
-    head = "SentenceTransformer" if (folder / "modules.json").is_file() else (config.architectures or ["no name"])[0]
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     settings, rows = {"is_encoder_decoder": config.is_encoder_decoder}, []
-    if (path := folder / "task.json").is_file():
-        settings |= json.loads(path.read_text(encoding="utf-8"))
-    do = next((HEADS[ending] for ending in HEADS if head.endswith(ending)), None)
-    do = write if settings.get("name") == "sequence_to_sequence" else do
+    head = "SentenceTransformer" if (folder / "modules.json").is_file() else (config.architectures or ["no name"])[0]
+    settings |= json.loads(path.read_text(encoding="utf-8")) if (path := folder / "task.json").is_file() else {}
+    do = write if settings.get("name") == "sequence_to_sequence" else HEADS.get(next(filter(head.endswith, HEADS), ""))
     if do is None:
         raise ValueError(f"--model {model}: its head, {head}, is for recipes/predict.py --model {model} --input FILE")
     if do in (classify, tag, answer) or (do is write and (examples or "name" in settings)):
         if not (path := Path(examples or folder / "predictions.jsonl")).is_file():
             raise ValueError(f"--examples {path}: no such file; fine-tuning writes predictions.jsonl beside the model")
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:number] if line]
-    tokenizer = without_panic(transformers.AutoTokenizer.from_pretrained, folder, **trust)
-    in_pipeline = {"model": str(folder), **trust, "model_kwargs": safe}
-    alone = {"pretrained_model_name_or_path": str(folder), **trust, **safe}
-    do(alone if do in (continue_prompts, write, answer) else in_pipeline, tokenizer, settings, rows)
+    load = {"pretrained_model_name_or_path": str(folder), "trust_remote_code": trust_remote_code}
+    do({**load, "use_safetensors": True}, transformers.AutoTokenizer.from_pretrained(**load), settings, rows)
 
 
 def main() -> None:
     """Parse and try; what is wrong with a folder or a file is one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="A model: a folder, or OWNER/NAME on the Hub.")
-    parser.add_argument("--revision", help="Branch, tag or commit of a model of the Hub.")
+    parser.add_argument("--revision", help="Branch, tag or commit on the Hub.")
     parser.add_argument("--examples", help="Examples for a fine-tuned model. Default: its predictions.jsonl.")
     parser.add_argument("--number", type=int, default=2, help="Examples to show.")
     parser.add_argument("--trust_remote_code", action="store_true", help="Run the code that the model brings along.")

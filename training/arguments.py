@@ -73,8 +73,8 @@ class NewModelArguments(ModelArguments):
     model: str | None = _model(None, "Continue pretraining this model: a folder or Hub id.", metavar="MODEL")
     family: str | None = _model(
         None,
-        "Architecture of a new model: bert, modernbert, lacuna (modernbert with query and key norms), gpt2, llama, "
-        "qwen3, bart or vaswani. Default: lacuna, qwen3 or bart, depending on --objective.",
+        "Architecture of a new model: modernbert, bert, lacuna (modernbert with query and key norms), qwen3, llama, "
+        "gpt2, bart or vaswani. Default: modernbert, qwen3 or bart, depending on --objective.",
         metavar="NAME",
     )
     size: str = _essential(

@@ -74,8 +74,8 @@ def train(
         arguments=arguments,
         info=run_info or {},
         identity=identity or {},
-        evaluates_first=evaluates_first,
     )
+    run.progress.evaluation_due |= evaluates_first and run.progress.step == 0
     results: dict[str, float] = {}
     try:
         with run.signals, Watchdog(arguments.hang_timeout) as run.watchdog:
@@ -133,7 +133,6 @@ def _train(run: Run) -> None:
         _log(run, window)
     if run.evaluated_at != progress.step:
         evaluate_and_log(run)
-        _stop_if_asked(run)
     evaluate_kept(run)
     _stop_if_asked(run)
 

@@ -234,7 +234,6 @@ def open_run(
     arguments: TrainingArguments,
     info: dict[str, Any],
     identity: dict[str, Any],
-    evaluates_first: bool,
 ) -> Run:
     """Join the processes, make the optimizer, and return to the newest checkpoint when resuming."""
     skipped_steps(arguments.skip_steps)  # a mistake is better told now
@@ -252,8 +251,7 @@ def open_run(
     arguments = _compiled(arguments, bare, stages, device=accelerator.device)
     average = make_average(arguments, bare)
     identity = identity_of(arguments=arguments, config=getattr(bare, "config", None), facts=facts)
-    progress = Progress(identity=identity, options=schedule_of(arguments), evaluation_due=evaluates_first)
-    changed: list[dict[str, Any]] = []
+    progress, changed = Progress(identity=identity, options=schedule_of(arguments)), list[dict[str, Any]]()
     notices = [] if arguments.max_minutes else skipped(stages, arguments.max_steps)
     if asked_rate is None:
         rate = f"{arguments.learning_rate:g}"

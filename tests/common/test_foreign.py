@@ -276,15 +276,17 @@ def test_code_of_a_tokenizer_does_not_run(folder: Path, canary: Touch) -> None:
     open_all(folder)  # by the classes of transformers
 
 
-def test_what_is_tried_is_looked_through_too(folder: Path, canary: Touch, run_recipe) -> None:
+def test_what_is_tried_brings_neither_code_nor_pickles(folder: Path, canary: Touch, run_recipe) -> None:
+    """The recipe knows nothing of Lacuna, and asks transformers for safetensors."""
+    (folder / "model.safetensors").rename(folder / "kept")
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(canary))
+    (folder / "predictions.jsonl").write_text('{"text": "a"}\n')
+    code, said = run_recipe("try_models", "--model", folder)
+    assert code == 2 and "no file named model.safetensors" in said
     (folder / "mine.py").write_text(code_of(canary))
     change(folder / "config.json", auto_map={"AutoConfig": "mine.Mine", CLASSIFIER: "mine.Mine"}, model_type="mine")
     code, said = run_recipe("try_models", "--model", folder)
     assert code == 2 and "contains custom code" in said
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(canary))
-    code, said = run_recipe("try_models", "--model", folder)
-    assert code == 2 and "pytorch_model.bin, whose like can run code" in said
 
 
 # sentence-transformers
