@@ -57,9 +57,11 @@ def test_runs_leave_no_secret(ran, tmp_path: Path) -> None:
     rows = [{"text": text, "label": "long" if len(text) > 30 else "short"} for text in TEXTS * 6]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     small = ["--sequence_length", 32, "--vocab_size", 300, "--batch_size", 8, "--max_steps", 2]
+    small += ["--mixed_precision", "no", "--eval_steps", 0, "--save_steps", 0]
     said = ran("pretrain", "--data", "a.txt", "--size", "micro", "--objective", "mlm", *small, "--output_dir", "model")
     assert "the model is in" in said or (tmp_path / "model" / "model.safetensors").is_file()
     options = ["--train_file", "train.jsonl", "--output_dir", "judge", "--max_steps", 2, "--batch_size", 8]
+    options += ["--mixed_precision", "no"]
     ran("finetune_classification", "--model", "model", *options)
     ran("predict", "--model", "judge", "--input", "train.jsonl", "--output", "answers.jsonl")
     for written in ("model/run.json", "model/README.md", "judge/run.json", "judge/README.md", "judge/metrics.jsonl"):
