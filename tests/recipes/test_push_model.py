@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -251,3 +252,26 @@ def test_a_model_of_the_hub_is_taken_at_one_commit(hub: HubServer, home, recipe,
     assert f"made from: `me/gaps at {first}`" in (tmp_path / "near" / "README.md").read_text()
     code, said = recipe("predict", "--model", "me/near", "--input", "a.jsonl", "--output", tmp_path / "vectors.jsonl")
     assert code == 0, said
+
+
+def test_a_model_of_the_hub_is_tried_as_a_folder_is(hub: HubServer, folder_of, monkeypatch, capsys) -> None:
+    """Once all is fetched; a repository that is not there is one line."""
+    path = str(REPOSITORY / "recipes" / "try_models.py")
+
+    def tried(*words: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", [path, *map(str, words)])
+        capsys.readouterr()
+        code = 0
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as left:
+            code = int(left.code or 0)
+        said = capsys.readouterr()
+        return code, said.err.splitlines()[-1] if code else said.out
+
+    folder = folder_of("modernbert", "LacunaForMaskedLM")
+    (folder / "README.md").write_text("---\n---\n")
+    push_model(folder=folder, name="me/gaps")
+    assert tried("--model", "me/gaps", "--revision", "main") == tried("--model", folder)
+    code, said = tried("--model", "me/nothing")
+    assert code == 2 and "me/nothing" in said and TOKEN not in said
