@@ -53,7 +53,6 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-own[models][runs/own_text_mlm][1][words]:.3f}. With 3,440 labels the latter is at "
         "{transfer-own[models][runs/own_text_mlm][0][words]:.3f}, and so is `mlm_nsp`; `mlm` is at "
         "{transfer-own[models][runs/own_text_mlm][0][pretrained][0]:.3f}",
-        "an accuracy of {transfer[models][runs/novels_20_minutes][1][words]:.3f}",
         "at {transfer-curve[models][runs/minutes_5][0][pretrained][0]:.3f}, "
         "{transfer-curve[models][runs/minutes_20][0][pretrained][0]:.3f} and "
         "{transfer-curve[models][runs/minutes_60][0][pretrained][0]:.3f}",
