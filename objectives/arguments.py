@@ -27,7 +27,7 @@ def sentinels_needed(*, length: int, probability: float) -> int:
 class ObjectiveArguments(Arguments):
     """What the model is asked to fill in. docs/objectives.md shows an example of each."""
 
-    objective: str = option("mlm_nsp", "What the model learns.", group=ESSENTIALS, choices=OBJECTIVES)
+    objective: str = option("mlm", "What the model learns.", group=ESSENTIALS, choices=OBJECTIVES)
     sequence_length: Numbers = _objective(
         Numbers(128),
         "Tokens per row, special tokens included; 128,512 with --sequence_length_at 0,0.9 grows near the end.",

@@ -169,7 +169,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "a corrupt line": (["--data", "{bad}/corrupt.jsonl"], "{bad}/corrupt.jsonl:3: not valid JSON"),
     "invalid UTF-8": (["--data", "{bad}/latin1.txt"], "{bad}/latin1.txt:2: not valid UTF-8 (0xe9), at byte 11"),
     "a missing column": (["--data", "{bad}/no_column.jsonl"], "{bad}/no_column.jsonl:1: there is no column 'text'"),
-    "one document for pairs": (["--data", "{bad}/short.txt"], "--objective mlm"),
+    "one document for pairs": (["--objective", "mlm_nsp", "--data", "{bad}/short.txt"], "--objective mlm"),
     "a small model": (
         ["--model", "{bad}/encoder", "--objective", "mlm"],
         "the tokenizer has 300 ids but the model embeds only 64",

@@ -168,7 +168,7 @@ def test_help_has_one_spelling_the_kind_of_value_and_the_default(capsys, monkeyp
         r"--resume +Resume .*",
         r"--group_by_length .* On unless --no_group_by_length is given\.",
         r"--schedule NAME .*cosine.* Default: linear\.",
-        r"--objective NAME +What the model learns\. mlm: masked tokens; .*; denoising: .* Default: mlm_nsp\.",
+        r"--objective NAME +What the model learns\. mlm: masked tokens; .*; denoising: .* Default: mlm\.",
         r"--learning_rate X .* Default: automatic.*",
     ):
         assert re.search(f"^  {line}$", text, flags=re.MULTILINE), line
