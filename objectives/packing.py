@@ -188,7 +188,6 @@ class Chunks:
                 drawn = 2 + (hashed(cursors, seed=seed, stream="goal") * (length - 1)).astype(np.int64)
                 goals[is_short] = drawn[is_short]
             reached = np.searchsorted(offsets, offsets[cursors] + goals, side="left")
-            reached = np.clip(reached, cursors + 1, ends)
             goes_on = reached < ends
             cursors, ends = reached[goes_on], ends[goes_on]
         self.starts = np.sort(np.concatenate(found))

@@ -54,7 +54,7 @@ def fine_tune(
     shown = describe or (lambda examples: ())
     if arguments.dry_run:
         if is_main_process():
-            expected = [_what_learns(make_model, arguments), *refusal(arguments)]
+            expected = [_what_learns(make_model, arguments), *refusal(arguments, resumes=True)]
             print("\n".join([*shown(SHOWN), *expected]), flush=True)
         return {}
     if is_main_process():

@@ -67,6 +67,9 @@ def lacuna(family: str, head: str) -> Any:
 MODELS: dict[str, tuple[Callable[[], Any], int, list[str]]] = {
     "bert": (lambda: BertForSequenceClassification(BertConfig(**SIZES)), 12, ["bert.pooler", "classifier"]),
     "bert mlm": (lambda: BertForMaskedLM(BertConfig(**SIZES)), 12, ["cls.predictions.transform"]),
+    "bert untied": (
+        lambda: BertForMaskedLM(BertConfig(**SIZES, tie_word_embeddings=False)), 12, ["cls.predictions.transform"],
+    ),
     "modernbert": (
         lambda: ModernBertForTokenClassification(ModernBertConfig(**SIZES, pad_token_id=0)), 8, ["head", "classifier"],
     ),

@@ -58,7 +58,7 @@ def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> N
         hold(Path(arguments.output_dir))
 
 
-def refusal(arguments: TrainingArguments, *, resumes: bool = True) -> list[str]:
+def refusal(arguments: TrainingArguments, *, resumes: bool) -> list[str]:
     """What `--dry_run` says of a folder that the run itself would be refused for: a line, or none."""
     try:
         _check_output_dir(arguments, resumes=resumes)

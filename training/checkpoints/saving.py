@@ -114,7 +114,7 @@ def save_model(
     tokenizer: Any,
     card: str,
     folder: Path,
-    native: bool = False,
+    native: bool,
     weights: dict[str, Tensor] | None = None,
 ) -> None:
     """Write a folder that `from_pretrained` loads.
@@ -220,7 +220,7 @@ class Saver:
     def close(self) -> None:
         """Let a checkpoint that was begun become whole, whatever ended the run; remove those that were held."""
         self._pool.shutdown(wait=True)
-        if self.held is not None and self._newest is not None:
+        if self._newest is not None:
             self._prune(self._newest)
 
     def write(self, snapshot: Snapshot) -> Path:
