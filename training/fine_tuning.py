@@ -84,7 +84,8 @@ def fine_tune(
     results = every[0] if len(every) == 1 else _together(work, every, seeds)
     if is_main_process():
         _gather(work, results, Path(arguments.output_dir), seeds)
-        print("\n".join([*outcome(results), f"the model is in {arguments.output_dir}"]), flush=True)
+        lines = [*outcome(results), *fell_short(results, work.metric, greater_is_better=work.greater_is_better)]
+        print("\n".join([*lines, f"the model is in {arguments.output_dir}"]), flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return results
 
@@ -181,6 +182,19 @@ def outcome(results: dict[str, float]) -> list[str]:
             f"{results['best_seed']}"
         )
     return lines
+
+
+def fell_short(results: dict[str, float], metric: str, *, greater_is_better: bool) -> list[str]:
+    """A warning for a model that is no better than what needs no model, or no line."""
+    value = results.get(f"eval_{metric}", math.nan)
+    for simple, part in (("a guess without a model", "baseline"), ("the bag of words", "words")):
+        other = results.get(f"{part}_{metric}", math.nan)
+        if value <= other if greater_is_better else value >= other:
+            return [
+                f"warning: by {metric}, {simple} is as good or better. Give the model more rows or passes "
+                "(--max_epochs), pretrain it for longer or on text of this kind (pretrain.py --for), or use that"
+            ]
+    return []
 
 
 def _what_learns(make_model: Callable[[int], Any], arguments: FineTuningArguments) -> str:

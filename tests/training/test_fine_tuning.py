@@ -15,7 +15,7 @@ from tuned_run import Judged, tune
 from lacuna.common.errors import InputError
 from lacuna.common.files import release
 from lacuna.training import claim_output_dir
-from lacuna.training.fine_tuning import _over_seeds, _together, outcome
+from lacuna.training.fine_tuning import _over_seeds, _together, fell_short, outcome
 
 TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "compile_seconds")
 
@@ -38,7 +38,7 @@ def test_one_run(tuning_options, tmp_path, capsys) -> None:
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["running on 1 process", "24 rows"]
     score = f"{results['eval_score']:.4f}"
-    assert [line.split() for line in said[-2:-1]] == [
+    assert [line.split() for line in said[-3:-2]] == [
         ["score", score, "without", "a", "model", "0.1250", "bag", "of", "words", "0.2500"]
     ]
     assert said[-1] == f"the model is in {folder}"
@@ -208,6 +208,17 @@ def test_what_is_said_in_the_end() -> None:
     assert outcome({"eval_mrr": 0.5, "start_mrr": 0.125, "baseline_mrr": 0.25}) == [
         "mrr                         0.5000   before training 0.1250   without a model 0.2500"
     ]
+
+
+def test_a_model_that_falls_short_is_told_so() -> None:
+    def said(value: float | None, *, greater: bool = True) -> str:
+        results = {"baseline_f1": 0.2, "words_f1": 0.5} | ({} if value is None else {"eval_f1": value})
+        return "".join(fell_short(results, "f1", greater_is_better=greater))
+
+    assert "by f1, a guess without a model is as good" in said(0.2) and "the bag of words is as good" in said(0.5)
+    assert said(0.51) == said(None) == said(0.1, greater=False) == ""
+    assert "a guess without a model" in said(0.3, greater=False)
+    assert fell_short({"eval_f1": 0.1}, "f1", greater_is_better=True) == []
 
 
 def test_what_is_said_over_seeds_where_nothing_was_held_out() -> None:
