@@ -105,7 +105,7 @@ def report(out: Path, seconds: dict[str, float]) -> bool:
             speed = f"{speed:,.0f}" if speed and head.strip() else ""
             scores = f"{metric:<16}{value:>8.3f}{baseline:>10.3f}{'' if words is None else f'{words:.3f}':>14}"
             scores += "" if good else "   too close"
-            print(f"{head:<19}{speed:>10}  {scores}")
+            print(f"{head:<19}{speed:>10}  {scores}".rstrip())
             head = ""
         if head:
             print(head)

@@ -84,8 +84,10 @@ def fine_tune(
     results = every[0] if len(every) == 1 else _together(work, every, seeds)
     if is_main_process():
         _gather(work, results, Path(arguments.output_dir), seeds)
-        lines = [*outcome(results), *fell_short(results, work.metric, greater_is_better=work.greater_is_better)]
-        print("\n".join([*lines, f"the model is in {arguments.output_dir}"]), flush=True)
+        print(
+            "\n".join([*outcome(results), *fell_short(results, work), f"the model is in {arguments.output_dir}"]),
+            flush=True,
+        )
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return results
 
@@ -184,12 +186,13 @@ def outcome(results: dict[str, float]) -> list[str]:
     return lines
 
 
-def fell_short(results: dict[str, float], metric: str, *, greater_is_better: bool) -> list[str]:
-    """A warning for a model that is no better than what needs no model, or no line."""
+def fell_short(results: dict[str, float], work: Work) -> list[str]:
+    """A warning for a model that by the metric of its work is no better than what needs no model, or no line."""
+    metric = work.metric
     value = results.get(f"eval_{metric}", math.nan)
     for simple, part in (("a guess without a model", "baseline"), ("the bag of words", "words")):
         other = results.get(f"{part}_{metric}", math.nan)
-        if value <= other if greater_is_better else value >= other:
+        if value <= other if work.greater_is_better else value >= other:
             return [
                 f"warning: by {metric}, {simple} is as good or better. Give the model more rows or passes "
                 "(--max_epochs), pretrain it for longer or on text of this kind (pretrain.py --for), or use that"

@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 from statistics import mean, stdev
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -213,12 +214,12 @@ def test_what_is_said_in_the_end() -> None:
 def test_a_model_that_falls_short_is_told_so() -> None:
     def said(value: float | None, *, greater: bool = True) -> str:
         results = {"baseline_f1": 0.2, "words_f1": 0.5} | ({} if value is None else {"eval_f1": value})
-        return "".join(fell_short(results, "f1", greater_is_better=greater))
+        return "".join(fell_short(results, SimpleNamespace(metric="f1", greater_is_better=greater)))
 
     assert "by f1, a guess without a model is as good" in said(0.2) and "the bag of words is as good" in said(0.5)
     assert said(0.51) == said(None) == said(0.1, greater=False) == ""
     assert "a guess without a model" in said(0.3, greater=False)
-    assert fell_short({"eval_f1": 0.1}, "f1", greater_is_better=True) == []
+    assert fell_short({"eval_f1": 0.1}, SimpleNamespace(metric="f1", greater_is_better=True)) == []
 
 
 def test_what_is_said_over_seeds_where_nothing_was_held_out() -> None:
