@@ -62,11 +62,10 @@ def fine_tune(
         print("\n".join([processes().describe(), *shown(0)]), flush=True)
     counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
     info: dict[str, Any] = {"command": shown_command(), **counts, **(run_info or {})}
-    if "task" in info:  # what was left to the work is recorded as it decided
-        left_open = {name: value for name, value in info["task"].items() if value in (None, [], "auto")}
-        info["task"] = info["task"] | {name: work.settings().get(name, left_open[name]) for name in left_open}
-    seeds = list(range(arguments.seed, arguments.seed + arguments.seeds))
-    every: list[dict[str, float]] = []
+    if task := info.get("task"):  # what was left to the work is recorded as it decided
+        decided = work.settings()
+        info["task"] = {name: decided.get(name, it) if it in (None, [], "auto") else it for name, it in task.items()}
+    seeds, every = list(range(arguments.seed, arguments.seed + arguments.seeds)), list[dict[str, float]]()
     for seed in seeds:
         one = arguments if len(seeds) == 1 else _of_seed(arguments, seed)
         results = train(
@@ -84,10 +83,8 @@ def fine_tune(
     results = every[0] if len(every) == 1 else _together(work, every, seeds)
     if is_main_process():
         _gather(work, results, Path(arguments.output_dir), seeds)
-        print(
-            "\n".join([*outcome(results), *fell_short(results, work), f"the model is in {arguments.output_dir}"]),
-            flush=True,
-        )
+        said = [*outcome(results), *fell_short(results, work), f"the model is in {arguments.output_dir}"]
+        print("\n".join(said), flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return results
 
