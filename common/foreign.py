@@ -56,7 +56,7 @@ def check_foreign(folder: Path, *, tokenizer: bool = False, weights: bool = Fals
 
 def _check(path: Path) -> None:
     """Refuse what a file of JSON would have a library do, wherever in it that stands."""
-    for key, value in _pairs(_read(path)):
+    for key, value in _pairs(read_json(path, dict, list)):
         why, place = "", (path.name, key)
         ending = "onnx" if place == ("export.json", "file") else _NAMES.get(key)
         if "config" in path.name and key.startswith("_") and key not in _WRITTEN:
@@ -77,9 +77,10 @@ def _check(path: Path) -> None:
             raise InputError(f"{shown(path)}: {key} is {str(value)[:80]!r}, {why}")
 
 
-def _read(path: Path) -> Any:
+def read_json(path: Path, *kinds: type) -> Any:
+    """What a file of JSON holds; InputError where it is broken, or of none of these kinds."""
     with suppress(OSError, ValueError, RecursionError):
-        if isinstance(content := json.loads(path.read_text(encoding="utf-8")), dict | list):
+        if isinstance(content := json.loads(path.read_text(encoding="utf-8")), kinds):
             return content
     raise InputError(f"{shown(path)} cannot be read as JSON: mend or remove it")
 
@@ -94,8 +95,8 @@ def _pairs(part: Any, under: str = "") -> Iterator[tuple[str, Any]]:
 
 def _check_growth(path: Path) -> None:
     """Refuse a tokenizer that multiplies text. Unicode's normal forms, at most 18 characters for one, do not count."""
-    content = _read(path)
-    for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder") if isinstance(content, dict) else ():
+    content = read_json(path, dict)
+    for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         steps = [step for _, step in _pairs([content.get(name)]) if isinstance(step, dict)]
         if (growth := prod(map(_growth, steps), start=1.0)) > MOST_GROWTH:
             what = f"makes up to {growth:.3g} characters of one, and {MOST_GROWTH:,} are allowed"

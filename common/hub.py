@@ -1,6 +1,5 @@
 """Push the folder of a model to the Hugging Face Hub: what may go there, and what went wrong in plain words."""
 
-import json
 import queue
 import re
 import threading
@@ -16,6 +15,7 @@ import yaml
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard, constants
 
 from .errors import HubError, InputError, LacunaError
+from .foreign import read_json
 from .options import ESSENTIALS, Arguments, option
 from .private import leak, without_secrets
 
@@ -118,30 +118,20 @@ def files_to_push(folder: Path) -> list[str]:
     has_weights = any(name.endswith((".safetensors", ".onnx")) for name in found)
     if "model.gguf" not in found and not (has_weights and found & {"config.json", "adapter_config.json"}):
         raise InputError(f"--model {folder} is not a model: it needs config.json and model.safetensors")
-    if {"auto_map", "custom_pipelines"} & _read_json(folder / "config.json", {}).keys():
+    about, modules = folder / "config.json", folder / "modules.json"
+    if about.is_file() and {"auto_map", "custom_pipelines"} & read_json(about, dict).keys():
         found |= {name for name in names if name.endswith("_lacuna.py")}
     if "README.md" in found:
         shown = _PICTURE.findall((folder / "README.md").read_text(encoding="utf-8", errors="replace"))
         found |= names & {*shown}
-    for module in _read_json(folder / "modules.json", []):  # of sentence-transformers, each in a folder of its own
+    for module in (
+        read_json(modules, list) if modules.is_file() else ()
+    ):  # of sentence-transformers, each in a folder of its own
         name = str(module.get("path", "")) if isinstance(module, dict) else ""
         inside = [folder / name / each for each in ("config.json", "model.safetensors")]
         if re.fullmatch(r"\w+", name):
             found |= {f"{name}/{path.name}" for path in inside if path.is_file()}
     return sorted(found)
-
-
-def _read_json(path: Path, default: Any) -> Any:
-    """The content of a file, which must be of the type of `default`; that where there is none."""
-    if not path.is_file():
-        return default
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        content = None
-    if not isinstance(content, type(default)):
-        raise InputError(f"{path} cannot be read as JSON: mend or remove it")
-    return content
 
 
 def _refuse_private(folder: Path, names: Sequence[str]) -> None:

@@ -107,8 +107,9 @@ def fit_vocabulary(model: Any, *, old: Any, new: Any) -> int:
         model.resize_token_embeddings(len(new), pad_to_multiple_of=64, mean_resizing=False)
     layers = [model.get_input_embeddings(), model.get_output_embeddings()]
     tables = {id(table): table for layer in layers if layer is not None for table in layer.parameters()}
+    special = {*new.all_special_ids}
     for token, number in added.items():
-        pieces = [] if number in new.all_special_ids else old.backend_tokenizer.model.tokenize(token)
+        pieces = [] if number in special else old.backend_tokenizer.model.tokenize(token)
         for table in tables.values() if pieces else ():
             table[number] = table[[piece.id for piece in pieces]].mean(dim=0)
     return len(added)

@@ -325,7 +325,6 @@ def test_a_model_with_a_native_twin_is_saved_as_it_and_resumed_to_the_bit(recipe
     """Checkpoints too: without code or foreign keys, loaded as it is, and our own weights beside it to go on from."""
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     options = options_of(home, whole, "--objective", objective, "--save_steps", 1)
-    options += ["--family", "modernbert"] if objective == "mlm_nsp" else []
     options[options.index("--max_steps") + 1] = 2
     options[options.index("--mixed_precision") + 1] = "bf16"  # the two are compared without
     code, said = recipe(*options)

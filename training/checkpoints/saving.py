@@ -28,12 +28,12 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import CorruptCheckpointError, NumericsError, StorageError
 from lacuna.common.files import sync, write_text
+from lacuna.common.foreign import PICKLES
 from lacuna.common.loading import add_old_keys, save_tokenizer_files
 
 from ..progress import Progress
 
 STATE, MANIFEST, MARKER = "training_state", "training_state/manifest.json", "training_state/complete"
-PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 MARGIN = 1.05
 """Free space that a checkpoint wants, in sizes of its tensors."""
 PATIENCE = 3
@@ -189,7 +189,7 @@ class Saver:
         self.greater_is_better = greater_is_better
         self.failures = 0
         """Checkpoints in a row that could not be written."""
-        self.held: set[Path] | None = None
+        self.held: set[Path] = set()
         """Those that stay while they are pushed, whatever their age."""
         self._newest: Path | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -285,7 +285,7 @@ class Saver:
         whole = [path for path in whole if path.name <= written.name]
         kept = {*whole[-self.keep :], best_checkpoint(whole, greater_is_better=self.greater_is_better)}
         for path in self.folder.glob("step-*"):
-            if path.name <= written.name and path not in kept and path not in (self.held or ()):
+            if path.name <= written.name and path not in kept and path not in self.held:
                 _remove(path)
 
 

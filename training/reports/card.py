@@ -151,10 +151,8 @@ def _card(
     given = [*run_info.get("data", []), *run_info.get("for_file", [])]
     datasets = {str(name).split(":")[0] for name in (task.get("train_file"), *given)}
     is_builtin = "data" in run_info and not (given or run_info.get("corpus"))
-    language, where = (
-        run_info.get("language", "en"),
-        without_places(task.get("eval_file") or "held out of the same source"),
-    )
+    language = run_info.get("language", "en")
+    where = without_places(task.get("eval_file") or "held out of the same source")
     results = [
         EvalResult(kind or "other", "unknown", where, f"{name} ({whose})" if whose else name, round(value, 4))
         for whose, values in (scores or {}).items()
