@@ -34,7 +34,7 @@ test-slow: install ## Run the slow tests too
 
 test-extras: install ## Install DeepSpeed, wandb, trackio and lm_eval into .venv and run their tests, three minutes
 	@echo "== test-extras: versions from constraints.txt, then pytest"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[deepspeed,wandb,trackio,lm_eval]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[deepspeed,wandb,trackio,harness]"
 	@$(BIN)/python -m pytest -rs tests/training/test_zero.py tests/training/test_trackers.py tests/faults tests/recipes/test_accelerate_files.py tests/recipes/test_lm_eval.py -k "zero or trackers or deepspeed or harness"
 
 soak: install ## Kill runs at random and take them up again, until they end equal to the bit; a few minutes

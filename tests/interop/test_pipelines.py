@@ -10,6 +10,8 @@ import transformers
 from torch import Tensor
 from transformers import AutoTokenizer, Pipeline
 
+from lacuna import modeling
+
 
 def named(*labels: str) -> dict[str, Any]:
     """Fields of a configuration with these classes; the zero-shot pipeline needs both directions."""
@@ -140,3 +142,16 @@ def test_feature_extraction(family: str, head: str, checkpoint, run, forward) ->
     folder, text = checkpoint(family, head), "A lacuna is a gap in a text."
     found = run("feature-extraction", folder)(text, return_tensors=True)
     torch.testing.assert_close(found, forward(folder, "AutoModel", text).last_hidden_state)
+
+
+@pytest.mark.slow
+def test_a_native_decoder_writes_in_batches_that_never_end(checkpoint) -> None:
+    """Continuous batching, the entry of servers: the tokens of `generate`. Our own classes have no paged masks."""
+    ours = modeling.LacunaForCausalLM.from_pretrained(checkpoint("qwen3", "LacunaForCausalLM"))
+    model = ours.to_native().eval()
+    how = transformers.GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0, eos_token_id=319)
+    prompts = [[5, 6, 7, 8], [9, 10, 11]]
+    found = model.generate_batch(inputs=prompts, generation_config=how)
+    for given, answer in zip(prompts, found.values(), strict=True):
+        expected = model.generate(torch.tensor([given]), generation_config=how)[0, len(given) :].tolist()
+        assert answer.generated_tokens == expected

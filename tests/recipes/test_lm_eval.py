@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from lacuna.modeling import LacunaForCausalLM
 
-lm_eval = pytest.importorskip("lm_eval", reason="pip install -e .[lm_eval]")
+lm_eval = pytest.importorskip("lm_eval", reason="pip install -e .[harness]")
 
 
 def test_bits_per_byte_are_those_of_the_harness(folder_of, run_recipe, tmp_path) -> None:
