@@ -16,7 +16,7 @@ from transformers import AutoModelForMaskedLM
 from lacuna.common.errors import InputError, NumericsError, StorageError
 from lacuna.common.files import OWNER
 from lacuna.training import TrainingArguments, claim_output_dir, loop, train
-from lacuna.training.checkpoints.saving import Progress, Saver
+from lacuna.training.checkpoints.saving import Progress, Saver, newest_checkpoint, read_progress
 from lacuna.training.order import dropout_seed, row_of
 from lacuna.training.planning.memory import FakeStep
 from lacuna.training.progress import check_skipped, share_done
@@ -268,6 +268,15 @@ def test_a_spike_is_six_standard_deviations_above_the_mean(before, least) -> Non
     mean = progress.note_loss(least + 1e-3)
     assert mean == (None if least == math.inf else 2.0)
     assert len(progress.losses) == min(len(before) + 1, 128) and progress.losses[-1] == least + 1e-3
+
+
+def test_the_last_checkpoint_knows_how_good_it_is(run, tmp_path) -> None:
+    """A run that evaluates only at its end does so before it saves: or its last weights could not be the best."""
+    results, _, _ = run(eval_steps=0, save_steps=0.5)
+    newest, _ = newest_checkpoint(tmp_path / "run")
+    assert newest is not None
+    progress = read_progress(newest)
+    assert progress.step == results["steps"] and progress.metric == pytest.approx(results["eval_loss"])
 
 
 @pytest.mark.curves
