@@ -1171,16 +1171,6 @@ class LacunaForQuestionAnswering(LacunaTaskModel):
         self.qa_outputs = LacunaClassifier(config.hidden_size, 2)
         self.post_init()
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save the model; config.json names the pipeline beside it that answers questions, for transformers has none.
-
-        Arguments as in `transformers.PreTrainedModel.save_pretrained`.
-        """
-        from .pipeline_lacuna import QUESTION_PIPELINE  # here, for it takes a second and only this needs it
-
-        self.config.custom_pipelines = {**(getattr(self.config, "custom_pipelines", None) or {}), **QUESTION_PIPELINE}
-        super().save_pretrained(*args, **kwargs)
-
     @can_return_tuple
     def forward(
         self,

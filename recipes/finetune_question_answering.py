@@ -20,7 +20,6 @@ from functools import partial
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import builtin_questions, read_labelled
 from lacuna.modeling import as_ours
-from lacuna.modeling.pipeline_lacuna import add_question_pipeline
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
 from lacuna.tasks.question_answering.task import QuestionAnswering
@@ -41,7 +40,6 @@ def main() -> None:
         as_ours=as_ours,
         read=partial(read_labelled, tagged=False),
         builtin=builtin_questions,
-        add=add_question_pipeline,  # a native model does not bring it along
     )
 
 

@@ -27,7 +27,6 @@ from lacuna.corpus.read.formats import kind_of
 from lacuna.corpus.read.labelled import TAGGED_KINDS
 from lacuna.corpus.read.sources import RECORD_KINDS
 from lacuna.corpus.read.streams import decode, open_stream, read_lines
-from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
 from lacuna.tasks.base.rows import write_rows
 from lacuna.tasks.predict.inference import check_output, open_predictor
 from lacuna.tasks.predict.predictor import PredictionArguments, check_rows, predict
@@ -76,7 +75,7 @@ def main() -> None:
     next(read(source), None)  # report unreadable input before loading a model
     use_all_cores()
     transformers.logging.set_verbosity_error()
-    predictor = open_predictor(arguments=arguments, question_pipeline=QuestionAnsweringPipeline)
+    predictor = open_predictor(arguments)
     count = check_rows(predictor, read(source))
     print("\n".join([f"{count:,} rows of {source} through {arguments.model}", *predictor.notes]), flush=True)
 

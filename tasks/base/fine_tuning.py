@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,6 @@ def fine_tune_task(
     as_ours: Callable[[Any], Any],
     read: Callable[..., Sequence[Any]],
     builtin: Callable[[], Sequence[Any]] | None = None,
-    add: Callable[[Path], object] = lambda folder: None,
 ) -> None:
     """Fine-tune a pretrained model on a task.
 
@@ -72,7 +72,6 @@ def fine_tune_task(
         as_ours: `lacuna.modeling.as_ours`; native models are trained as ours, which is faster, and saved as
             they came. With LoRA they stay native, since an adapter goes by names.
         read, builtin: see `Task.from_arguments`.
-        add: called with the folder of each model, to put more into it.
     """
     start.revision = commit_of(start.model, revision=start.revision)
     origin = {"model": start.model, "trust_remote_code": start.trust_remote_code, "revision": start.revision}
@@ -87,10 +86,6 @@ def fine_tune_task(
         model = load_model(auto_class=work.auto_class, tokenizer=tokenizer, seed=seed, **origin, **work.head_options())
         return model if arguments.lora_rank else as_ours(model)
 
-    def finish(results: dict[str, float], folder: Path) -> None:
-        write_results(work, results, folder)
-        add(folder)
-
     labels = {} if work.label_names is None else {"labels": work.label_names}
     fine_tune(
         work=work,
@@ -99,6 +94,6 @@ def fine_tune_task(
         arguments=arguments,
         run_info={"objective": work.objective, "model": start.model, "revision": start.revision, "task": used(data)},
         identity={"task": asdict(data), **labels, "examples": work.num_examples},
-        finish=finish,
+        finish=partial(write_results, work),
         describe=work.describe,
     )

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +86,7 @@ def load_head(*, auto_class: str, model: str, trust_remote_code: bool, revision:
     return loaded.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
-def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callable[..., Any]) -> Predictor:
+def open_predictor(arguments: PredictionArguments) -> Predictor:
     """What answers the rows of --input with the model of --model.
 
     Raises:
@@ -102,7 +101,7 @@ def open_predictor(*, arguments: PredictionArguments, question_pipeline: Callabl
     settings = read_settings(name, revision=revision) if task is None else {}
     encoder = "embeddings" if task is None and file_of(name, "modules.json", revision=revision) else None
     task = task or settings.get("name") or encoder
-    given: dict[str, Any] = {"settings": settings, "arguments": arguments, "question_pipeline": question_pipeline}
+    given: dict[str, Any] = {"settings": settings, "arguments": arguments}
     if task == "embeddings":
         return PREDICTORS[task](**given)
     config, tokenizer = load_base(model=name, trust_remote_code=code, revision=revision, writes=True)

@@ -1,6 +1,6 @@
 """`Predictor`, the base class of what answers new rows with a model; predictors that fill masks and continue texts."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -78,19 +78,16 @@ class Predictor:
         model: Any = None,
         tokenizer: Any = None,
         max_length: int = 512,
-        question_pipeline: Callable[..., Any] | None = None,
     ) -> None:
         """
         Args:
             settings: what fine-tuning has left in `task.json`.
             model, tokenizer: with the head of the task; None where the subclass loads its own.
             max_length: tokens that an input is cut to.
-            question_pipeline: makes the pipeline for questions out of `model` and `tokenizer`.
         """
         self.model, self.tokenizer, self.settings, self.arguments = model, tokenizer, settings, arguments
         self.max_length, self.batch_size = max_length, arguments.batch_size
         self.cut = {"truncation": True, "max_length": max_length}
-        self.question_pipeline = question_pipeline
         self.notes: list[str] = []
         """What was guessed, a line each, for people."""
         self.text_column, self.pair_column = "", None

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,10 +30,11 @@ from lacuna.tasks.base.metrics import (
 from lacuna.tasks.base.report import Shown, Table
 from lacuna.tasks.base.rows import FEW, Row, gathered
 from lacuna.tasks.base.task import Inputs, Task
-from lacuna.tasks.predict.predictor import PipelinePredictor
+from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tasks.question_answering.reader import (
     Question,
     QuestionAnsweringArguments,
+    Window,
     check_columns,
     cut_windows,
     flat_rows,
@@ -136,28 +138,13 @@ class QuestionAnswering(Task):
         Held-out windows add `row` [batch] and `allowed` (bool [batch, length]): tokens of the context at which an
         answer may start or end.
         """
-        batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
-        first = batch["attention_mask"].argmax(dim=1)  # of all tokens; not 0 where padding stands on the left
-        for side in ("start", "end"):
-            batch[f"{side}_positions"] = first + stacked(examples, side)[side]
-        if "row" in examples[0]:
-            allowed = [example["allowed"] for example in examples]
-            batch["allowed"] = pad_like(values=allowed, batch=batch, fill=0).bool()
-        return batch | stacked(examples, "row")
-
-    @staticmethod
-    def _logits(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Start and end logits [batch, length] in float32; -inf at padding, so that padding never weighs in."""
-        output = model(**model_inputs(batch))
-        padding = batch["attention_mask"] == 0
-        start, end = (logits.float() for logits in (output.start_logits, output.end_logits))
-        return start.masked_fill(padding, -math.inf), end.masked_fill(padding, -math.inf)
+        return collate_windows(examples, tokenizer=self.tokenizer)
 
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Mean cross-entropy of start and end, and the share of windows with both right, over the step's windows."""
-        start, end = self._logits(model, batch)
+        start, end = span_logits(model, batch)
         wanted_start, wanted_end = batch["start_positions"], batch["end_positions"]
         losses = F.cross_entropy(start, wanted_start, reduction="sum") + F.cross_entropy(
             end, wanted_end, reduction="sum"
@@ -166,30 +153,10 @@ class QuestionAnswering(Task):
         return losses / 2 / num_targets["examples"], {"accuracy": right.sum() / num_targets["examples"]}
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
-        """One record a window: row, question number, loss, the best spans as [score, first, end] in characters, and
-        the rest of what is believed (see `best_spans`)."""
-        start, end = self._logits(model, batch)
-        losses = [
-            F.cross_entropy(logits, batch[f"{side}_positions"], reduction="none")
-            for side, logits in (("start", start), ("end", end))
-        ]
-        null = batch["attention_mask"].argmax(dim=1)
-        scores, first, last, rest = best_spans(
-            start=start,
-            end=end,
-            allowed=batch["allowed"],
-            null=null,
-            max_answer_length=self.max_answer_length,
-            num_best=self.num_best,
+        """One record a window: row, question number, loss, spans and rest (see `read_windows`)."""
+        return read_windows(
+            model, batch, self._eval_windows, max_answer_length=self.max_answer_length, num_best=self.num_best
         )
-        tokens = torch.stack([first, last], dim=2) - null[:, None, None]
-        found = records(row=batch["row"], loss=sum(losses) / 2, rest=rest, scores=scores, tokens=tokens)
-        for record in found:
-            window = self._eval_windows[record["row"]]
-            best = zip(record.pop("scores"), record.pop("tokens"), strict=True)
-            record["question"] = window.question
-            record["spans"] = [[score, *window.characters(*ends)] for score, ends in best if score > -math.inf]
-        return found
 
     def scores(self) -> dict[str, float]:
         """Exact match and F1 in percent over the questions of the records.
@@ -197,7 +164,7 @@ class QuestionAnswering(Task):
         Where some have no answer: with the threshold tuned on these questions, also for those with and without an
         answer apart, with F1 at an untuned threshold of 0 and the threshold itself.
         """
-        found = self._answers(apply_threshold=False)
+        found = best_answers(self.records, self._eval_questions)
         texts = [answer["prediction"] for answer in found]
         answers = [self._eval_questions[answer["id"]].answers for answer in found]
         if not self.may_have_none:
@@ -210,33 +177,8 @@ class QuestionAnswering(Task):
         )
         return {**tuned, "untuned_f1": untuned["f1"], "no_answer_threshold": self.threshold}
 
-    def _answers(self, *, apply_threshold: bool = True) -> list[dict[str, Any]]:
-        """The best span over all windows of each question in the records, with blanks around it removed.
-
-        Its score is its lead over "no answer", in nats; that of an empty prediction is the lead of "no answer". Its
-        probability is that among all spans of all windows and "no answer"; a place in several windows counts once, by
-        its best score.
-        """
-        places: dict[int, dict[tuple[int, int], float]] = {}
-        rests: dict[int, list[float]] = {}
-        for record in self.records:
-            number = record["question"]
-            scores = places.setdefault(number, {})
-            rests.setdefault(number, [0.0]).append(record["rest"])  # 0: "no answer"
-            for score, *ends in record["spans"]:
-                place = trimmed(self._eval_questions[number].context, *ends)
-                scores[place] = max(score, scores.get(place, -math.inf))
-        answers: list[dict[str, Any]] = []
-        for number, scores in places.items():
-            (start, end), score = max(scores.items(), key=lambda item: item[1], default=((0, 0), -math.inf))
-            whole = log_sum([*rests[number], *scores.values()])
-            if apply_threshold and self.threshold is not None and -score > self.threshold:
-                nothing = {"prediction": "", "start": None, "end": None}
-                answers.append({"id": number, **nothing, "score": -score, "probability": math.exp(-whole)})
-                continue
-            found = {"prediction": self._eval_questions[number].context[start:end], "start": start, "end": end}
-            answers.append({"id": number, **found, "score": score, "probability": math.exp(score - whole)})
-        return answers
+    def _answers(self) -> list[dict[str, Any]]:
+        return best_answers(self.records, self._eval_questions, threshold=self.threshold)
 
     def _guessed(self, predictions: Sequence[str]) -> dict[str, float]:
         """Exact match and F1 of a guess for every held-out question."""
@@ -353,6 +295,81 @@ def _mean_f1(questions: Sequence[Question], predictions: Iterable[str]) -> float
     return math.fsum(scores) / len(scores)
 
 
+def collate_windows(examples: list[Inputs], *, tokenizer: Any) -> dict[str, Tensor]:
+    """A batch of windows, as `QuestionAnswering.collate` says."""
+    batch = pad_inputs(examples=examples, tokenizer=tokenizer)
+    first = batch["attention_mask"].argmax(dim=1)  # of all tokens; not 0 where padding stands on the left
+    for side in ("start", "end"):
+        batch[f"{side}_positions"] = first + stacked(examples, side)[side]
+    if "row" in examples[0]:
+        allowed = [example["allowed"] for example in examples]
+        batch["allowed"] = pad_like(values=allowed, batch=batch, fill=0).bool()
+    return batch | stacked(examples, "row")
+
+
+def span_logits(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Start and end logits [batch, length] in float32; -inf at padding, so that padding never weighs in."""
+    output = model(**model_inputs(batch))
+    padding = batch["attention_mask"] == 0
+    start, end = (logits.float() for logits in (output.start_logits, output.end_logits))
+    return start.masked_fill(padding, -math.inf), end.masked_fill(padding, -math.inf)
+
+
+def read_windows(
+    model: nn.Module, batch: dict[str, Tensor], windows: Sequence[Window], *, max_answer_length: int, num_best: int
+) -> list[dict[str, Any]]:
+    """One record for each window of a batch, `row` of which is its place in `windows`: row, question number, loss, the
+    best spans as [score, first, end] in characters, and the rest of what is believed (see `best_spans`)."""
+    start, end = span_logits(model, batch)
+    losses = [
+        F.cross_entropy(logits, batch[f"{side}_positions"], reduction="none")
+        for side, logits in (("start", start), ("end", end))
+    ]
+    null = batch["attention_mask"].argmax(dim=1)
+    how: dict[str, Any] = {"max_answer_length": max_answer_length, "num_best": num_best}
+    scores, first, last, rest = best_spans(start=start, end=end, allowed=batch["allowed"], null=null, **how)
+    tokens = torch.stack([first, last], dim=2) - null[:, None, None]
+    found = records(row=batch["row"], loss=sum(losses) / 2, rest=rest, scores=scores, tokens=tokens)
+    for record in found:
+        window = windows[record["row"]]
+        best = zip(record.pop("scores"), record.pop("tokens"), strict=True)
+        record["question"] = window.question
+        record["spans"] = [[score, *window.characters(*ends)] for score, ends in best if score > -math.inf]
+    return found
+
+
+def best_answers(
+    found: Iterable[Mapping[str, Any]], questions: Sequence[Question], *, threshold: float | None = None
+) -> list[dict[str, Any]]:
+    """The best span over all windows of each question in the records, with blanks around it removed.
+
+    Its score is its lead over "no answer", in nats; that of an empty prediction, given where "no answer" leads by more
+    than `threshold`, is the lead of "no answer". Its probability is that among all spans of all windows and "no
+    answer"; a place in several windows counts once, by its best score.
+    """
+    places: dict[int, dict[tuple[int, int], float]] = {}
+    rests: dict[int, list[float]] = {}
+    for record in found:
+        number = record["question"]
+        scores = places.setdefault(number, {})
+        rests.setdefault(number, [0.0]).append(record["rest"])  # 0: "no answer"
+        for score, *ends in record["spans"]:
+            place = trimmed(questions[number].context, *ends)
+            scores[place] = max(score, scores.get(place, -math.inf))
+    answers: list[dict[str, Any]] = []
+    for number, scores in places.items():
+        (start, end), score = max(scores.items(), key=lambda item: item[1], default=((0, 0), -math.inf))
+        whole = float(np.logaddexp.reduce([*rests[number], *scores.values()]))
+        probability = math.exp(score - whole)
+        if threshold is not None and -score > threshold:
+            start = end = 0
+            score, probability = -score, math.exp(-whole)
+        text = questions[number].context[start:end]
+        found_at = {"start": start, "end": end} if text else {"start": None, "end": None}
+        answers.append({"id": number, "prediction": text, **found_at, "score": score, "probability": probability})
+    return answers
+
+
 def best_spans(
     *, start: Tensor, end: Tensor, allowed: Tensor, null: Tensor, max_answer_length: int, num_best: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -383,13 +400,6 @@ def best_spans(
     return best - nothing, first, first + places % width, rest
 
 
-def log_sum(values: Iterable[float]) -> float:
-    """The logarithm of the sum of exponentials; `values` are finite or -inf, and one of them is finite."""
-    terms = list(values)
-    highest = max(terms)
-    return highest + math.log(math.fsum(math.exp(term - highest) for term in terms))
-
-
 def trimmed(context: str, start: int, end: int) -> tuple[int, int]:
     """The characters [start, end) without blanks at either end."""
     text = context[start:end]
@@ -397,18 +407,18 @@ def trimmed(context: str, start: int, end: int) -> tuple[int, int]:
     return start, start + len(text.strip())
 
 
-class QuestionPredictor(PipelinePredictor):
+class QuestionPredictor(Predictor):
     """The piece of a context that answers a question; nothing where the model says that there is no answer."""
 
     columns = ("prediction", "probability", "start", "end")
     auto_class = "AutoModelForQuestionAnswering"
 
     def prepare(self) -> None:
-        assert self.question_pipeline is not None
-        options = {"max_length": self.arguments.max_length} if self.arguments.max_length else {}
-        self.pipeline = self.question_pipeline(
-            model=self.model, tokenizer=self.tokenizer, device=self.model.device, **options
-        )
+        asked, trained = self.arguments.max_length, self.settings
+        if not asked and "max_length" not in trained:
+            self.max_length = min(self.max_length, QuestionAnswering.default_length)
+        self.stride = (None if asked else trained.get("stride")) or self.max_length // 3
+        self.longest = trained.get("max_answer_length") or QuestionAnsweringArguments().max_answer_length
 
     def expand(self, row: Row) -> Iterator[Row]:
         yield from flat_rows(row)
@@ -420,6 +430,19 @@ class QuestionPredictor(PipelinePredictor):
         check_columns(row, answered=False)
         return {name: row.text(name, option=None) for name in ("question", "context")}
 
-    def readable(self, given: Any, found: Any) -> dict[str, Any]:
-        place = {name: found[name] if found["answer"] else None for name in ("start", "end")}
-        return {"prediction": found["answer"], "probability": round(found["score"], 6), **place}
+    def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        questions = [Question("", row["question"].strip(), row["context"], (), (), "") for row in given]
+        windows = cut_windows(
+            questions=questions, tokenizer=self.tokenizer, max_length=self.max_length, stride=self.stride
+        )
+        found: list[dict[str, Any]] = []
+        for first in range(0, len(windows), self.batch_size):
+            examples = [
+                {**window.features, "allowed": window.allowed, "row": first + number}
+                for number, window in enumerate(windows[first : first + self.batch_size])
+            ]
+            batch = self.to_model(collate_windows(examples, tokenizer=self.tokenizer))
+            how = {"max_answer_length": self.longest, "num_best": QuestionAnswering.num_best}
+            found += read_windows(self.model, batch, windows, **how)
+        for answer in best_answers(found, questions, threshold=self.settings.get("threshold")):
+            yield {**answer, "probability": round(answer["probability"], 6)}

@@ -147,7 +147,6 @@ CODE = {
         "losses",
         "masks",
         "modeling",
-        "pipeline",
     ]
 }
 

@@ -16,7 +16,6 @@ from small_models import TEXTS
 from transformers import AutoTokenizer, BertConfig
 
 from lacuna.common.errors import InputError
-from lacuna.modeling.pipeline_lacuna import QuestionAnsweringPipeline
 from lacuna.tasks.base.features import TOKENS
 from lacuna.tasks.base.rows import write_rows as write_answers
 from lacuna.tasks.multiple_choice.reader import MultipleChoiceArguments
@@ -138,26 +137,43 @@ def test_questions_of_flat_rows_and_of_squad(folder_of, run_recipe, tmp_path) ->
             "predict", "--model", folder, "--input", source, "--output", source.with_suffix(".jsonl")
         )
         assert code == 0, said
-    answers = transformers.pipeline("question-answering", model=str(folder), trust_remote_code=True)(asked)
-    for name in ("squad", "flat"):
-        found = read_rows(tmp_path / f"{name}.jsonl")
-        assert [(row["start"], row["end"], row["prediction"]) for row in found] == [
-            (one["start"], one["end"], one["answer"]) for one in answers
-        ]
-        assert all(row["context"][row["start"] : row["end"]] == row["prediction"] != "" for row in found)
-    # The probability is the one that the task itself writes into predictions.jsonl.
-    rows = [
-        {**row, "answers": {"text": [one["answer"]], "answer_start": [one["start"]]}}
-        for row, one in zip(asked, answers, strict=True)
-    ]
+    # The task itself, which evaluates in other batches, finds the same; its probability is that of predictions.jsonl.
+    rows = [{**row, "answers": {"text": [row["context"][:5]], "answer_start": [0]}} for row in asked]
     lengths = {name: settings[name] for name in ("max_length", "stride", "max_answer_length")}
     tokenizer = AutoTokenizer.from_pretrained(folder)
     work = QuestionAnswering(
         QuestionAnsweringArguments(**lengths), train_rows=rows, eval_rows=rows, tokenizer=tokenizer
     )
-    for row, wanted in zip(found, by_task(work, folder, "AutoModelForQuestionAnswering"), strict=True):
-        assert (row["prediction"], row["start"]) == (wanted["prediction"], wanted["start"])
-        assert row["probability"] == pytest.approx(wanted["probability"], abs=1e-5) and 0 < row["probability"] < 1
+    expected = by_task(work, folder, "AutoModelForQuestionAnswering")
+    assert work.num_eval_examples > len(asked) + 3, "no context is longer than a window"
+    for name in ("squad", "flat"):
+        found = read_rows(tmp_path / f"{name}.jsonl")
+        for row, wanted in zip(found, expected, strict=True):
+            places = ("start", "end", "prediction")
+            assert [row[place] for place in places] == [wanted[place] for place in places]
+            assert row["context"][row["start"] : row["end"]] == row["prediction"] != ""
+            assert row["probability"] == pytest.approx(wanted["probability"], abs=1e-5) and 0 < row["probability"] < 1
+
+
+def test_questions_without_an_answer_are_those_of_the_tuned_threshold(folder_of, tmp_path) -> None:
+    folder = folder_of("modernbert", "LacunaForQuestionAnswering", settings={"name": "question_answering"})
+    settings = {"name": "question_answering", "max_length": 40, "stride": 8, "max_answer_length": 6}
+    asked = [
+        {"question": f"What of {text.split()[0]}?", "context": " ".join(TEXTS[number:])}
+        for number, text in enumerate(TEXTS)
+    ]
+
+    def answers(**more: object) -> list[dict[str, Any]]:
+        (folder / "task.json").write_text(json.dumps({**settings, **more}))
+        predictor = open_predictor(PredictionArguments(model=str(folder), input="x", output="y.jsonl", batch_size=2))
+        check_rows(predictor, asked)
+        return list(predict(predictor, asked))
+
+    plain = answers()
+    assert all(row["prediction"] for row in plain)
+    none = answers(threshold=-1e9)
+    assert [(row["prediction"], row["start"], row["end"]) for row in none] == [("", None, None)] * len(asked)
+    assert all(0 < row["probability"] < 1 for row in none) and answers(threshold=1e9) == plain
 
 
 def test_answers_are_computed_in_float32_whatever_the_weights_are_in(folder_of, tmp_path) -> None:
@@ -167,7 +183,7 @@ def test_answers_are_computed_in_float32_whatever_the_weights_are_in(folder_of, 
     )
     AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "half")
     arguments = PredictionArguments(model=str(tmp_path / "half"), input="x", output="y")
-    predictor = open_predictor(arguments=arguments, question_pipeline=QuestionAnsweringPipeline)
+    predictor = open_predictor(arguments)
     assert {weight.dtype for weight in predictor.model.parameters()} == {torch.float32}
     check_rows(predictor, [{"text": text} for text in TEXTS])
     for text, row in zip(TEXTS, predict(predictor, [{"text": text} for text in TEXTS]), strict=True):
@@ -548,7 +564,7 @@ def test_a_full_disk_is_another_error(classifier, run_recipe, tmp_path, monkeypa
 def test_rows_are_read_as_answers_are_taken(classifier, tmp_path) -> None:
     """Neither rows nor logits of a whole file are ever in memory."""
     arguments = PredictionArguments(model=str(classifier), input="x", output="y", batch_size=2)
-    predictor = open_predictor(arguments=arguments, question_pipeline=QuestionAnsweringPipeline)
+    predictor = open_predictor(arguments)
     taken = 0
 
     def rows() -> Iterator[dict[str, str]]:

@@ -79,7 +79,6 @@ def test_question_answering(checkpoint, tmp_path):
     keys = {"question", "prediction", "gold", "probability", "start", "end"}
     assert all(0 <= row["probability"] <= 1 for row in check_predictions(output / "predictions.jsonl", 2, keys))
     AutoModelForQuestionAnswering.from_pretrained(output)
-    assert (output / "pipeline_lacuna.py").is_file()
     settings = json.loads((output / "task.json").read_text())
     lengths = {"max_length": 64, "stride": 16, "max_answer_length": 48}
     assert settings == {"name": "question_answering", **lengths, "threshold": None}

@@ -8,7 +8,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacuna.tasks.question_answering.task import best_spans, log_sum, trimmed
+from lacuna.tasks.question_answering.task import best_spans, trimmed
 
 
 def all_spans(start, end, allowed, null, longest):
@@ -42,13 +42,6 @@ def test_best_spans_equal_a_search_over_all_pairs(seed, length, longest, count):
         assert [s for s, _, _ in found] == pytest.approx([s for s, _, _ in every[:count]], abs=1e-5)
         others = math.fsum(math.exp(s) for s, _, _ in every[count:])
         assert math.exp(rest[n]) == pytest.approx(others, rel=1e-4)
-
-
-def test_log_sum():
-    assert log_sum([0.0, math.log(3), -math.inf]) == pytest.approx(math.log(4))
-    assert log_sum([0.0]) == 0.0
-    assert log_sum([0.0, 1000.0, 1000.0]) == pytest.approx(1000 + math.log(2))
-    assert log_sum([0.0, -1000.0]) == 0.0
 
 
 def test_trimmed():
