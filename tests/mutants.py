@@ -63,7 +63,7 @@ TESTS += ("tests/recipes/test_global_batches.py", "tests/recipes/test_pretrain.p
 MOST_MEMORY = 16 * 2**30
 EXPLAINED = REPOSITORY / "tests" / "mutants_explained.json"
 """Changes, "PATH: LINE: OLD -> NEW", and why no test can notice; the report shows it beside those that survive."""
-FIRST_SECONDS, MOST_SECONDS = 15.0, 90.0
+ROUNDS = 15.0, 90.0, 400.0  # seconds of tests that a mutant meets, as long as it survives
 """How long the chosen tests of a mutant take: at first, and when there is time left for those that survive."""
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -467,12 +467,13 @@ class Map:
                 self.reach.update(tests)
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Tests that run its line, one of each file in turn (of its own four), the fastest and narrowest first.
+        """Tests that run its line, one of each file in turn (of its own and its folder's four), the fastest and narrowest
+        first.
 
         What runs on import, or where nobody sees it (compiled), belongs to all tests of the file; and what hardly any
         test runs may be made once and kept, so that all tests of the file follow.
         """
-        own = f"/test_{Path(mutant.path).stem}.py"
+        own = tuple(f"/test_{name}.py" for name in Path(mutant.path).with_suffix("").parts)
         lines = self.lines[mutant.path]
         numbers = range(mutant.first, mutant.last + 1) if mutant.function else []
         seen = set().union(*(lines[number] for number in numbers if number in lines))
@@ -552,7 +553,7 @@ def try_mutants(crew: Crew, mutants: list[Mutant], known: Map, *, deadline: floa
     for number, mutant in enumerate(mutants):
         tests = known.tests(mutant)
         fates += [Fate(broken, tests) for broken in (mutant, None)[: 1 + (number % 20 == 0)]]
-    for seconds in (FIRST_SECONDS, MOST_SECONDS):
+    for seconds in ROUNDS:
         jobs: list[Job] = []
         owners: dict[int, Fate] = {}
         for fate in fates:
