@@ -467,7 +467,7 @@ class Map:
                 self.reach.update(tests)
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Tests that run its line, one of each file in turn (of its own and its folder's four), the fastest and narrowest
+        """Tests that run its line, one of each file in turn (its own: four), the fastest and narrowest
         first.
 
         What runs on import, or where nobody sees it (compiled), belongs to all tests of the file; and what hardly any
