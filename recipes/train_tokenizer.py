@@ -95,6 +95,7 @@ def main() -> None:
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
         "peak_memory_bytes": tokenization.peak_memory(),
         "options": asdict(arguments),
+        "pattern": tokenization.pattern_of(tokenizer.backend_tokenizer),
         "data": text.names,
         "warnings": said,
         "fingerprint": tokenization.tokenizer_fingerprint(tokenizer),
@@ -110,8 +111,8 @@ def main() -> None:
     print("seconds               " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()))
     if report["peak_memory_bytes"]:
         print(f"memory at most        {report['peak_memory_bytes'] / 1e6:,.0f} MB")
-    if not old and arguments.pattern != "gpt2":
-        print("llama.cpp              cannot cut text like this: for GGUF train with --pattern gpt2")
+    note = "" if report["pattern"] == "gpt2" else "; llama.cpp has none like it, so no GGUF"
+    print(f"pattern               {report['pattern']}{note}")
     print(f"saved in {shown(output_dir)}")
     for message in said:
         print(f"warning: {message}", file=sys.stderr)

@@ -10,7 +10,7 @@ from .files import (
     tokenizer_fingerprint,
     train_once,
 )
-from .patterns import SPECIAL_TOKENS, adapt_tokenizer
+from .patterns import SPECIAL_TOKENS, adapt_tokenizer, pattern_of
 from .sampling import Sample, sample_documents
 from .vocabulary import (
     compression_report,
@@ -34,6 +34,7 @@ __all__ = [
     "extend_tokenizer",
     "load_or_train",
     "load_tokenizer",
+    "pattern_of",
     "peak_memory",
     "sample_documents",
     "save_tokenizer",

@@ -23,10 +23,11 @@ class TokenizerArguments(Arguments):
         "Text normalization: none, nfc, nfkc (also full-width letters and ligatures), lowercase, strip_accents or "
         "lowercase_strip_accents. Only none is lossless.",
     )
-    pattern: Literal["modern", "gpt2", "code"] = _tokenizer(
-        "modern",
-        "Pre-tokenization: modern (digits in groups of three, combining marks stay with their letters), code (also "
-        "keeps indentation whole) or gpt2.",
+    pattern: Literal["gpt2", "modern", "code"] | None = _tokenizer(
+        None,
+        "Pre-tokenization: gpt2, which llama.cpp knows too, modern (digits in groups of three, combining marks stay "
+        "with their letters) or code (as modern, and keeps indentation whole). Default: modern where the text has "
+        "combining marks, as Hindi and Thai do, else gpt2.",
     )
     extra_special_tokens: list[str] = _tokenizer(
         [], "Additional special tokens, such as <user> <assistant>.", metavar="TOKEN"

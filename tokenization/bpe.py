@@ -31,6 +31,7 @@ from .patterns import (
     SPECIAL_TOKENS,
     adapt_tokenizer,
     batches,
+    choose_pattern,
     copy_backend,
     cut_runs,
     split_pieces,
@@ -48,7 +49,8 @@ def train_bpe(*, documents: Iterable[str], show_progress: bool = False, **option
     """Learn a byte-level BPE; the template is that of an encoder (`adapt_tokenizer` makes the other ones).
 
     Args:
-        documents: the text to learn from, read once; copies count as often as they come.
+        documents: the text to learn from; copies count as often as they come. Without a pattern it is read twice, and
+            an iterator is kept in memory.
         show_progress: bars on standard error, where that is a terminal.
         options: of `TokenizerArguments`: vocab_size, min_frequency, normalizer, pattern, extra_special_tokens,
             num_sentinels, pad_to_multiple_of (here 1 unless given).
@@ -60,7 +62,9 @@ def train_bpe(*, documents: Iterable[str], show_progress: bool = False, **option
     """
     asked = TokenizerArguments(**{"pad_to_multiple_of": 1, **options})
     special = check_options(asked)
-    backend = untrained_backend(normalizer=asked.normalizer, pattern=asked.pattern)
+    if asked.pattern is None and isinstance(documents, Iterator):
+        documents = list(documents)
+    backend = untrained_backend(normalizer=asked.normalizer, pattern=asked.pattern or choose_pattern(documents))
     learn_merges(
         backend,
         documents,
@@ -89,13 +93,13 @@ def check_options(asked: TokenizerArguments) -> list[str]:
     Raises InputError: a name is unknown, a number cannot be, or a special token is one that a text could hold.
     """
     for option, value, known in (("normalizer", asked.normalizer, NORMALIZERS), ("pattern", asked.pattern, PATTERNS)):
-        if value not in known:
+        if value is not None and value not in known:
             raise InputError(f"--{option} {value!r} is unknown; there are: {', '.join(known)}.")
     special = [*SPECIAL_TOKENS, *asked.extra_special_tokens, *sentinels(asked.num_sentinels)]
     for token in asked.extra_special_tokens:
         if special.count(token) > 1:
             raise InputError(f"--extra_special_tokens: {token!r} is there twice, or is special anyway; name it once.")
-    _check(asked, untrained_backend(normalizer="none", pattern=asked.pattern).pre_tokenizer)
+    _check(asked, untrained_backend(normalizer="none", pattern=asked.pattern or "gpt2").pre_tokenizer)
     smallest = len(special) + len(ALPHABET)
     if asked.vocab_size < smallest:
         raise InputError(

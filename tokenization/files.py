@@ -19,6 +19,7 @@ from lacuna.common.foreign import check_foreign, without_panic
 from lacuna.common.loading import save_tokenizer_files
 
 from .bpe import train_bpe
+from .patterns import PATTERNS
 from .sampling import sample_documents
 
 MAX_BYTES = 1_000_000_000
@@ -116,7 +117,7 @@ def load_or_train(
     if not folder and text is None:
         raise InputError("--corpus goes without --data, and with the --tokenizer that it was made with")
     if not folder:
-        key = hashlib.sha256(f"{text.fingerprint} sample {vocab_size} {num_sentinels}".encode()).hexdigest()[:16]
+        key = hashlib.sha256(f"{text.fingerprint} {PATTERNS} {vocab_size} {num_sentinels}".encode()).hexdigest()[:16]
         folder = str(cache_folder() / "tokenizers" / key)
         train_once(documents=text.texts(), output_dir=Path(folder), vocab_size=vocab_size, num_sentinels=num_sentinels)
     found = load_tokenizer(folder)

@@ -1,9 +1,11 @@
 """What stands around byte-pair encoding: how text is normalized and cut before it, and what is added after it."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import regex
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -35,6 +37,24 @@ PATTERNS = {
     "modern": r"'(?:[sdmt]|ll|ve|re)| ?[\p{L}\p{M}]+| ?\p{N}{1,3}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+",
     "code": r"\s*[\r\n]\s*| ?[\p{L}\p{M}]+| ?\p{N}{1,3}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+",
 }
+
+MARKS = regex.compile(r"\p{M}")
+MOST_MARKS = 0.002  # of the characters; where there are more, words are kept whole
+
+
+def choose_pattern(texts: Iterable[str]) -> str:
+    """`gpt2`, which llama.cpp knows, or `modern` for a text in which that would tear letters from their marks."""
+    marks = characters = 0
+    for text in texts:
+        characters += len(text)
+        marks += 0 if text.isascii() else len(MARKS.findall(text))
+    return "modern" if marks > MOST_MARKS * characters else "gpt2"
+
+
+def pattern_of(backend: Tokenizer) -> str:
+    """The name of the pattern that a tokenizer cuts text by; `other` where it is none of ours."""
+    state = backend.to_str()
+    return next((name for name, pattern in PATTERNS.items() if json.dumps(pattern) in state), "other")
 
 
 def _strip_accents() -> list[Any]:

@@ -5,6 +5,7 @@ import regex
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
 
 from lacuna.tokenization import train_bpe
 from lacuna.tokenization.patterns import (
@@ -12,7 +13,9 @@ from lacuna.tokenization.patterns import (
     PATTERNS,
     PIECE_CHARACTERS,
     RUN_CHARACTERS,
+    choose_pattern,
     cut_runs,
+    pattern_of,
     split_pieces,
     untrained_backend,
 )
@@ -92,3 +95,21 @@ def test_long_runs_without_white_space_are_cut_and_ordinary_text_is_not() -> Non
         assert max(len(word) for piece in pieces for word in [*piece.split(), ""]) <= RUN_CHARACTERS
     assert list(cut_runs("some words " * 999)) == ["some words " * 999]
     assert list(cut_runs("你好，世界。" * 100)) == ["你好，世界。" * 100]
+
+
+@pytest.mark.parametrize(
+    ("documents", "pattern"),
+    [
+        (["A river runs.", "Es fließt – leise – à côté."], "gpt2"),
+        (["A river runs. " * 40, "हिन्दी में"], "modern"),
+        (["A river runs. " * 400, "é"], "gpt2"),  # one mark in thousands of characters
+    ],
+)
+def test_the_text_chooses_a_pattern_that_does_not_tear_its_words(documents: list[str], pattern: str) -> None:
+    assert choose_pattern(iter(documents)) == pattern
+    for source in (documents, iter(documents)):
+        tokenizer = train_bpe(documents=source, vocab_size=262, min_frequency=1)
+        assert pattern_of(tokenizer.backend_tokenizer) == pattern
+    asked = train_bpe(documents=documents, vocab_size=262, min_frequency=1, pattern="code")
+    assert pattern_of(asked.backend_tokenizer) == "code"
+    assert pattern_of(Tokenizer(models.BPE())) == "other"
