@@ -35,7 +35,7 @@ from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
 
 from .gguf import write_gguf
 
-QUANTIZATIONS = {"native": (), "onnx": ("int8",), "gguf": ("f16", "q8_0")}
+QUANTIZATIONS = {"native": (), "onnx": ("int8",), "gguf": ("f16", "q8_0", "q4_k")}
 LONGEST_TEXT, BATCH_SIZE = 128, 8  # tokens of a text, and texts at once, that models are compared on
 MOST_DIFFERENCE = 1e-3
 """Of the largest logit: how far float32 logits may be apart."""
@@ -48,13 +48,13 @@ class ExportArguments(Arguments):
     model: str = option("runs/model", "Folder or Hub id of the model.", group=ESSENTIALS, metavar="MODEL")
     format: Literal["native", "onnx", "gguf"] = option(
         "native",
-        "native: a class of transformers, without code; onnx: any head, for onnxruntime; gguf: a decoder, for "
-        "llama.cpp.",
+        "native: a class of transformers, without code; onnx: any head, for onnxruntime; gguf: a decoder, or an "
+        "encoder for embeddings, for llama.cpp.",
         group=ESSENTIALS,
     )
     output_dir: str = option("runs/exported", "Where it is written; a new folder.", group=ESSENTIALS, metavar="DIR")
-    quantize: Literal["int8", "f16", "q8_0"] | None = option(
-        None, "Smaller weights: int8 for onnx, f16 or q8_0 for gguf. Default: float32.", group=ESSENTIALS
+    quantize: Literal["int8", "f16", "q8_0", "q4_k"] | None = option(
+        None, "Smaller weights: int8 for onnx; f16, q8_0 or q4_k for gguf. Default: float32.", group=ESSENTIALS
     )
     data: list[str] = option(
         [],

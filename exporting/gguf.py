@@ -1,5 +1,6 @@
-"""GGUF, the file that llama.cpp runs: a Qwen3 decoder with its tokenizer."""
+"""GGUF, the file that llama.cpp runs: a Qwen3 decoder or a ModernBERT encoder, with its tokenizer."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -11,58 +12,97 @@ from lacuna.common.errors import InputError
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """How `--pattern gpt2` cuts text into words, which llama.cpp calls gpt-2; it has none of our other patterns."""
-_TYPES = {None: "F32", "f16": "F16", "q8_0": "Q8_0"}
+_TYPES = {None: "F32", "f16": "F16", "q8_0": "Q8_0", "q4_k": "F16"}
+_SPACE = {
+    "type": "Sequence",
+    "normalizers": [
+        {"type": "Strip", "strip_left": True, "strip_right": False},
+        {"type": "Prepend", "prepend": " "},
+    ],
+}
+"""How fine-tuned models begin every text; llama.cpp does not, so texts must begin with it themselves."""
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5  # what llama.cpp calls the kinds of tokens
+_Q4_K_M = 15  # of llama.cpp's enum llama_ftype
 
 
 def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None, **_: Any) -> Any:
-    """Write model.gguf, and read it again with transformers, which restores float32 weights from it.
+    """Write model.gguf, and read it again, which restores float32 weights from it.
+
+    Of a ModernBERT its encoder is written, for embeddings: llama.cpp has no place for the heads of transformers.
 
     Args:
-        model: a Qwen3ForCausalLM.
+        model: a Qwen3ForCausalLM, or a ModernBERT with any head.
         tokenizer: of `--pattern gpt2` without a normalizer.
-        quantize: None, "f16" or "q8_0": how matrices are kept; vectors are always float32.
+        quantize: None, "f16", "q8_0" or "q4_k": how matrices are kept; vectors are always float32. The last one is
+            made by llama.cpp itself, through llama-cpp-python, and keeps some matrices in more bits.
 
     Raises:
-        InputError: a model or a tokenizer that llama.cpp would read differently, or `gguf` is missing.
+        InputError: a model or a tokenizer that llama.cpp would read differently, or a package is missing.
     """
     try:
         import gguf
     except ImportError as error:
         raise InputError("--format gguf needs the package gguf: pip install -e '.[gguf]'") from error
-    config = model.config
-    if type(model).__name__ != "Qwen3ForCausalLM":
+    is_encoder = type(model).__name__.startswith("ModernBert")
+    if type(model).__name__ != "Qwen3ForCausalLM" and not is_encoder:
         raise InputError(
-            f"--format gguf takes decoders of family qwen3, and this is a {type(model).__name__}; for other native "
-            "models there is convert_hf_to_gguf.py of llama.cpp"
+            "--format gguf takes decoders of family qwen3 and encoders of family modernbert, saved natively, and this "
+            f"is a {type(model).__name__}; for other native models there is convert_hf_to_gguf.py of llama.cpp"
         )
-    writer = gguf.GGUFWriter(folder / "model.gguf", "qwen3")
+    arch = gguf.MODEL_ARCH.MODERN_BERT if is_encoder else gguf.MODEL_ARCH.QWEN3
+    path = folder / ("f16.gguf" if quantize == "q4_k" else "model.gguf")
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
     kind = gguf.GGMLQuantizationType[_TYPES[quantize]]
     writer.add_name(folder.name)
     writer.add_file_type({"F32": 0, "F16": 1, "Q8_0": 7}[kind.name])
-    _describe_model(writer, config)
-    _describe_tokenizer(writer, tokenizer, vocab_size=config.vocab_size)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config.num_hidden_layers)
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        values = tensor.detach().float().cpu().numpy()
-        its_kind = kind if values.ndim > 1 else gguf.GGMLQuantizationType.F32
-        if its_kind.name == "Q8_0" and values.shape[-1] % 32:
-            raise InputError(f"--quantize q8_0 keeps 32 numbers together, and {name} has rows of {values.shape[-1]}")
-        writer.add_tensor(
-            str(names.get_name(name, try_suffixes=(".weight", ".bias"))),
-            gguf.quants.quantize(values, its_kind),
-            raw_dtype=its_kind,
-        )
+    _describe_model(writer, model.config)
+    (_describe_encoder if is_encoder else _describe_decoder)(writer, model.config)
+    _describe_tokenizer(writer, tokenizer, vocab_size=model.config.vocab_size)
+    known = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
+    names = {}
+    for name, tensor in (model.base_model if is_encoder else model).state_dict().items():
+        if name != "lm_head.weight" or not model.config.tie_word_embeddings:
+            names[name] = str(known.get_name(name, try_suffixes=(".weight", ".bias")))
+            _add_tensor(writer, names[name], tensor, kind if tensor.ndim > 1 else gguf.GGMLQuantizationType.F32)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    # transformers reads all of a Qwen3 from it but the size of heads.
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file="model.gguf", head_dim=config.head_dim, dtype=torch.float32
-    )
+    if quantize == "q4_k":
+        _in_four_bits(path, folder / "model.gguf")
+    if not is_encoder:  # transformers reads all of a Qwen3 from it but the size of heads
+        how: dict[str, Any] = {"head_dim": model.config.head_dim, "dtype": torch.float32}
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file="model.gguf", **how)
+    tensors = {each.name: each for each in gguf.GGUFReader(folder / "model.gguf").tensors}
+    found = {name: tensors[its] for name, its in names.items()}
+    read = {name: gguf.quants.dequantize(each.data, each.tensor_type) for name, each in found.items()}
+    again = copy.deepcopy(model)
+    again.base_model.load_state_dict({name: torch.from_numpy(values) for name, values in read.items()})
+    return again
+
+
+def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, kind: Any) -> None:
+    from gguf import quants
+
+    values = tensor.detach().float().cpu().numpy()
+    if kind.name == "Q8_0" and values.shape[-1] % 32:
+        raise InputError(f"--quantize q8_0 keeps 32 numbers together, and {name} has rows of {values.shape[-1]}")
+    writer.add_tensor(name, quants.quantize(values, kind), raw_dtype=kind)
+
+
+def _in_four_bits(source: Path, target: Path) -> None:
+    """Let llama.cpp quantize a file, and remove it."""
+    try:
+        import llama_cpp
+    except ImportError as error:
+        raise InputError(
+            "--quantize q4_k is made by llama.cpp: pip install llama-cpp-python, which compiles it for some minutes"
+        ) from error
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype = _Q4_K_M
+    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), options):
+        raise InputError("--quantize q4_k: llama.cpp could not quantize this model; q8_0 needs no llama.cpp")
+    source.unlink()
 
 
 def _describe_model(writer: Any, config: Any) -> None:
@@ -71,11 +111,32 @@ def _describe_model(writer: Any, config: Any) -> None:
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
+
+
+def _describe_decoder(writer: Any, config: Any) -> None:
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+
+
+def _describe_encoder(writer: Any, config: Any) -> None:
+    from gguf import PoolingType
+
+    biases = [name for name in ("attention_bias", "mlp_bias", "norm_bias") if getattr(config, name)]
+    if biases or config.hidden_activation != "gelu":
+        raise InputError(
+            f"--format gguf: llama.cpp has no place for {biases[0] if biases else config.hidden_activation} of this "
+            "ModernBERT"
+        )
+    writer.add_causal_attention(False)
+    writer.add_layer_norm_eps(config.norm_eps)
+    writer.add_pooling_type(PoolingType.MEAN)  # as recipes/finetune_embeddings.py trains
+    writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+    writer.add_sliding_window(config.local_attention)
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
 
 
 def _describe_tokenizer(writer: Any, tokenizer: Any, *, vocab_size: int) -> None:
@@ -86,22 +147,31 @@ def _describe_tokenizer(writer: Any, tokenizer: Any, *, vocab_size: int) -> None
     writer.add_token_list([*words["tokens"], *(f"[PAD{i}]" for i in range(len(words["tokens"]), vocab_size))])
     writer.add_token_types([*words["types"], *[_UNUSED] * (vocab_size - len(words["tokens"]))])
     writer.add_token_merges(words["merges"])
+    begin, *_, end = tokenizer("a")["input_ids"]
     for add, number in (
-        (writer.add_bos_token_id, tokenizer.bos_token_id),
-        (writer.add_eos_token_id, tokenizer.eos_token_id),
+        (
+            writer.add_bos_token_id,
+            tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id,
+        ),
+        (
+            writer.add_eos_token_id,
+            tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id,
+        ),
+        (writer.add_sep_token_id, tokenizer.sep_token_id),
+        (writer.add_mask_token_id, tokenizer.mask_token_id),
         (writer.add_unk_token_id, tokenizer.unk_token_id),
         (writer.add_pad_token_id, tokenizer.pad_token_id),
     ):
         if number is not None:
             add(number)
-    writer.add_add_bos_token(tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id)
-    writer.add_add_eos_token(False)
+    writer.add_add_bos_token(begin in (tokenizer.bos_token_id, tokenizer.cls_token_id))
+    writer.add_add_eos_token(end in (tokenizer.eos_token_id, tokenizer.sep_token_id))
 
 
 def _words(tokenizer: Any) -> dict[str, list[Any]]:
     """Tokens by their ids, what each is, and merges; InputError where llama.cpp would cut text in other places."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
-    if state["normalizer"] is not None:
+    if state["normalizer"] not in (None, _SPACE):
         raise InputError(
             "--format gguf: the tokenizer normalizes text first, which llama.cpp does not; train one with "
             "--normalizer none"

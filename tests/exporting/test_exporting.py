@@ -33,13 +33,21 @@ LABELS = {"id2label": {0: "no", 1: "yes", 2: "perhaps"}, "label2id": {"no": 0, "
 def saved(tmp_path: Path) -> Callable[..., Path]:
     """The folder of a small random model with a tokenizer; a decoder is saved as a Qwen3ForCausalLM."""
 
-    def make(family: str, head: str, *, pattern: str = "gpt2", normalizer: str = "none", **overrides: Any) -> Path:
+    def make(
+        family: str,
+        head: str,
+        *,
+        pattern: str = "gpt2",
+        normalizer: str = "none",
+        native: bool = False,
+        **overrides: Any,
+    ) -> Path:
         tokenizer = train_bpe(documents=TEXTS * 4, vocab_size=330, pattern=pattern, normalizer=normalizer)
         torch.manual_seed(0)
         config = LacunaConfig.from_family(family, **{**SMALL, **overrides, "vocab_size": len(tokenizer)})
         model = getattr(modeling, head)(config)
         folder = tmp_path / "model"
-        (model.to_native() if head == "LacunaForCausalLM" else model).save_pretrained(folder)
+        (model.to_native() if native or head == "LacunaForCausalLM" else model).save_pretrained(folder)
         shape = "decoder" if config.shape == "decoder" else "encoder"
         segments = bool(config.type_vocab_size)
         adapted = adapt_tokenizer(tokenizer=tokenizer, shape=shape, segments=segments, max_length=128)
@@ -140,12 +148,62 @@ def test_gguf_in_fewer_bits(saved, quantize: str, most: float, share: float) -> 
     assert (output / "model.gguf").stat().st_size < share * size + vocabulary
 
 
+@pytest.mark.parametrize("head", ["LacunaForMaskedLM", "LacunaForSequenceClassification"])
+def test_gguf_has_the_encoder_of_a_modernbert(saved, head: str) -> None:
+    gguf = pytest.importorskip("gguf")
+    folder = saved("modernbert", head, native=True, **(LABELS if "Classification" in head else {}))
+    found, output = export(folder, "gguf")
+    assert found["largest_difference"] < 1e-5 and found["same_answer"] == 1.0
+    reader = gguf.GGUFReader(output / "model.gguf")
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    config = json.loads((folder / "config.json").read_text())
+    assert fields["general.architecture"] == "modern-bert" and not fields["modern-bert.attention.causal"]
+    assert fields["modern-bert.attention.sliding_window"] == config["local_attention"]
+    assert fields["modern-bert.attention.sliding_window_pattern"] == [False, True, True]
+    for name, kind in (("freq_base", "full_attention"), ("freq_base_swa", "sliding_attention")):
+        assert fields[f"modern-bert.rope.{name}"] == config["rope_parameters"][kind]["rope_theta"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert fields["tokenizer.ggml.bos_token_id"] == tokenizer.cls_token_id and fields["tokenizer.ggml.add_bos_token"]
+    assert fields["tokenizer.ggml.eos_token_id"] == tokenizer.sep_token_id and fields["tokenizer.ggml.add_eos_token"]
+    trunk = transformers.AutoModel.from_pretrained(folder)
+    tensors = {tensor.name: torch.from_numpy(tensor.data.copy()) for tensor in reader.tensors}
+    assert torch.equal(tensors["blk.2.ffn_up.weight"], trunk.layers[2].mlp.Wi.weight)
+    assert len(tensors) == len(trunk.state_dict())
+
+
+def test_llama_cpp_makes_the_same_vectors_of_a_text(saved) -> None:
+    """A window of 8 tokens, so that layers that see few neighbours are told from those that see all."""
+    llama_cpp = pytest.importorskip("llama_cpp")
+    folder = saved("modernbert", "LacunaForMaskedLM", native=True, sliding_window=4)
+    _, output = export(folder, "gguf")
+    how: dict[str, Any] = {"embedding": True, "pooling_type": llama_cpp.LLAMA_POOLING_TYPE_NONE, "verbose": False}
+    llama = llama_cpp.Llama(str(output / "model.gguf"), n_ctx=128, n_ubatch=128, **how)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    trunk = transformers.AutoModel.from_pretrained(folder).eval()
+    for text in TEXTS[:5]:
+        with torch.no_grad():
+            expected = trunk(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        found = torch.tensor(llama.embed(text))
+        torch.testing.assert_close(found, expected, rtol=0, atol=0.02 * float(expected.abs().max()))
+
+
+def test_four_bits_are_made_by_llama_cpp(saved) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    folder = saved("qwen3", "LacunaForCausalLM", hidden_size=256, intermediate_size=512)
+    found, output = export(folder, "gguf", quantize="q4_k")
+    assert 0 < found["largest_difference"] < 0.5 * found["largest_logit"]
+    assert [path.name for path in output.glob("*.gguf")] == ["model.gguf"]
+    assert (output / "model.gguf").stat().st_size < 0.25 * (folder / "model.safetensors").stat().st_size
+    llama = llama_cpp.Llama(str(output / "model.gguf"), n_ctx=64, verbose=False)
+    assert len(llama("The river", max_tokens=4)["choices"][0]["text"]) > 0
+
+
 @pytest.mark.parametrize(
     ("family", "head", "options", "reason"),
     [
         ("qwen3", "LacunaForCausalLM", {"pattern": "modern"}, "does not know how this tokenizer cuts.*--pattern gpt2"),
         ("qwen3", "LacunaForCausalLM", {"normalizer": "nfkc"}, "normalizes text first.*--normalizer none"),
-        ("modernbert", "LacunaForMaskedLM", {}, "decoders of family qwen3, and this is a LacunaForMaskedLM"),
+        ("modernbert", "LacunaForMaskedLM", {}, "family modernbert, saved natively, and this is a LacunaForMaskedLM"),
     ],
 )
 def test_what_llama_cpp_would_read_differently_is_refused(saved, family, head, options, reason) -> None:
@@ -318,7 +376,7 @@ def test_padding_is_not_compared_and_everything_else_is(saved) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"format": "gguf", "quantize": "int8"}, "int8 is not for --format gguf: choose f16 or q8_0"),
+        ({"format": "gguf", "quantize": "int8"}, "int8 is not for --format gguf: choose f16 or q8_0 or q4_k"),
         ({"format": "native", "quantize": "f16"}, "its weights are float32"),
         ({"format": "onnx", "output_dir": str(Path(__file__).parent)}, "is there already; name a new folder"),
         ({"max_examples": 0}, "--max_examples must be greater than 0"),
