@@ -115,7 +115,7 @@ def test_formulas_are_such_that_github_shows() -> None:
 
 def test_the_page_is_read_in_half_an_hour() -> None:
     words = len(re.sub(r"\$\$.+?\$\$|\$[^$]+\$", "formula", BLOCK.sub("", TEXT)).split())
-    lines = sum(len(block.body.splitlines()) for block in blocks(TEXT))
+    lines = sum(bool(line.strip()) for block in blocks(TEXT) for line in block.body.splitlines())
     assert words / 200 + lines / 30 <= 33, "minutes at 200 words or 30 lines of code"
     programs = [block.body.splitlines() for block in blocks(TEXT) if block.language == "python"]
     assert max(map(len, programs)) <= 25 and max(len(line) for program in programs for line in program) <= 106
@@ -123,7 +123,8 @@ def test_the_page_is_read_in_half_an_hour() -> None:
 
 if __name__ == "__main__":
     text = TEXT
-    for block, output in reversed(run(TEXT)):
-        start = f"{block.body}```\n\n```text\n"
-        text = text.replace(f"{start}{shown_after(TEXT, block)}```", f"{start}{output}```")
+    for block, output in run(TEXT):
+        program, said = f"```python\n{block.body}```\n", shown_after(TEXT, block)
+        before, after = (program + (f"\n```text\n{words}```\n" if words else "") for words in (said, output))
+        text = text.replace(before, after)
     PAGE.write_text(text, encoding="utf-8")
