@@ -82,8 +82,10 @@ def test_the_program_of_the_page_holds_and_prints_what_stands_there() -> None:
 def test_what_the_page_quotes_is_in_the_function(block: Block) -> None:
     place, *lines = block.body.splitlines()
     path, name = place.removeprefix("# ").split(": ")
-    places = [functions(path)[name].index(line.strip()) for line in lines]
-    assert lines and places == sorted(places)
+    source = functions(path)[name]
+    assert lines and not [line for line in lines if line.strip() not in source], f"{name} has changed: quote it anew"
+    places = [source.index(line.strip()) for line in lines]
+    assert places == sorted(places)
 
 
 def test_functions_that_the_page_points_to_are_there() -> None:
