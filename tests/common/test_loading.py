@@ -1,15 +1,17 @@
 """Pretrained parts: positions, vocabularies and errors; tests/tasks/test_models.py has what tasks make of them."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from hub_server import READER, TOKEN, HubServer
-from transformers import BertConfig, RobertaConfig
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertForMaskedLM, RobertaConfig
 
-from lacuna.common.errors import HubError, InputError
+from lacuna.common.errors import CorruptCheckpointError, HubError, InputError
 from lacuna.common.loading import (
     COUNT_POSITIONS_FROM_PADDING,
     check_vocabulary,
@@ -21,6 +23,7 @@ from lacuna.common.loading import (
     longest_input,
     num_positions,
 )
+from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
 
 
 @pytest.mark.parametrize("config, expected", [(RobertaConfig(max_position_embeddings=514), 512), (BertConfig(), 512)])
@@ -154,3 +157,32 @@ def test_a_folder_beside_others_is_not_taken_for_a_model_of_the_hub(
         pytest.raises(InputError, match=said),
     ):
         commit_of("models/onne")
+
+
+@pytest.mark.parametrize("change", ["one more", "one less", "one less of the head"])
+def test_a_tensor_more_or_less_is_what_it_is_to_the_library(change: str, tmp_path: Path) -> None:
+    """`from_pretrained` warns; our recipes take one more, and refuse a trunk that is not whole."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    ours = LacunaConfig.from_family("bert", vocab_size=30, max_position_embeddings=16, **sizes)
+    native = BertConfig(vocab_size=30, max_position_embeddings=16, **sizes)
+    reports = []
+    for name, model in {"ours": LacunaForMaskedLM(ours), "native": BertForMaskedLM(native)}.items():
+        folder = tmp_path / name
+        model.save_pretrained(folder)
+        tensors = load_file(folder / "model.safetensors")
+        layer = next(key for key in sorted(tensors) if ".0." in key and "weight" in key)
+        head = next(key for key in sorted(tensors) if "dense" in key and "layer" not in key)
+        if change == "one more":
+            tensors["v_head.weight"] = torch.ones(2)
+        else:
+            del tensors[layer if change == "one less" else head]
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        _, report = type(model).from_pretrained(folder, output_loading_info=True)
+        reports.append({key: len(report[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")})
+        if change == "one less":
+            with pytest.raises(CorruptCheckpointError, match=re.escape(layer)):
+                load_model(str(folder), auto_class="AutoModelForMaskedLM")
+        else:
+            _, report = load_model(str(folder), auto_class="AutoModelForMaskedLM")
+            assert sorted(report["missing_keys"]) == ([] if change == "one more" else [head])
+    assert reports[0] == reports[1]
