@@ -62,6 +62,9 @@ class ExportArguments(Arguments):
         group=ESSENTIALS,
         metavar="PATH",
     )
+    eval_file: str | None = option(
+        None, "Labelled rows that a classifier answers before and after, for onnx.", group=ESSENTIALS, metavar="FILE"
+    )
     max_examples: int = option(64, "Most texts to compare on; each is cut to 128 tokens.", group=ESSENTIALS)
     trust_remote_code: bool = option(
         False, "Run the code in the checkpoint; checkpoints made by Lacuna do not need it.", group=ESSENTIALS

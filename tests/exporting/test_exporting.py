@@ -266,13 +266,18 @@ def test_onnx_computes_the_same_for_any_batch_and_length(saved, family: str, hea
 def test_an_onnx_folder_answers_rows_like_the_model_that_it_was_made_of(saved, run_recipe, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     folder = saved("lacuna", "LacunaForSequenceClassification", **LABELS)
-    (folder / "task.json").write_text('{"name": "classification", "problem_type": "single_label_classification"}')
+    task = {"name": "classification", "problem_type": "single_label_classification", "label_column": "kind"}
+    (folder / "task.json").write_text(json.dumps(task))
     (tmp_path / "new.csv").write_text("text\nThe dog\nA lacuna is a gap\n")
+    (tmp_path / "test.csv").write_text("text,kind\nThe dog,no\nThe dog,yes\nThe dog,perhaps\n")
     answers = []
-    code, said = run_recipe(
-        "export_model", "--model", folder, "--format", "onnx", "--output_dir", tmp_path / "onnx", "--max_examples", 8
-    )
+    words = ("--model", folder, "--format", "onnx", "--output_dir", tmp_path / "onnx", "--max_examples", 8)
+    code, said = run_recipe("export_model", *words, "--eval_file", tmp_path / "new.csv")
+    assert code == 2 and "has no column 'kind', which held the labels" in said and not (tmp_path / "onnx").exists()
+    code, said = run_recipe("export_model", *words, "--eval_file", tmp_path / "test.csv")
     assert code == 0, said
+    check = json.loads((tmp_path / "onnx" / "export_check.json").read_text())
+    assert check["accuracy_before"] == check["accuracy"] == pytest.approx(1 / 3) and check["same_answer"] == 1.0
     for place in (folder, tmp_path / "onnx"):
         words = ("--model", place, "--input", tmp_path / "new.csv", "--output", tmp_path / f"{place.name}.csv")
         code, said = run_recipe("predict", *words)
