@@ -102,6 +102,8 @@ def check_native(run: Run) -> dict[str, float]:
     }
     if saved.config.is_encoder_decoder:
         given["decoder_input_ids"] = batch["input_ids"]
+    if type(saved).__name__.endswith("ForMultipleChoice"):  # the rows are the choices of one question
+        given = {name: value[None] for name, value in given.items()}
     with run.averaged(), torch.compiler.set_stance("force_eager"):
         ours, theirs = (model(**given)[0].float() for model in (bare.eval(), saved.to(device).eval()))
     difference = float((ours - theirs).abs().max())

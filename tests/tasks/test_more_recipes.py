@@ -20,7 +20,12 @@ from lacuna.tasks.sequence_to_sequence.reader import SequenceToSequenceArguments
 from lacuna.tokenization import adapt_tokenizer
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16, "intermediate_size": 64}
-HEADS = {"modernbert": "LacunaForMaskedLM", "qwen3": "LacunaForCausalLM", "bart": "LacunaForConditionalGeneration"}
+HEADS = {
+    "modernbert": "LacunaForMaskedLM",
+    "bert": "LacunaForMaskedLM",
+    "qwen3": "LacunaForCausalLM",
+    "bart": "LacunaForConditionalGeneration",
+}
 LEFT = {"results.json", "predictions.jsonl", "report.md", "task.json", "README.md", "model.safetensors", "config.json"}
 TAGGED = [
     {"tokens": ["the", f"river{i}", "of", "York"][: 2 + i % 3], "tags": ["O", "B-water", "O", "B-place"][: 2 + i % 3]}
@@ -91,6 +96,16 @@ def test_two_processes_give_the_numbers_of_one(recipe, family, rows, names, pack
     # Two steps make 1e-4 of rounding; an example that counts twice makes 1e-2.
     assert two == pytest.approx(one, rel=1e-3, abs=1e-6)
     assert all(f"baseline_{name}" in found[0] for name in names)
+
+
+def test_a_native_model_that_chooses_is_saved_as_it_came(checkpoint, tmp_path, run_recipe):
+    rows, output = written(tmp_path / "train.jsonl", CHOICES), tmp_path / "out"
+    short = ["--max_steps", 1, "--batch_size", 4, "--compile", "off", "--save_steps", 0, "--mixed_precision", "no"]
+    words = ["--model", checkpoint("bert"), "--train_file", rows, "--output_dir", output, *short]
+    code, said = run_recipe("finetune_multiple_choice", *words)
+    assert code == 0, said
+    results = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    assert results["native_difference"] < 1e-4 and not [*output.glob("*.py")]
 
 
 @pytest.mark.slow
