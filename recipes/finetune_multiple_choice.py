@@ -18,8 +18,7 @@ from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
 from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
-from lacuna.tasks.multiple_choice.reader import MultipleChoiceArguments
-from lacuna.tasks.multiple_choice.task import MultipleChoice
+from lacuna.tasks.multiple_choice.task import MultipleChoice, MultipleChoiceArguments
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 

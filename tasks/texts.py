@@ -14,8 +14,7 @@ from lacuna.tasks.classification.reader import CLASSIFICATION, ClassificationArg
 from lacuna.tasks.classification.task import Classification
 from lacuna.tasks.embeddings.reader import EmbeddingArguments
 from lacuna.tasks.embeddings.task import Embeddings
-from lacuna.tasks.multiple_choice.reader import MULTIPLE_CHOICE, MultipleChoiceArguments
-from lacuna.tasks.multiple_choice.task import MultipleChoice
+from lacuna.tasks.multiple_choice.task import MULTIPLE_CHOICE, MultipleChoice, MultipleChoiceArguments
 from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
 from lacuna.tasks.question_answering.task import QuestionAnswering
 from lacuna.tasks.sequence_to_sequence.reader import SEQUENCE_TO_SEQUENCE, SequenceToSequenceArguments, unfold

@@ -3,8 +3,11 @@
 Each choice is scored beside the question by itself, and the scores of a question's choices go through one softmax.
 """
 
+import re
+import string
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -13,22 +16,175 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lacuna.tasks.base.columns import names_in
+from lacuna.common.errors import InputError
+from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, essential_option, max_length_option
+from lacuna.tasks.base.columns import Column, Found, Free, Layout, names_in
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown, Table
-from lacuna.tasks.base.rows import Row, gathered
+from lacuna.tasks.base.rows import Row, columns_of, gathered, listed
 from lacuna.tasks.base.task import Inputs, Task
-from lacuna.tasks.multiple_choice.reader import (
-    MULTIPLE_CHOICE,
-    Columns,
-    MultipleChoiceArguments,
-    Problem,
-    find_reading,
-    read_labels,
-    read_problem,
-    read_problems,
-)
 from lacuna.tasks.predict.predictor import Predictor
+
+
+@dataclass
+class MultipleChoiceArguments(TaskArguments):
+    """Which questions with choices to learn from, and how to read them."""
+
+    train_file: str | None = essential_option(
+        None, f"Questions to train on, with a list of choices or one column per choice (ending0, ...): {ROWS}."
+    )
+    context_column: str | None = column_option("Column of the context.")
+    question_column: str | None = column_option("Column of the question.")
+    choices_columns: list[str] | None = column_option("Column of the lists of choices, or one column per choice.")
+    label_column: str | None = column_option("Column of the correct choice: its number, letter, name or text.")
+    max_length: int | None = max_length_option("Truncate a question with one choice to this many tokens.", 256)
+
+
+_NUMBERED = re.compile(r"(ending|choice|option|sol|answer|alternative)[ _-]?([0-9]{1,2}|[A-Za-z])")
+
+
+def numbered_columns(columns: Sequence[str]) -> list[str]:
+    """The columns of one name with numbers or letters from first to last, as ending0, ending1, ...; [] without two."""
+    families: dict[str, list[str]] = {}
+    for column in columns:
+        if part := _NUMBERED.fullmatch(column):
+            families.setdefault(part[1], []).append(column)
+    best = max(families.values(), key=len, default=[])
+    return sorted(best, key=lambda column: (len(column), column)) if len(best) > 1 else []
+
+
+def _choice_columns(rows: Sequence[Row], found: Found, free: Free) -> None:
+    """One column that holds lists, or one for each choice."""
+    found["choices_columns"] = names_in(found["choices_columns"]) or numbered_columns(columns_of(rows))
+
+
+_CONTEXTS = "sent1 context passage article story premise ctx startphrase sentence text"
+_LABELS = "label labels answer answerKey answer_key correct_option gold correct target"
+MULTIPLE_CHOICE = Layout(
+    {
+        "context_column": Column("the context", _CONTEXTS, optional=True, instead="question_column"),
+        "question_column": Column(
+            "the question", "sent2 question question_stem query goal prompt stem", instead="context_column"
+        ),
+        "choices_columns": Column(
+            "the choices (a list, or one in each column)",
+            "choices endings options candidates alternatives answers",
+            (list, tuple, Mapping),
+        ),
+        "label_column": Column("the label", _LABELS),
+    },
+    by_content=_choice_columns,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A question and its choices."""
+
+    context: str
+    question: str
+    """What each choice continues or answers; "" where the context alone is the question."""
+    choices: tuple[str, ...]
+    keys: tuple[str, ...]
+    """What the data calls the choices, such as A, B, C; empty where it does not."""
+    answer: str
+    """The label as the data has it."""
+    where: str
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The two texts that a model sees of each choice; the first is "" where there is no context."""
+        if not self.context:
+            return [(self.question, choice) for choice in self.choices]
+        return [(self.context, f"{self.question} {choice}".strip()) for choice in self.choices]
+
+
+def read_problem(
+    row: Row,
+    *,
+    context_column: str | None,
+    question_column: str | None,
+    choices_columns: Sequence[str],
+    label_column: str | None = None,
+) -> Problem:
+    """The question of a row; InputError where a text is missing, it has fewer than two choices, or no label."""
+    context = question = ""
+    if context_column is not None:
+        context = row.text(context_column, option="--context_column")
+        if question_column is not None:
+            question = str(row.value(question_column, option="--question_column") or "").strip()
+    elif question_column is not None:
+        question = row.text(question_column, option="--question_column")
+    choices, keys = _choices(row, choices_columns)
+    answer = "" if label_column is None else _answer(row, label_column)
+    return Problem(context, question, choices, keys, answer, row.where)
+
+
+def _choices(row: Row, columns: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The choices of a row and what the data calls them."""
+    keys: list[Any] = []
+    values = [row.value(column, option="--choices_columns") for column in columns]
+    if len(columns) > 1:
+        texts = values
+        while texts and (texts[-1] is None or not str(texts[-1]).strip()):  # a table holds the row with most choices
+            texts.pop()
+    elif isinstance(values[0], Mapping):  # as ARC has them: {"text": [...], "label": ["A", ...]}
+        texts, keys = list(values[0].get("text", ())), list(values[0].get("label", ()))
+    else:
+        texts = listed(row, columns[0], option="--choices_columns")
+        if texts and all(isinstance(each, Mapping) for each in texts):
+            texts, keys = ([each.get(name) for each in texts] for name in ("text", "label"))
+    for number, text in enumerate(texts, start=1):
+        if text is None or isinstance(text, list | Mapping) or not str(text).strip():
+            raise InputError(f"{row.where}: choice {number} of {len(texts)} is {text!r}, not a text: mend the row")
+    if len(texts) < 2:
+        raise InputError(f"{row.where}: {len(texts)} choices in {list(columns)}, and two are needed to choose from")
+    named = keys if len(keys) == len(texts) and None not in keys else []
+    return tuple(str(text).strip() for text in texts), tuple(str(key).strip() for key in named)
+
+
+def _answer(row: Row, column: str) -> str:
+    answer = row.value(column, option="--label_column")
+    if isinstance(answer, float) and answer.is_integer():
+        answer = int(answer)
+    if answer is None or not str(answer).strip():
+        raise InputError(f"{row.where}: column '{column}' has no label: remove the row or label it")
+    return str(answer).strip()
+
+
+def _letters(problem: Problem) -> list[str]:
+    letters = string.ascii_lowercase if problem.answer.islower() else string.ascii_uppercase
+    return [*letters[: len(problem.choices)]]
+
+
+READINGS: dict[str, Callable[[Problem], Sequence[str]]] = {
+    "the name of a choice": lambda problem: problem.keys,
+    "a number from 0": lambda problem: [str(place) for place in range(len(problem.choices))],
+    "a number from 1": lambda problem: [str(place + 1) for place in range(len(problem.choices))],
+    "a letter": _letters,
+    "the text of a choice": lambda problem: problem.choices,
+}
+"""What a label may be, and what it calls the choices then; in the order of preference where several fit all rows."""
+
+
+def find_reading(problems: Sequence[Problem]) -> str:
+    """The one of `READINGS` that makes sense of most labels; of several, the first."""
+    return max(READINGS, key=lambda name: sum(each.answer in READINGS[name](each) for each in problems))
+
+
+def read_labels(problems: Sequence[Problem], *, reading: str) -> list[int]:
+    """The number of the right choice of each question, from 0; InputError where a label names none."""
+    labels = []
+    for problem in problems:
+        names = READINGS[reading](problem)
+        if problem.answer not in names:
+            known = f" ({', '.join(names)})" if names and reading == "the name of a choice" else ""
+            raise InputError(
+                f"{problem.where}: label {problem.answer!r} is none of the {len(problem.choices)} choices{known}; "
+                f"labels are read as {reading}, as most are: correct it, or name another column with --label_column"
+            )
+        labels.append(names.index(problem.answer))
+    return labels
 
 
 class MultipleChoice(Task):
@@ -41,15 +197,12 @@ class MultipleChoice(Task):
     probability_note = "The probability is that of the chosen one among the choices."
 
     def read(self, train: list[Any], held_out: list[Any]) -> None:
-        self._named = self.find_columns(MULTIPLE_CHOICE, train)
-        self.columns = Columns(*self._named.values())
-        train, held_out = read_problems(train, self.columns), read_problems(held_out, self.columns)
+        self.columns = self.find_columns(MULTIPLE_CHOICE, train)
+        train, held_out = ([read_problem(row, **self.columns) for row in part] for part in (train, held_out))
         reading = find_reading(train)
         self.notes.append(f"labels are read as {reading}")
-        sizes = Counter(len(problem.choices) for problem in train)
-        self.notes.append(
-            ", ".join(f"{count:,} questions with {size} choices" for size, count in sorted(sizes.items()))
-        )
+        sizes = sorted(Counter(len(problem.choices) for problem in train).items())
+        self.notes.append(", ".join(f"{count:,} questions with {size} choices" for size, count in sizes))
         train, held_out = self.divide(
             train,
             held_out,
@@ -68,22 +221,19 @@ class MultipleChoice(Task):
     def encode(self) -> None:
         self.note_pairs()
         examples, cut = self._examples(self._train_problems, self._train_labels)
-        self.note_cut(cut, of=sum(len(example["sizes"]) for example in examples), what="questions with their choices")
+        choices = sum(len(problem.choices) for problem in self._train_problems)
+        self.note_cut(cut, of=choices, what="questions with their choices")
         self.set_examples(train=examples, held_out=self._examples(self._eval_problems, self._eval_labels)[0])
 
     def _examples(self, problems: Sequence[Problem], labels: Sequence[int]) -> tuple[list[Inputs], int]:
-        """Of each question the inputs of its choices, one after the other, `sizes` [choices] and the label; and how
-        many choices were cut."""
-        pairs = [problem.pair(choice) for problem in problems for choice in problem.choices]
-        texts, choices = zip(*pairs, strict=True)
-        inputs, cut = tokenize(tokenizer=self.tokenizer, texts=texts, pairs=choices, max_length=self.max_length)
-        examples: list[Inputs] = []
-        rest = iter(inputs)
+        """Of each question the inputs of its `choices`, all their `input_ids` in a row, and the label; and how many
+        choices were cut."""
+        inputs, cut = tokenize_choices(problems, tokenizer=self.tokenizer, max_length=self.max_length)
+        rest, examples = iter(inputs), list[Inputs]()
         for problem, label in zip(problems, labels, strict=True):
-            rows = list(islice(rest, len(problem.choices)))
-            example: Inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-            example["sizes"] = np.array([len(row["input_ids"]) for row in rows], dtype=np.int32)
-            examples.append({**example, "labels": label})
+            choices = list(islice(rest, len(problem.choices)))
+            ids = np.concatenate([choice["input_ids"] for choice in choices])
+            examples.append({"choices": choices, "input_ids": ids, "labels": label})
         return examples, cut
 
     # What the loop asks for
@@ -94,10 +244,9 @@ class MultipleChoice(Task):
         Beside them `choices` [batch], how many of those rows are of each question, `labels` [batch], and `row` [batch]
         for held-out examples.
         """
-        batch = pad_inputs(
-            examples=[row for example in examples for row in split_choices(example)], tokenizer=self.tokenizer
-        )
-        batch["choices"] = torch.tensor([len(example["sizes"]) for example in examples])
+        choices = [choice for example in examples for choice in example["choices"]]
+        batch = pad_inputs(examples=choices, tokenizer=self.tokenizer)
+        batch["choices"] = torch.tensor([len(example["choices"]) for example in examples])
         return batch | stacked(examples, "labels", "row")
 
     def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
@@ -125,13 +274,12 @@ class MultipleChoice(Task):
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """One record a question: row, label, prediction, the probability of each choice, and the loss in nats."""
-        logits = self.logits(model, batch)
-        losses = F.cross_entropy(logits, batch["labels"], reduction="none")
+        logits, labels = self.logits(model, batch), batch["labels"]
         found = records(
             row=batch["row"],
-            label=batch["labels"],
+            label=labels,
             prediction=logits.argmax(dim=1),
-            loss=losses,
+            loss=F.cross_entropy(logits, labels, reduction="none"),
             probabilities=logits.softmax(dim=1),
         )
         for record, count in zip(found, batch["choices"].tolist(), strict=True):
@@ -139,7 +287,7 @@ class MultipleChoice(Task):
         return found
 
     def scores(self) -> dict[str, float]:
-        """Accuracy."""
+        """The share of questions whose chosen choice is the right one."""
         right = sum(record["prediction"] == record["label"] for record in self.records)
         return {"accuracy": right / max(len(self.records), 1)}
 
@@ -151,13 +299,10 @@ class MultipleChoice(Task):
         if not self._eval_problems:
             return {}
         place = Counter(self._train_labels).most_common(1)[0][0]
-        longest = [max(range(len(item.choices)), key=lambda n: len(item.choices[n])) for item in self._eval_problems]
-        right = [
-            sum(guess == label for guess, label in zip(guesses, self._eval_labels, strict=True))
-            for guesses in ([place] * len(longest), longest)
-        ]
+        longest = [int(np.argmax([*map(len, problem.choices)])) for problem in self._eval_problems]
+        by_place, by_length = (np.mean(np.equal(guess, self._eval_labels)) for guess in (place, longest))
         loss = np.mean([np.log(len(problem.choices)) for problem in self._eval_problems])
-        return {"loss": float(loss), "accuracy": max(right) / len(longest)}
+        return {"loss": float(loss), "accuracy": float(max(by_place, by_length))}
 
     # For people
 
@@ -183,19 +328,16 @@ class MultipleChoice(Task):
         return readable
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), **self._named, "choices_columns": list(self.columns.choices)}
+        return {**super().settings(), **self.columns}
 
     def tables(self) -> dict[str, Shown]:
         """How often each place is right, was chosen, and was chosen where it was right."""
-        places = range(max((len(record["probabilities"]) for record in self.records), default=0))
         rows: list[list[object]] = []
-        for place in places:
-            right = [record for record in self.records if record["label"] == place]
+        for place in range(max((len(record["probabilities"]) for record in self.records), default=0)):
+            right = [record["prediction"] == place for record in self.records if record["label"] == place]
             chosen = sum(record["prediction"] == place for record in self.records)
-            hits = sum(record["prediction"] == place for record in right)
-            rows.append([f"choice {place}", len(right), chosen, hits / len(right) if right else None])
-        columns = ("place", "right", "chosen", "accuracy")
-        return {"By the place of the right choice": Table(columns, rows)}
+            rows.append([f"choice {place}", len(right), chosen, sum(right) / len(right) if right else None])
+        return {"By the place of the right choice": Table(("place", "right", "chosen", "accuracy"), rows)}
 
     def balance(self) -> Mapping[str, int]:
         return {f"choice {place}": count for place, count in sorted(Counter(self._train_labels).items())}
@@ -203,18 +345,16 @@ class MultipleChoice(Task):
     def show(self, example: Inputs) -> list[str]:
         return [
             f"{'*' if number == example['labels'] else ' '} {self.tokenizer.decode(row['input_ids'])}"
-            for number, row in enumerate(split_choices(example))
+            for number, row in enumerate(example["choices"])
         ]
 
 
-def split_choices(example: Inputs) -> list[Inputs]:
-    """The inputs of each choice of an example, which holds them one after the other."""
-    ends = np.cumsum(example["sizes"]).tolist()
-    names = [name for name in ("input_ids", "token_type_ids") if name in example]
-    return [
-        {name: example[name][end - size : end] for name in names}
-        for end, size in zip(ends, example["sizes"].tolist(), strict=True)
-    ]
+def tokenize_choices(
+    problems: Sequence[Problem], *, tokenizer: Any, max_length: int
+) -> tuple[list[dict[str, np.ndarray]], int]:
+    """The inputs of all choices of all questions, one after the other; and how many were cut."""
+    texts, choices = zip(*(pair for problem in problems for pair in problem.pairs), strict=True)
+    return tokenize(tokenizer=tokenizer, texts=texts, pairs=choices, max_length=max_length)
 
 
 class ChoicePredictor(Predictor):
@@ -225,23 +365,24 @@ class ChoicePredictor(Predictor):
 
     def choose_columns(self, row: Row) -> None:
         layout = MULTIPLE_CHOICE.only("context_column", "question_column", "choices_columns")
-        named = {name: self.settings.get(name) for name in layout.columns}
-        there = [name for value in named.values() for name in names_in(value)]
-        trained = bool(named["choices_columns"]) and all(name in row.fields for name in there)
-        self._places = Columns(*layout.find([row], **(named if trained else {})))
+        trained = {name: self.settings.get(name) for name in layout.columns}
+        names = [name for value in trained.values() for name in names_in(value)]
+        if not trained["choices_columns"] or not all(name in row.fields for name in names):
+            trained = {}
+        found = layout.find([row], **trained)
+        self._columns = dict(zip(layout.columns, found, strict=True))
         if not trained:
-            there = [name for value in self._places for name in names_in(value)]
-            self.notes.append(f"question and choices from columns {', '.join(there)} (inferred)")
+            names = [name for value in found for name in names_in(value)]
+            self.notes.append(f"question and choices from columns {', '.join(names)} (inferred)")
 
     def read(self, row: Row) -> Problem:
-        return read_problem(row, self._places)
+        return read_problem(row, **self._columns)
 
     def size(self, given: Any) -> int:
-        return max(sum(map(len, given.pair(choice))) for choice in given.choices)
+        return max(len(text) + len(choice) for text, choice in given.pairs)
 
     def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
-        firsts, seconds = zip(*(problem.pair(choice) for problem in given for choice in problem.choices), strict=True)
-        examples, _ = tokenize(tokenizer=self.tokenizer, texts=firsts, pairs=seconds, max_length=self.max_length)
+        examples, _ = tokenize_choices(given, tokenizer=self.tokenizer, max_length=self.max_length)
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
         batch["choices"] = torch.tensor([len(problem.choices) for problem in given])
         chances = MultipleChoice.logits(self.model, self.to_model(batch)).softmax(dim=1).tolist()

@@ -18,8 +18,7 @@ from transformers import AutoTokenizer, BertConfig
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import TOKENS
 from lacuna.tasks.base.rows import write_rows as write_answers
-from lacuna.tasks.multiple_choice.reader import MultipleChoiceArguments
-from lacuna.tasks.multiple_choice.task import MultipleChoice
+from lacuna.tasks.multiple_choice.task import MultipleChoice, MultipleChoiceArguments
 from lacuna.tasks.predict.inference import open_predictor
 from lacuna.tasks.predict.predictor import PredictionArguments, check_rows, predict
 from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments

@@ -13,16 +13,15 @@ from transformers import BertConfig, BertForMultipleChoice
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMultipleChoice
 from lacuna.tasks.base.rows import as_rows
-from lacuna.tasks.multiple_choice.reader import (
+from lacuna.tasks.multiple_choice.task import (
     MULTIPLE_CHOICE,
-    Columns,
+    MultipleChoice,
     MultipleChoiceArguments,
     find_reading,
     numbered_columns,
     read_labels,
-    read_problems,
+    read_problem,
 )
-from lacuna.tasks.multiple_choice.task import MultipleChoice, split_choices
 
 
 @dataclasses.dataclass
@@ -79,21 +78,21 @@ def task(tokenizer, rows=ROWS, eval_rows=(), **options) -> MultipleChoice:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        (SWAG, ("sent1", "sent2", ("ending0", "ending1", "ending2", "ending3"), "label")),
+        (SWAG, ("sent1", "sent2", ["ending0", "ending1", "ending2", "ending3"], "label")),
         (
             {"startphrase": "x", "ending0": "a", "ending1": "b", "label": 0},
-            ("startphrase", None, ("ending0", "ending1"), "label"),
+            ("startphrase", None, ["ending0", "ending1"], "label"),
         ),
-        ({"id": 1, "question": "x", "choices": ["a"], "answer": 1}, (None, "question", ("choices",), "answer")),
+        ({"id": 1, "question": "x", "choices": ["a"], "answer": 1}, (None, "question", ["choices"], "answer")),
         (
             {"article": "x", "question": "y", "options": ["a"], "answer": "A"},
-            ("article", "question", ("options",), "answer"),
+            ("article", "question", ["options"], "answer"),
         ),
-        ({"goal": "x", "sol1": "a", "sol2": "b", "label": 0}, (None, "goal", ("sol1", "sol2"), "label")),
-        ({"ctx": "x", "endings": ["a"], "label": "1"}, ("ctx", None, ("endings",), "label")),
+        ({"goal": "x", "sol1": "a", "sol2": "b", "label": 0}, (None, "goal", ["sol1", "sol2"], "label")),
+        ({"ctx": "x", "endings": ["a"], "label": "1"}, ("ctx", None, ["endings"], "label")),
         (
             {"context": "x", "question": "y", "answerA": "a", "answerB": "b", "label": "1"},
-            ("context", "question", ("answerA", "answerB"), "label"),
+            ("context", "question", ["answerA", "answerB"], "label"),
         ),
     ],
 )
@@ -104,15 +103,15 @@ def test_columns_are_inferred(fields, expected):
 def test_columns_that_are_named_win(tokenizer):
     rows = [{"question": "no", "story": f"yes {i}", "x": "a", "y": "b", "label": 1, "gold": 0} for i in range(4)]
     work = task(tokenizer, rows, context_column="story", choices_columns=["x", "y"], label_column="gold")
-    assert work.columns == Columns("story", None, ("x", "y"), "gold") and "inferred" not in work.notes[0]
+    assert list(work.columns.values()) == ["story", None, ["x", "y"], "gold"] and "inferred" not in work.notes[0]
     assert "inferred" in task(tokenizer).notes[0]
-    assert numbered_columns(["choice10", "choice9", "choice1", "option1"]) == ("choice1", "choice9", "choice10")
-    assert numbered_columns(["choice1", "label"]) == ()
+    assert numbered_columns(["choice10", "choice9", "choice1", "option1"]) == ["choice1", "choice9", "choice10"]
+    assert numbered_columns(["choice1", "label"]) == []
 
 
 def test_what_a_model_sees_of_swag(tokenizer):
     work = task(tokenizer, [SWAG, {**SWAG, "sent1": "The fox jumps."}], eval_rows=[SWAG])
-    seen = [tokenizer.decode(row["input_ids"]) for row in split_choices(work.example(0, 0))]
+    seen = [tokenizer.decode(row["input_ids"]) for row in work.example(0, 0)["choices"]]
     assert seen[2] == "[CLS]The dog runs.[SEP]It flies away.[SEP]"
     assert work.example(0, 0)["labels"] == 2
     assert work.show(work.example(0, 0))[2].startswith("* [CLS]The dog")
@@ -124,7 +123,8 @@ def test_what_a_model_sees_of_swag(tokenizer):
 def problems(answers: list[Any], choices: Any = ("2", "3", "x"), **fields: Any) -> list[Any]:
     rows = [{"question": "q", "choices": choices, "label": answer, **fields} for answer in answers]
     rows = as_rows(records(rows), part="training")
-    return read_problems(rows, Columns(*MULTIPLE_CHOICE.find(rows)))
+    columns = dict(zip(MULTIPLE_CHOICE.columns, MULTIPLE_CHOICE.find(rows), strict=True))
+    return [read_problem(row, **columns) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,8 @@ def test_loss_is_that_of_the_model(tokenizer, chooser, kind):
     whole = work.loss(model, mixed, {"examples": torch.tensor(4)})[0]
     single = 0.0
     for row in range(4):
-        example = {name: value for name, value in work.example(row, 0).items() if name != "token_type_ids"}
+        example = work.example(row, 0)
+        example |= {"choices": [{"input_ids": choice["input_ids"]} for choice in example["choices"]]}
         single += work.loss(model, work.collate([example]), {"examples": torch.tensor(4)})[0].item()
     assert whole.item() == pytest.approx(single, rel=1e-4)
     whole.backward()
@@ -328,4 +329,4 @@ def test_a_table_may_leave_choices_out(tokenizer):
         for i in range(4)
     ]
     work = task(tokenizer, rows, eval_rows=rows)
-    assert [len(work.example(row, 0)["sizes"]) for row in range(4)] == [2, 3, 2, 3]
+    assert [len(work.example(row, 0)["choices"]) for row in range(4)] == [2, 3, 2, 3]
