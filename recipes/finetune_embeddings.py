@@ -27,8 +27,7 @@ from lacuna.tasks.base.fine_tuning import warn_of_seen
 from lacuna.tasks.base.models import load_base, read_first_words
 from lacuna.tasks.base.report import write_results
 from lacuna.tasks.embeddings.encoders import load_encoder, save_encoder, train_encoder
-from lacuna.tasks.embeddings.reader import EmbeddingArguments
-from lacuna.tasks.embeddings.task import Embeddings
+from lacuna.tasks.embeddings.task import EmbeddingArguments, Embeddings
 from lacuna.training import FineTuningArguments, ModelArguments, claim_output_dir, is_main_process, processes, refusal
 from lacuna.training.environment import bf16_is_fast, use_all_cores
 from lacuna.training.fine_tuning import learning, outcome

@@ -12,8 +12,7 @@ from lacuna.tasks.base.rows import Row, as_rows
 from lacuna.tasks.base.task import Task
 from lacuna.tasks.classification.reader import CLASSIFICATION, ClassificationArguments
 from lacuna.tasks.classification.task import Classification
-from lacuna.tasks.embeddings.reader import EmbeddingArguments
-from lacuna.tasks.embeddings.task import Embeddings
+from lacuna.tasks.embeddings.task import EmbeddingArguments, Embeddings
 from lacuna.tasks.multiple_choice.task import MULTIPLE_CHOICE, MultipleChoice, MultipleChoiceArguments
 from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
 from lacuna.tasks.question_answering.task import QuestionAnswering

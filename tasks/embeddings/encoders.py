@@ -24,8 +24,7 @@ from lacuna.common.private import shown_command, without_places
 from lacuna.tasks.base.arguments import used
 from lacuna.tasks.base.metrics import optional_module
 from lacuna.tasks.base.report import markdown_table
-from lacuna.tasks.embeddings.reader import SCORED, EmbeddingArguments
-from lacuna.tasks.embeddings.task import LOSSES, Embeddings
+from lacuna.tasks.embeddings.task import LOSSES, SCORED, EmbeddingArguments, Embeddings
 from lacuna.tasks.predict.predictor import Predictor
 
 
@@ -70,7 +69,7 @@ class KeepBest(TrainerCallback):
         self.best, self.best_step, self.weights = -math.inf, 0, dict[str, Tensor]()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **parts: Any) -> None:
-        """Hand on what the trainer says of its last steps; what it says of evaluations and at the end is left out."""
+        """Record the loss of the last steps; what else the trainer says comes by other ways."""
         if "loss" in (logs or {}):
             self.log.record({"step": state.global_step, **logs})
 
@@ -122,10 +121,9 @@ def make_trainer(
     """
     if batch_size % num_processes:
         raise InputError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")
-    library = _library()
+    library, on_cpu = _library(), not torch.accelerator.is_available()
     steps = max_steps or math.ceil(max_epochs * math.ceil(len(task.train_items) / batch_size))
     every = int(eval_steps) if eval_steps >= 1 else max(1, round(eval_steps * steps))
-    on_cpu = not torch.accelerator.is_available()
     arguments = library.SentenceTransformerTrainingArguments(
         output_dir=output_dir,
         **{"warmup_steps": 0.06, "seed": 0, **options},
@@ -143,14 +141,13 @@ def make_trainer(
         logging_steps=10,
         disable_tqdm=True,
     )
-    judged = {"__call__": lambda self, *args, **parts: dict(task.evaluate_encoder(encoder))}
     # Their card, which takes a while and shows bars of its own, is not written.
     without_card = {"add_model_card_callback": lambda self, defaults: None}
     trainer = type("Trainer", (library.SentenceTransformerTrainer,), without_card)(
         model=encoder,
         args=arguments,
         train_dataset=task.dataset(),
-        evaluator=type("Evaluator", (_library("evaluation").SentenceEvaluator,), judged)(),
+        evaluator=[lambda model, *place: dict(task.evaluate_encoder(model))],
         loss=getattr(_library("losses"), LOSSES[task.kind])(encoder),
     )
     trainer.remove_callback(PrinterCallback)
@@ -180,38 +177,6 @@ def _named(part: str, scores: Mapping[str, float]) -> dict[str, float]:
     return {f"{part}_{name}": value for name, value in scores.items()}
 
 
-_CARD = """\
----
-library_name: sentence-transformers
-pipeline_tag: sentence-similarity
-tags:
-- sentence-transformers
-- lacuna
----
-
-# {title}
-
-Vectors of texts, of {size} numbers each, trained with Lacuna by way of sentence-transformers.
-
-```python
-from sentence_transformers import SentenceTransformer
-
-{here}
-encoder = SentenceTransformer(path{trust})
-vectors = encoder.encode(["a text", "another text"])
-print(encoder.similarity(vectors, vectors))
-```
-
-{scores}
-
-- made from: `{base}`
-- data: {train:,} rows of `{train_file}` to learn from, {held_out:,} {eval_file} held out
-- options: `{options}`
-- command: `{command}`
-- versions: {versions}
-"""
-
-
 def save_encoder(
     task: Embeddings, encoder: Any, *, results: Mapping[str, float], model: str, data: EmbeddingArguments
 ) -> None:
@@ -221,32 +186,58 @@ def save_encoder(
     """
     folder = Path(data.output_dir)
     hidden = folder / f".model.{os.getpid()}"
-    parts = {"eval": "this model", "start": "before training", "baseline": "without a model"}
-    scores = [[name, *(f"{results[f'{part}_{name}']:.4f}" for part in parts)] for name in task.scores()]
-    libraries = (f"{name} {version(name)}" for name in ("torch", "transformers", "sentence-transformers"))
-    card = _CARD.format(
-        title=folder.name,
-        size=encoder.get_embedding_dimension(),
-        here=HERE,
-        trust=", trust_remote_code=True" if getattr(getattr(encoder, "config", None), "auto_map", None) else "",
-        scores="\n".join(markdown_table(["held out", *parts.values()], scores)),
-        base=without_places(model),
-        train=task.num_examples,
-        train_file=without_places(str(data.train_file)),
-        held_out=task.num_eval_examples,
-        eval_file=f"`{without_places(data.eval_file)}`" if data.eval_file else "of the same",
-        options=without_places(json.dumps({name: value for name, value in used(data).items() if value is not None})),
-        command=shown_command(),
-        versions=", ".join([f"Python {sys.version.split()[0]}", *libraries]),
-    )
     try:
         encoder.save_pretrained(str(hidden), create_model_card=False)
-        (hidden / "README.md").write_text(card, encoding="utf-8")
+        (hidden / "README.md").write_text(_card(task, encoder, results, model, data), encoding="utf-8")
         for path in sorted(hidden.iterdir()):
             os.replace(path, folder / path.name)
         hidden.rmdir()
     except OSError as error:
         raise StorageError(f"--output_dir {folder}: cannot be written: {error.strerror or error}") from error
+
+
+def _card(task: Embeddings, encoder: Any, results: Mapping[str, float], model: str, data: EmbeddingArguments) -> str:
+    parts = {"eval": "this model", "start": "before training", "baseline": "without a model"}
+    scores = [[name, *(f"{results[f'{part}_{name}']:.4f}" for part in parts)] for name in task.scores()]
+    table = "\n".join(markdown_table(["held out", *parts.values()], scores))
+    trust = ", trust_remote_code=True" if getattr(getattr(encoder, "config", None), "auto_map", None) else ""
+    size, rows = (
+        encoder.get_embedding_dimension(),
+        f"{task.num_examples:,} rows of `{without_places(str(data.train_file))}`",
+    )
+    held_out = f"`{without_places(data.eval_file)}`" if data.eval_file else "of the same"
+    options = without_places(json.dumps({name: value for name, value in used(data).items() if value is not None}))
+    libraries = [f"{name} {version(name)}" for name in ("torch", "transformers", "sentence-transformers")]
+    return f"""\
+---
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+tags:
+- sentence-transformers
+- lacuna
+---
+
+# {Path(data.output_dir).name}
+
+Vectors of texts, of {size} numbers each, trained with Lacuna by way of sentence-transformers.
+
+```python
+from sentence_transformers import SentenceTransformer
+
+{HERE}
+encoder = SentenceTransformer(path{trust})
+vectors = encoder.encode(["a text", "another text"])
+print(encoder.similarity(vectors, vectors))
+```
+
+{table}
+
+- made from: `{without_places(model)}`
+- data: {rows} to learn from, {task.num_eval_examples:,} {held_out} held out
+- options: `{options}`
+- command: `{shown_command()}`
+- versions: {", ".join([f"Python {sys.version.split()[0]}", *libraries])}
+"""
 
 
 class EmbeddingPredictor(Predictor):

@@ -5,45 +5,219 @@ Measured is the correlation of cosines with scores, or at which rank a text find
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import datasets
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from scipy.stats import rankdata
 from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
 from lacuna.common.errors import InputError
+from lacuna.common.options import check_range
+from lacuna.tasks.base.arguments import (
+    ROWS,
+    TaskArguments,
+    column_option,
+    data_option,
+    essential_option,
+    max_length_option,
+    optimizer_option,
+    rest_option,
+)
+from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
 from lacuna.tasks.base.features import WORDS, records, tokenize
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Points, Shown, Table
-from lacuna.tasks.base.rows import gathered
+from lacuna.tasks.base.rows import Row, as_number, columns_of, gathered
 from lacuna.tasks.base.task import Inputs, Task
-from lacuna.tasks.embeddings.reader import (
-    EMBEDDINGS,
-    KINDS,
-    PAIRS,
-    SCORED,
-    TRIPLES,
-    Columns,
-    EmbeddingArguments,
-    kind_of,
-    read_related,
+
+
+@dataclass
+class EmbeddingArguments(TaskArguments):
+    """Which texts that belong together to learn from, and how; training is that of sentence-transformers."""
+
+    train_file: str | None = essential_option(
+        None, f"Rows to train on: scored pairs, pairs, triples, or premise, hypothesis and label; {ROWS}."
+    )
+    kind: Literal["auto", "scored", "pairs", "triples", "nli"] = data_option(
+        "auto", "What the rows are: scored (pairs), pairs, triples, nli or auto (inferred from columns and printed)."
+    )
+    text_column: str | None = column_option("Column of the first text.")
+    text_pair_column: str | None = column_option("Column of the matching text.")
+    negative_column: str | None = column_option("Column of a text that does not match.")
+    label_column: str | None = column_option("Column of the score or label.")
+    max_length: int | None = max_length_option("Truncate texts to this many tokens.", 128)
+    output_dir: str = essential_option("runs/embeddings", "Where the model, predictions and metrics are written.")
+    push_to_hub: str | None = rest_option(
+        None, "Private repository on the Hugging Face Hub to push the model to at the end.", metavar="OWNER/NAME"
+    )
+    batch_size: int = optimizer_option(
+        64, "Rows per step, over all processes; the texts of other rows serve as in-batch negatives."
+    )
+    max_steps: int | None = optimizer_option(None, "Stop after this many steps.")
+    max_epochs: float = essential_option(3.0, "Stop after this many passes over the data.")
+    learning_rate: float | None = essential_option(
+        None, "Peak learning rate. Default: automatic, scaled to the RMS of the weights."
+    )
+    warmup_steps: float = optimizer_option(0.06, "Warmup steps; below 1, a fraction of the run.")
+    eval_steps: float = rest_option(
+        0.2, "Steps between evaluations; below 1, a fraction of the run; 0 evaluates only at the end."
+    )
+    mixed_precision: Literal["auto", "no", "bf16"] = rest_option("auto", "bf16, no, or auto: bf16 where it is fast.")
+    seed: int = rest_option(0, "Seed of the held-out part, sample order and dropout.")
+    dry_run: bool = rest_option(False, "Show what would be trained, then exit without training.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "batch_size", "max_steps", above=0)
+        check_range(self, "max_epochs", "learning_rate", above=0)
+        check_range(self, "warmup_steps", "eval_steps", "seed", at_least=0)
+
+
+EMBEDDINGS = Layout(
+    {
+        "text_column": Column("a text", "", TEXT),
+        "text_pair_column": Column("one that belongs to it", "", TEXT),
+        "negative_column": Column("one that does not", "negative neg hard_negative", optional=True),
+        "label_column": Column(
+            "the label",
+            "score similarity similarity_score relatedness_score gold_label label labels is_duplicate",
+            optional=True,
+        ),
+    },
+    pairs={
+        "anchor": "positive",
+        "query": "positive document passage answer response pos",
+        "premise": "hypothesis",
+        "sentence1": "sentence2",
+        "sentence_A": "sentence_B",
+        "text1": "text2",
+        "question1": "question2",
+        "question": "positive answer context passage",
+        "title": "body abstract text",
+        "text": "text_pair positive",
+    },
+    by_content=only_ones,
 )
 
-CUTOFFS = (1, 5, 10)
+SCORED, PAIRS, TRIPLES, NLI = "scored", "pairs", "triples", "nli"
+KINDS = (SCORED, PAIRS, TRIPLES, NLI)
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}
-_QUERIES_AT_ONCE = 256
-
 _SPOKEN = {
     SCORED: "pairs with a score of how alike they are",
     PAIRS: "pairs that belong together",
     TRIPLES: "triples: two texts that belong together and one that does not",
 }
+_RELATIONS = ("entailment", "neutral", "contradiction")
+_NUMBERS = ("0", "1", "2")
+_UNKNOWN = {"-1", "-", ""}
+CUTOFFS = (1, 5, 10)
+_QUERIES_AT_ONCE = 256
 
 Vectors = Callable[[Sequence[str]], Any]
-"""Texts to vectors of length 1, [texts, size]: a tensor, or a sparse matrix of scipy."""
+"""Texts to vectors of length 1, [texts, size]: a tensor, or a sparse array of scipy."""
+Columns = Mapping[str, str | None]
+"""Names of the columns of the texts and the label, by the options that name them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelatedTexts:
+    """Two texts that belong together, and perhaps one that does not."""
+
+    texts: tuple[str, ...]
+    score: float
+    """How alike they are, on the scale of the data; 1 where it does not say."""
+    where: str
+
+
+def kind_of(rows: Sequence[Row], columns: Columns) -> str:
+    """Which of `KINDS` the rows are, told by their columns and by the values of the label."""
+    if columns["negative_column"] is not None:
+        return TRIPLES
+    label = columns["label_column"]
+    if label is None:
+        return PAIRS
+    given = [row.fields.get(label) for row in rows]
+    values = {str(value).strip().lower() for value in given if value is not None} - _UNKNOWN
+    if values <= set(_RELATIONS) or (columns["text_column"] == "premise" and values <= set(_NUMBERS)):
+        return NLI
+    return SCORED
+
+
+def read_related(rows: Sequence[Row], columns: Columns, *, kind: str) -> tuple[list[RelatedTexts], list[str]]:
+    """What the rows hold, and notes on what was made of them and left out.
+
+    Hypotheses that follow from a premise make triples with those that contradict it, or pairs where no premise has
+    both.
+    """
+    if kind == TRIPLES and columns["negative_column"] is None:
+        raise InputError(f"{rows[0].where}: triples need a third text: name its column with --negative_column")
+    label = str(columns["label_column"])
+    if kind in (SCORED, NLI) and columns["label_column"] is None:
+        raise InputError(
+            f"{rows[0].where}: which of {rows[0].shown(columns_of(rows))} is the label? Name it with --label_column"
+        )
+    named = ["text_column", "text_pair_column", "negative_column"][: 3 if kind == TRIPLES else 2]
+    found = []
+    for row in rows:
+        texts = tuple(row.text(str(columns[name]), option=f"--{name}").strip() for name in named)
+        found.append(RelatedTexts(texts, _score(row, label) if kind == SCORED else 1.0, row.where))
+    if kind != NLI:
+        return found, []
+    return _from_premises(found, [_relation(row, label) for row in rows])
+
+
+def _score(row: Row, column: str) -> float:
+    value = row.value(column, option="--label_column")
+    number = as_number(value)
+    if number is None:
+        raise InputError(
+            f"{row.where}: column '{column}' holds {value!r}, not a number that says how alike the texts are: mend "
+            "the row, or name another column with --label_column"
+        )
+    return number
+
+
+def _relation(row: Row, column: str) -> str | None:
+    """Entailment, neutral or contradiction; None where nobody could agree on it."""
+    value = row.value(column, option="--label_column")
+    name = "" if value is None else str(value).strip().lower()
+    if name in _UNKNOWN:
+        return None
+    if name not in (*_RELATIONS, *_NUMBERS):
+        raise InputError(
+            f"{row.where}: label {value!r} in column '{column}' is none of {', '.join(_RELATIONS)} (or 0, 1, 2): mend "
+            "the row, or name another column with --label_column"
+        )
+    return _RELATIONS[int(name)] if name in _NUMBERS else name
+
+
+def _from_premises(
+    rows: Sequence[RelatedTexts], relations: Sequence[str | None]
+) -> tuple[list[RelatedTexts], list[str]]:
+    by_premise: dict[str, dict[str | None, list[RelatedTexts]]] = {}
+    for row, relation in zip(rows, relations, strict=True):
+        by_premise.setdefault(row.texts[0], {}).setdefault(relation, []).append(row)
+    follow = [groups.get("entailment", []) for groups in by_premise.values()]
+    against = [groups.get("contradiction", []) for groups in by_premise.values()]
+    pairs = [row for group in follow for row in group]
+    triples = [
+        replace(row, texts=(*row.texts, other.texts[1]))
+        for group, others in zip(follow, against, strict=True)
+        for row, other in zip(group, others, strict=False)
+    ]
+    if not pairs:
+        where = rows[0].where if rows else "the training rows"
+        raise InputError(f"{where}: no row is labelled {_RELATIONS[0]}, so no two texts are known to belong together")
+    kept, used, what = pairs, len(pairs), "pairs"
+    if triples:
+        kept, used, what = triples, 2 * len(triples), "triples of a premise, what follows and what contradicts it"
+    note = f"of {len(rows):,} premises with a hypothesis {used:,} make {len(kept):,} {what}; the others are left out"
+    return kept, [note]
 
 
 class Embeddings(Task):
@@ -57,25 +231,22 @@ class Embeddings(Task):
     default_length = 128
 
     def read(self, train: list[Any], held_out: list[Any]) -> None:
+        self.columns = self.find_columns(EMBEDDINGS, train)
         kind = self.options.kind
-        named = self.find_columns(EMBEDDINGS, train)
-        self.columns = columns = Columns(*named.values())
-        found = kind_of(train, columns) if kind == "auto" else kind
+        found = kind_of(train, self.columns) if kind == "auto" else kind
         if found not in KINDS:
             raise InputError(f"--kind {kind} is none of auto, {', '.join(KINDS)}")
-        train, notes = read_related(train, columns, kind=found)
-        held_out = read_related(held_out, columns, kind=found)[0] if held_out else []
-        self.kind = SCORED if found == SCORED else PAIRS if train[0].negative is None else TRIPLES
-        self.metric = "spearman" if self.kind == SCORED else "mrr_at_10"
-        self.mistakes_heading = (
-            "The {count} largest differences of rank" if self.kind == SCORED else "The {count} surest wrong texts"
-        )
+        train, notes = read_related(train, self.columns, kind=found)
+        held_out = read_related(held_out, self.columns, kind=found)[0] if held_out else []
+        self.kind = SCORED if found == SCORED else PAIRS if len(train[0].texts) == 2 else TRIPLES
+        self.metric, self.mistakes_heading = "mrr_at_10", "The {count} surest wrong texts"
+        if self.kind == SCORED:
+            self.metric, self.mistakes_heading = "spearman", "The {count} largest differences of rank"
         how = " (inferred; --kind overrides it)" if kind == "auto" else ""
         self.notes += [f"the rows are {_SPOKEN[self.kind]}{how}; the loss is {LOSSES[self.kind]}", *notes]
-        train, held_out = self.divide(
-            train, held_out, same=lambda item: item.texts, group=lambda item: item.first, how=", by first text"
+        self.train_items, self.eval_items = self.divide(
+            train, held_out, same=lambda item: item.texts, group=lambda item: item.texts[0], how=", by first text"
         )
-        self.train_items, self.eval_items = train, held_out
 
     def training_texts(self) -> list[str]:
         # Apart, so that nobody can tell which belong together.
@@ -84,31 +255,24 @@ class Embeddings(Task):
     def encode(self) -> None:
         train = self.train_items
         self._train = [{"texts": item.texts} for item in train]
-        self._documents: list[str] = []
         self._found: dict[str, float] = {}
         self.num_examples, self.num_eval_examples = len(train), len(self.eval_items)
-        self._note_scores()
+        if self.kind == SCORED:
+            low, high = (end(item.score for item in train) for end in (min, max))
+            if low == high:
+                raise InputError(
+                    f"{train[0].where}: every pair has the score {low:g}: two are needed to tell pairs apart; leave "
+                    "the column out with --kind pairs, or name another with --label_column"
+                )
+            self.notes.append(f"scores from {low:g} to {high:g}; only their order is learnt")
         texts = [text for item in train for text in item.texts]
         self.note_cut(tokenize(tokenizer=self.tokenizer, texts=texts, max_length=self.max_length)[1], of=len(texts))
-
-    def _note_scores(self) -> None:
-        if self.kind != SCORED:
-            return
-        scores = [item.score or 0.0 for item in self.train_items]
-        if len(set(scores)) < 2:
-            raise InputError(
-                f"{self.train_items[0].where}: every pair has the score {scores[0]:g}: two are needed to tell pairs "
-                "apart; leave the column out with --kind pairs, or name another with --label_column"
-            )
-        self.notes.append(f"scores from {min(scores):g} to {max(scores):g}; only their order is learnt")
 
     def dataset(self) -> Any:
         """The training rows as sentence-transformers wants them: columns of texts in order, then the score."""
         names = ["anchor", "positive", "negative"] if self.kind == TRIPLES else ["first", "second"]
-        columns: dict[str, Any] = {name: [] for name in names}
-        for item in self.train_items:
-            for name, text in zip(names, item.texts, strict=True):
-                columns[name].append(text)
+        texts = zip(*(item.texts for item in self.train_items), strict=True)
+        columns: dict[str, Any] = {name: [*column] for name, column in zip(names, texts, strict=True)}
         if self.kind == SCORED:
             columns["score"] = [item.score for item in self.train_items]
         return datasets.Dataset.from_dict(columns)
@@ -121,59 +285,59 @@ class Embeddings(Task):
         return self.scores()
 
     def _measure(self, vectors: Vectors) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """What is found of each held-out row or text, and the scores of that."""
+        """What is found of each held-out row or first text, as in `predictions`, and the scores of that."""
+        items = self.eval_items
+        texts = dict.fromkeys(text for item in items for text in item.texts)
+        number = {text: place for place, text in enumerate(texts)}
+        known = vectors([*texts])
+        sides = [known[[number[text] for text in side]] for side in zip(*(item.texts for item in items), strict=True)]
         if self.kind == SCORED:
-            sides = ([item.texts[side] for item in self.eval_items] for side in (0, 1))
-            cosines = _rowwise(*map(vectors, sides)).tolist()
-            found = measure("correlation", predictions=cosines, references=self._gold())
-            return records(row=range(len(cosines)), cosine=cosines), found
-        ranked = self._ranks(vectors)
-        count = max(len(ranked), 1)
-        found = {f"recall_at_{k}": sum(record["found"][str(k)] for record in ranked) / count for k in CUTOFFS}
-        found["mrr_at_10"] = sum(1 / record["rank"] for record in ranked if record["rank"] <= 10) / count
+            gold, cosines = [item.score for item in items], _rowwise(*sides).tolist()
+            found = records(
+                text=[item.texts[0] for item in items],
+                text_pair=[item.texts[1] for item in items],
+                gold=gold,
+                prediction=[round(cosine, 6) for cosine in cosines],
+                rank_difference=[round(off, 4) for off in (_shares(cosines) - _shares(gold)).tolist()],
+            )
+            return found, measure("correlation", predictions=cosines, references=gold)
+        found, recalls = self._ranked(known, number)
+        scores = {f"recall_at_{k}": sum(recall[k] for recall in recalls) / len(recalls) for k in CUTOFFS}
+        scores["mrr_at_10"] = sum(1 / each["rank"] for each in found if each["rank"] <= 10) / len(found)
         if self.kind == TRIPLES:
-            first, second, third = (vectors([item.texts[side] for item in self.eval_items]) for side in range(3))
-            found["triplet_accuracy"] = float((_rowwise(first, second) > _rowwise(first, third)).float().mean())
-        return ranked, found
+            first, second, third = sides
+            scores["triplet_accuracy"] = float((_rowwise(first, second) > _rowwise(first, third)).float().mean())
+        return found, scores
 
-    def _gold(self) -> list[float]:
-        return [item.score or 0.0 for item in self.eval_items]
+    def _ranked(self, known: Any, number: Mapping[str, int]) -> tuple[list[dict[str, Any]], list[dict[int, float]]]:
+        """Of each first text the rank of what belongs to it among all other texts, and the nearest of these; and which
+        share of what belongs to it is among the first k, for each of `CUTOFFS`.
 
-    def _wanted(self) -> dict[str, list[str]]:
-        """The texts that belong to each first text."""
+        Args:
+            known: vectors of all texts, [texts, size].
+            number: the row of each text there.
+        """
         wanted: dict[str, dict[str, None]] = {}
         for item in self.eval_items:
-            wanted.setdefault(item.first, {})[item.second] = None
-        return {first: list(others) for first, others in wanted.items()}
-
-    def _ranks(self, vectors: Vectors) -> list[dict[str, Any]]:
-        """For each first text: the rank of what belongs to it among all held-out texts, and the nearest of these."""
-        wanted = self._wanted()
-        self._documents = list(dict.fromkeys(text for item in self.eval_items for text in item.texts[1:]))
-        number = {text: place for place, text in enumerate(self._documents)}
-        queries, there = list(wanted), vectors(self._documents)
-        asked = vectors(queries)
-        ranked = []
-        for begin in range(0, len(queries), _QUERIES_AT_ONCE):
-            cosines = _all_by_all(asked[begin : begin + _QUERIES_AT_ONCE], there)
-            nearest = cosines.topk(min(max(CUTOFFS), len(self._documents)), dim=1)
-            for place, query in enumerate(queries[begin : begin + _QUERIES_AT_ONCE]):
-                right = [number[text] for text in wanted[query]]
-                best = cosines[place, right].max()
+            wanted.setdefault(item.texts[0], {})[item.texts[1]] = None
+        documents = [*dict.fromkeys(text for item in self.eval_items for text in item.texts[1:])]
+        place = {text: column for column, text in enumerate(documents)}
+        asked, there = (known[[number[text] for text in texts]] for texts in (wanted, documents))
+        found, recalls = [], []
+        for begin in range(0, len(wanted), _QUERIES_AT_ONCE):
+            part = slice(begin, begin + _QUERIES_AT_ONCE)
+            product = asked[part] @ there.T
+            cosines = product if isinstance(product, Tensor) else torch.from_numpy(product.toarray())
+            best, order = (each.tolist() for each in cosines.topk(min(max(CUTOFFS), len(documents)), dim=1))
+            for row, (query, texts) in enumerate([*wanted.items()][part]):
+                right = [place[text] for text in texts]
+                nearest = cosines[row, right].max()
                 # What is as near as the right text comes before it: nothing tells them apart.
-                before = (cosines[place] >= best).sum() - (cosines[place, right] == best).sum()
-                top = nearest.indices[place].tolist()
-                ranked.append(
-                    {
-                        "row": begin + place,
-                        "query": query,
-                        "rank": 1 + int(before),
-                        "found": {f"{k}": len(set(top[:k]) & set(right)) / len(right) for k in CUTOFFS},
-                        "nearest": top[0],
-                        "cosine": float(nearest.values[place, 0]),
-                    }
-                )
-        return ranked
+                rank = 1 + int((cosines[row] >= nearest).sum() - (cosines[row, right] == nearest).sum())
+                recalls.append({k: len({*order[row][:k]} & {*right}) / len(right) for k in CUTOFFS})
+                said = {"text": query, "prediction": documents[order[row][0]], "gold": [*texts]}
+                found.append({**said, "score": round(best[row][0], 6), "rank": rank, "correct": rank == 1})
+        return found, recalls
 
     def scores(self) -> dict[str, float]:
         """Correlations of cosines and scores; or recall among the first 1, 5 and 10, mean reciprocal rank, triples."""
@@ -181,37 +345,15 @@ class Embeddings(Task):
 
     def baseline(self) -> dict[str, float]:
         """The same with the words of the texts, weighted by their rarity in training, in place of a model."""
-        if not self.eval_items:
-            return {}
         texts = [text for item in self.train_items for text in item.texts]
         words = TfidfVectorizer(tokenizer=WORDS.findall, token_pattern=None).fit(texts)
-        return self._measure(words.transform)[1]
+        return self._measure(lambda texts: csr_array(words.transform(texts)))[1]
 
     # For people
 
     def predictions(self) -> list[dict[str, Any]]:
         """Pairs with cosine, score and how far apart their ranks are (from -1 to 1); or texts with the nearest one."""
-        if self.kind != SCORED:
-            wanted = self._wanted()
-            return [
-                {
-                    "text": record["query"],
-                    "prediction": self._documents[record["nearest"]],
-                    "gold": wanted[record["query"]],
-                    "score": round(record["cosine"], 6),
-                    "rank": record["rank"],
-                    "correct": record["rank"] == 1,
-                }
-                for record in self.records
-            ]
-        cosines, gold = [record["cosine"] for record in self.records], self._gold()
-        return records(
-            text=[item.first for item in self.eval_items],
-            text_pair=[item.second for item in self.eval_items],
-            gold=gold,
-            prediction=[round(cosine, 6) for cosine in cosines],
-            rank_difference=[round(off, 4) for off in (_shares(cosines) - _shares(gold)).tolist()],
-        )
+        return self.records
 
     def mistakes(self, predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         if self.kind != SCORED:
@@ -221,19 +363,22 @@ class Embeddings(Task):
     def tables(self) -> dict[str, Shown]:
         """Scores over cosines; or how many texts find what belongs to them at which rank."""
         if self.kind == SCORED:
-            cosines = [record["cosine"] for record in self.records]
-            return {"Cosines and scores": Points(self._gold(), cosines, scales=("score", "cosine"))}
-        bounds = [(1, 1), (2, 5), (6, 10), (11, 100), (101, math.inf)]
-        rows: list[list[object]] = []
-        for first, last in bounds:
-            count = sum(first <= record["rank"] <= last for record in self.records)
-            name = str(first) if first == last else f"{first} to {last}" if last < math.inf else f"beyond {first - 1}"
-            rows.append([name, count, count / max(len(self.records), 1)])
+            gold, cosines = ([record[name] for record in self.records] for name in ("gold", "prediction"))
+            return {"Cosines and scores": Points(gold, cosines, scales=("score", "cosine"))}
+        bounds = {
+            "1": (1, 1),
+            "2 to 5": (2, 5),
+            "6 to 10": (6, 10),
+            "11 to 100": (11, 100),
+            "beyond 100": (101, math.inf),
+        }
+        counts = [sum(low <= each["rank"] <= high for each in self.records) for low, high in bounds.values()]
+        rows = [[name, count, count / len(self.records)] for name, count in zip(bounds, counts, strict=True)]
         return {"Rank of what belongs to a text": Table(("rank", "texts", "share"), rows)}
 
     def settings(self) -> dict[str, Any]:
-        columns = {"text_column": self.columns.first, "text_pair_column": self.columns.second}
-        return {**super().settings(), "kind": self.kind, **columns}
+        texts = {name: self.columns[name] for name in ("text_column", "text_pair_column")}
+        return {**super().settings(), "kind": self.kind, **texts}
 
     def show(self, example: Inputs) -> list[str]:
         inputs, _ = tokenize(tokenizer=self.tokenizer, texts=example["texts"], max_length=self.max_length)
@@ -242,15 +387,7 @@ class Embeddings(Task):
 
 def _rowwise(one: Any, other: Any) -> Tensor:
     """Products of the vectors of two lists, one by one: [texts]."""
-    if isinstance(one, Tensor):
-        return (one * other).sum(dim=1)
-    return torch.from_numpy(np.asarray(one.multiply(other).sum(axis=1)).ravel())
-
-
-def _all_by_all(one: Any, other: Any) -> Tensor:
-    """Products of each vector of a list with each of another: [texts, other texts]."""
-    product = one @ other.T
-    return product if isinstance(product, Tensor) else torch.from_numpy(product.toarray())
+    return torch.as_tensor((one * other).sum(axis=1))
 
 
 def _shares(values: Sequence[float]) -> np.ndarray:

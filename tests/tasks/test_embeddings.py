@@ -18,8 +18,7 @@ from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
 from lacuna.tasks.base.report import write_results
 from lacuna.tasks.base.rows import as_rows
-from lacuna.tasks.embeddings.reader import EMBEDDINGS, Columns, EmbeddingArguments, kind_of
-from lacuna.tasks.embeddings.task import Embeddings
+from lacuna.tasks.embeddings.task import EMBEDDINGS, EmbeddingArguments, Embeddings, kind_of
 from lacuna.training.reports.log import RunLog
 
 sentence_transformers = pytest.importorskip(
@@ -94,29 +93,30 @@ def task(tokenizer, rows=PAIRS, eval_rows=(), **options) -> Embeddings:
 @pytest.mark.parametrize(
     ("fields", "columns", "kind"),
     [
-        (PAIRS[0], Columns("anchor", "positive", None, None), "pairs"),
-        (TRIPLES[0], Columns("anchor", "positive", "negative", None), "triples"),
-        (SCORED[0], Columns("sentence1", "sentence2", None, "score"), "scored"),
-        (NLI[0], Columns("premise", "hypothesis", None, "label"), "nli"),
-        ({"premise": "x", "hypothesis": "y", "label": 2}, Columns("premise", "hypothesis", None, "label"), "nli"),
+        (PAIRS[0], ("anchor", "positive", None, None), "pairs"),
+        (TRIPLES[0], ("anchor", "positive", "negative", None), "triples"),
+        (SCORED[0], ("sentence1", "sentence2", None, "score"), "scored"),
+        (NLI[0], ("premise", "hypothesis", None, "label"), "nli"),
+        ({"premise": "x", "hypothesis": "y", "label": 2}, ("premise", "hypothesis", None, "label"), "nli"),
         (
             {"question1": "x", "question2": "y", "is_duplicate": 1},
-            Columns("question1", "question2", None, "is_duplicate"),
+            ("question1", "question2", None, "is_duplicate"),
             "scored",
         ),
-        ({"a": "x", "b": "y"}, Columns("a", "b", None, None), "pairs"),
-        ({"id": 1, "question": "x", "answer": "y"}, Columns("question", "answer", None, None), "pairs"),
+        ({"a": "x", "b": "y"}, ("a", "b", None, None), "pairs"),
+        ({"id": 1, "question": "x", "answer": "y"}, ("question", "answer", None, None), "pairs"),
     ],
 )
 def test_what_rows_are_is_told_by_their_columns(fields, columns, kind):
     rows = as_rows([fields], part="training")
-    assert EMBEDDINGS.find(rows) == columns and kind_of(rows, columns) == kind
+    assert EMBEDDINGS.find(rows) == columns
+    assert kind_of(rows, dict(zip(EMBEDDINGS.columns, columns, strict=True))) == kind
 
 
 def test_columns_that_are_named_win():
     rows = as_rows([{"anchor": "x", "positive": "y", "a": "z", "b": "w", "c": "v", "s": 1}], part="training")
     found = EMBEDDINGS.find(rows, text_column="a", text_pair_column="b", negative_column="c", label_column="s")
-    assert found == Columns("a", "b", "c", "s")
+    assert found == ("a", "b", "c", "s")
     assert EMBEDDINGS.find(as_rows([{"a": "x", "b": "y"}], part="training"), text_column="b")[1] == "a"
 
 
@@ -289,8 +289,8 @@ def test_what_people_are_told(tokenizer):
     said = "\n".join(work.describe(1))
     assert "the rows are triples" in said and "MultipleNegativesRankingLoss" in said and "held out 3 of 12" in said
     assert "[CLS]the fox[SEP]" in said or "[CLS]the " in said
-    held_out = {item.first for item in work.eval_items}
-    assert not held_out & {item.first for item in work.train_items}
+    held_out = {item.texts[0] for item in work.eval_items}
+    assert not held_out & {item.texts[0] for item in work.train_items}
     assert json.dumps(work.settings())
     assert any("12 of 12 held-out rows" in note for note in task(tokenizer, PAIRS, eval_rows=PAIRS).notes)
 

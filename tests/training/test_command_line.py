@@ -15,7 +15,7 @@ from lacuna.common.errors import InputError
 from lacuna.common.options import ESSENTIALS, names_of
 from lacuna.corpus import CorpusArguments
 from lacuna.objectives import ObjectiveArguments
-from lacuna.tasks.embeddings.reader import EmbeddingArguments
+from lacuna.tasks.embeddings.task import EmbeddingArguments
 from lacuna.training import FineTuningArguments, ModelArguments, TrainingArguments
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
