@@ -127,10 +127,7 @@ Tags = Sequence[Sequence[str]]
 
 
 def optional_module(name: str, *, extra: str = "tasks") -> Any:
-    """A module of a package that only some tasks need.
-
-    InputError: it is not installed; the message says how to install it.
-    """
+    """A module of a package that only some tasks need; InputError, which says how to install it, where it is not."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -157,16 +154,13 @@ def multi_label(predictions: Sequence[Labels], references: Sequence[Labels]) -> 
     Predictions and references hold 0 or 1 for each label. Macro F1 is the mean over the labels that occur. An example
     without labels for which none is predicted has an F1 of 1.
     """
-    guessed, wanted = np.asarray(predictions, dtype=bool), np.asarray(references, dtype=bool)
-    both, either = (guessed & wanted).astype(int), guessed.astype(int) + wanted.astype(int)
-    occurs = either.any(axis=0)
-    by_label = 2 * both.sum(axis=0)[occurs] / either.sum(axis=0)[occurs]
-    by_example = np.where(either.any(axis=1), 2 * both.sum(axis=1) / np.maximum(either.sum(axis=1), 1), 1.0)
+    guessed, wanted = np.asarray(predictions), np.asarray(references)
+    occur = np.flatnonzero((guessed | wanted).any(axis=0))
     return {
-        "f1_macro": float(by_label.mean()) if occurs.any() else 0.0,
-        "f1_micro": float(2 * both.sum() / max(int(either.sum()), 1)),
-        "f1_samples": float(by_example.mean()),
-        "subset_accuracy": float((guessed == wanted).all(axis=1).mean()),
+        "f1_macro": float(f1_score(wanted, guessed, average="macro", labels=occur)) if len(occur) else 0.0,
+        "f1_micro": float(f1_score(wanted, guessed, average="micro", zero_division=0)),
+        "f1_samples": float(f1_score(wanted, guessed, average="samples", zero_division=1)),
+        "subset_accuracy": float(accuracy_score(wanted, guessed)),
     }
 
 
@@ -192,11 +186,9 @@ def entity_f1(predictions: Tags, references: Tags) -> dict[str, Any]:
         for name, scores in report.items()
     }
     total = table.get("micro avg", dict.fromkeys(columns, 0.0))
-    guesses, gold = ([tag for tags in part for tag in tags] for part in (predictions, references))
-    right = sum(guess == tag for guess, tag in zip(guesses, gold, strict=True))
     return {
         **{name: total[name] for name in columns},
-        "accuracy": right / max(len(gold), 1),
+        "accuracy": float(seqeval.accuracy_score(references, predictions)),
         "by_type": {name: scores for name, scores in table.items() if not name.endswith(" avg")},
     }
 

@@ -5,10 +5,10 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from scipy.stats import rankdata
@@ -33,10 +33,7 @@ _STYLE = {"text.usetex": False, "font.family": "DejaVu Sans", "font.size": 9.0, 
 def write_results(task: "Task", results: Mapping[str, float], output_dir: Path | str) -> None:
     """Write predictions.jsonl, report.md, its picture and task.json, all or none, and print their names and warnings.
 
-    Args:
-        task: the task whose `records` are those of the model in the folder.
-        results: the content of results.json, `eval_NAME`, `baseline_NAME` and perhaps `start_NAME` and
-            `words_NAME` among it.
+    `results` is the content of results.json; the `records` of the task are those of the model in the folder.
 
     Raises:
         StorageError: the folder cannot be written.
@@ -70,10 +67,9 @@ def _write_all(task: "Task", results: Mapping[str, float], folder: Path) -> list
     for heading, shown in tables.items():
         lines += [f"## {heading}", "", *shown.text(), ""]
         if not isinstance(shown, Table):
-            name, _ = _PICTURES[type(shown)]
-            draw(shown, heading=heading, path=folder / name)
-            pictures.append(name)
-            lines += [f"![{heading}]({name})", ""]
+            draw(shown, heading=heading, path=folder / shown.picture)
+            pictures.append(shown.picture)
+            lines += [f"![{heading}]({shown.picture})", ""]
     lines += _mistakes(task, predictions)
     (folder / "report.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8", errors="backslashreplace")
     settings = {"name": task.name, **task.settings()}
@@ -82,7 +78,7 @@ def _write_all(task: "Task", results: Mapping[str, float], folder: Path) -> list
 
 
 def headline(task: "Task", results: Mapping[str, float]) -> str:
-    """The score that judges the model in a line, beside those before training, if measured, and without a model."""
+    """The score that judges the model in a line, beside what it is compared with."""
     score = results.get(f"eval_{task.metric}")
     if score is None:
         return "nothing was held out, so nothing is known of how good the model is"
@@ -98,8 +94,7 @@ def remarks(task: "Task", results: Mapping[str, float]) -> list[str]:
     if (start > end) if task.greater_is_better else (start < end):
         found.append(f"warning: worse than before training ({task.metric} {number(end)}, before {number(start)})")
     if results.get("stopped_early"):
-        planned = results.get("planned_steps")
-        of_all = f" of {planned:,}" if planned else ""
+        of_all = f" of {results['planned_steps']:,}" if results.get("planned_steps") else ""
         found.append(f"training ended early, after step {results['steps']:,}{of_all} (--early_stopping_patience)")
     return found
 
@@ -184,23 +179,20 @@ def _escaped(cell: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """How often each label was taken for each: drawn as confusion.png."""
+    """How often each label was taken for each."""
 
     labels: Sequence[str]
     counts: Sequence[Sequence[int]]
     """[gold label, predicted label]."""
+    picture: ClassVar[str] = "confusion.png"
 
     def text(self) -> list[str]:
         """The whole matrix, or the most frequent confusions where it would be too wide."""
-        if len(self.labels) <= _WIDEST_MATRIX:
-            lines = [[label, *map(int, counts)] for label, counts in zip(self.labels, self.counts, strict=True)]
+        lines = [[gold, *counts] for gold, counts in zip(self.labels, self.counts, strict=True)]
+        if len(lines) <= _WIDEST_MATRIX:
             return markdown_table(["gold \\ predicted", *self.labels], lines)
-        pairs = [
-            (gold, predicted, int(count))
-            for gold, counts in zip(self.labels, self.counts, strict=True)
-            for predicted, count in zip(self.labels, counts, strict=True)
-            if count and gold != predicted
-        ]
+        counts = np.asarray(self.counts)
+        pairs = [(self.labels[i], self.labels[j], int(counts[i, j])) for i, j in np.argwhere(counts) if i != j]
         shown = sorted(pairs, key=lambda pair: -pair[2])[:_MOST_CONFUSIONS]
         table = markdown_table(["gold", "predicted", "times"], shown)
         return [f"The {len(shown)} most frequent confusions:", "", *table]
@@ -211,13 +203,33 @@ class Matrix:
         kept = np.sort(np.argsort(-counts.sum(axis=1), kind="stable")[:most])
         return Matrix([self.labels[label] for label in kept], counts[np.ix_(kept, kept)].tolist())
 
+    def draw(self, axes: Any) -> None:
+        """Cells are coloured by their share of the row, that is, of the examples that have the label."""
+        matrix = self.reduced(MOST_LABELS)
+        counts = np.asarray(matrix.counts, dtype=np.float64)
+        share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        size = len(counts)
+        cell = min(1.0, max(0.27, 3.6 / size + 0.2))  # inches
+        axes.figure.set_size_inches(cell * size + 0.6, cell * size)
+        image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+        for gold, predicted in np.argwhere(counts):
+            count = counts[gold, predicted]
+            said = f"{count:.0f}" if count < 1000 else f"{count / 1000:.3g}k"
+            ink = "white" if share[gold, predicted] > 0.55 else "#222222"
+            axes.text(predicted, gold, said, ha="center", va="center", color=ink, fontsize=min(9.0, 22 * cell))
+        names, letters = [_name(label) for label in matrix.labels], min(9.0, 40 * cell)
+        steep = size > 12 or max(map(len, names)) > 8
+        axes.set_xticks(range(size), names, rotation=90 if steep else 0, fontsize=letters, parse_math=False)
+        axes.set_yticks(range(size), names, fontsize=letters, parse_math=False)
+        axes.set(xlabel="predicted", ylabel="gold")
+        axes.figure.colorbar(image, ax=axes, fraction=0.3 / (cell * size + 0.6), pad=0.02, label="share of the row")
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A line for each label, type or kind."""
+    """A line for each label, type or kind, which the first of the columns names."""
 
     columns: Sequence[str]
-    """The first names the lines."""
     rows: Sequence[Sequence[object]]
 
     def text(self) -> list[str]:
@@ -227,12 +239,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Predicted numbers over the right ones: drawn as scatter.png."""
+    """Predicted numbers over the right ones."""
 
     gold: Sequence[float]
     predicted: Sequence[float]
     scales: tuple[str, str] | None = None
     """What both measure, where they have no scale in common and only their order is compared: a score, a cosine."""
+    picture: ClassVar[str] = "scatter.png"
 
     def text(self) -> list[str]:
         """Means by fifths of the right numbers; beside them mean distances, or quartiles where scales differ."""
@@ -246,6 +259,19 @@ class Points:
             lines.append([name, len(part), float(gold[part].mean()), float(said[part].mean()), *spread])
         return markdown_table([right, "examples", f"mean {right}", f"mean {guess}", *further], lines)
 
+    def draw(self, axes: Any) -> None:
+        """A point for each example, and the line on which all would be right; none where two scales are compared."""
+        axes.figure.set_size_inches(5.5, 5.5)
+        across, up, (beside, below) = self.gold, self.predicted, ("predicted", "gold")
+        if self.scales:
+            across, up, (beside, below) = self.predicted, self.gold, self.scales
+        axes.scatter(across, up, s=9, alpha=0.45, color="#0072B2", edgecolors="none")
+        if self.scales is None:
+            ends = [min(*across, *up), max(*across, *up)]
+            axes.plot(ends, ends, color="#999999", linewidth=0.9)
+        axes.set(xlabel=below, ylabel=beside)
+        axes.grid(color="#e4e4e4", linewidth=0.6)
+
 
 Shown = Matrix | Table | Points
 
@@ -253,17 +279,15 @@ Shown = Matrix | Table | Points
 def draw(shown: Matrix | Points, *, heading: str, path: Path) -> None:
     """Write a picture as a PNG file."""
     import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a letter of a label that the font has not
         figure = Figure(dpi=120)
-        FigureCanvasAgg(figure)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        _PICTURES[type(shown)][1](axes, shown)
+        shown.draw(axes)
         axes.set_title(heading, loc="left", parse_math=False)
         figure.savefig(path, format="png", bbox_inches="tight", pad_inches=0.15)
 
@@ -271,46 +295,3 @@ def draw(shown: Matrix | Points, *, heading: str, path: Path) -> None:
 def _name(label: str) -> str:
     label = " ".join(label.split())
     return label if len(label) <= _LONGEST_NAME else label[: _LONGEST_NAME - 1] + "…"
-
-
-def _draw_matrix(axes: Any, whole: Matrix) -> None:
-    """Cells are coloured by their share of the row, that is, of the examples that have the label."""
-    matrix = whole.reduced(MOST_LABELS)
-    counts = np.asarray(matrix.counts, dtype=np.float64)
-    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    size = len(counts)
-    cell = min(1.0, max(0.27, 3.6 / size + 0.2))  # inches
-    axes.figure.set_size_inches(cell * size + 0.6, cell * size)
-    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    for gold, predicted in zip(*np.nonzero(counts), strict=True):
-        count = counts[gold, predicted]
-        said = f"{count:.0f}" if count < 1000 else f"{count / 1000:.3g}k"
-        ink = "white" if share[gold, predicted] > 0.55 else "#222222"
-        axes.text(predicted, gold, said, ha="center", va="center", color=ink, fontsize=min(9.0, 22 * cell))
-    names, letters = [_name(label) for label in matrix.labels], min(9.0, 40 * cell)
-    steep = size > 12 or max(map(len, names)) > 8
-    axes.set_xticks(range(size), names, rotation=90 if steep else 0, fontsize=letters, parse_math=False)
-    axes.set_yticks(range(size), names, fontsize=letters, parse_math=False)
-    axes.set(xlabel="predicted", ylabel="gold")
-    axes.figure.colorbar(image, ax=axes, fraction=0.3 / (cell * size + 0.6), pad=0.02, label="share of the row")
-
-
-def _draw_points(axes: Any, points: Points) -> None:
-    """A point for each example, and the line on which all would be right; none where two scales are compared."""
-    axes.figure.set_size_inches(5.5, 5.5)
-    sides = [(points.gold, "gold"), (points.predicted, "predicted")]
-    if points.scales:
-        sides = [(points.predicted, points.scales[1]), (points.gold, points.scales[0])]
-    (across, below), (up, beside) = sides
-    axes.scatter(across, up, s=9, alpha=0.45, color="#0072B2", edgecolors="none")
-    if points.scales is None and points.gold:
-        ends = [min(*across, *up), max(*across, *up)]
-        axes.plot(ends, ends, color="#999999", linewidth=0.9)
-    axes.set(xlabel=below, ylabel=beside)
-    axes.grid(color="#e4e4e4", linewidth=0.6)
-
-
-_PICTURES: dict[type, tuple[str, Callable[[Any, Any], None]]] = {
-    Matrix: ("confusion.png", _draw_matrix),
-    Points: ("scatter.png", _draw_points),
-}

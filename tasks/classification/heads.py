@@ -1,12 +1,12 @@
 """What the outputs of a classifier stand for (one label, several, a number): losses, records, scores and tables."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.metrics import confusion_matrix, mean_absolute_error, precision_recall_fscore_support
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -21,32 +21,41 @@ Record = dict[str, Any]
 
 
 class _Head:
-    """What the three kinds share; a target is what a row has in place of a label: a number, several, or a float.
-
-    They are made from the training rows and the label column, perhaps `given` names in the order of the outputs, and
-    `balanced` where a rare label weighs more in training.
-    """
+    """What the three kinds share; a target is what a row has in place of a label: a number, several, or a float."""
 
     mistakes_heading = "The {count} most confident mistakes"
     probability_note = ""
     problem_type: str
     names: list[str]
     """Of the outputs, in order."""
-    weights: Tensor
-    """Of the labels in training."""
+    weights: Tensor | None = None
+    """Of the labels in training, where they differ."""
 
-    def __init__(self, column: str) -> None:
-        self.column = column
+    def __init__(self, rows: Sequence[Row], column: str, options: labels.ClassificationArguments) -> None:
+        self.column, self.options = column, options
         self.notes: list[str] = []
+        self.learn(rows)
 
-    def _name_labels(self, found: set[str], rows: Sequence[Row], given: Sequence[str] | None) -> None:
+    def learn(self, rows: Sequence[Row]) -> None:
+        """Set `names`, and what else the training rows tell."""
+        raise NotImplementedError
+
+    def _name_labels(self, found: set[str], rows: Sequence[Row]) -> None:
+        given = self.options.label_names
         self.names, self._number_of, note = labels.name_labels(found=found, given=given, rows=rows, column=self.column)
         self.notes += [*([note] if note else []), *note_alike(found)]
+
+    def _number(self, name: str, row: Row) -> int:
+        labels.check_known(name=name, known=self._number_of, row=row, column=self.column)
+        return self._number_of[name]
 
     def _weigh(self, weights: Sequence[float], what: str) -> None:
         self.weights = torch.tensor(weights)
         shown = some_of([f"{name} {weight:.3g}" for name, weight in zip(self.names, weights, strict=True)])
         self.notes.append(f"weights of {what}: {shown}")
+
+    def _weight(self, weighted: bool, device: torch.device) -> Tensor | None:
+        return self.weights.to(device) if weighted and self.weights is not None else None
 
     def stratum(self, target: Any) -> int:
         """Rows of one stratum are held out in the same share."""
@@ -69,12 +78,11 @@ class _Head:
         return {"label_names": self.names}
 
 
-def _by_label(names: Sequence[str], right: np.ndarray, guessed: np.ndarray, gold: np.ndarray) -> Table:
-    """Scores from counts of each label: both, predicted, and in the data."""
-    rows: list[list[object]] = []
-    for name, both, said, there in zip(names, right.tolist(), guessed.tolist(), gold.tolist(), strict=True):
-        rows.append([name, both / max(said, 1), both / max(there, 1), 2 * both / max(said + there, 1), int(there)])
-    return Table(("label", "precision", "recall", "f1", "examples"), rows)
+def _by_label(names: Sequence[str], gold: Any, predicted: Any) -> Table:
+    """Scores of each label, from numbers of labels [rows] or zeros and ones [rows, labels]."""
+    scores = precision_recall_fscore_support(gold, predicted, labels=range(len(names)), zero_division=0)
+    rows = zip(names, *(values.tolist() for values in scores), strict=True)
+    return Table(("label", "precision", "recall", "f1", "examples"), [list(row) for row in rows])
 
 
 class SingleLabel(_Head):
@@ -83,27 +91,22 @@ class SingleLabel(_Head):
     problem_type, metric = labels.SINGLE, "accuracy"
     probability_note = "The probability is that of the predicted label."
 
-    def __init__(self, *, rows: Sequence[Row], column: str, given: Sequence[str] | None, balanced: bool) -> None:
-        super().__init__(column)
-        self._name_labels({labels.label_name(row, column) for row in rows}, rows, given)
-        counts = Counter(map(self.target, rows))
-        self.weights = torch.ones(len(self.names))
-        if balanced:
+    def learn(self, rows: Sequence[Row]) -> None:
+        self._name_labels({labels.label_name(row, self.column) for row in rows}, rows)
+        if self.options.class_weights == "balanced":
+            counts = Counter(map(self.target, rows))
             self._weigh(labels.balanced_weights(counts, len(self.names)), "the labels in training")
 
     def target(self, row: Row) -> int:
         """The number of a row's label; InputError where it has none that is known."""
-        name = labels.label_name(row, self.column)
-        labels.check_known(name=name, known=self._number_of, row=row, column=self.column)
-        return self._number_of[name]
+        return self._number(labels.label_name(row, self.column), row)
 
     def stratum(self, target: Any) -> int:
         return target
 
     def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
         """The loss of each example [batch], in nats; `weighted` by --class_weights."""
-        weight = self.weights.to(logits.device) if weighted else None
-        return F.cross_entropy(logits, targets, weight=weight, reduction="none")
+        return F.cross_entropy(logits, targets, weight=self._weight(weighted, logits.device), reduction="none")
 
     def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """What of each example [batch] is shown in the course of training."""
@@ -132,11 +135,10 @@ class SingleLabel(_Head):
         }
 
     def tables(self, records: Sequence[Record]) -> dict[str, Shown]:
-        counts = np.zeros((len(self.names), len(self.names)), dtype=int)
-        for record in records:
-            counts[record["label"], record["prediction"]] += 1
-        by_label = _by_label(self.names, counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1))
-        return {"Confusion matrix": Matrix(self.names, counts.tolist()), "By label": by_label}
+        gold, guesses = ([record[name] for record in records] for name in ("label", "prediction"))
+        counts = confusion_matrix(gold, guesses, labels=range(len(self.names))).tolist()
+        by_label = _by_label(self.names, gold, guesses)
+        return {"Confusion matrix": Matrix(self.names, counts), "By label": by_label}
 
     def balance(self, targets: Sequence[int]) -> dict[str, int]:
         return counted(self.names, targets)
@@ -145,7 +147,7 @@ class SingleLabel(_Head):
 class SeveralLabels(_Head):
     """Any number of labels a row: a sigmoid for each output; predicted is what has a probability above one half.
 
-    With `balanced`, having a label and not having it weigh the same; `separator` stands between labels in a text.
+    With `balanced`, having a label and not having it weigh the same.
     """
 
     problem_type, metric = labels.MULTI, "f1_micro"
@@ -156,34 +158,23 @@ class SeveralLabels(_Head):
     )
     threshold = 0.5
 
-    def __init__(
-        self,
-        *,
-        rows: Sequence[Row],
-        column: str,
-        given: Sequence[str] | None,
-        balanced: bool,
-        separator: str | None = None,
-    ) -> None:
-        super().__init__(column)
-        self.separator = separator
-        self._width = labels.multi_hot_width(rows=rows, column=column)
+    def learn(self, rows: Sequence[Row]) -> None:
+        self._width = labels.multi_hot_width(rows=rows, column=self.column)
         if self._width is None:
-            found = {name for row in rows for name in labels.label_set(row, column, separator=separator)}
-            self._name_labels(found, rows, given)
+            self._name_labels({name for row in rows for name in self._labels(row)}, rows)
         else:
-            self._name_places(self._width, rows, given)
+            self._name_places(self._width, rows)
         targets = [self.target(row) for row in rows]
         self._counts = Counter(number for target in targets for number in target)
         if empty := sum(not target for target in targets):
             self.notes.append(f"{empty:,} of {len(rows):,} training rows have no label at all")
-        self.weights = torch.ones(len(self.names))
-        if balanced:
+        if self.options.class_weights == "balanced":
             counts = [self._counts[number] for number in range(len(self.names))]
             rare = [max(len(rows) - count, 1) / count if count else 1.0 for count in counts]
             self._weigh(rare, "having a label, in training")
 
-    def _name_places(self, width: int, rows: Sequence[Row], given: Sequence[str] | None) -> None:
+    def _name_places(self, width: int, rows: Sequence[Row]) -> None:
+        given = self.options.label_names
         self.notes.append(f"each row has a list of {width} zeros and ones, one for each label")
         if given is not None and len(given) != width:
             raise InputError(
@@ -203,10 +194,10 @@ class SeveralLabels(_Head):
                     "training rows do"
                 )
             return [number for number, on in enumerate(value) if on]
-        names = labels.label_set(row, self.column, separator=self.separator)
-        for name in names:
-            labels.check_known(name=name, known=self._number_of, row=row, column=self.column)
-        return sorted(self._number_of[name] for name in names)
+        return sorted(self._number(name, row) for name in self._labels(row))
+
+    def _labels(self, row: Row) -> list[str]:
+        return labels.label_set(row, self.column, separator=self.options.label_separator)
 
     def stratum(self, target: Any) -> int:
         """The rarest of the row's labels; -1 where it has none."""
@@ -218,7 +209,7 @@ class SeveralLabels(_Head):
 
     def losses(self, logits: Tensor, targets: Tensor, *, weighted: bool = False) -> Tensor:
         """The mean over the labels, as transformers has it."""
-        weight = self.weights.to(logits.device) if weighted else None
+        weight = self._weight(weighted, logits.device)
         return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weight, reduction="none").mean(dim=-1)
 
     def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -271,15 +262,14 @@ class SeveralLabels(_Head):
         }
 
     def tables(self, records: Sequence[Record]) -> dict[str, Shown]:
-        guessed, gold = (self._multi_hot([record[name] for record in records]) for name in ("prediction", "label"))
-        counts = ((guessed & gold).sum(axis=0), guessed.sum(axis=0), gold.sum(axis=0))
-        return {"By label": _by_label(self.names, *counts)}
+        sides = (self._multi_hot([record[name] for record in records]) for name in ("label", "prediction"))
+        return {"By label": _by_label(self.names, *sides)}
 
     def balance(self, targets: Sequence[list[int]]) -> dict[str, int]:
         return counted(self.names, [number for target in targets for number in target])
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "label_separator": self.separator, "threshold": self.threshold}
+        return {**super().settings(), "label_separator": self.options.label_separator, "threshold": self.threshold}
 
 
 class Number(_Head):
@@ -288,15 +278,14 @@ class Number(_Head):
     problem_type, metric = labels.NUMBER, "pearson"
     mistakes_heading = "The {count} largest errors"
 
-    def __init__(self, *, rows: Sequence[Row], column: str, given: Sequence[str] | None, balanced: bool) -> None:
-        super().__init__(column)
-        if given is not None or balanced:
-            option = "--class_weights balanced" if given is None else "--label_names"
+    def learn(self, rows: Sequence[Row]) -> None:
+        if self.options.label_names is not None or self.options.class_weights == "balanced":
+            option = "--class_weights balanced" if self.options.label_names is None else "--label_names"
             raise InputError(
-                f"{rows[0].where}: column '{column}' holds numbers ({labels.NUMBER}), which {option} has no meaning "
-                "for: leave it out, or say what the column holds with --problem_type"
+                f"{rows[0].where}: column '{self.column}' holds numbers ({labels.NUMBER}), which {option} has no "
+                "meaning for: leave it out, or say what the column holds with --problem_type"
             )
-        self.names = [column]
+        self.names = [self.column]
         numbers = np.array([self.target(row) for row in rows])
         self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
         if self.deviation == 0:
@@ -305,10 +294,11 @@ class Number(_Head):
                 "is nothing to learn; name another column with --label_column"
             )
         self.notes.append(f"numbers from {numbers.min():g} to {numbers.max():g}, mean {self.mean:.4g}")
-        if max(abs(self.mean), self.deviation) > 20 or self.deviation < 0.02:
+        size = max(abs(self.mean), self.deviation)
+        if size > 20 or self.deviation < 0.02:
             self.notes.append(
                 "warning: an output begins near 0 and learns numbers of about 1 best: divide those of column "
-                f"'{self.column}' by {max(abs(self.mean), self.deviation):.1g} in the data"
+                f"'{self.column}' by {size:.1g} in the data"
             )
 
     def target(self, row: Row) -> float:
@@ -324,13 +314,13 @@ class Number(_Head):
         return [{"prediction": value} for value in logits.squeeze(-1).tolist()]
 
     def metrics(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
-        off = math.fsum(abs(a - b) for a, b in zip(predictions, references, strict=True)) / max(len(references), 1)
+        off = float(mean_absolute_error(references, predictions))
         return {**measure("correlation", predictions=predictions, references=references), "mean_absolute_error": off}
 
     def baseline(self, train: Sequence[float], held_out: Sequence[float]) -> dict[str, float]:
         """Always the mean of the training numbers."""
-        mean = math.fsum(train) / len(train)
-        loss = math.fsum((value - mean) ** 2 for value in held_out) / len(held_out)
+        mean = float(np.mean(train))
+        loss = float(np.mean((np.array(held_out) - mean) ** 2))
         return {"loss": loss, **self.metrics([mean] * len(held_out), held_out)}
 
     def readable(self, record: Record) -> Record:

@@ -86,9 +86,7 @@ class Classification(Task):
         kind: str = asked
         if asked == "auto":
             kind = problem_type_of(rows=rows, column=self.label_column, separator=separator)
-        more = {"separator": separator} if kind == MULTI else {}
-        balanced, given = self.options.class_weights == "balanced", self.options.label_names
-        head = HEADS[kind](rows=rows, column=self.label_column, given=given, balanced=balanced, **more)
+        head = HEADS[kind](rows, self.label_column, self.options)
         how = " (inferred; --problem_type overrides it)" if asked == "auto" else ""
         names = "" if kind == NUMBER else f", {len(head.names)} in all: {some_of(head.names)}"
         self.notes += [f"column '{self.label_column}' holds {_SPOKEN[kind]}, {kind}{how}{names}", *head.notes]

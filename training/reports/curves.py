@@ -54,7 +54,6 @@ def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "") -
         StorageError: the file cannot be written.
     """
     from matplotlib import style
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     metrics = _metrics(records)
@@ -67,7 +66,6 @@ def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "") -
     with style.context(["seaborn-v0_8-whitegrid", _STYLE]), warnings.catch_warnings(), replacing(path) as temporary:
         warnings.simplefilter("ignore")  # a letter of a title that the font has not
         figure = Figure(figsize=(11, 7), dpi=120, layout="constrained")
-        FigureCanvasAgg(figure)
         panels = figure.subplot_mosaic([["loss"] * max(len(below), 1), [*below]] if below else [["loss"]])
         _draw_loss(panels["loss"], records)
         for name, shown in below.items():
