@@ -42,6 +42,8 @@ class Task(Work):
     """The labels in the order of the model's outputs, where it has any."""
     mistakes_heading = "The {count} most confident mistakes"
     """What the report calls the first of `mistakes`."""
+    error: str | None = None
+    """What of `predictions` says how far off they are, where none is simply right or wrong."""
     probability_note = ""
     """What the `probability` of `predictions` is that of, a sentence for the report."""
     balance_of = "training examples"
@@ -228,7 +230,12 @@ class Task(Work):
         raise NotImplementedError
 
     def mistakes(self, predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Those of `predictions` that are wrong, the surest first, by their `probability` or else their `score`."""
+        """Of `predictions` those that are wrong, the surest first, by their `probability` or else their `score`.
+
+        Where there is an `error`, all of them, the largest first.
+        """
+        if error := self.error:
+            return sorted(predictions, key=lambda item: -abs(item[error]))
 
         def sureness(prediction: Mapping[str, Any]) -> float:
             value = prediction.get("probability", prediction.get("score"))

@@ -23,7 +23,6 @@ Record = dict[str, Any]
 class _Head:
     """What the three kinds share; a target is what a row has in place of a label: a number, several, or a float."""
 
-    mistakes_heading = "The {count} most confident mistakes"
     probability_note = ""
     problem_type: str
     names: list[str]
@@ -46,8 +45,7 @@ class _Head:
         self.notes += [*([note] if note else []), *note_alike(found)]
 
     def _number(self, name: str, row: Row) -> int:
-        labels.check_known(name=name, known=self._number_of, row=row, column=self.column)
-        return self._number_of[name]
+        return labels.output_of(name, known=self._number_of, row=row, column=self.column)
 
     def _weigh(self, weights: Sequence[float], what: str) -> None:
         self.weights = torch.tensor(weights)
@@ -276,7 +274,6 @@ class Number(_Head):
     """A number a row: one output, learnt by its squared distance, on the scale of the data."""
 
     problem_type, metric = labels.NUMBER, "pearson"
-    mistakes_heading = "The {count} largest errors"
 
     def learn(self, rows: Sequence[Row]) -> None:
         if self.options.label_names is not None or self.options.class_weights == "balanced":

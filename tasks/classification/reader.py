@@ -28,9 +28,7 @@ class ClassificationArguments(TaskArguments):
     text_pair_column: str | None = column_option("Column of the second text, for pairs.")
     label_column: str | None = column_option("Column of the label.")
     label_names: list[str] | None = data_option(
-        None,
-        "Labels in the order of the outputs. Default: those of the training rows, sorted.",
-        metavar="NAME",
+        None, "Labels in the order of the outputs. Default: those of the training rows, sorted.", metavar="NAME"
     )
     problem_type: Literal["auto", "single_label_classification", "multi_label_classification", "regression"] = (
         data_option(
@@ -98,9 +96,7 @@ CLASSIFICATION = Layout(
 )
 
 SINGLE, MULTI, NUMBER = "single_label_classification", "multi_label_classification", "regression"
-SEPARATORS = ("|", ";", ",")  # that people join labels with
 _OPTION = "--label_column"
-
 _JOINED = 0.5  # share of texts with a separator in them from which on they look like several labels
 
 
@@ -116,10 +112,8 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
     labels.
     """
     values = [row.value(column, option=_OPTION) for row in rows]
-    if separator is not None:
-        return MULTI
     lists = [isinstance(value, list | tuple) for value in values]
-    if all(lists):
+    if separator is not None or all(lists):
         return MULTI
     if any(lists):
         row = rows[lists.index(False)]
@@ -128,10 +122,10 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
             "labels: make it a list too, or name another column with --label_column"
         )
     numbers = [as_number(value) for value in values if not is_missing(value)]
-    if numbers and all(number is not None for number in numbers):
-        return NUMBER if any(number != int(number) for number in numbers if number is not None) else SINGLE
-    texts = [value for value in values if isinstance(value, str) and value.strip()]
-    if (found := joined_by(texts)) is not None:
+    if numbers and None not in numbers:
+        return NUMBER if any(number % 1 for number in numbers if number) else SINGLE
+    found = joined_by([value for value in values if isinstance(value, str) and value.strip()])
+    if found is not None:
         row = next(row for row in rows if found in str(row.fields[column]))
         raise InputError(
             f"{row.where}: column '{column}' holds the text {_shown(row.fields[column])}, which looks like several "
@@ -143,12 +137,10 @@ def problem_type_of(*, rows: Sequence[Row], column: str, separator: str | None) 
 
 def joined_by(texts: Sequence[str]) -> str | None:
     """The sign that joins labels in the texts ("[" for written lists), or None; pieces by ";" and "," come again."""
-    if not texts:
-        return None
-    if sum(text.strip().startswith("[") and text.strip().endswith("]") for text in texts) > _JOINED * len(texts):
+    wholes, stripped = set(texts), [text.strip() for text in texts]
+    if sum(text[:1] + text[-1:] == "[]" for text in stripped) > _JOINED * len(texts):
         return "["
-    wholes = set(texts)
-    for sign in SEPARATORS:
+    for sign in ("|", ";", ","):
         joined = [text for text in texts if sign in text]
         pieces = {piece.strip() for text in joined for piece in text.split(sign)}
         alone = {text.strip() for text in wholes if sign not in text}
@@ -164,8 +156,7 @@ def label_name(row: Row, column: str) -> str:
     value = row.value(column, option=_OPTION)
     if is_missing(value):
         raise InputError(f"{row.where}: column '{column}' has no label: remove the row or label it")
-    name = _name(value)
-    if name is None:
+    if (name := _name(value)) is None:
         raise InputError(
             f"{row.where}: column '{column}' holds {_shown(value)}, not one label as the rows before: "
             f"name another column with --label_column, or say what it holds with --problem_type ({MULTI} for lists, "
@@ -193,16 +184,13 @@ def label_set(row: Row, column: str, *, separator: str | None) -> list[str]:
             f"{row.where}: column '{column}' holds {_shown(value)}, not a list of labels: "
             'say what stands between labels with --label_separator, such as --label_separator "|"'
         )
-    names: dict[str, None] = {}
-    for item in value:
-        name = None if is_missing(item) else _name(item)
-        if name is None:
-            raise InputError(
-                f"{row.where}: column '{column}' holds {_shown(value)}, and {item!r} in it is not a label: labels are "
-                "texts or whole numbers"
-            )
-        names[name] = None
-    return list(names)
+    names = [None if is_missing(item) else _name(item) for item in value]
+    if None in names:
+        raise InputError(
+            f"{row.where}: column '{column}' holds {_shown(value)}, and {value[names.index(None)]!r} in it is not a "
+            "label: labels are texts or whole numbers"
+        )
+    return [name for name in dict.fromkeys(names) if name is not None]
 
 
 def _written_list(text: str) -> list[Any] | None:
@@ -215,11 +203,11 @@ def _written_list(text: str) -> list[Any] | None:
 
 def multi_hot_width(*, rows: Sequence[Row], column: str) -> int | None:
     """The number of labels where every row is a list of that many 0 and 1, as in [0, 1, 0]; else None."""
-    lists = [row.fields.get(column) for row in rows]
+    lists: list[Any] = [row.fields.get(column) for row in rows]
     if not all(isinstance(item, list | tuple) and all(value in (0, 1) for value in item) for item in lists):
         return None
-    widths = {len(item) for item in lists if item is not None}
-    return min(widths) if len(widths) == 1 and min(widths) > 1 else None
+    widths = {len(item) for item in lists}
+    return max(widths) if len(widths) == 1 and max(widths) > 1 else None
 
 
 def number_of(row: Row, column: str) -> float:
@@ -256,36 +244,37 @@ def name_labels(
         raise InputError(f"{where}no training row has a label in column '{column}': {another}")
     if len(found) > max(20, len(rows) // 2):
         numeric = 2 * sum(as_number(name) is not None for name in found) > len(found)
+        or_else = f", or learn them as numbers with --problem_type {NUMBER}" if numeric else ""
         raise InputError(
             f"{where}column '{column}' has {len(found)} different values in {len(rows)} rows, too many to be labels: "
-            + another
-            + (f", or learn them as numbers with --problem_type {NUMBER}" if numeric else "")
+            f"{another}{or_else}"
         )
     if len(found) == 1:
         raise InputError(
             f"{where}every training row has the label '{next(iter(found))}' in column '{column}': at least two labels "
             f"are needed to learn from; {another}"
         )
-    if given is None:
-        names = sorted_names(found)
-        return names, {name: number for number, name in enumerate(names)}, None
-    if len(set(given)) != len(given):
-        raise InputError(f"--label_names {' '.join(given)} names a label twice")
-    numbered = [str(number) for number in range(len(given))]
-    if found <= set(numbered) and not found & set(given):
-        pairs = some_of([f"{number} is {name}" for number, name in zip(numbered, given, strict=True)])
-        return list(given), {n: place for place, n in enumerate(numbered)}, f"labels are numbers in the data: {pairs}"
-    return list(given), {name: number for number, name in enumerate(given)}, None
+    note, names = None, sorted_names(found) if given is None else list(given)
+    if len(set(names)) != len(names):
+        raise InputError(f"--label_names {' '.join(names)} names a label twice")
+    written = [str(number) for number in range(len(names))]
+    if found <= set(written) and not found & set(names):
+        pairs = some_of([f"{number} is {name}" for number, name in zip(written, names, strict=True)])
+        note = f"labels are numbers in the data: {pairs}"
+    else:
+        written = names
+    return names, {name: number for number, name in enumerate(written)}, note
 
 
-def check_known(*, name: str, known: Mapping[str, int], row: Row, column: str) -> None:
-    """Refuse a label that the model has no output for."""
+def output_of(name: str, *, known: Mapping[str, int], row: Row, column: str) -> int:
+    """The output of a label; InputError where the model has none for it."""
     if name not in known:
         raise InputError(
             f"{row.where}: label '{name}' in column '{column}' is not one of the labels "
             f"[{some_of(list(map(repr, known)))}] of the training rows or of --label_names: correct it, "
             "or list every label with --label_names"
         )
+    return known[name]
 
 
 def balanced_weights(counts: Mapping[int, int], size: int) -> list[float]:

@@ -1,7 +1,7 @@
 """Classification: one text, or a pair of texts, gets a label out of several, any number of them, or a number."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from lacuna.tasks.classification.reader import (
 from lacuna.tasks.predict.predictor import PipelinePredictor
 
 HEADS: dict[str, Callable[..., Head]] = {SINGLE: SingleLabel, MULTI: SeveralLabels, NUMBER: Number}
+
 _SPOKEN = {SINGLE: "one label a row", MULTI: "several labels a row", NUMBER: "a number a row"}
 
 
@@ -40,21 +41,22 @@ class Classification(Task):
     def read(self, train: list[Row], held_out: list[Row]) -> None:
         self.columns = self.find_columns(CLASSIFICATION, train)
         self.text_column, self.text_pair_column, self.label_column = self.columns.values()
-        self.head = self._head(train)
-        self.metric, self.mistakes_heading = self.head.metric, self.head.mistakes_heading
-        self.probability_note = self.head.probability_note
-        self.problem_type, self.label_names = self.head.problem_type, self.head.names
-        if self.problem_type == MULTI:
+        self.head = head = self._head(train)
+        self.problem_type, self.label_names = head.problem_type, head.names
+        self.metric, self.probability_note = head.metric, head.probability_note
+        if self.problem_type == NUMBER:
+            self.mistakes_heading, self.error = "The {count} largest errors", "error"
+        elif self.problem_type == MULTI:
             self.balance_of = "training examples, each with any number of labels"
         train, held_out = self.divide(
             train,
             held_out,
             same=self._texts,
-            strata=lambda rows: [self.head.stratum(self.head.target(row)) for row in rows],
+            strata=lambda rows: [head.stratum(head.target(row)) for row in rows],
             how="" if self.problem_type == NUMBER else ", of each label the same share",
         )
-        self._train_targets: list[Any] = [self.head.target(row) for row in train]
-        self._eval_targets: list[Any] = [self.head.target(row) for row in held_out]
+        self._train_targets: list[Any] = [head.target(row) for row in train]
+        self._eval_targets: list[Any] = [head.target(row) for row in held_out]
         self._train_texts, self._eval_texts = (list(map(self._texts, rows)) for rows in (train, held_out))
 
     def training_texts(self) -> list[str]:
@@ -156,17 +158,16 @@ class Classification(Task):
 
     def baseline(self) -> dict[str, float]:
         """The best guess that knows the training labels and no text."""
-        return self.head.baseline(self._train_targets, self._eval_targets) if self._eval_targets else {}
+        return self.head.baseline(self._train_targets, self._eval_targets)
 
     def bag_of_words(self) -> dict[str, float]:
         """TF-IDF of words and pairs of words, and a linear model."""
-        targets, known = self._train_targets, len(set(map(str, self._train_targets)))
-        if not self._eval_texts or known < 2 or len(targets) > MOST_TEXTS:
+        targets = self._train_targets
+        if len(set(map(str, targets))) < 2 or len(targets) > MOST_TEXTS:
             return {}
         if (features := tfidf(self._train_texts, self._eval_texts)) is None:
             return {}
-        train, held_out = features
-        guesses: Any = self.head.bag_of_words(train, targets, held_out)
+        guesses: Any = self.head.bag_of_words(features[0], targets, features[1])
         return self.head.metrics(guesses, self._eval_targets)
 
     # For people
@@ -178,11 +179,6 @@ class Classification(Task):
             texts = dict(zip(("text", "text_pair"), self._eval_texts[record["row"]], strict=False))
             readable.append({**texts, **self.head.readable(record)})
         return readable
-
-    def mistakes(self, predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        if self.problem_type == NUMBER:
-            return sorted(predictions, key=lambda prediction: -abs(prediction["error"]))
-        return super().mistakes(predictions)
 
     def tables(self) -> dict[str, Shown]:
         """A confusion matrix; scores by label; or numbers over numbers."""
@@ -202,10 +198,9 @@ class Classification(Task):
 
     def show(self, example: Inputs) -> list[str]:
         target = example["labels"]
-        shown = {SINGLE: lambda: self.label_names[target], NUMBER: lambda: f"{target:g}"}.get(
-            self.problem_type, lambda: ", ".join(self.label_names[number] for number in target) or "none"
-        )
-        return [f"{self.label_column}: {shown()}", *(f"    {line}" for line in super().show(example))]
+        names = [name for name, count in self.head.balance([target]).items() if count]
+        shown = f"{target:g}" if self.problem_type == NUMBER else ", ".join(names) or "none"
+        return [f"{self.label_column}: {shown}", *(f"    {line}" for line in super().show(example))]
 
 
 class ClassificationPredictor(PipelinePredictor):
@@ -218,21 +213,20 @@ class ClassificationPredictor(PipelinePredictor):
 
     def prepare(self) -> None:
         config = self.model.config
-        guess = "regression" if config.num_labels == 1 else "single_label_classification"
+        guess = NUMBER if config.num_labels == 1 else SINGLE
         # By this the pipeline chooses between softmax, sigmoid and neither.
         config.problem_type = self.settings.get("problem_type") or config.problem_type or guess
         self.problem = config.problem_type
-        if self.problem != "regression":
-            several = self.problem == "multi_label_classification"
-            self.columns = ("prediction", "probability", *(("probabilities",) if several else ()))
+        more = {SINGLE: ("probability",), MULTI: ("probability", "probabilities")}
+        self.columns = ("prediction", *more.get(self.problem, ()))
         super().prepare()
 
     def readable(self, given: Any, found: Any) -> dict[str, Any]:
         scores = {each["label"]: each["score"] for each in found}
-        if self.problem == "regression":
+        if self.problem == NUMBER:
             numbers = {name: round(score, 6) for name, score in scores.items()}
             return {"prediction": next(iter(numbers.values())) if len(numbers) == 1 else numbers}
-        if self.problem != "multi_label_classification":
+        if self.problem == SINGLE:
             return {"prediction": found[0]["label"], "probability": round(found[0]["score"], 6)}
         chances = {name: scores[name] for _, name in sorted(self.model.config.id2label.items())}
         chosen = [name for name, chance in chances.items() if chance > self.settings.get("threshold", 0.5)]

@@ -241,7 +241,8 @@ class Embeddings(Task):
         self.kind = SCORED if found == SCORED else PAIRS if len(train[0].texts) == 2 else TRIPLES
         self.metric, self.mistakes_heading = "mrr_at_10", "The {count} surest wrong texts"
         if self.kind == SCORED:
-            self.metric, self.mistakes_heading = "spearman", "The {count} largest differences of rank"
+            self.metric, self.error = "spearman", "rank_difference"
+            self.mistakes_heading = "The {count} largest differences of rank"
         how = " (inferred; --kind overrides it)" if kind == "auto" else ""
         self.notes += [f"the rows are {_SPOKEN[self.kind]}{how}; the loss is {LOSSES[self.kind]}", *notes]
         self.train_items, self.eval_items = self.divide(
@@ -354,11 +355,6 @@ class Embeddings(Task):
     def predictions(self) -> list[dict[str, Any]]:
         """Pairs with cosine, score and how far apart their ranks are (from -1 to 1); or texts with the nearest one."""
         return self.records
-
-    def mistakes(self, predictions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        if self.kind != SCORED:
-            return super().mistakes(predictions)
-        return sorted(predictions, key=lambda prediction: -abs(prediction["rank_difference"]))
 
     def tables(self) -> dict[str, Shown]:
         """Scores over cosines; or how many texts find what belongs to them at which rank."""

@@ -11,12 +11,12 @@ from lacuna.tasks.classification.reader import (
     NUMBER,
     SINGLE,
     balanced_weights,
-    check_known,
     joined_by,
     label_set,
     multi_hot_width,
     name_labels,
     number_of,
+    output_of,
     problem_type_of,
     sorted_names,
 )
@@ -83,7 +83,7 @@ def test_labels_that_are_nearly_the_same_are_named():
 def test_messages_name_no_more_labels_than_people_read():
     known = {f"label{n}": n for n in range(83)}
     with pytest.raises(InputError, match=r"label28', 'label29' and 53 more\] of the training rows") as caught:
-        check_known(name="x", known=known, row=rows("x")[0], column="y")
+        output_of("x", known=known, row=rows("x")[0], column="y")
     assert "label30" not in str(caught.value)
     found = {str(n) for n in range(40)}
     note = name_labels(found=found, given=[f"n{n}" for n in range(40)], rows=rows(*range(100)), column="y")[2]
