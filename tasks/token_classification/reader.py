@@ -1,15 +1,26 @@
-"""Reading sentences of tokens with a tag each, and cutting them into windows that a model can take."""
+"""Reading sentences of tagged tokens: columns, the schemes of their tags, and windows that a model can take.
 
-from collections.abc import Sequence
+Tags of entities come in schemes (IOB1, IOB2, BIOES). By the example of two places side by side, "Bern" and "New York":
+
+    IOB1    I-LOC B-LOC I-LOC           B- only where an entity follows another one of its type
+    IOB2    B-LOC B-LOC I-LOC           B- at the beginning of every entity
+    BIOES   S-LOC B-LOC E-LOC           with an end of its own, and one letter for entities of a single token
+
+BILOU (L for E, U for S) and BMES (M for I), with W for S, are read as BIOES. Tags without such letters, as those of
+parts of speech, are PLAIN: each stands for itself.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.arguments import TaskArguments, column_option, data_option, essential_option, max_length_option
 from lacuna.tasks.base.columns import SAMPLE, Column, Found, Free, Layout
-from lacuna.tasks.base.features import encodings
+from lacuna.tasks.base.features import encodings, tokenizer_inputs
 from lacuna.tasks.base.rows import Row, listed
 
 
@@ -112,6 +123,122 @@ def name_numbers(sentences: Sequence[Sentence], names: Sequence[str] | None) -> 
     return named
 
 
+# Tags
+
+PLAIN = "plain"
+SCHEMES = ("IOB2", "IOB1", "BIOES")
+OUTSIDE = "O"
+_TAG = re.compile(r"O|([BIESLUMW])(?:-(.+))?", flags=re.DOTALL)
+_READ_AS = {"L": "E", "U": "S", "W": "S", "M": "I"}
+
+
+class Entity(NamedTuple):
+    """Tokens from `start` up to `end`, which is not part of it, and what they are."""
+
+    start: int
+    end: int
+    type: str
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Letter (B, I, O, E or S) and type of a tag of entities; the type is empty where there is but one.
+
+    ValueError: it is no such tag.
+    """
+    found = _TAG.fullmatch(tag)
+    if found is None:
+        raise ValueError(f"{tag!r} is neither O nor B-, I-, E- or S- with a type")
+    letter, kind = found[1] or OUTSIDE, found[2] or ""
+    return _READ_AS.get(letter, letter), kind
+
+
+def is_tag(tag: str) -> bool:
+    """Whether it is a tag of entities, which `split_tag` takes."""
+    return _TAG.fullmatch(tag) is not None
+
+
+def join_tag(letter: str, kind: str) -> str:
+    """The tag of a letter and a type."""
+    return letter if letter == OUTSIDE or not kind else f"{letter}-{kind}"
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of a sentence, in order, as the script of CoNLL-2000 finds them in tags of any of the three ways.
+
+    "I-" or "E-" after nothing of its type begins an entity too. ValueError: a tag is not one of entities.
+    """
+    found: list[Entity] = []
+    start: int | None = None
+    before, kind_before = OUTSIDE, ""
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        letter, kind = split_tag(tag)
+        begins = letter != OUTSIDE and (letter in "BS" or before in "OES" or kind != kind_before)
+        if start is not None and (begins or letter == OUTSIDE):
+            found.append(Entity(start, place, kind_before))
+            start = None
+        if begins:
+            start = place
+        before, kind_before = letter, kind
+    return found
+
+
+def write_tags(found: Iterable[Entity], *, length: int, scheme: str) -> list[str]:
+    """The tags of a sentence of `length` tokens, by one of `SCHEMES`; entities must not overlap."""
+    tags = [OUTSIDE] * length
+    before: Entity | None = None
+    for entity in sorted(found):
+        size = entity.end - entity.start
+        touches = before is not None and (before.end, before.type) == (entity.start, entity.type)
+        letters = ["I"] * size
+        if scheme != "IOB1" or touches:
+            letters[0] = "B"
+        if scheme == "BIOES":
+            letters[-1] = "E" if size > 1 else "S"
+        tags[entity.start : entity.end] = [join_tag(letter, entity.type) for letter in letters]
+        before = entity
+    return tags
+
+
+def irregular(tags: Sequence[str], *, scheme: str) -> int:
+    """How many tags of a sentence are not as the scheme would write its entities."""
+    proper = write_tags(entities(tags), length=len(tags), scheme=scheme)
+    return sum(join_tag(*split_tag(tag)) != wanted for tag, wanted in zip(tags, proper, strict=True))
+
+
+def find_scheme(sentences: Sequence[Sequence[str]]) -> str:
+    """Which of `SCHEMES` these tags follow most closely, the first of equal ones; `PLAIN` if they are no entity tags.
+
+    They are entity tags where most of them begin with a letter and "-", or where all are letters and O.
+    """
+    seen = {tag for tags in sentences for tag in tags}
+    named = seen - {OUTSIDE}
+    typed = {tag for tag in named if is_tag(tag) and split_tag(tag)[1]}
+    if 2 * len(typed) < len(named) or not typed:
+        if not named or OUTSIDE not in seen or not named <= {*"BIES"}:
+            return PLAIN
+        typed = named
+    known = {*typed, OUTSIDE}
+    whole = [tags for tags in sentences if known.issuperset(tags)]
+    return min(SCHEMES, key=lambda scheme: sum(irregular(tags, scheme=scheme) for tags in whole))
+
+
+def spans(words: Sequence[str], tags: Sequence[str], sure: Sequence[float] | None = None) -> list[dict[str, Any]]:
+    """The entities of a sentence for people: type, text, its characters [start, end) and tokens, and how sure."""
+    starts = np.cumsum([0, *(len(word) + 1 for word in words)]).tolist()
+    found = []
+    for entity in entities(tags):
+        start, end = starts[entity.start], starts[entity.end] - 1
+        span: dict[str, Any] = {"type": entity.type, "text": " ".join(words[entity.start : entity.end])}
+        span |= {"start": start, "end": end, "tokens": [entity.start, entity.end]}
+        if sure is not None:
+            span["probability"] = min(sure[entity.start : entity.end])
+        found.append(span)
+    return found
+
+
+# Windows
+
+
 @dataclass(frozen=True, slots=True)
 class TokenWindow:
     """A sentence, or a piece of a long one, as the model sees it."""
@@ -131,14 +258,10 @@ def words_of_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) ->
     """
     text = " ".join(words)
     starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])])
-    found = np.full(len(offsets), -1, dtype=np.int32)
-    for number, (start, end) in enumerate(offsets):
-        piece = text[start:end]
-        letters = piece.lstrip()
-        if letters:
-            first = start + len(piece) - len(letters)
-            found[number] = np.searchsorted(starts, first, side="right") - 1
-    return found
+    letters = [text[start:end].lstrip() for start, end in offsets]
+    firsts = [end - len(each) for (_, end), each in zip(offsets, letters, strict=True)]
+    found = np.searchsorted(starts, firsts, side="right") - 1
+    return np.where([not each for each in letters], -1, found).astype(np.int32)
 
 
 def window_bounds(*, length: int, room: int) -> list[tuple[int, int]]:
@@ -161,38 +284,17 @@ def assign_words(words: np.ndarray, bounds: Sequence[tuple[int, int]], *, all_to
     Returns:
         int32 [tokens of the window] for each window, -1 for tokens that speak for none.
     """
-    speaking = [np.full(end - start, -1, dtype=np.int32) for start, end in bounds]
-    if len(bounds) == 1:
-        firsts = slice(None) if all_tokens else np.unique(words, return_index=True)[1]
-        speaking[0][firsts] = words[firsts]
-        return speaking
-    for word in np.unique(words[words >= 0]).tolist():
-        places = np.flatnonzero(words == word)
-        first, last = int(places[0]), int(places[-1])
-
-        def context(number: int, first: int = first, last: int = last) -> int:
-            start, end = bounds[number]
-            left = first - start if start else len(words)
-            return min(left, end - 1 - last if end < len(words) else len(words))
-
-        inside = [number for number, (start, end) in enumerate(bounds) if start <= first < end]
-        chosen = max(inside, key=context)
-        start, end = bounds[chosen]
-        mine = places[places < end] if all_tokens else places[:1]
-        speaking[chosen][mine - start] = word
-    return speaking
-
-
-def special_frame(tokenizer: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], int]:
-    """What the tokenizer puts before and after a text, as inputs, and the segment of the text itself."""
-    encoding = tokenizer(["a"], return_attention_mask=False)
-    own = [place for place, sequence in enumerate(encoding.sequence_ids(0)) if sequence == 0]
-    kinds = {"input_ids": np.int32, "token_type_ids": np.int8}
-    arrays = {name: np.asarray(encoding[name][0], dtype=kind) for name, kind in kinds.items() if name in encoding}
-    before = {name: values[: own[0]] for name, values in arrays.items()}
-    after = {name: values[own[-1] + 1 :] for name, values in arrays.items()}
-    segment = int(arrays["token_type_ids"][own[0]]) if "token_type_ids" in arrays else 0
-    return before, after, segment
+    length, (starts, ends) = len(words), np.array(bounds).T
+    _, firsts, places = np.unique(words, return_index=True, return_inverse=True)
+    lasts = length - 1 - np.unique(words[::-1], return_index=True)[1]
+    first, last = firsts[:, None], lasts[:, None]  # of each word, beside the windows
+    left = np.where(starts > 0, first - starts, length)
+    right = np.where(ends < length, ends - 1 - last, length)
+    around = np.where((starts <= first) & (first < ends), np.minimum(left, right), -length - 1)
+    chosen = around.argmax(axis=1)[places]  # the window of each token's word
+    speaks = (words >= 0) & (all_tokens | np.isin(np.arange(length), firsts))
+    spoken = [np.where(speaks & (chosen == number), words, -1) for number in range(len(bounds))]
+    return [each[start:end] for each, (start, end) in zip(spoken, bounds, strict=True)]
 
 
 def cut_sentences(
@@ -204,23 +306,20 @@ def cut_sentences(
     which is exact for any fast tokenizer. A word without a token of its own (control characters that a tokenizer
     drops) is in no window. With `all_tokens` all tokens of a word speak for it, else the first.
     """
-    before, after, segment = special_frame(tokenizer)
-    room = max_length - len(before["input_ids"]) - len(after["input_ids"])
-    if room < 1:
-        raise InputError(f"--max_length {max_length} leaves no room for text beside special tokens: raise it")
     windows: list[TokenWindow] = []
     # With `verbose` it would warn of sentences that are longer than the model takes.
-    options: dict[str, Any] = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
+    options: dict[str, Any] = {"return_offsets_mapping": True, "verbose": False}
     for begin, encoding in encodings(tokenizer, [" ".join(words) for words in sentences], **options):
-        for number, found in enumerate(encoding["input_ids"]):
-            ids = np.asarray(found, dtype=np.int32)
-            bounds = window_bounds(length=len(ids), room=room)
-            owners = words_of_tokens(sentences[begin + number], encoding["offset_mapping"][number])
-            for (start, end), speaking in zip(
-                bounds, assign_words(owners, bounds, all_tokens=all_tokens), strict=True
-            ):
-                own = {"input_ids": ids[start:end], "token_type_ids": np.full(end - start, segment, dtype=np.int8)}
-                inputs = {name: np.concatenate([before[name], own[name], after[name]]) for name in before}
-                around = (len(before["input_ids"]), len(after["input_ids"]))
-                windows.append(TokenWindow(inputs, begin + number, np.pad(speaking, around, constant_values=-1)))
+        for number, offsets in enumerate(encoding["offset_mapping"]):
+            inputs, sentence = tokenizer_inputs(encoding, number), begin + number
+            own = [place for place, part in enumerate(encoding.sequence_ids(number)) if part == 0]
+            if not own:
+                continue
+            first, stop, length = own[0], own[-1] + 1, len(offsets)
+            words = words_of_tokens(sentences[sentence], offsets[first:stop])
+            bounds = window_bounds(length=len(words), room=max_length - length + len(words))
+            for (start, end), speaking in zip(bounds, assign_words(words, bounds, all_tokens=all_tokens), strict=True):
+                kept = np.r_[:first, first + start : first + end, stop:length]
+                framed = np.pad(speaking, (first, length - stop), constant_values=-1)
+                windows.append(TokenWindow({name: ids[kept] for name, ids in inputs.items()}, sentence, framed))
     return windows

@@ -5,11 +5,12 @@ written in the scheme of the data.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.metrics import confusion_matrix
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,22 +23,19 @@ from lacuna.tasks.base.rows import Row, counted, gathered, note_alike, scarce_la
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tasks.token_classification.reader import (
+    OUTSIDE,
+    PLAIN,
     TOKEN_CLASSIFICATION,
     Sentence,
     TokenClassificationArguments,
-    TokenWindow,
     cut_sentences,
-    name_numbers,
-    read_sentences,
-)
-from lacuna.tasks.token_classification.tags import (
-    OUTSIDE,
-    PLAIN,
     entities,
     find_scheme,
     irregular,
     is_tag,
     join_tag,
+    name_numbers,
+    read_sentences,
     spans,
     split_tag,
     write_tags,
@@ -71,21 +69,17 @@ class TokenClassification(Task):
         return gathered([item.text] for item in self._train_sentences)
 
     def encode(self) -> None:
-        windows = [
-            cut_sentences(
-                sentences=[item.words for item in part],
-                tokenizer=self.tokenizer,
-                max_length=self.max_length,
-                all_tokens=self.options.label_all_tokens,
-            )
-            for part in (self._train_sentences, self._eval_sentences)
-        ]
-        self._note_windows(windows[0])
-        if sum(map(len, self._train_tags)) > MOST_WORDS:
+        train = self._examples(self._train_sentences, self._train_tags)
+        self.set_examples(train=train, held_out=self._examples(self._eval_sentences, self._eval_tags))
+        self.note_windows([example["sentence"] for example in train], what="training sentences")
+        words = sum(map(len, self._train_tags))
+        if lost := words - sum(len({*example["words"].tolist()} - {-1}) for example in train):
+            self.notes.append(f"{lost:,} tokens are nothing to the tokenizer and get {self.default_tag!r} unseen")
+        what = "tokens" if self.scheme == PLAIN else "entities"
+        train_counts, held_out = (self._counts(part) for part in (self._train_sentences, self._eval_sentences))
+        self.notes += scarce_labels(train=train_counts, held_out=held_out, what=what)
+        if words > MOST_WORDS:
             self.notes.append(f"no bag of words beside it: more than {MOST_WORDS:,} training words")
-        self.set_examples(
-            train=self._examples(windows[0], self._train_tags), held_out=self._examples(windows[1], self._eval_tags)
-        )
 
     # Tags and windows
 
@@ -96,8 +90,14 @@ class TokenClassification(Task):
             raise InputError(f"--label_names {' '.join(names)} names a label twice")
         self.scheme = find_scheme([item.tags for item in train])
         self.metric = "accuracy" if self.scheme == PLAIN else "f1"
+        tags = {tag: item.where for item in reversed(train) for tag in item.tags}
         if self.scheme == PLAIN:
-            found = sorted({tag for item in train for tag in item.tags})
+            found = sorted(tags)
+            if len(found) < 2:
+                raise InputError(
+                    f"{train[0].where}: every tag in column '{self.tags_column}' is {found[0]!r}: at least two are "
+                    "needed to learn from; name another column with --tags_column"
+                )
             self.label_names = names or found
             if all(name.isdecimal() for name in self.label_names):
                 self.label_names = sorted(self.label_names, key=int)
@@ -105,21 +105,12 @@ class TokenClassification(Task):
                     "tags are numbers; name them in order with --label_names, or they cannot be entities"
                 )
         else:
-            kinds = dict.fromkeys(self._split(tag, "--label_names")[1] for tag in names if tag != OUTSIDE)
-            if not kinds:
-                kinds = dict.fromkeys(
-                    sorted({self._split(t, item.where)[1] for item in train for t in item.tags if t != OUTSIDE})
-                )
-            proper = [OUTSIDE, *(join_tag(letter, kind) for kind in kinds for letter in "BI")]
+            found = [*dict.fromkeys(self._split(tag, "--label_names")[1] for tag in names if tag != OUTSIDE)]
+            found = found or sorted({self._split(tag, where)[1] for tag, where in tags.items() if tag != OUTSIDE})
+            proper = [OUTSIDE, *(join_tag(letter, kind) for kind in found for letter in "BI")]
             self.label_names = names if set(names) == set(proper) else proper
-            found = [tag for tag in proper if tag != OUTSIDE]
-        if len(found) < 2 and self.scheme == PLAIN:
-            raise InputError(
-                f"{train[0].where}: every tag in column '{self.tags_column}' is {found[0]!r}: at least two are needed "
-                "to learn from; name another column with --tags_column"
-            )
         self._number_of = {name: number for number, name in enumerate(self.label_names)}
-        self.notes += note_alike(found if self.scheme == PLAIN else list(kinds))
+        self.notes += note_alike(found)
         self._note_scheme(train)
 
     @staticmethod
@@ -136,12 +127,11 @@ class TokenClassification(Task):
         counts = some_of([f"{kind} ({count:,})" for kind, count in sorted(self._counts(train).items())])
         written = "" if self.scheme == "IOB2" else "; the model's labels are IOB2, predictions are written as the data"
         self.notes.append(f"entities written as {self.scheme}{written}: {counts}")
-        odd = [(irregular(item.tags, scheme=self.scheme), item.where) for item in train]
-        if total := sum(count for count, _ in odd):
-            where = next(where for count, where in odd if count)
+        odd = {item.where: count for item in train if (count := irregular(item.tags, scheme=self.scheme))}
+        if odd:
             self.notes.append(
-                f"{total:,} tags are not proper {self.scheme} (the first: {where}); every run of one type is taken "
-                "for an entity, as CoNLL's script does"
+                f"{sum(odd.values()):,} tags are not proper {self.scheme} (the first: {next(iter(odd))}); every run "
+                "of one type is taken for an entity, as CoNLL's script does"
             )
 
     def _normalized(self, sentences: Sequence[Sentence]) -> list[np.ndarray]:
@@ -180,26 +170,19 @@ class TokenClassification(Task):
             return Counter(tag for item in sentences for tag in item.tags)
         return Counter(entity.type or "entity" for item in sentences for entity in entities(item.tags))
 
-    def _note_windows(self, windows: Sequence[TokenWindow]) -> None:
-        """Say what is cut, what the model does not see, and what is hardly among the held-out sentences."""
-        self.note_windows([window.sentence for window in windows], what="training sentences")
-        seen = sum(len(np.unique(window.words[window.words >= 0])) for window in windows)
-        if lost := sum(len(item.words) for item in self._train_sentences) - seen:
-            self.notes.append(f"{lost:,} tokens are nothing to the tokenizer and get {self.default_tag!r} unseen")
-        self.notes += scarce_labels(
-            train=self._counts(self._train_sentences),
-            held_out=self._counts(self._eval_sentences),
-            what="tokens" if self.scheme == PLAIN else "entities",
+    def _examples(self, sentences: Sequence[Sentence], tags: Sequence[np.ndarray]) -> list[Inputs]:
+        """A window each: inputs, `labels` and `words` [length], and the number of its `sentence`."""
+        windows = cut_sentences(
+            sentences=[item.words for item in sentences],
+            tokenizer=self.tokenizer,
+            max_length=self.max_length,
+            all_tokens=self.options.label_all_tokens,
         )
-
-    @staticmethod
-    def _examples(windows: Sequence[TokenWindow], tags: Sequence[np.ndarray]) -> list[Inputs]:
-        examples = []
-        for window in windows:
-            labels = np.where(window.words >= 0, tags[window.sentence][window.words], IGNORED).astype(np.int32)
-            more = {"words": window.words, "labels": labels, "sentence": window.sentence}
-            examples.append({**window.inputs, **more})
-        return examples
+        labels = [np.where(each.words >= 0, tags[each.sentence][each.words], IGNORED) for each in windows]
+        return [
+            {**window.inputs, "words": window.words, "labels": label.astype(np.int32), "sentence": window.sentence}
+            for window, label in zip(windows, labels, strict=True)
+        ]
 
     @property
     def default_tag(self) -> str:
@@ -236,30 +219,25 @@ class TokenClassification(Task):
         return loss / num_targets["tokens"], {"accuracy": correct / num_targets["tokens"]}
 
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
-        """One record a window: row, sentence, its words with their labels and probabilities, nats, tokens."""
+        """One record a window: row, sentence, nats, tokens, and of each of its words number, label and probability."""
         logits = model(**model_inputs(batch)).logits.float()
         labels = batch["labels"]
         nats = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none").sum(dim=1)
         found = records(row=batch["row"], sentence=batch["sentence"], loss=nats, tokens=(labels != IGNORED).sum(dim=1))
         for record in found:
-            record |= {"words": [], "labels": [], "sure": []}
-        rows, words, choices, probabilities = word_choices(logits, batch["words"])
-        for word in records(place=rows, words=words, labels=choices, sure=probabilities):
-            record = found[word.pop("place")]
-            for name, value in word.items():
-                record[name].append(round(value, 6) if name == "sure" else value)
+            record["words"] = []
+        for row, *word, sure in zip(*(each.tolist() for each in word_choices(logits, batch["words"])), strict=True):
+            found[row]["words"].append((*word, round(sure, 6)))
         return found
 
     def _predicted(self) -> list[tuple[list[str], list[float]]]:
         """Labels of the words of each held-out sentence, and their probabilities; 0 where the model saw nothing."""
-        default = self.default_tag
-        found = [([default] * len(item.words), [0.0] * len(item.words)) for item in self._eval_sentences]
-        for record in self.records:
-            tags, sure = found[record["sentence"]]
-            for word, label, probability in zip(record["words"], record["labels"], record["sure"], strict=True):
-                tags[word] = self.label_names[label]
-                sure[word] = probability
-        return found
+        found = (
+            (record["sentence"], word, self.label_names[label], sure)
+            for record in self.records
+            for word, label, sure in record["words"]
+        )
+        return tagged([item.words for item in self._eval_sentences], found, unseen=self.default_tag)
 
     def scores(self) -> dict[str, float]:
         """Of entities precision, recall and F1, over all and `f1_TYPE`; accuracy of tags; without entities also F1."""
@@ -281,8 +259,6 @@ class TokenClassification(Task):
 
     def baseline(self) -> dict[str, float]:
         """The label that each word has most often in training; the loss: the label frequencies there (plus 1)."""
-        if not self._eval_sentences:
-            return {}
         seen: dict[str, Counter[int]] = {}
         for item, numbers in zip(self._train_sentences, self._train_tags, strict=True):
             for word, number in zip(item.words, numbers.tolist(), strict=True):
@@ -297,7 +273,7 @@ class TokenClassification(Task):
     def bag_of_words(self) -> dict[str, float]:
         """A linear model of each word and of those around it."""
         known = np.concatenate(self._train_tags)
-        if not self._eval_sentences or len(known) > MOST_WORDS or len(np.unique(known)) < 2:
+        if len(known) > MOST_WORDS or len(np.unique(known)) < 2:
             return {}
         sentences, held_out = ([item.words for item in part] for part in (self._train_sentences, self._eval_sentences))
         found = tag_words(sentences, [tags.tolist() for tags in self._train_tags], held_out)
@@ -330,10 +306,9 @@ class TokenClassification(Task):
             found = measure("entity_f1", predictions=tags, references=self._gold())["by_type"]
             rows = [[kind, *(row[name] for name in columns[1:])] for kind, row in found.items()]
             return {"Entities by type": Table(columns, rows)}
-        counts = np.zeros((len(self.label_names), len(self.label_names)), dtype=int)
-        for predicted, gold in zip(tags, self._eval_tags, strict=True):
-            np.add.at(counts, (gold, np.array([self._number_of[tag] for tag in predicted])), 1)
-        return {"Confusion matrix": Matrix(self.label_names, counts.tolist())}
+        predicted, gold = ([tag for each in part for tag in each] for part in (tags, self._gold()))
+        counts = confusion_matrix(gold, predicted, labels=self.label_names).tolist()
+        return {"Confusion matrix": Matrix(self.label_names, counts)}
 
     def balance(self) -> Mapping[str, int]:
         return counted(self.label_names, np.concatenate(self._train_tags).tolist())
@@ -362,6 +337,19 @@ def word_choices(logits: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor,
     return kept[:, 0], kept[:, 1], labels, best
 
 
+def tagged(
+    sentences: Sequence[Sequence[str]], found: Iterable[tuple[int, int, str, float]], *, unseen: str
+) -> list[tuple[list[str], list[float]]]:
+    """The tags of the words of each sentence and their probabilities; `unseen` and 0 where nothing was found.
+
+    What was found: sentence, word, tag and probability.
+    """
+    tags = [([unseen] * len(words), [0.0] * len(words)) for words in sentences]
+    for sentence, word, tag, sure in found:
+        tags[sentence][0][word], tags[sentence][1][word] = tag, sure
+    return tags
+
+
 class TagPredictor(Predictor):
     """The entities of a text, or the tag of each of its tokens, predicted for words as in training.
 
@@ -382,10 +370,8 @@ class TagPredictor(Predictor):
 
     def choose_columns(self, row: Row) -> None:
         if self.arguments.text_column is None:
-            named = [
-                str(self.settings.get("tokens_column")),
-                *TOKEN_CLASSIFICATION.columns["tokens_column"].names.split(),
-            ]
+            usual = TOKEN_CLASSIFICATION.columns["tokens_column"].names.split()
+            named = [str(self.settings.get("tokens_column")), *usual]
             self.tokens_column = next((name for name in named if isinstance(row.fields.get(name), list)), None)
         if self.tokens_column is None:
             super().choose_columns(row)
@@ -411,7 +397,9 @@ class TagPredictor(Predictor):
 
     def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
         sentences = [[word for _, word in words] for _, words in given]
-        for (text, placed), words, tags, sure in zip(given, sentences, *self._tags(sentences), strict=True):
+        unseen = OUTSIDE if self.scheme != PLAIN or OUTSIDE in self.labels else self.labels[0]
+        found = tagged(sentences, self._found(sentences), unseen=unseen)
+        for (text, placed), words, (tags, sure) in zip(given, sentences, found, strict=True):
             if self.scheme == PLAIN:
                 more = {"predicted_tokens": words} if self.tokens_column is None else {}
                 yield {"prediction": tags, **more}
@@ -422,24 +410,19 @@ class TagPredictor(Predictor):
                 yield {"prediction": spans(words, tags, sure), "predicted_tags": written}
 
     @torch.no_grad()
-    def _tags(self, sentences: Sequence[Sequence[str]]) -> tuple[list[list[str]], list[list[float]]]:
-        """The tag of each token and its probability, with as much as possible around it where a sentence is long."""
+    def _found(self, sentences: Sequence[Sequence[str]]) -> Iterator[tuple[int, int, str, float]]:
+        """Sentence, word, tag and probability, with as much as possible around it where a sentence is long."""
         together = self.settings.get("label_all_tokens", False)
         windows = cut_sentences(
             sentences=sentences, tokenizer=self.tokenizer, max_length=self.max_length, all_tokens=together
         )
-        unseen = OUTSIDE if self.scheme != PLAIN or OUTSIDE in self.labels else self.labels[0]
-        tags = [[unseen] * len(words) for words in sentences]
-        sure = [[0.0] * len(words) for words in sentences]
         for start in range(0, len(windows), self.batch_size):
             part = windows[start : start + self.batch_size]
             batch = pad_inputs(examples=[window.inputs for window in part], tokenizer=self.tokenizer)
             owners = pad_like(values=[window.words for window in part], batch=batch, fill=-1)
             logits = self.model(**self.to_model(model_inputs(batch))).logits.float().cpu()
             for row, word, label, chance in zip(*(x.tolist() for x in word_choices(logits, owners)), strict=True):
-                tags[part[row].sentence][word] = self._read_as[self.labels[label]]
-                sure[part[row].sentence][word] = round(chance, 6)
-        return tags, sure
+                yield part[row].sentence, word, self._read_as[self.labels[label]], round(chance, 6)
 
 
 def _in_text(span: dict[str, Any], text: str, words: Sequence[tuple[int, str]]) -> dict[str, Any]:

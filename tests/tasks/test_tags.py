@@ -5,7 +5,15 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacuna.tasks.token_classification.tags import PLAIN, SCHEMES, Entity, entities, find_scheme, irregular, write_tags
+from lacuna.tasks.token_classification.reader import (
+    PLAIN,
+    SCHEMES,
+    Entity,
+    entities,
+    find_scheme,
+    irregular,
+    write_tags,
+)
 
 # A machine that has much else to do is no fault of the tests.
 often = examples(200)
