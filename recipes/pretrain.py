@@ -19,6 +19,7 @@ from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.hub import push_trained
 from lacuna.common.loading import commit_of
+from lacuna.evaluation.probing import Probe, ProbeArguments
 
 
 def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
@@ -71,14 +72,24 @@ def warm_start(model: Any, work: Any, *, tokens: float) -> float:
     return round(time.perf_counter() - began, 2)
 
 
+def make_probe(asked: ProbeArguments, *, model: Any, tokenizer: Any) -> Probe | None:
+    """What is asked at every evaluation; None without --probe and --probe_prompts."""
+    if not asked.probe and not asked.probe_prompts:
+        return None
+    records = (each for path in corpus.find_files(paths=asked.probe) for each in corpus.read_records(path))
+    rows = ((record.fields, record.path, record.line) for record in records)
+    return Probe(asked, rows=rows, tokenizer=tokenizer, model=model)
+
+
 def main() -> None:
     """Parse, build, train."""
-    data, goal, model_arguments, arguments = parse_arguments(
+    data, goal, model_arguments, arguments, asked = parse_arguments(
         (
             corpus.CorpusArguments,
             objectives.ObjectiveArguments,
             training.NewModelArguments,
             training.TrainingArguments,
+            ProbeArguments,
         ),
         description=__doc__,
     )
@@ -102,6 +113,7 @@ def main() -> None:
         seed=arguments.seed,
     )
     objective.check_model(model)
+    probe = make_probe(asked, model=model, tokenizer=tokenizer)
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
     facts = {"objective": objective.name, "text": store.summary(), "rows": [work.describe() for _, work in works]}
     facts["self_pretraining"] = of_task
@@ -125,6 +137,7 @@ def main() -> None:
         arguments=arguments,
         run_info={**facts, **asdict(model_arguments), **asdict(data)},
         evaluates_first=model_arguments.model is not None,
+        probe=probe,
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()},
     )
     if training.is_main_process():

@@ -1,6 +1,7 @@
 """Evaluation on the held-out examples: during training, at its end, and of the best weights."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -124,5 +125,10 @@ def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
 
     with run.averaged(of_average), fsdp.whole(run.bare):
         metrics = evaluate(run.accelerator, run.model, run.work, batch_size=run.arguments.eval_batch_size, go_on=go_on)
+        if metrics is not None and run.probe is not None:
+            folder = Path(run.arguments.output_dir) if run.accelerator.is_main_process else None
+            with torch.compiler.set_stance("force_eager"):
+                found = run.probe(run.bare, run.progress.step, folder)
+            metrics |= {f"eval_{name}": value for name, value in found.items()}
     run.stopping = run.stopping or metrics is None
     return metrics

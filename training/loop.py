@@ -27,7 +27,7 @@ from .optimizers.schedules import learning_rate
 from .order import TrainingExamples, dropout_seed
 from .progress import Window, ended_early, enter_stage, is_due, skipped_steps, stops_early
 from .reports.card import adapter_card
-from .run import Run, close_run, open_run
+from .run import Probe, Run, close_run, open_run
 from .signals import Watchdog
 from .stages import Stage
 from .step import step, update
@@ -42,6 +42,7 @@ def train(
     run_info: dict[str, Any] | None = None,
     identity: dict[str, Any] | None = None,
     evaluates_first: bool = False,
+    probe: Probe | None = None,
     stay_joined: bool = False,
 ) -> dict[str, float]:
     """Train a model on a work and write the output folder.
@@ -54,6 +55,8 @@ def train(
         run_info: more for run.json and the model card (objective, fingerprints).
         identity: what must be equal when this run is resumed (fingerprints of data and tokenizer).
         evaluates_first: evaluate before the first step too, for a model that knows something already.
+        probe: asked at every evaluation, with the model, the step and on the main process the output folder; what it
+            returns is logged as held-out scores are, and changes nothing of the run.
         stay_joined: keep the process group, because another run follows.
 
     Returns:
@@ -76,6 +79,7 @@ def train(
         identity=identity or {},
     )
     run.progress.evaluation_due |= evaluates_first and run.progress.step == 0
+    run.probe = probe
     results: dict[str, float] = {}
     try:
         with run.signals, Watchdog(arguments.hang_timeout) as run.watchdog:

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -43,6 +43,8 @@ from .stages import Stage, fit_micro_batches, resolve, skipped
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
+Probe = Callable[[Any, int, Path | None], dict[str, float]]
+
 
 @dataclass
 class Run:
@@ -76,6 +78,8 @@ class Run:
     """The step of the newest checkpoint that was begun in this session."""
     saved_step: int = 0
     """The step of the newest whole checkpoint of this session, as the main process knows."""
+    probe: Probe | None = None
+    """See `train`."""
     stopping: bool = False
     """Whether a process was asked to stop, as all of them know."""
 

@@ -392,3 +392,28 @@ def test_a_mistake_in_a_process_of_its_own(home, tmp_path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: there is no file or folder") and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_probes_change_nothing_but_the_log(home, recipe) -> None:
+    pairs = [
+        {"sentence_good": "A cat sat.", "sentence_bad": "Cat a sat."},
+        {"sentence_good": "A dog ran.", "sentence_bad": "Dog a ran."},
+    ]
+    (home / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    (home / "prompts.txt").write_text("The [MASK] sat.\n")
+    asked = ("--probe", home / "pairs.jsonl", "--probe_prompts", home / "prompts.txt")
+    for name, more in (("plain", ()), ("probed", asked)):
+        options = options_of(home, home / name, "--size", "micro", "--compile", "off", *more)
+        options[options.index("--eval_steps") + 1] = 2
+        code, said = recipe(*options)
+        assert code == 0, said
+    weights = [load_file(home / name / "model.safetensors") for name in ("plain", "probed")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    lines = [json.loads(line) for line in (home / "probed" / "metrics.jsonl").read_text().splitlines()]
+    scores = {line["step"]: line["eval_minimal_pairs"] for line in lines if "eval_loss" in line}
+    assert set(scores) == {2, 4, 5} and set(scores.values()) <= {0.0, 0.5, 1.0}
+    assert json.loads((home / "probed" / "results.json").read_text())["eval_minimal_pairs"] == scores[5]
+    said = [json.loads(line) for line in (home / "probed" / "samples.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in said] == [2, 4, 5] and all("[MASK]" not in line["text"] for line in said)
+    code, said = recipe(*options_of(home, home / "none", "--objective", "denoising", *asked))
+    assert code == 2 and "only encoders and decoders can be evaluated" in said

@@ -1,0 +1,112 @@
+"""Probes: what a model knows while it is pretrained, scored at every evaluation of the run."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lacuna.common.errors import InputError
+from lacuna.common.files import write_text
+from lacuna.common.options import Arguments, check_range, option
+
+from .language_model import LanguageModel, find_kind
+from .minimal_pairs import group_pairs, measure_minimal_pairs
+
+SAMPLES = "samples.jsonl"
+NEW_TOKENS = 24
+
+
+@dataclass
+class ProbeArguments(Arguments):
+    """What to ask the model at every evaluation, beside its held-out loss."""
+
+    probe: list[str] = option(
+        [],
+        "Minimal pairs that are scored at every --eval_steps: .jsonl files or folders as BLiMP comes.",
+        group="probes",
+        metavar="PATH",
+    )
+    probe_examples: int = option(5, "Pairs of each paradigm that --probe takes.", group="probes")
+    probe_prompts: str | None = option(
+        None,
+        "File with a prompt a line, for an encoder with [MASK] in it; what the model makes of them at every "
+        "--eval_steps is added to samples.jsonl.",
+        group="probes",
+        metavar="FILE",
+    )
+
+    def __post_init__(self) -> None:
+        check_range(self, "probe_examples", at_least=1)
+
+
+class Probe:
+    """Asks a model in training; it draws no random number and leaves the weights alone."""
+
+    def __init__(
+        self,
+        arguments: ProbeArguments,
+        *,
+        rows: Iterable[tuple[Mapping[str, Any], str, int]],
+        tokenizer: Any,
+        model: Any,
+    ) -> None:
+        """
+        Args:
+            rows: fields, path and line of each pair of --probe.
+            model: an encoder or a decoder with a head that predicts tokens.
+
+        Raises:
+            InputError: it is another model, there is no pair, or a prompt that cannot be asked.
+        """
+        kind = find_kind(model.config, architecture=type(model).__name__)
+        self.tokenizer, self.pairs = tokenizer, {}
+        if arguments.probe:
+            self.pairs = group_pairs(rows=rows, max_examples=arguments.probe_examples)
+        self.prompts = _read_prompts(arguments.probe_prompts, mask=tokenizer.mask_token if kind == "masked" else None)
+
+    def __call__(self, model: Any, step: int, folder: Path | None) -> dict[str, float]:
+        """`minimal_pairs`, the accuracy on the pairs; what it says goes into `samples.jsonl` of the folder, if any."""
+        asked = LanguageModel.of(model=model, tokenizer=self.tokenizer)
+        if self.prompts and folder is not None:
+            path = folder / SAMPLES
+            lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+            lines = [line for line in lines if line["step"] < step]  # a run that was taken up again says it again
+            lines += [{"step": step, "prompt": prompt, "text": self._say(asked, prompt)} for prompt in self.prompts]
+            write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        if not self.pairs:
+            return {}
+        return {"minimal_pairs": measure_minimal_pairs(language_model=asked, pairs=self.pairs)["accuracy"]}
+
+    @torch.no_grad()
+    def _say(self, asked: LanguageModel, prompt: str) -> str:
+        """The prompt with its masks filled, or with the likeliest tokens behind it."""
+        limit = asked.max_length or len(prompt)
+        ids = self.tokenizer(prompt, return_tensors="pt", truncation=True, max_length=limit).input_ids
+        ids = ids.to(asked.model.device)
+        if asked.kind == "masked":
+            places = ids == self.tokenizer.mask_token_id
+            output = asked.model(input_ids=ids)
+            logits = output.prediction_logits if "prediction_logits" in output else output.logits
+            ids[places] = logits[places].argmax(dim=-1)
+        else:
+            for _ in range(min(NEW_TOKENS, limit - ids.shape[1])):
+                ids = torch.cat([ids, asked.model(input_ids=ids).logits[:, -1:].argmax(dim=-1)], dim=1)
+        return str(self.tokenizer.decode(ids[0], skip_special_tokens=True))
+
+
+def _read_prompts(file: str | None, *, mask: str | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        prompts = [line for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--probe_prompts {file} cannot be read: {error}") from error
+    for number, prompt in enumerate(prompts, start=1):
+        if mask is not None and mask not in prompt:
+            raise InputError(f"--probe_prompts {file}:{number}: there is no {mask} to fill in {prompt!r}")
+    if not prompts:
+        raise InputError(f"--probe_prompts {file} has no prompt: write one a line")
+    return prompts
