@@ -19,8 +19,7 @@ from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled, read_parallel
 from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
-from lacuna.tasks.sequence_to_sequence.reader import SequenceToSequenceArguments
-from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
+from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence, SequenceToSequenceArguments
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 

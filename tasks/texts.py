@@ -16,8 +16,12 @@ from lacuna.tasks.embeddings.task import EmbeddingArguments, Embeddings
 from lacuna.tasks.multiple_choice.task import MULTIPLE_CHOICE, MultipleChoice, MultipleChoiceArguments
 from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
 from lacuna.tasks.question_answering.task import QuestionAnswering
-from lacuna.tasks.sequence_to_sequence.reader import SEQUENCE_TO_SEQUENCE, SequenceToSequenceArguments, unfold
-from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
+from lacuna.tasks.sequence_to_sequence.task import (
+    SEQUENCE_TO_SEQUENCE,
+    SequenceToSequence,
+    SequenceToSequenceArguments,
+    unfold,
+)
 from lacuna.tasks.token_classification.reader import TOKEN_CLASSIFICATION, TokenClassificationArguments
 from lacuna.tasks.token_classification.task import TokenClassification
 

@@ -2,26 +2,101 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
 
+from lacuna.common.errors import InputError
+from lacuna.common.options import check_range
+from lacuna.tasks.base.arguments import (
+    ROWS,
+    TaskArguments,
+    column_option,
+    data_option,
+    essential_option,
+    max_length_option,
+)
+from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
 from lacuna.tasks.base.features import IGNORED, records, stacked
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Shown, Table, groups
 from lacuna.tasks.base.rows import Row, gathered
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.predictor import NEW_TOKENS, Predictor
-from lacuna.tasks.sequence_to_sequence.reader import (
-    SEQUENCE_TO_SEQUENCE,
-    SequenceToSequenceArguments,
-    TextPair,
-    read_pairs,
-    unfold,
-)
 from lacuna.tasks.sequence_to_sequence.writing import Writer, resolve_lengths, writes_with
+
+
+@dataclass
+class SequenceToSequenceArguments(TaskArguments):
+    """Which pairs of texts to learn from, and how to read and write them."""
+
+    train_file: str | None = essential_option(
+        None, f"Pairs to train on, in two columns: {ROWS}; or sources, one per line, with --train_target_file."
+    )
+    train_target_file: str | None = essential_option(None, "Targets for the lines of --train_file, one per line.")
+    eval_target_file: str | None = essential_option(None, "Targets for the lines of --eval_file, one per line.")
+    source_column: str | None = column_option("Column of the source.")
+    target_column: str | None = column_option("Column of the target.")
+    source_prefix: str = data_option("", "Prepended to every source, such as 'translate English to German: '.")
+    max_target_length: int | None = max_length_option(
+        "Truncate targets, and generated text, to this many tokens.", 128
+    )
+    num_beams: int = data_option(1, "Beams in evaluation; 1 is greedy decoding.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "max_target_length", "num_beams", above=0)
+        for part in ("train", "eval"):
+            if getattr(self, f"{part}_target_file") is not None and getattr(self, f"{part}_file") is None:
+                raise InputError(f"--{part}_target_file needs a --{part}_file with the sources, one a line")
+
+
+SEQUENCE_TO_SEQUENCE = Layout(
+    {
+        "source_column": Column("the source", "", TEXT),
+        "target_column": Column("what is to be written from it", "", TEXT),
+    },
+    pairs={
+        "source": "target",
+        "src": "tgt trg",
+        "input": "output target",
+        "instruction": "output response",
+        "prompt": "completion response",
+        "article": "highlights summary abstract",
+        "document": "summary",
+        "dialogue": "summary",
+        "text": "summary title target",
+        "question": "answer",
+    },
+    by_content=only_ones,
+)
+
+
+class TextPair(NamedTuple):
+    """A source and the text to be written from it, without blanks around them."""
+
+    source: str
+    target: str
+    where: str
+
+
+def read_pair(row: Row, *, source_column: str, target_column: str) -> TextPair:
+    """The two texts of a row; InputError where one is missing or empty."""
+    source = row.text(source_column, option="--source_column").strip()
+    return TextPair(source, row.text(target_column, option="--target_column").strip(), row.where)
+
+
+def unfold(rows: Sequence[Row]) -> list[Row]:
+    """Rows whose column "translation" holds {"en": ..., "de": ...}, as on the Hub, get the columns en and de."""
+    unfolded = []
+    for row in rows:
+        inner = row.fields.get("translation")
+        whole = {name: value for name, value in row.fields.items() if name != "translation"}
+        unfolded.append(Row({**inner, **whole}, row.where) if isinstance(inner, Mapping) else row)
+    return unfolded
 
 
 class SequenceToSequence(Task):
@@ -40,11 +115,9 @@ class SequenceToSequence(Task):
     def longest(self) -> int:
         """`max_length`, and `max_target_length` with it: a decoder has to take both together."""
         self.auto_class = writes_with(self.config)
+        source, target = self.options.max_length, self.options.max_target_length
         length, self.max_target_length = resolve_lengths(
-            source=self.options.max_length,
-            target=self.options.max_target_length,
-            config=self.config,
-            tokenizer=self.tokenizer,
+            source=source, target=target, config=self.config, tokenizer=self.tokenizer
         )
         return length
 
@@ -54,16 +127,10 @@ class SequenceToSequence(Task):
         files = f"source from {asked.train_file}, target from {asked.train_target_file}, line by line"
         instead = files if asked.train_target_file else None
         self.columns = self.find_columns(SEQUENCE_TO_SEQUENCE, train, instead=instead)
-        source, target = self.columns.values()
-        train, held_out = (read_pairs(part, source=source, target=target) for part in (train, held_out))
-        train, held_out = self.divide(
-            train,
-            held_out,
-            same=lambda pair: (pair.source, pair.target),
-            group=lambda pair: pair.source,
-            what="pairs",
+        train, held_out = ([read_pair(row, **self.columns) for row in part] for part in (train, held_out))
+        self._train_pairs, self._eval_pairs = self.divide(
+            train, held_out, same=lambda pair: pair[:2], group=lambda pair: pair.source, what="pairs"
         )
-        self._train_pairs, self._eval_pairs = train, held_out
 
     def training_texts(self) -> list[str]:
         return gathered([pair.source] for pair in self._train_pairs)
@@ -77,9 +144,9 @@ class SequenceToSequence(Task):
             num_beams=self.options.num_beams,
             source_prefix=self.options.source_prefix,
         )
-        examples, _, *cut = self._examples(self._train_pairs)
-        for count, what, option in zip(cut, ("sources", "targets"), ("max_length", "max_target_length"), strict=True):
-            self.note_cut(count, of=len(examples), what=what, option=option)
+        examples, _, cut_sources, cut_targets = self._examples(self._train_pairs)
+        self.note_cut(cut_sources, of=len(examples), what="sources")
+        self.note_cut(cut_targets, of=len(examples), what="targets", option="max_target_length")
         judged, self._eval_sources, *_ = self._examples(self._eval_pairs)
         self.set_examples(train=examples, held_out=judged)
 
@@ -87,8 +154,7 @@ class SequenceToSequence(Task):
         """Examples, what is read of each before writing, and how many sources and targets were cut."""
         sources, cut_sources = self.writer.sources([pair.source for pair in pairs])
         targets, cut_targets = self.writer.targets([pair.target for pair in pairs])
-        examples = [self.writer.example(*both) for both in zip(sources, targets, strict=True)]
-        return examples, sources, cut_sources, cut_targets
+        return [*map(self.writer.example, sources, targets)], sources, cut_sources, cut_targets
 
     # What the loop asks for
 
@@ -108,38 +174,27 @@ class SequenceToSequence(Task):
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """One record a pair: row, nats and tokens of its target, what the model writes, and how sure it is of that."""
         nats, counts = self.writer.nats(model, batch)
-        sources = [self._eval_sources[row] for row in batch["row"].tolist()]
-        prompts = {name: value.to(nats.device) for name, value in self.writer.prompts(sources).items()}
-        written = self.writer.write(model, prompts)
-        sure = self.writer.sureness(model, sources, written)
-        return records(
-            row=batch["row"],
-            loss=nats,
-            tokens=counts,
-            prediction=[self.writer.text(ids) for ids in written],
-            ended=[self.writer.end in ids for ids in written],
-            probability=[round(probability, 6) for probability in sure],
-        )
+        answers = self.writer.answers(model, [self._eval_sources[row] for row in batch["row"].tolist()])
+        found = records(row=batch["row"], loss=nats, tokens=counts)
+        return [{**record, **answer} for record, answer in zip(found, answers, strict=True)]
 
     def scores(self) -> dict[str, float]:
         """BLEU, chrF and ROUGE from 0 to 100, and the share of texts that came to an end."""
-        found = self._scores({record["row"]: record["prediction"] for record in self.records})
         ended = sum(record["ended"] for record in self.records)
-        return {**found, "ended": ended / max(len(self.records), 1)}
+        return {**self._scores(self.records), "ended": ended / max(len(self.records), 1)}
 
-    def _scores(self, texts: dict[int, str]) -> dict[str, float]:
-        references = [[self._eval_pairs[row].target] for row in texts]
-        return measure("generation", predictions=list(texts.values()), references=references)
+    def _scores(self, found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        references = [[self._eval_pairs[each["row"]].target] for each in found]
+        return measure("generation", predictions=[each["prediction"] for each in found], references=references)
 
     def baseline(self) -> dict[str, float]:
         """The source itself as the text; the loss: the tokens' frequencies in the training targets (plus 1)."""
-        if not self._eval_pairs:
-            return {}
         counts = Counter(int(token) for item in self._train for token in item["labels"] if token != IGNORED)
         total = math.log(sum(counts.values()) + len(self.tokenizer))
         wanted = [int(token) for item in self._eval for token in item["labels"] if token != IGNORED]
         loss = float(np.mean([total - math.log(counts[token] + 1) for token in wanted]))
-        return {"loss": loss, **self._scores({row: pair.source for row, pair in enumerate(self._eval_pairs)})}
+        copies = [{"row": row, "prediction": pair.source} for row, pair in enumerate(self._eval_pairs)]
+        return {"loss": loss, **self._scores(copies)}
 
     # For people
 
@@ -158,7 +213,7 @@ class SequenceToSequence(Task):
         words = [len(self._eval_pairs[record["row"]].source.split()) for record in self.records]
         rows: list[list[object]] = []
         for name, part in groups(words):
-            found = self._scores({self.records[i]["row"]: self.records[i]["prediction"] for i in part})
+            found = self._scores([self.records[place] for place in part])
             rows.append([name, len(part), found["bleu"], found["chrf"], found["rougeL"]])
         columns = ("words of the source", "texts", "bleu", "chrf", "rougeL")
         return {"By the length of the source": Table(columns, rows)}
@@ -208,6 +263,5 @@ class WritingPredictor(Predictor):
 
     def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
         sources, _ = self._writer.sources(given)
-        written = self._writer.write(self.model, self.to_model(self._writer.prompts(sources)))
-        for ids, sure in zip(written, self._writer.sureness(self.model, sources, written), strict=True):
-            yield {"prediction": self._writer.text(ids), "probability": round(sure, 6)}
+        for answer in self._writer.answers(self.model, sources):
+            yield {name: answer[name] for name in self.columns}

@@ -15,7 +15,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from lacuna.common.errors import InputError
 from lacuna.common.loading import longest_input
-from lacuna.tasks.base.features import IGNORED, LENGTH_STEP, model_inputs, pad_inputs, pad_like, tokenize
+from lacuna.common.work import to_device
+from lacuna.tasks.base.features import IGNORED, LENGTH_STEP, model_inputs, pad_inputs, pad_like, records, tokenize
 
 _TOKENIZE_AT_ONCE = 1000
 _SHORTEST = 4  # tokens of a text that special ones leave room for
@@ -102,10 +103,8 @@ class Writer:
         # Segments are left out: a source is a single one, and models that write seldom know any.
         sources = [each["input_ids"] for each in inputs]
         if not self.is_encoder_decoder:
-            border = [self.border]
-            sources = [
-                ids if ids[-1:].tolist() == border else np.append(ids, border).astype(np.int32) for ids in sources
-            ]
+            border = np.array([self.border], dtype=np.int32)
+            sources = [ids if [*ids[-1:]] == [self.border] else np.append(ids, border) for ids in sources]
         return [{"input_ids": ids} for ids in sources], cut
 
     def targets(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int]:
@@ -164,8 +163,9 @@ class Writer:
         return each.new_zeros(len(labels)).index_add(0, rows, each), torch.bincount(rows, minlength=len(labels))
 
     @torch.no_grad()
-    def write(self, model: Any, prompts: dict[str, Tensor]) -> list[list[int]]:
-        """The tokens that the model writes for each row, up to the end, which is the last of them where it came."""
+    def write(self, model: Any, sources: Sequence[dict[str, np.ndarray]]) -> list[list[int]]:
+        """The tokens that the model writes for each source, up to the end, which is the last of them where it came."""
+        prompts = to_device(self.prompts(sources), model.device)
         written = model.generate(
             **model_inputs(prompts),
             max_new_tokens=self.max_target_length,
@@ -179,15 +179,19 @@ class Writer:
         return [ids[: ids.index(self.end) + 1] if self.end in ids else ids for ids in texts]
 
     def sureness(
-        self, model: nn.Module, sources: Sequence[dict[str, np.ndarray]], written: Sequence[Sequence[int]]
+        self, model: Any, sources: Sequence[dict[str, np.ndarray]], written: Sequence[Sequence[int]]
     ) -> list[float]:
         """The mean probability (geometric) that the model gives the tokens it wrote; 0 where it wrote none."""
         targets = [np.array(ids, dtype=np.int32) for ids in written]
-        batch = self.collate([self.example(*pair) for pair in zip(sources, targets, strict=True)])
-        device = next(model.parameters()).device
-        nats, counts = self.nats(model, {name: value.to(device) for name, value in batch.items()})
+        batch = self.collate([*map(self.example, sources, targets)])
+        nats, counts = self.nats(model, to_device(batch, model.device))
         return torch.where(counts > 0, (-nats / counts.clamp(min=1)).exp(), 0.0).tolist()
 
-    def text(self, ids: Sequence[int]) -> str:
-        """Tokens as text, without special ones and blanks around it."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True).strip()
+    def answers(self, model: Any, sources: Sequence[dict[str, np.ndarray]]) -> list[dict[str, Any]]:
+        """The text that the model writes for each source, how sure it is of that, and whether it came to an end."""
+        written = self.write(model, sources)
+        return records(
+            prediction=[self.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in written],
+            probability=[round(sure, 6) for sure in self.sureness(model, sources, written)],
+            ended=[self.end in ids for ids in written],
+        )

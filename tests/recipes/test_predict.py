@@ -23,8 +23,7 @@ from lacuna.tasks.predict.inference import open_predictor
 from lacuna.tasks.predict.predictor import PredictionArguments, check_rows, predict
 from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
 from lacuna.tasks.question_answering.task import QuestionAnswering
-from lacuna.tasks.sequence_to_sequence.reader import SequenceToSequenceArguments
-from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
+from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence, SequenceToSequenceArguments
 from lacuna.tasks.token_classification.reader import TokenClassificationArguments
 from lacuna.tasks.token_classification.task import TokenClassification
 from lacuna.tokenization import save_tokenizer

@@ -16,7 +16,7 @@ from lacuna import modeling
 from lacuna.modeling import LacunaConfig
 from lacuna.tasks.base.arguments import used
 from lacuna.tasks.classification.reader import ClassificationArguments
-from lacuna.tasks.sequence_to_sequence.reader import SequenceToSequenceArguments
+from lacuna.tasks.sequence_to_sequence.task import SequenceToSequenceArguments
 from lacuna.tokenization import adapt_tokenizer
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16, "intermediate_size": 64}

@@ -24,8 +24,12 @@ from lacuna import modeling
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig
 from lacuna.tasks.base.rows import as_rows
-from lacuna.tasks.sequence_to_sequence.reader import SEQUENCE_TO_SEQUENCE, SequenceToSequenceArguments, unfold
-from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
+from lacuna.tasks.sequence_to_sequence.task import (
+    SEQUENCE_TO_SEQUENCE,
+    SequenceToSequence,
+    SequenceToSequenceArguments,
+    unfold,
+)
 from lacuna.tasks.sequence_to_sequence.writing import IGNORED, Writer, resolve_lengths, writes_with
 from lacuna.tokenization import adapt_tokenizer
 
@@ -190,7 +194,7 @@ def test_sureness_is_that_of_generation(writer_tokenizers, kind):
         output_logits=True,
         return_dict_in_generate=True,
     )
-    written = work.writer.write(model, prompts)
+    written = work.writer.write(model, sources)
     steps = torch.stack(found.logits, dim=1).log_softmax(dim=-1).max(dim=-1).values
     expected = [steps[row, : len(ids)].mean().exp().item() for row, ids in enumerate(written)]
     assert work.writer.sureness(model, sources, written) == pytest.approx(expected, rel=1e-4)
@@ -209,10 +213,10 @@ def test_a_small_model_learns_its_pairs_and_stops(writer_tokenizers, fit, evalua
     assert all(row["correct"] and 0.5 < row["probability"] <= 1 for row in readable)
     assert found["loss"] < 0.2 < work.baseline()["loss"]
     # Padding changes nothing, and beams find the same where a model is sure.
-    together = work.writer.write(model, work.writer.prompts(work._eval_sources))
+    together = work.writer.write(model, work._eval_sources)
     for num_beams in (1, 2):
         work.writer.num_beams = num_beams
-        apart = [work.writer.write(model, work.writer.prompts([source]))[0] for source in work._eval_sources]
+        apart = [work.writer.write(model, [source])[0] for source in work._eval_sources]
         assert together == apart
     by_length = work.tables()["By the length of the source"]
     assert sum(row[1] for row in by_length.rows) == 8
