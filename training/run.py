@@ -33,10 +33,10 @@ from .optimizers.adapters import Adapter, fingerprint_of_frozen, prepare
 from .optimizers.averages import Average, make_average
 from .optimizers.optimizers import OPTIMIZERS
 from .optimizers.schedules import with_rate
+from .planning.flops import Throughput
 from .progress import Progress, check_skipped, ended_early, share_done, skipped_steps
 from .reports.card import choices_of, model_card
 from .reports.log import RunLog
-from .reports.throughput import Throughput
 from .reports.trackers import Trackers
 from .signals import StopSignals, Watchdog
 from .stages import Stage, fit_micro_batches, resolve, skipped

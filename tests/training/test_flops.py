@@ -12,9 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from lacuna import modeling
-from lacuna.training.planning.flops import GPUS, find_gpu, peak_flops
+from lacuna.training.planning.flops import GPUS, Throughput, find_gpu, peak_flops
 from lacuna.training.planning.memory import FakeStep
-from lacuna.training.reports.throughput import Throughput
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
@@ -128,7 +127,7 @@ def test_the_share_of_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     accelerator: Any = type(
         "Accelerator", (), {"device": torch.device("cpu"), "mixed_precision": "no", "num_processes": 2}
     )
-    monkeypatch.setattr("lacuna.training.reports.throughput.peak_flops", lambda device, precision: 1e9)
+    monkeypatch.setattr("lacuna.training.planning.flops.peak_flops", lambda device, precision: 1e9)
     throughput = Throughput(model, accelerator)
     for _ in range(3):
         throughput.see(work, batch, rows=8)

@@ -48,11 +48,7 @@ class Lines:
             self.records = [each for each in kept if each["step"] <= first_step or each.get("event") == "resume"]
 
     def append(self, *records: dict[str, Any]) -> None:
-        """Write records, and those that could not be written before.
-
-        Raises:
-            OSError, StorageError: they could not be written.
-        """
+        """Write records, and those that could not be written before; OSError or StorageError where that fails."""
         self.records += records
         new, size, self.size = "".join(map(_line, records)).encode(), self.size, -1
         if self.path.is_file() and self.path.stat().st_size == size:
@@ -111,16 +107,13 @@ class RunLog:
             trackers: get the lines of metrics.jsonl too.
         """
         self.output_dir, self.enabled, self.title, self.trackers = output_dir, enabled, title, trackers
-        self.on_terminal = False
-        if not enabled:
-            return
-        self._failing = self._curves_failed = self._undrawn = False
+        self._failing = self._curves_failed = self._undrawn = self.on_terminal = False
         self._step: int | None = first_step or None
         self._done, self._timed_from = done, (0.0, 0.0)
         self._curves_wait_until = -math.inf
         self._printed = time.monotonic()
         with contextlib.suppress(AttributeError, ValueError, OSError):
-            self.on_terminal = sys.stderr.isatty()
+            self.on_terminal = enabled and sys.stderr.isatty()
         self._bar = tqdm(
             total=1.0,
             initial=done,
@@ -131,7 +124,7 @@ class RunLog:
             miniters=0,
             bar_format="{percentage:3.0f}%|{bar:10}| {desc}",
         )
-        self._lines = Lines(output_dir / "metrics.jsonl", first_step=first_step)
+        self._lines = Lines(output_dir / "metrics.jsonl", first_step=first_step if enabled else 0)
         self._append()
         self._newest = next((line for line in reversed(self.records) if "loss" in line), dict[str, Any]())
         self._show()
@@ -143,21 +136,19 @@ class RunLog:
 
     def say(self, text: str) -> None:
         """Print a line above the progress line."""
-        if not self.enabled:
-            return
         self._printed = time.monotonic()
-        with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads, a log file on a full disk
-            tqdm.write(text, file=sys.stderr)
-            sys.stderr.flush()
+        if self.enabled:
+            with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads, a log file on a full disk
+                tqdm.write(text, file=sys.stderr)
+                sys.stderr.flush()
 
     def advance(self, done: float, *, step: int | None = None) -> None:
         """Move to a share of the run, 0 to 1, and to an optimizer step, by default the last recorded one."""
-        if self.enabled:
-            self._done = max(self._done, min(done, 1.0))
-            self._step = self._step if step is None else step
-            if not self._timed_from[0]:  # after the first step, which takes longer than others
-                self._timed_from = (time.monotonic(), self._done)
-            self._show()
+        self._done = max(self._done, min(done, 1.0))
+        self._step = self._step if step is None else step
+        if not self._timed_from[0]:  # after the first step, which takes longer than others
+            self._timed_from = (time.monotonic(), self._done)
+        self._show()
 
     def record(self, values: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl, show its numbers on the progress line and hand them to the trackers.
@@ -165,8 +156,6 @@ class RunLog:
         Args:
             values: `step`, and numbers by name; those that are not in `_OTHER` are metrics of the objective.
         """
-        if not self.enabled:
-            return
         self._append(values)
         if self.trackers is not None:
             self.trackers.log(values, step=values["step"])
@@ -176,13 +165,10 @@ class RunLog:
 
     def mark(self, event: str, step: int, **facts: Any) -> None:
         """Record an event (checkpoint, resume, skipped or spike) in metrics.jsonl, where curves.png finds it."""
-        if self.enabled:
-            self._append({"step": step, "event": event, **facts})
+        self._append({"step": step, "event": event, **facts})
 
     def evaluation(self, values: dict[str, Any]) -> None:
         """Record an evaluation (once, though a run killed before its end repeats it), print it, redraw the curves."""
-        if not self.enabled:
-            return
         if not any(line["step"] == values["step"] and values.keys() <= line.keys() for line in self.records[-8:]):
             self.record(values)
         state = ""
@@ -195,22 +181,15 @@ class RunLog:
         self._draw_curves()
 
     def finish(self, results: dict[str, float]) -> None:
-        """Write results.json and close the progress line.
-
-        Raises:
-            StorageError: results.json cannot be written.
-        """
-        if not self.enabled:
-            return
+        """Write results.json and close the progress line; StorageError where it cannot be written."""
         self.close()
         if self._undrawn:
             self._draw_curves(force=True)
-        write_text(self.output_dir / "results.json", json.dumps(results, indent=2) + "\n")
+        if self.enabled:
+            write_text(self.output_dir / "results.json", json.dumps(results, indent=2) + "\n")
 
     def close(self) -> None:
         """Leave the terminal clean, at the end or when a run ends early; the trackers get their end too."""
-        if not self.enabled:
-            return
         with contextlib.suppress(OSError, ValueError):
             self._bar.close()
         if self.trackers is not None:
@@ -218,6 +197,8 @@ class RunLog:
 
     def _append(self, *records: dict[str, Any]) -> None:
         """To metrics.jsonl; a file that cannot be written is one warning, until it can be again."""
+        if not self.enabled:
+            return
         self._undrawn, failed = True, self._failing
         try:
             self._lines.append(*records)
@@ -264,7 +245,7 @@ class RunLog:
     def _draw_curves(self, *, force: bool = False) -> None:
         """curves.png, unless drawing it would take more than a tenth of the time."""
         started = time.monotonic()
-        if started < self._curves_wait_until and not force:
+        if not self.enabled or (started < self._curves_wait_until and not force):
             return
         try:
             draw_curves(records=self.records, path=self.output_dir / "curves.png", title=self.title)

@@ -17,7 +17,7 @@ _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 
 
 class Trackers:
-    """Hands numbers to each requested tracker; made by the main process only.
+    """Hands numbers to each requested tracker; made by the main process only, after an `Accelerator`.
 
     They are accelerate's classes, called one by one: with `Accelerator.log` an exception of the first would leave out
     the others.
@@ -33,8 +33,7 @@ class Trackers:
         first_step: int = 0,
         warn: Callable[[str], None] = lambda text: tqdm.write(text, file=sys.stderr),
     ) -> None:
-        """Start the trackers. An `Accelerator` must have been made before.
-
+        """
         Args:
             names: of `TRACKERS`, or registered by `accelerate.tracking.register_tracker_class`.
             project: the name that Weights & Biases and trackio collect runs under.
@@ -45,11 +44,11 @@ class Trackers:
         """
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
-        run = output_dir.resolve().name
+        run, folder = output_dir.resolve().name, str(output_dir)
         purge = {"purge_step": first_step + 1} if first_step else {}
         options: dict[str, dict[str, Any]] = {
-            "tensorboard": {"run_name": "tensorboard", "logging_dir": str(output_dir), **purge},
-            "wandb": {"name": run, "group": run, "dir": str(output_dir)},
+            "tensorboard": {"run_name": "tensorboard", "logging_dir": folder, **purge},
+            "wandb": {"name": run, "group": run, "dir": folder},
             "trackio": {"name": run, "group": run},
         }
         self._warn = warn
@@ -87,26 +86,21 @@ class Trackers:
             yield
         except (Exception, SystemExit) as error:
             self.running.pop(name, None)
-            is_missing = isinstance(error, ImportError)
-            reason = f'it is not installed (pip install -e ".[{name}]")' if is_missing else f"it failed to {what}"
+            missing = f'it is not installed (pip install -e ".[{name}]")'
+            reason = missing if isinstance(error, ImportError) else f"it failed to {what}"
             detail = " ".join(_cleaned(f"{type(error).__name__}: {error}").split())[:300]
             self._warn(f"warning: --report_to {name} is left out, {reason}: {detail}; training continues")
 
 
 def presentable(config: dict[str, Any]) -> dict[str, bool | int | float | str]:
-    """Options as trackers take them, without what tells where and by whom a run was started.
+    """Options as trackers take them: without what tells where and by whom a run was started, and without None."""
 
-    Sequences become text, and None is left out.
-    """
-    flat: dict[str, bool | int | float | str] = {}
-    for name, value in config.items():
+    def flat(value: Any) -> bool | int | float | str:
         if isinstance(value, int | float) and math.isfinite(value):
-            flat[name] = value
-        elif isinstance(value, list | tuple):
-            flat[name] = ",".join(map(_cleaned, value))
-        elif value is not None:
-            flat[name] = _cleaned(value)
-    return flat
+            return value
+        return ",".join(map(_cleaned, value)) if isinstance(value, list | tuple) else _cleaned(value)
+
+    return {name: flat(value) for name, value in config.items() if value is not None}
 
 
 def _cleaned(value: Any) -> str:
