@@ -1,18 +1,28 @@
-"""What a pretrained model knows: bits per byte of text, and minimal pairs."""
+"""What a pretrained model knows: bits per byte of text, minimal pairs, analogies and similarity of words."""
 
-from .arguments import EvaluationArguments, check_output_file, format_results
+from .arguments import FORMS, EvaluationArguments, check_output_file, format_results, format_summary
+from .baselines import measure_text_baselines
 from .bits_per_byte import measure_bits_per_byte
 from .language_model import LanguageModel, load_language_model
 from .minimal_pairs import group_pairs, measure_minimal_pairs, score_sentences
+from .words import collect_vectors, measure_analogies, measure_similarity, nearest_neighbours, read_questions
 
 __all__ = [
+    "FORMS",
     "EvaluationArguments",
     "LanguageModel",
     "check_output_file",
+    "collect_vectors",
     "format_results",
+    "format_summary",
     "group_pairs",
     "load_language_model",
+    "measure_analogies",
     "measure_bits_per_byte",
     "measure_minimal_pairs",
+    "measure_similarity",
+    "measure_text_baselines",
+    "nearest_neighbours",
+    "read_questions",
     "score_sentences",
 ]

@@ -1,16 +1,28 @@
-"""The options of an evaluation, and its results as a table for people and as JSON."""
+"""The options of an evaluation, and its results as tables for people."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from lacuna.common.errors import StorageError
+from lacuna.common.errors import InputError, StorageError
 from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
 
+SCORE = re.compile(r"(masked_)?bits_per_byte|(contextual_)?(accuracy(_3cos(add|mul))?|spearman)")
+MOST_SHOWN = 90  # characters of a text among the results
+DETAIL = re.compile(r"((contextual|baseline_\w+?)_(accuracy_3cosadd|spearman)|\w*accuracy_3cosmul)_(?!low$|high$)")
+FORMS = {
+    "minimal_pairs": "rows with sentence_good and sentence_bad, a file per paradigm (github.com/alexwarstadt/blimp)",
+    "analogies": ".txt files of four words a line, in sections that begin with a line ': name'",
+    "similarity": ".txt files of word, word and score, with tabs between",
+}
+SUITES = ("bits_per_byte", *FORMS)
 _bits = partial(option, group="bits_per_byte")
+_words = partial(option, group="analogies and similarity")
+_all = partial(option, group="data of the suites of all", metavar="PATH")
 
 
 @dataclass
@@ -20,16 +32,17 @@ class EvaluationArguments(Arguments):
     model: str | None = option(
         None, "Pretrained encoder or decoder: a folder or Hub id.", group=ESSENTIALS, metavar="MODEL"
     )
-    suite: Literal["bits_per_byte", "minimal_pairs"] = option(
+    suite: Literal["bits_per_byte", "minimal_pairs", "analogies", "similarity", "all"] = option(
         "bits_per_byte",
-        "bits_per_byte (how well the model predicts text) or minimal_pairs (whether it prefers the grammatical "
-        "sentence).",
+        "bits_per_byte (how well the model predicts text), minimal_pairs (whether it prefers the grammatical "
+        "sentence), analogies, similarity (what the vectors of words say), or all for which there is data.",
         group=ESSENTIALS,
     )
     data: list[str] = option(
         [],
-        "Files, folders or globs: text for bits_per_byte, or rows with sentence_good and sentence_bad for "
-        "minimal_pairs, one file per paradigm as in BLiMP. Default: the built-in corpus.",
+        "Files, folders or globs: text for bits_per_byte and all (default: the built-in corpus); "
+        + "; ".join(f"for {suite} {form}" for suite, form in FORMS.items())
+        + ".",
         group=ESSENTIALS,
         metavar="PATH",
     )
@@ -44,7 +57,17 @@ class EvaluationArguments(Arguments):
         None, "Decoders: tokens from one window to the next within a document. Default: half a window."
     )
     join_documents: bool = _bits(False, "Decoders: let windows cross document boundaries.")
-    batch_size: int | None = option(None, "Rows per forward pass. Default: about 8,000 tokens.")
+    train_text: list[str] = _bits(
+        [], "Text for a 5-gram model and compressors that stand beside the model, such as its own.", metavar="PATH"
+    )
+    occurrences: list[str] = _words(
+        [], "Text for vectors of words in context, and for skip-gram vectors beside them.", metavar="PATH"
+    )
+    neighbours_of: list[str] = _words([], "Words of the data whose nearest neighbours are shown.", metavar="WORD")
+    pairs: list[str] = _all([], "Minimal pairs.")
+    analogies: list[str] = _all([], "Analogies.")
+    similarity: list[str] = _all([], "Pairs of words with their similarity.")
+    batch_size: int | None = option(None, "Rows per forward pass. Default: about 2,000 tokens, 8,000 on a GPU.")
     output_file: str | None = option(
         None, "JSON file for the results. Default: evaluation_SUITE.json in the folder of --model, or here."
     )
@@ -59,12 +82,43 @@ class EvaluationArguments(Arguments):
         check_range(self, "max_examples", "stride", "batch_size", at_least=1)
         check_range(self, "window", at_least=2)
 
+    def asked(self) -> dict[str, list[str]]:
+        """The suites that are run, with the data of each. InputError: the one that is asked for has none."""
+        if self.suite == "all":
+            given = dict(zip(SUITES, (self.data, self.pairs, self.analogies, self.similarity), strict=True))
+            return {suite: paths for suite, paths in given.items() if paths or suite == "bits_per_byte"}
+        if not self.data and self.suite in FORMS:
+            raise InputError(f"--suite {self.suite} needs --data: {FORMS[self.suite]}")
+        return {self.suite: self.data}
+
 
 def format_results(results: Mapping[str, Any]) -> str:
-    """Two columns, a line for each number."""
-    width = max(len(name) for name in results)
-    shown = {name: f"{value:,.4f}" if isinstance(value, float) else f"{value:,}" for name, value in results.items()}
-    return "\n".join(f"{name:<{width}}  {value:>12}" for name, value in shown.items())
+    """Two columns, a line for each number with its interval; without what is of one section, but of the embeddings."""
+    ends = {f"{name}{end}" for name in results for end in ("_low", "_high") if f"{name}_low" in results}
+    names = [name for name in results if name not in ends and not DETAIL.match(name)]
+    width = max(map(len, names))
+    return "\n".join(f"{name:<{width}}  {_shown(results, name):>12}" for name in names)
+
+
+def _shown(results: Mapping[str, Any], name: str) -> str:
+    value, low, high = (results.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    if isinstance(value, str):
+        return value if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]} ..."
+    shown = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
+    return shown if low is None else f"{shown} ({low:,.4f} to {high:,.4f})"
+
+
+def format_summary(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """A Markdown table of the scores of each suite, with 95 % intervals and baselines."""
+    lines = ["| suite | score | model (95 % interval) | beside it |", "| --- | --- | --- | --- |"]
+    for suite, results in found.items():
+        for name in filter(SCORE.fullmatch, results):
+            measure = name.removeprefix("contextual_")
+            others = {each: re.fullmatch(f"baseline_(.*?)_?{measure}", each) for each in results}
+            beside = [f"{match[1] or 'a guess'} {_shown(results, each)}" for each, match in others.items() if match]
+            lines.append(f"| {suite} | {name} | {_shown(results, name)} | {', '.join(beside)} |")
+    lines += [f"| {suite} | not run: there is no data | | |" for suite in SUITES if suite not in found]
+    return "\n".join(lines)
 
 
 def check_output_file(*, output_file: str | None, model: str, suite: str) -> Path:

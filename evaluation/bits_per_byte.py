@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from lacuna.common.errors import InputError
 
+from .baselines import with_intervals
 from .language_model import LanguageModel, Request, score
 
 DEFAULT_WINDOW = 256
@@ -38,7 +39,7 @@ def measure_bits_per_byte(
     unit is a token; tokens that share a character are hidden together, and white space belongs to the unit after it.
 
     `EvaluationArguments` explains the options. `baseline_unigram_...` is of the best model without context;
-    `unknown_tokens` make bits per byte look too good.
+    `unknown_tokens` make bits per byte look too good. Intervals (`_low`, `_high`) are over documents.
 
     Raises:
         InputError: there is no text, or the window does not fit the model.
@@ -93,12 +94,13 @@ def _causal(
     tokens = int(sum(text.sum() for text in is_text))
     if not tokens:
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
-    nats, counts, _ = _sums(language_model, requests(), total=tokens, batch_size=batch_size)
-    size = sum(len(text.encode()) for text in documents)
+    nats, counts, _ = _sums(language_model, requests(), owners=len(streams), total=tokens, batch_size=batch_size)
+    sizes = np.asarray([len(text.encode()) for text in documents])
+    size = int(sizes.sum())
     return {
-        "bits_per_byte": nats / math.log(2) / size,
+        **_bits_of("bits_per_byte", nats, np.asarray([size]) if join_documents else sizes),
         "baseline_unigram_bits_per_byte": _unigram_bits(counts) / size,
-        "bits_per_token": nats / math.log(2) / tokens,
+        "bits_per_token": float(nats.sum()) / math.log(2) / tokens,
         "bytes": size,
         "tokens": tokens,
         "documents": len(documents),
@@ -116,7 +118,7 @@ def _masked(
     if room < 1:
         raise InputError(f"--window {window} leaves no room for text beside special tokens: raise it")
     requests: list[Request] = []
-    masked_bytes = 0
+    sizes = np.zeros(len(documents), dtype=np.int64)
     for document, (ids, offsets) in enumerate(_encode(language_model, documents)):
         units = text_units(text=documents[document], offsets=offsets)
         for number, (first, last) in enumerate(_group_units(units, room=room)):
@@ -128,14 +130,17 @@ def _masked(
             hidden[places - begin] = language_model.tokenizer.mask_token_id
             whole = np.concatenate([prefix, hidden, suffix]).astype(np.int64)
             requests.append(Request(whole, places - begin + len(prefix), ids[places], document, len(whole)))
-            masked_bytes += sum(units[first + unit][2] for unit in chosen)
+            sizes[document] += sum(units[first + unit][2] for unit in chosen)
+    masked_bytes = int(sizes.sum())
     if not masked_bytes:
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
     total = sum(request.weight for request in requests)
-    nats, counts, hits = _sums(language_model, iter(requests), total=total, batch_size=batch_size)
+    nats, counts, hits = _sums(
+        language_model, iter(requests), owners=len(documents), total=total, batch_size=batch_size
+    )
     tokens = int(counts.sum())
     return {
-        "masked_bits_per_byte": nats / math.log(2) / masked_bytes,
+        **_bits_of("masked_bits_per_byte", nats, sizes),
         "baseline_unigram_masked_bits_per_byte": _unigram_bits(counts) / masked_bytes,
         "masked_accuracy": hits / tokens,
         "baseline_most_frequent_token_accuracy": float(counts.max()) / tokens,
@@ -189,11 +194,11 @@ def _encode(language_model: LanguageModel, documents: Sequence[str]) -> Iterator
 
 
 def _sums(
-    language_model: LanguageModel, requests: Iterator[Request], *, total: int, batch_size: int | None
-) -> tuple[float, np.ndarray, int]:
-    """Nats of all targets, how often each token is one (int64 [vocabulary]), and how many were the likeliest token."""
+    language_model: LanguageModel, requests: Iterator[Request], *, owners: int, total: int, batch_size: int | None
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Nats of the targets of each owner, how often each token is one (int64 [vocabulary]), how many were likeliest."""
     counts = np.zeros(language_model.model.get_input_embeddings().num_embeddings, dtype=np.int64)
-    nats: list[float] = []
+    nats = np.zeros(owners, dtype=np.float64)
     hits = 0
     for scored in score(
         language_model=language_model,
@@ -202,10 +207,16 @@ def _sums(
         batch_size=batch_size,
         description="bits per byte",
     ):
-        nats.append(scored.nats.sum())
+        nats[scored.request.owner] += scored.nats.sum()
         hits += int(scored.hits.sum())
         np.add.at(counts, scored.request.targets, 1)
-    return math.fsum(nats), counts, hits
+    return nats, counts, hits
+
+
+def _bits_of(name: str, nats: np.ndarray, sizes: np.ndarray) -> dict[str, float]:
+    """Bits per byte of documents with these nats and bytes."""
+    statistic = lambda units: nats[units].sum() / math.log(2) / max(1, sizes[units].sum())  # noqa: E731
+    return with_intervals(name=name, statistic=statistic, groups={"documents": len(sizes)})
 
 
 def _unigram_bits(counts: np.ndarray) -> float:

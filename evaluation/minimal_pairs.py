@@ -15,6 +15,7 @@ import numpy as np
 
 from lacuna.common.errors import InputError
 
+from .baselines import with_intervals
 from .language_model import LanguageModel, Request, score
 
 GOOD, BAD = "sentence_good", "sentence_bad"
@@ -67,18 +68,13 @@ def measure_minimal_pairs(
     scores, lengths = score_sentences(language_model=language_model, sentences=sentences, batch_size=batch_size)
     _refuse_constant_scores(scores, lengths)
     points = judge(good=scores[0::2], bad=scores[1::2])
-    ends = np.cumsum([len(group) for group in pairs.values()])
-    accuracies = {
-        name: float(points[end - len(group) : end].mean())
-        for (name, group), end in zip(pairs.items(), ends, strict=True)
-    }
+    sizes = {name: len(group) for name, group in pairs.items()}
     return {
-        "accuracy": float(np.mean(list(accuracies.values()))),
+        **with_intervals(name="accuracy", statistic=lambda units: points[units].mean(), groups=sizes),
         "baseline_accuracy": 0.5,
         "pairs": len(points),
         "paradigms": len(pairs),
         "ties": int((points == 0.5).sum()),
-        **({f"accuracy_{name}": value for name, value in accuracies.items()} if len(pairs) > 1 else {}),
     }
 
 

@@ -1,95 +1,127 @@
-"""Ask a pretrained model what it knows: bits per byte of text, or its choice between minimal pairs.
+"""Ask a pretrained model what it knows: bits per byte of text, minimal pairs, analogies and similarity of words.
 
     python recipes/evaluate_language_model.py --model runs/model --max_examples 20          # a laptop, seconds
     python recipes/evaluate_language_model.py --model runs/model --data held_out/           # of your own text
     python recipes/evaluate_language_model.py --model runs/model --suite minimal_pairs --data blimp/ --max_examples 50
+    python recipes/evaluate_language_model.py --model runs/model --suite analogies --data words.txt --occurrences my/
+    python recipes/evaluate_language_model.py --model runs/model --suite all --pairs blimp/ --analogies words.txt
 
 --model takes a folder made by recipes/pretrain.py or any encoder or decoder of the Hub. Minimal pairs are rows with
 sentence_good and sentence_bad, one file for each paradigm, as BLiMP comes. The results are printed and written as JSON
 with flat names. Without --data, bits per byte are those of the built-in corpus, which the recipes train on by default.
+Of several processes the first does it all.
 """
 
 import json
+import os
 import time
 from importlib.metadata import version
 from itertools import islice
+from typing import Any
 
-from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna import evaluation, modeling  # noqa: F401  (the latter makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
 from lacuna.common.files import write_text
 from lacuna.common.loading import commit_of
 from lacuna.corpus import TextArguments, find_files, open_text, read_records
-from lacuna.evaluation import (
-    EvaluationArguments,
-    LanguageModel,
-    check_output_file,
-    format_results,
-    group_pairs,
-    load_language_model,
-    measure_bits_per_byte,
-    measure_minimal_pairs,
-)
-from lacuna.training import use_all_cores
+from lacuna.training import is_main_process, use_all_cores
+
+OTHER_DATA = ("train_text", "occurrences", "pairs", "analogies", "similarity")
+OF_WORDS = {"analogies": evaluation.measure_analogies, "similarity": evaluation.measure_similarity}
 
 
-def evaluate_bits_per_byte(language_model: LanguageModel, arguments: EvaluationArguments) -> dict[str, float]:
-    """Bits per byte of --data, or of the built-in corpus."""
-    text = open_text(TextArguments(data=arguments.data, text_column=arguments.text_column))
-    if not arguments.data:
-        print("text: the built-in corpus. A model that was trained on it has seen most of this text before.")
-    return measure_bits_per_byte(
-        language_model=language_model,
-        documents=list(islice(text.texts(), arguments.max_examples)),
-        window=arguments.window,
-        stride=arguments.stride,
-        join_documents=arguments.join_documents,
-        batch_size=arguments.batch_size,
-    )
-
-
-def evaluate_minimal_pairs(language_model: LanguageModel, arguments: EvaluationArguments) -> dict[str, float]:
-    """Choices between the pairs of --data."""
-    if not arguments.data:
-        raise InputError(
-            "--suite minimal_pairs needs --data: .jsonl files with sentence_good and sentence_bad, such as BLiMP "
-            "(github.com/alexwarstadt/blimp)"
+def read_data(suite: str, paths: list[str], arguments: evaluation.EvaluationArguments) -> Any:
+    """What a suite is asked with: documents, or pairs or questions in groups."""
+    most = arguments.max_examples
+    if suite == "bits_per_byte":
+        if not paths:
+            print("text: the built-in corpus. A model that was trained on it has seen most of this text before.")
+        return list(islice(open_text(TextArguments(data=paths, text_column=arguments.text_column)).texts(), most))
+    if suite == "minimal_pairs":
+        records = (record for path in find_files(paths=paths) for record in read_records(path))
+        return evaluation.group_pairs(
+            rows=((each.fields, each.path, each.line) for each in records), max_examples=most
         )
-    records = (record for path in find_files(paths=arguments.data) for record in read_records(path))
-    pairs = group_pairs(
-        rows=((record.fields, record.path, record.line) for record in records), max_examples=arguments.max_examples
+    for path in find_files(paths=paths):
+        if ".txt" not in path.suffixes:
+            raise InputError(f"{path}: --suite {suite} reads {evaluation.FORMS[suite]}; rename it if it has that form")
+    lines = open_text(TextArguments(data=paths, document_boundary="line")).documents()
+    groups = evaluation.read_questions(((line.text, line.place) for line in lines), suite=suite)
+    return {name: some[:most] for name, some in groups.items()}
+
+
+def evaluate(
+    language_model: evaluation.LanguageModel, arguments: evaluation.EvaluationArguments
+) -> dict[str, dict[str, Any]]:
+    """The results of each suite. All data are read first, so that a mistake in them shows at once."""
+    data = {suite: read_data(suite, paths, arguments) for suite, paths in arguments.asked().items()}
+    train_documents, occurrences = (
+        list(open_text(TextArguments(data=paths, text_column=arguments.text_column)).texts()) if paths else []
+        for paths in (arguments.train_text, arguments.occurrences)
     )
-    return measure_minimal_pairs(language_model=language_model, pairs=pairs, batch_size=arguments.batch_size)
-
-
-SUITES = {"bits_per_byte": evaluate_bits_per_byte, "minimal_pairs": evaluate_minimal_pairs}
+    common: dict[str, Any] = {"language_model": language_model, "batch_size": arguments.batch_size}
+    found: dict[str, dict[str, Any]] = {}
+    if documents := data.get("bits_per_byte"):
+        windows = {name: getattr(arguments, name) for name in ("window", "stride", "join_documents")}
+        found["bits_per_byte"] = evaluation.measure_bits_per_byte(documents=documents, **windows, **common)
+        found["bits_per_byte"] |= evaluation.measure_text_baselines(
+            language_model=language_model, documents=documents, train_documents=train_documents
+        )
+    if pairs := data.get("minimal_pairs"):
+        found["minimal_pairs"] = evaluation.measure_minimal_pairs(pairs=pairs, **common)
+    if of_words := {suite: data[suite] for suite in OF_WORDS if suite in data}:
+        vectors, missing = evaluation.collect_vectors(questions=[*of_words.values()], documents=occurrences, **common)
+        for word in arguments.neighbours_of:
+            near = evaluation.nearest_neighbours(vectors=vectors["contextual_" if occurrences else ""], word=word)
+            missing[f"near_{word}"] = ", ".join(f"{other} {cosine:.2f}" for other, cosine in near)
+        for suite, questions in of_words.items():
+            found[suite] = OF_WORDS[suite](vectors=vectors, questions=questions) | missing
+    return found
 
 
 def main() -> None:
     """Parse, load, ask, report."""
-    (arguments,) = parse_arguments((EvaluationArguments,), description=__doc__)
+    (arguments,) = parse_arguments((evaluation.EvaluationArguments,), description=__doc__)
+    if not is_main_process():
+        return
+    os.environ["LOCAL_WORLD_SIZE"] = "1"  # the cores of the other processes are free
     use_all_cores()
     commit = commit_of(arguments.model, revision=arguments.revision)
     code = arguments.trust_remote_code
-    language_model = load_language_model(model=arguments.model, trust_remote_code=code, revision=commit)
-    path = check_output_file(output_file=arguments.output_file, model=arguments.model, suite=arguments.suite)
+    language_model = evaluation.load_language_model(model=arguments.model, trust_remote_code=code, revision=commit)
+    path = evaluation.check_output_file(
+        output_file=arguments.output_file, model=arguments.model, suite=arguments.suite
+    )
     print(f"model: {type(language_model.model).__name__} ({language_model.kind}) from {arguments.model}", flush=True)
     start = time.perf_counter()
-    results = SUITES[arguments.suite](language_model, arguments)
+    found = evaluate(language_model, arguments)
     seconds = round(time.perf_counter() - start, 1)
-    print(format_results(results))
-    if results.get("unknown_tokens"):
-        print("The tokenizer does not know all of this text: its bits per byte look better than they are.")
     about = {
         "model": arguments.model,
         **({"revision": commit} if commit else {}),
         "suite": arguments.suite,
         "kind": language_model.kind,
         "data": ", ".join(arguments.data) or "built-in corpus",
+        **{name: ", ".join(given) for name in OTHER_DATA if (given := getattr(arguments, name))},
         "seconds": seconds,
         "torch": version("torch"),
         "transformers": version("transformers"),
     }
+    if arguments.suite == "all":
+        results = {f"{suite}/{name}": value for suite, some in found.items() for name, value in some.items()}
+        print(table := evaluation.format_summary(found))
+        details = [
+            f"## {suite}\n\n```\n{evaluation.format_results(some)}\n```\n"
+            for suite, some in {**found, "about": about}.items()
+        ]
+        title = f"# What {arguments.model} knows, {time.strftime('%Y-%m-%d')}"
+        write_text(path.with_name("evaluation.md"), "\n\n".join([title, table, *details]), hint=". See --output_file")
+    else:
+        results = found[arguments.suite]
+        print(evaluation.format_results(results))
+    if found.get("bits_per_byte", {}).get("unknown_tokens"):
+        print("The tokenizer does not know all of this text: its bits per byte look better than they are.")
     write_text(path, json.dumps({**results, **about}, indent=2) + "\n", hint=". See --output_file")
     print(f"{seconds:.1f} s; results are in {path}")
 

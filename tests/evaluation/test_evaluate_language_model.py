@@ -34,7 +34,16 @@ def folder(tmp_path: Path, tokenizer, make_model) -> Path:
     for name in ("one", "two"):
         lines = [json.dumps({"sentence_good": good, "sentence_bad": bad}) + "\n" for good, bad in PAIRS]
         (tmp_path / "pairs" / f"{name}.jsonl").write_text("".join(lines))
+    (tmp_path / "words.txt").write_text(
+        ": plural\ncats dogs mat river\nmat river cats dogs\n: other\ndogs mat cats runs\n"
+    )
+    (tmp_path / "likeness.txt").write_text("cats\tdogs\t9\ncats\tmat\t2\nriver\tmat\t3\nruns\tcats\t4\n")
+    (tmp_path / "more.txt").write_text("The cats and dogs sit on the mat. She runs to the river. " * 9)
     return tmp_path
+
+
+SUITES = ["--suite", "all", "--data", "text.txt", "more.txt", "--pairs", "pairs", "--analogies", "words.txt"]
+SUITES += ["--similarity", "likeness.txt", "--occurrences", "more.txt", "--train_text", "more.txt"]
 
 
 def test_bits_per_byte_of_a_decoder(folder: Path) -> None:
@@ -62,6 +71,53 @@ def test_the_built_in_corpus(folder: Path) -> None:
     assert "built-in corpus" in done.stdout and "masked_bits_per_byte" in done.stdout
 
 
+@pytest.mark.parametrize("model", ["encoder", "decoder"])
+def test_all_suites_make_a_table(
+    folder: Path, run_recipe: Callable[..., tuple[int, str]], monkeypatch, model: str
+) -> None:
+    monkeypatch.chdir(folder)
+    code, said = run_recipe("evaluate_language_model", "--model", model, *SUITES, "--neighbours_of", "cats")
+    assert code == 0, said
+    results = json.loads((folder / model / "evaluation_all.json").read_text())
+    table = (folder / model / "evaluation.md").read_text()
+    bits = "bits_per_byte" if model == "decoder" else "masked_bits_per_byte"
+    of_words = (
+        "analogies/accuracy_3cosadd",
+        "analogies/contextual_accuracy_3cosmul",
+        "similarity/contextual_spearman",
+    )
+    for name in (f"bits_per_byte/{bits}", "minimal_pairs/accuracy", "similarity/spearman", *of_words):
+        suite, score = name.split("/")
+        low, high = results[f"{name}_low"], results[f"{name}_high"]
+        assert low <= results[name] <= high
+        assert f"| {suite} | {score} | {results[name]:,.4f} ({low:,.4f} to {high:,.4f}) |" in table
+    assert f"| a guess {results['minimal_pairs/baseline_accuracy']:.4f} |" in table and "random 0." in table
+    assert ("5gram " in table) == (model == "decoder") == ("bits_per_byte/baseline_5gram_bits_per_byte" in results)
+    assert results["analogies/near_cats"].count(",") == 3 and results["occurrences"] == "more.txt"
+    assert "not run" not in table
+    code, said = run_recipe("evaluate_language_model", "--model", model, "--suite", "all", "--data", "text.txt")
+    assert code == 0 and "| similarity | not run: there is no data |" in (folder / model / "evaluation.md").read_text()
+
+
+@pytest.mark.parametrize("model", ["encoder", "decoder"])
+def test_neither_batches_nor_processes_change_a_result(folder: Path, model: str) -> None:
+    """Choices are the same; sums of float32 differ in their last digits with the size of a batch, and no otherwise."""
+    found = {}
+    for name, options, num_processes in [("default", [], 1), ("two", [], 2), ("one", ["--batch_size", 1], 1),
+                                         ("three", ["--batch_size", 3], 1)]:  # fmt: skip
+        words = ["--model", model, *SUITES, *options, "--output_file", f"{name}/found.json"]
+        done = processes.run("recipes/evaluate_language_model.py", *words, cwd=folder, num_processes=num_processes)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("results are in") == 1
+        found[name] = json.loads((folder / name / "found.json").read_text())
+        del found[name]["seconds"]
+    assert found["two"] == found["default"]
+    for name in ("one", "three"):
+        for key, value in found["default"].items():
+            same = "bits" not in key or isinstance(value, (int, str))  # counts, choices and ranks of cosines
+            assert found[name][key] == (value if same else pytest.approx(value, rel=1e-6)), key
+
+
 def test_mistakes_are_one_message_and_leave_nothing(
     folder: Path, run_recipe: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +128,15 @@ def test_mistakes_are_one_message_and_leave_nothing(
         ([], "--model"),
         (["--model", "decoder", "--suite", "minimal_pairs"], "needs --data"),
         (["--model", "decoder", "--suite", "minimal_pairs", "--data", "pairs"], "two.jsonl:2: no sentence"),
+        (["--model", "decoder", "--suite", "analogies", "--data", "likeness.txt"], "likeness.txt:1: expected four"),
+        (
+            ["--model", "decoder", "--suite", "similarity", "--data", "pairs"],
+            "one.jsonl: --suite similarity reads .txt",
+        ),
+        (
+            ["--model", "decoder", "--suite", "all", "--data", "text.txt", "--similarity", "words.txt"],
+            "words.txt:1: ex",
+        ),
     ]
     for options, message in cases:
         code, said = run_recipe("evaluate_language_model", *options)

@@ -47,6 +47,9 @@ def test_accuracy_is_the_mean_over_paradigms_and_a_tie_is_half(tokenizer, make_m
     best, worst = order[0], order[-1]
     pairs = {"small": [(best, worst)], "large": [(worst, best), (best, best), (best, worst), (worst, worst)]}
     results = measure_minimal_pairs(language_model=LanguageModel.of(model=model, tokenizer=tokenizer), pairs=pairs)
+    intervals = {name: results.pop(name) for name in list(results) if name.endswith(("_low", "_high"))}
+    assert (intervals["accuracy_small_low"], intervals["accuracy_small_high"]) == (1, 1)  # drawn within paradigms
+    assert intervals["accuracy_low"] == (1 + intervals["accuracy_large_low"]) / 2 < results["accuracy"]
     assert results == {
         "accuracy": (1.0 + 0.5) / 2,
         "baseline_accuracy": 0.5,

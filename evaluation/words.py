@@ -1,0 +1,252 @@
+"""Word knowledge: what the vectors of words say of analogies (paris - france + italy) and of similarity.
+
+A model has vectors of its embeddings and, given a text, of words in context. Beside them stand random embeddings and
+skip-gram vectors of that text (Mikolov et al. 2013, https://arxiv.org/abs/1310.4546). All are asked the same, with
+words that each of them has. A word is looked up as it is written, with the blank before it that byte-level tokens
+begin with; of several tokens the mean is taken.
+"""
+
+import math
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+from tqdm import tqdm
+
+from lacuna.common.errors import InputError, NumericsError
+
+from .baselines import SEED, with_intervals
+from .language_model import TOKENS_AT_ONCE, LanguageModel, padded
+
+WORD = re.compile(r"\w+")  # in a text
+CONTEXT = 64  # tokens that a word is read among
+MOST_OCCURRENCES, LEAST_OCCURRENCES = 20, 5  # of a word in a text: that are averaged; without which it has no vector
+QUESTIONS_AT_ONCE = 512
+EPSILON = 0.001  # of 3CosMul
+
+Vectors = Mapping[str, np.ndarray]
+Questions = Mapping[str, Sequence[tuple[Any, ...]]]  # four words, or two and a number, by section or file
+FORMS: dict[str, tuple[type, ...]] = {"analogies": (str, str, str, str), "similarity": (str, str, float)}
+
+
+def read_questions(lines: Iterable[tuple[str, str]], *, suite: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Analogies by section, which a line `: name` begins, or pairs of words and their similarity by file.
+
+    `lines` are texts and their places, file:line. InputError, with the place: a line is of another form.
+    """
+    groups: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    section = ""
+    for text, place in lines:
+        parts = [part.strip() for part in text.split("\t" if "\t" in text else None)]
+        if suite == "analogies" and text.startswith(":"):
+            section = text[1:].strip()
+            continue
+        try:
+            item = tuple(kind(part) for kind, part in zip(FORMS[suite], parts, strict=True))
+            if item[-1] != item[-1] or not all(parts):
+                raise ValueError
+        except ValueError:
+            what = "two words and a number with tabs" if suite == "similarity" else "four words with blanks"
+            raise InputError(f"{place}: expected {what} between, without titles, not {text.strip()[:80]!r}") from None
+        groups[section or place.replace("\\", "/").rsplit("/", 1)[-1].split(".txt")[0]].append(item)
+    if not groups:
+        raise InputError(f"--suite {suite}: there are names of sections, and no questions below them")
+    return dict(groups)
+
+
+def collect_vectors(
+    *,
+    language_model: LanguageModel,
+    questions: Iterable[Questions],
+    documents: Sequence[str] = (),
+    batch_size: int | None = None,
+) -> tuple[dict[str, Vectors], dict[str, str]]:
+    """Vectors by kind, and why one is missing. Scores begin with the kind, which is "" for those of embeddings."""
+    words = [word for each in questions for word in _words(each)]
+    table = language_model.model.get_input_embeddings().weight.detach().float().cpu().numpy()
+    random = np.random.default_rng(SEED).standard_normal(table.shape, dtype=np.float32)
+    pieces = {word: ids for word in dict.fromkeys(words) if len(ids := _pieces(language_model, word))}
+    found: dict[str, Vectors] = {
+        kind: {word: rows[ids].mean(axis=0, dtype=np.float64) for word, ids in pieces.items()}
+        for kind, rows in (("", table), ("baseline_random_", random))
+    }
+    if not documents:
+        return found, {f"missing_{kind}": "needs a text: --occurrences" for kind in ("contextual", "skip_gram")}
+    found["contextual_"] = contextual_vectors(
+        language_model=language_model, words=pieces, documents=documents, batch_size=batch_size
+    )
+    try:
+        found["baseline_skip_gram_"] = skip_gram_vectors(words=pieces, documents=documents, size=table.shape[1])
+    except ImportError:
+        return found, {"missing_skip_gram": "needs gensim: pip install -e '.[vectors]'"}
+    return found, {}
+
+
+def _pieces(language_model: LanguageModel, word: str) -> np.ndarray:
+    """Tokens of a word behind a blank; none if the tokenizer does not know one of them."""
+    ids, offsets = language_model.encode(f" {word}", where=f"the word {word!r}")
+    ids = ids[offsets[:, 1] > 1] if offsets.shape[1] else ids  # without a token of the blank alone
+    return ids[:0] if language_model.tokenizer.unk_token_id in ids else ids
+
+
+def contextual_vectors(
+    *, language_model: LanguageModel, words: Iterable[str], documents: Iterable[str], batch_size: int | None = None
+) -> dict[str, np.ndarray]:
+    """Means of the last hidden states where each word stands in a text, the first `MOST_OCCURRENCES` times.
+
+    The text is read in pieces of `CONTEXT` tokens; a word that two of them share is passed over.
+    """
+    if not language_model.tokenizer.is_fast:
+        raise InputError("the tokenizer is not a fast one (tokenizer.json), which maps tokens to characters")
+    prefix, suffix, wanted = language_model.prefix, language_model.suffix, set(words)
+    room = min(CONTEXT, language_model.max_length or CONTEXT) - len(prefix) - len(suffix)
+    counts: Counter[str] = Counter()
+    rows: list[tuple[np.ndarray, list[tuple[str, int, int]]]] = []  # ids; words, their first tokens and ends
+    for number, text in enumerate(documents, start=1):
+        ids, offsets = language_model.encode(text, where=f"document {number} of --occurrences")
+        places: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
+        for match in WORD.finditer(text):
+            if (word := match[0]) in wanted and counts[word] < MOST_OCCURRENCES:
+                first = int(np.searchsorted(offsets[:, 1], match.start(), side="right"))
+                end = int(np.searchsorted(offsets[:, 0], match.end(), side="left"))
+                begin = first - first % room
+                if first < end <= begin + room:
+                    counts[word] += 1
+                    places[begin].append((word, first - begin + len(prefix), end - begin + len(prefix)))
+        rows += [(np.asarray([*prefix, *ids[begin : begin + room], *suffix]), some) for begin, some in places.items()]
+    size = batch_size or TOKENS_AT_ONCE // CONTEXT
+    sums: dict[str, np.ndarray] = {}
+    for begin in tqdm(range(0, len(rows), size), desc="words in text", unit="batch", delay=3, leave=False):
+        batch = rows[begin : begin + size]
+        with torch.no_grad():
+            output = language_model.model.base_model(**padded(language_model, [ids for ids, _ in batch]))
+        for states, (_, some) in zip(output.last_hidden_state.double().cpu().numpy(), batch, strict=True):
+            for word, first, end in some:
+                sums[word] = sums.get(word, 0.0) + states[first:end].mean(axis=0)
+    return {word: total / counts[word] for word, total in sums.items() if counts[word] >= LEAST_OCCURRENCES}
+
+
+def skip_gram_vectors(*, words: Iterable[str], documents: Sequence[str], size: int) -> dict[str, np.ndarray]:
+    """Vectors that gensim learns from documents with its defaults, in one thread: the same each time.
+
+    ImportError: gensim is not installed.
+    """
+    from gensim.models import Word2Vec
+
+    texts = ([sys.intern(word) for word in WORD.findall(text)] for text in documents)
+    runs = [text[begin : begin + 1000] for text in texts for begin in range(0, len(text), 1000)]  # it cuts at 10,000
+    model = Word2Vec(sg=1, vector_size=size, min_count=LEAST_OCCURRENCES, workers=1, seed=SEED)
+    model.build_vocab(runs)
+    if len(model.wv):
+        model.train(runs, total_examples=model.corpus_count, epochs=model.epochs)
+    return {word: model.wv[word] for word in words if word in model.wv}
+
+
+def unit_vectors(vectors: Vectors, words: Sequence[str]) -> np.ndarray:
+    """Vectors of words at length 1, float64 [words, size], so that products of rows are cosines.
+
+    InputError: all are the same. NumericsError: one is not finite.
+    """
+    rows = np.stack([vectors[word] for word in words]).astype(np.float64)
+    if not np.isfinite(rows).all():
+        raise NumericsError("vectors of words are not finite numbers: the model's weights are damaged")
+    if len(rows) > 1 and not np.ptp(rows, axis=0).any():
+        raise InputError("all words have the same vector: are the weights those of a trained model?")
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
+
+
+def nearest_neighbours(*, vectors: Vectors, word: str, count: int = 5) -> list[tuple[str, float]]:
+    """The other words with the largest cosines to a word, and these. InputError: the word has no vector."""
+    if word not in vectors:
+        raise InputError(f"{word!r} has no vector: name words of the analogies or pairs, as they are written there")
+    words = [word, *(other for other in vectors if other != word)]
+    cosines = np.inner((unit := unit_vectors(vectors, words))[1:], unit[0])
+    return [(words[place + 1], float(cosines[place])) for place in np.argsort(-cosines, kind="stable")[:count]]
+
+
+def answer_analogies(
+    *, vectors: Vectors, questions: Sequence[tuple[str, ...]], words: Sequence[str]
+) -> dict[str, list[str]]:
+    """The one of `words`, but not of its own, that each question finds: a is to b as c is to d, and d is not read.
+
+    `3cosadd`: of the largest cos(d, b) - cos(d, a) + cos(d, c); `3cosmul`: cos(d, b) cos(d, c) / (cos(d, a) + 0.001),
+    with cosines moved to 0 to 1 (Levy and Goldberg 2014, https://aclanthology.org/W14-1618).
+    """
+    unit, places = unit_vectors(vectors, words), {word: place for place, word in enumerate(words)}
+    found: dict[str, list[str]] = {"3cosadd": [], "3cosmul": []}
+    for begin in range(0, len(questions), QUESTIONS_AT_ONCE):
+        asked = [[places[word] for word in question[:3]] for question in questions[begin : begin + QUESTIONS_AT_ONCE]]
+        a, b, c = (unit[column] @ unit.T for column in np.transpose(asked))
+        for rule, score in (("3cosadd", b - a + c), ("3cosmul", (b + 1) * (c + 1) / (a + 1 + 2 * EPSILON))):
+            np.put_along_axis(score, np.asarray(asked), -np.inf, axis=1)
+            found[rule] += [words[place] for place in score.argmax(axis=1)]
+    return found
+
+
+def measure_analogies(*, vectors: Mapping[str, Vectors], questions: Questions) -> dict[str, float | str]:
+    """Share of the analogies that each kind of vectors solves: mean over sections, and by section.
+
+    The answer is looked for among the words of all questions, and nowhere else. InputError: nothing can be asked.
+    """
+    flat, sizes, words, about = _known(vectors, questions, least=1)
+    results: dict[str, float | str] = {}
+    for kind, of_kind in vectors.items():
+        for rule, found in answer_analogies(vectors=of_kind, questions=flat, words=words).items():
+            right = np.asarray([word == question[3] for word, question in zip(found, flat, strict=True)])
+            statistic = lambda units, right=right: right[units].mean()  # noqa: E731
+            results |= with_intervals(name=f"{kind}accuracy_{rule}", statistic=statistic, groups=sizes)
+    return results | {"questions": len(flat)} | about
+
+
+def measure_similarity(*, vectors: Mapping[str, Vectors], questions: Questions) -> dict[str, float | str]:
+    """Spearman's correlation of cosines with what people say, for each kind of vectors: mean over files, and by file.
+
+    InputError: no file has three pairs of words with vectors.
+    """
+    flat, sizes, words, about = _known(vectors, questions, least=3)
+    places = {word: place for place, word in enumerate(words)}
+    first, second = ([places[pair[side]] for pair in flat] for side in range(2))
+    people = np.asarray([pair[2] for pair in flat])
+    results: dict[str, float | str] = {}
+    for kind, of_kind in vectors.items():
+        unit = unit_vectors(of_kind, words)
+        cosines = (unit[first] * unit[second]).sum(axis=1)
+        statistic = lambda units, cosines=cosines: spearman(cosines[units], people[units])  # noqa: E731
+        results |= with_intervals(name=f"{kind}spearman", statistic=statistic, groups=sizes)
+    return results | {"pairs": len(flat)} | about
+
+
+def spearman(first: np.ndarray, second: np.ndarray) -> float:
+    """Correlation of the ranks; not a number if one of them is constant, as in a sample drawn from few pairs."""
+    ranks = [rankdata(values) - (len(values) + 1) / 2 for values in (first, second)]
+    length = np.linalg.norm(ranks[0]) * np.linalg.norm(ranks[1])
+    return float(ranks[0] @ ranks[1] / length) if length else math.nan
+
+
+def _words(groups: Questions) -> dict[str, None]:
+    return dict.fromkeys(part for some in groups.values() for item in some for part in item if isinstance(part, str))
+
+
+def _known(
+    vectors: Mapping[str, Vectors], groups: Questions, *, least: int
+) -> tuple[list[tuple[Any, ...]], dict[str, int], list[str], dict[str, float | str]]:
+    """What all kinds have the words for, the sizes of its groups (those of `least` or more), these words, the rest."""
+    every = _words(groups)
+    known = [word for word in every if all(word in of_kind for of_kind in vectors.values())]
+    unknown = every.keys() - set(known)
+    kept = {name: [item for item in some if unknown.isdisjoint(item)] for name, some in groups.items()}
+    flat = [item for some in kept.values() if len(some) >= least for item in some]
+    about: dict[str, float | str] = {"left_out": sum(map(len, groups.values())) - len(flat), "words": len(every)}
+    about |= {"out_of_vocabulary": len(unknown)}
+    about |= {"out_of_vocabulary_words": ", ".join(word for word in every if word in unknown)} if unknown else {}
+    if not flat:
+        raise InputError(
+            f"{len(unknown)} of {len(every)} words have no vector, and nothing is left to ask. A word must stand "
+            f"{LEAST_OCCURRENCES} times in the text of --occurrences, as it is written"
+        )
+    return flat, {name: len(some) for name, some in kept.items() if len(some) >= least}, known, about
