@@ -195,7 +195,7 @@ def parse_arguments(
             parser.parse_known_args(words)
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
-        from_file += words
+        from_file += [] if any(word.split("=")[0] == words[0] for word in given) else words  # lists would add up
 
     *filled, _, rest = parser.parse_args_into_dataclasses(
         [*from_file, *given], return_remaining_strings=True, look_for_args_file=False

@@ -1,6 +1,13 @@
-"""What a pretrained model knows: bits per byte of text, minimal pairs, analogies and similarity of words."""
+"""What a pretrained model knows: bits per byte, minimal pairs, words; and what it does while it reads."""
 
-from .arguments import FORMS, EvaluationArguments, check_output_file, format_results, format_summary
+from .arguments import (
+    FORMS,
+    EvaluationArguments,
+    InspectionArguments,
+    check_output_file,
+    format_results,
+    format_summary,
+)
 from .baselines import measure_text_baselines
 from .bits_per_byte import measure_bits_per_byte
 from .language_model import LanguageModel, load_language_model
@@ -10,6 +17,7 @@ from .words import collect_vectors, measure_analogies, measure_similarity, neare
 __all__ = [
     "FORMS",
     "EvaluationArguments",
+    "InspectionArguments",
     "LanguageModel",
     "check_output_file",
     "collect_vectors",

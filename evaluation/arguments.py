@@ -1,4 +1,4 @@
-"""The options of an evaluation, and its results as tables for people."""
+"""The options of an evaluation and of an inspection, and results as tables for people."""
 
 import os
 import re
@@ -23,15 +23,28 @@ SUITES = ("bits_per_byte", *FORMS)
 _bits = partial(option, group="bits_per_byte")
 _words = partial(option, group="analogies and similarity")
 _all = partial(option, group="data of the suites of all", metavar="PATH")
+_BECAUSE = "The chicken didn't cross the road because it was too"
 
 
 @dataclass
-class EvaluationArguments(Arguments):
-    """Which model to examine, on what, and how."""
+class ModelArguments(Arguments):
+    """Which pretrained model."""
 
     model: str | None = option(
-        None, "Pretrained encoder or decoder: a folder or Hub id.", group=ESSENTIALS, metavar="MODEL"
+        None, "Pretrained model with its language head: a folder or Hub id.", group=ESSENTIALS, metavar="MODEL"
     )
+    trust_remote_code: bool = option(
+        False, "Run the code in the checkpoint of --model; checkpoints made by Lacuna do not need it."
+    )
+    revision: str | None = option(
+        None, "Branch, tag or commit of a --model of the Hub. Default: main.", metavar="NAME"
+    )
+
+
+@dataclass
+class EvaluationArguments(ModelArguments):
+    """Which model to examine, on what, and how."""
+
     suite: Literal["bits_per_byte", "minimal_pairs", "analogies", "similarity", "all"] = option(
         "bits_per_byte",
         "bits_per_byte (how well the model predicts text), minimal_pairs (whether it prefers the grammatical "
@@ -71,12 +84,6 @@ class EvaluationArguments(Arguments):
     output_file: str | None = option(
         None, "JSON file for the results. Default: evaluation_SUITE.json in the folder of --model, or here."
     )
-    trust_remote_code: bool = option(
-        False, "Run the code in the checkpoint of --model; checkpoints made by Lacuna do not need it."
-    )
-    revision: str | None = option(
-        None, "Branch, tag or commit of a --model of the Hub. Default: main.", metavar="NAME"
-    )
 
     def __post_init__(self) -> None:
         check_range(self, "max_examples", "stride", "batch_size", at_least=1)
@@ -90,6 +97,25 @@ class EvaluationArguments(Arguments):
         if not self.data and self.suite in FORMS:
             raise InputError(f"--suite {self.suite} needs --data: {FORMS[self.suite]}")
         return {self.suite: self.data}
+
+
+@dataclass
+class InspectionArguments(ModelArguments):
+    """Which model to look into, and which texts it reads for that."""
+
+    text: list[str] = option(
+        [],
+        "A text for the model to read; each time it is given adds one, and the others are compared with the first. "
+        f'Default: "{_BECAUSE} tired" and "{_BECAUSE} wide".',
+        group=ESSENTIALS,
+        repeated=True,
+    )
+    output_dir: str | None = option(
+        None, "Folder of the page and its pictures. Default: inspection/ in --model, or here.", group=ESSENTIALS
+    )
+
+    def __post_init__(self) -> None:
+        self.text = self.text or [f"{_BECAUSE} tired", f"{_BECAUSE} wide"]
 
 
 def format_results(results: Mapping[str, Any]) -> str:

@@ -16,8 +16,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 from lacuna.common.errors import InputError, NumericsError
 from lacuna.common.loading import check_vocabulary, load_configuration, load_model, load_tokenizer, longest_input
 
-Kind = Literal["causal", "masked"]
+Kind = Literal["causal", "masked", "encoder-decoder"]
 AUTO_CLASSES = {"causal": "AutoModelForCausalLM", "masked": "AutoModelForMaskedLM"}
+AUTO_CLASSES |= {"encoder-decoder": "AutoModelForSeq2SeqLM"}
 ARCHITECTURES = {
     "ForCausalLM": "causal",
     "LMHeadModel": "causal",
@@ -25,13 +26,14 @@ ARCHITECTURES = {
     "ForPreTraining": "masked",
 }
 TOKENS_AT_ONCE = 8192 if torch.cuda.is_available() else 2048  # on a CPU, more leaves its caches: a fifth slower
+PAIRED = ("ForConditionalGeneration", "MTModel")  # ends of encoder-decoders with a head that predicts tokens
 LOGIT_BYTES = 2**28  # logits held at once: 256 MiB, which is 8192 positions of a vocabulary of 8192
 REQUESTS_SORTED_AT_ONCE = 4096  # so that a batch has requests of similar length
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A causal or masked model that is ready to score text; made by `of` or `load_language_model`."""
+    """A model that is ready to score text, or to be inspected; made by `of` or `load_language_model`."""
 
     model: Any
     tokenizer: Any
@@ -76,14 +78,17 @@ class LanguageModel:
         return ids, offsets
 
 
-def find_kind(config: Any, *, architecture: str | None = None) -> Kind:
+def find_kind(config: Any, *, architecture: str | None = None, paired: bool = False) -> Kind:
     """Which way a model reads, from the class that was saved or from its configuration.
 
-    InputError: it does not predict tokens, or is an encoder-decoder.
+    InputError: it does not predict tokens, or is an encoder-decoder and not `paired`.
     """
-    if getattr(config, "is_encoder_decoder", False):
-        raise InputError(f"{config.model_type} is an encoder-decoder; only encoders and decoders can be evaluated")
     architecture = architecture or next(iter(config.architectures or []), "")
+    if getattr(config, "is_encoder_decoder", False):
+        if paired and architecture.endswith(PAIRED):
+            return "encoder-decoder"
+        why = f"a {architecture} predicts no tokens" if paired else "only encoders and decoders can be evaluated"
+        raise InputError(f"{config.model_type} is an encoder-decoder; {why}")
     for ending, kind in ARCHITECTURES.items():
         if architecture.endswith(ending):
             return kind  # type: ignore[return-value]
@@ -97,12 +102,13 @@ def find_kind(config: Any, *, architecture: str | None = None) -> Kind:
 
 
 def load_language_model(
-    *, model: str | None, trust_remote_code: bool = False, revision: str | None = None
+    *, model: str | None, trust_remote_code: bool = False, revision: str | None = None, inspected: bool = False
 ) -> LanguageModel:
     """Load a checkpoint of Lacuna or of any native family in float32, on the GPU if there is one.
 
     Args:
         revision: of a model of the Hub, as `commit_of` gives it.
+        inspected: for `inspect_text`: with attention that shows its weights; encoder-decoders too.
 
     Raises:
         InputError: no model was named, it cannot be read, or it was saved without a head that predicts tokens.
@@ -113,7 +119,8 @@ def load_language_model(
     origin: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision}
     config = load_configuration(model, **origin)
     tokenizer = load_tokenizer(model, **origin)
-    kind = find_kind(config)
+    kind = find_kind(config, paired=inspected)
+    origin |= {"attn_implementation": "eager"} if inspected else {}
     loaded, report = load_model(model, auto_class=AUTO_CLASSES[kind], **origin)
     missing = sorted(report["missing_keys"])
     if missing:  # transformers draws them at random, and the numbers would say nothing
@@ -126,7 +133,7 @@ def load_language_model(
 
 
 def _edges(kind: Kind, tokenizer: Any, config: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Special tokens around a text: a masked model's template, and a causal model's start.
+    """Special tokens around a text: the tokenizer's template, or a causal model's start.
 
     Without a start, the first token could not be scored. Families without a token for it (GPT-2, Qwen) begin documents
     with the one that ends them.
@@ -138,7 +145,7 @@ def _edges(kind: Kind, tokenizer: Any, config: Any) -> tuple[tuple[int, ...], tu
         if not starts:
             raise InputError("the tokenizer has no token that starts a text (bos, cls or eos): set its bos_token")
         return (starts[0],), ()
-    if tokenizer.mask_token_id is None:
+    if kind == "masked" and tokenizer.mask_token_id is None:
         raise InputError("the tokenizer has no mask token, and a masked model is asked with one")
     if not tokenizer.is_fast:
         raise InputError("the tokenizer is not a fast one (tokenizer.json), which maps tokens to characters")

@@ -81,3 +81,22 @@ def test_ranges(limits: dict[str, float], inside: list[Any], outside: list[float
         with pytest.raises(InputError, match=f"--size {says}, got {value}") as raised:
             check_range(Some(size=value), "size", **limits)
         assert raised.value.exit_code == 2
+
+
+@dataclass
+class Repeated(Arguments):
+    text: list[str] = option([], "Texts.", repeated=True)
+
+
+def test_an_option_that_adds_each_time_it_is_given(tmp_path) -> None:
+    (tmp_path / "options.yaml").write_text("text: [c, d]\n")
+    config = ["--config", str(tmp_path / "options.yaml")]
+    for words, texts in (
+        ([], []),
+        (["--text", "a", "--text", "b"], ["a", "b"]),
+        (["--text", "a", "b"], ["a", "b"]),
+        (config, ["c", "d"]),
+        ([*config, "--text", "a"], ["a"]),  # the command line replaces the file, it does not add to it
+        ([*config, "--text=a"], ["a"]),
+    ):
+        assert parse_arguments((Repeated,), words) == (Repeated(texts),)

@@ -1,0 +1,331 @@
+"""What happens in a language model that reads a text: in numbers, and as the page and the pictures of them.
+
+Surprisal is -log2 p in bits (Shannon 1948). Attention weights, predictions and hidden states are those that the model
+itself returns; only the page rounds them.
+"""
+
+import html
+import json
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib import style
+from matplotlib.colors import PowerNorm, TwoSlopeNorm
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn import functional as F
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from lacuna.common.errors import InputError, NumericsError
+from lacuna.common.files import replacing
+
+from .language_model import LanguageModel, logits_at
+
+MOST_TOKENS = 128  # a matrix of more could not be read, nor a page of it opened quickly
+ALTERNATIVES, NEIGHBOURS = 6, 5
+ROWS_AT_ONCE = 32
+TEN_THOUSANDTHS = 10_000  # the page has attention weights as whole numbers of them
+BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}  # of byte-level tokenizers
+ALONE = {"self": ("Self-attention", "attentions", 0, 0)}  # title, name in the output, sides of rows and of columns
+PAIR = {
+    "encoder": ("The encoder reads itself", "encoder_attentions", 0, 0),
+    "cross": ("The decoder reads the encoder", "cross_attentions", 1, 0),
+    "decoder": ("The decoder reads itself", "decoder_attentions", 1, 1),
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """Tokens that a model reads, and its hidden states of them in words."""
+
+    name: str
+    ids: list[int]
+    tokens: list[str]
+    special: list[bool]  # not from the text
+    continues: list[bool]  # goes on with the word of the token before it
+    neighbours: list[list[list[tuple[str, float]]]]  # [states, tokens, NEIGHBOURS]: token and cosine; or empty
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Weights of one kind of attention: rows are the tokens that read, columns those that are seen."""
+
+    kind: str
+    title: str
+    rows: int  # numbers of the sides
+    columns: int
+    layers: list[int]  # numbers of the layers that have such weights, from 1
+    weights: np.ndarray  # float32 [layers, heads, rows, columns]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model expects in one place of a text, where it does not see what stands there."""
+
+    token: str | None  # what stands there; None behind the end
+    bits: float | None  # surprisal of it
+    rank: int | None  # of it among all tokens, from 1
+    likeliest: list[tuple[str, float]]  # tokens and probabilities, the likeliest first
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All that is shown of a text."""
+
+    text: str
+    sides: list[Side]
+    attention: list[Attention]
+    predictions: list[Prediction]
+
+
+@torch.no_grad()
+def inspect_text(*, language_model: LanguageModel, text: str, where: str = "the text") -> Inspection:
+    """Let a model read a text, and note what it sees, expects and makes of each token.
+
+    A masked model predicts each token where that is hidden, one at a time; a causal one predicts each from what stands
+    before it. An encoder reads the whole text for a decoder, which then predicts the same text from left to right.
+
+    Raises:
+        InputError: the text is empty or too long, or the model returns no attention weights; `where` says which text.
+        NumericsError: the model returns what is not a number.
+    """
+    ids, characters = language_model.encode(text, where=where)
+    if not text.strip() or not len(ids):
+        raise InputError(f"{where} is empty: give a sentence")
+    read = [*language_model.prefix, *ids.tolist(), *language_model.suffix]
+    limit = language_model.max_length or MOST_TOKENS
+    if len(read) > min(limit, MOST_TOKENS):
+        who = "the model takes" if limit <= MOST_TOKENS else "a picture can show"
+        raise InputError(f"{where} has {len(read)} tokens, and {who} at most {min(limit, MOST_TOKENS)}: shorten it")
+    model, tokenizer, first = language_model.model, language_model.tokenizer, len(language_model.prefix)
+    inputs = {"input_ids": torch.tensor([read], device=model.device)}
+    rows, kinds, truths = {"": (read, first)}, ALONE, [*read[1:], None]
+    if language_model.kind == "encoder-decoder":
+        start = getattr(model.config, "decoder_start_token_id", None)
+        if start is None:
+            raise InputError(f"the configuration of this {type(model).__name__} has no decoder_start_token_id: set it")
+        truths = read[1:] if read[0] == start else read
+        written = [start, *truths[:-1]]  # that which ends it is not read again
+        inputs["decoder_input_ids"] = torch.tensor([written], device=model.device)
+        rows, kinds = {"encoder": (read, first), "decoder": (written, first + 1 + len(truths) - len(read))}, PAIR
+    output = model(**inputs, output_attentions=True, output_hidden_states=True)
+    table, inner, sides = model.get_input_embeddings().weight[: len(tokenizer)], _continues(text, characters), []
+    for name, (row, begin) in rows.items():
+        inside = [0 <= place - begin < len(ids) for place in range(len(row))]
+        goes_on = [is_text and inner[place - begin] for place, is_text in enumerate(inside)]
+        states = output[f"{name}_hidden_states".removeprefix("_")]
+        near = nearest_tokens(states=states, embeddings=table, tokenizer=tokenizer)
+        sides.append(
+            Side(name, row, [shown_token(tokenizer, each) for each in row], [not x for x in inside], goes_on, near)
+        )
+    if language_model.kind == "masked":
+        predictions = predict_masked(language_model=language_model, read=read, places=range(first, first + len(ids)))
+    else:
+        predictions = describe_predictions(logits=output.logits[0], truths=truths, tokenizer=tokenizer)
+    return Inspection(text, sides, [_attention(output, sides, kind) for kind in kinds], predictions)
+
+
+def _attention(output: Any, sides: list[Side], kind: str) -> Attention:
+    title, key, rows, columns = {**ALONE, **PAIR}[kind]
+    shape, layers = (len(sides[rows].ids), len(sides[columns].ids)), enumerate(output.get(key) or (), start=1)
+    kept = {number: layer[0] for number, layer in layers if layer is not None and layer.shape[2:] == shape}
+    if not kept:
+        raise InputError("the model returns no attention weights of tokens for tokens: look into another with --model")
+    return Attention(kind, title, rows, columns, list(kept), torch.stack(list(kept.values())).float().cpu().numpy())
+
+
+def _continues(text: str, characters: np.ndarray) -> list[bool]:
+    """Whether each token begins inside a word, from where it stands [tokens, 2], or [tokens, 0] where nobody knows."""
+    if not characters.size:
+        return [False] * len(characters)
+    inner, end = [], 0
+    for start, stop in characters.tolist():
+        around = text[max(0, start - 1) : start + 1]
+        inner.append(start < end or (len(around) == 2 and around.isalnum()))
+        end = stop
+    return inner
+
+
+def shown_token(tokenizer: Any, token: int) -> str:
+    """A token as text, with the space before it; bytes that are only a part of a character as in "\\xe2"."""
+    name = tokenizer.convert_ids_to_tokens(token)
+    if name is None:  # rows of a model beyond its tokenizer
+        return f"<{token}>"
+    if name.startswith("\u2581"):  # SentencePiece's space, which decoding one token loses
+        return name.replace("\u2581", " ")
+    text = tokenizer.decode([token], clean_up_tokenization_spaces=False)
+    if text and "\ufffd" not in text:
+        return text
+    return bytes(BYTES[each] for each in name).decode(errors="backslashreplace") if set(name) <= set(BYTES) else name
+
+
+def describe_predictions(*, logits: Tensor, truths: Sequence[int | None], tokenizer: Any) -> list[Prediction]:
+    """What rows of logits [places, vocabulary] expect, and what they think of the tokens that stand there."""
+    chances = logits.double().log_softmax(dim=-1)
+    top = chances.exp().topk(min(ALTERNATIVES, chances.shape[-1]), dim=-1)
+    found = []
+    for row, truth, *best in zip(chances, truths, top.indices.tolist(), top.values.tolist(), strict=True):
+        likeliest = [(shown_token(tokenizer, token), chance) for token, chance in zip(*best, strict=True)]
+        if truth is None:
+            found.append(Prediction(None, None, None, likeliest))
+            continue
+        bits, rank = -float(row[truth]) / np.log(2), int((row > row[truth]).sum()) + 1
+        if not np.isfinite(bits):
+            raise NumericsError("the model gives likelihoods that are not finite numbers: its weights are damaged")
+        found.append(Prediction(shown_token(tokenizer, truth), bits, rank, likeliest))
+    return found
+
+
+def predict_masked(*, language_model: LanguageModel, read: Sequence[int], places: Sequence[int]) -> list[Prediction]:
+    """What a masked model expects at `places` of `read`, each hidden in a copy of its own."""
+    model = language_model.model
+    copies = torch.tensor(read, device=model.device).repeat(len(places), 1)
+    at = torch.tensor(places, device=model.device)
+    copies[torch.arange(len(places), device=model.device), at] = language_model.tokenizer.mask_token_id
+    logits = []
+    for batch, positions in zip(copies.split(ROWS_AT_ONCE), at.split(ROWS_AT_ONCE), strict=True):
+        inputs = {"input_ids": batch, "attention_mask": torch.ones_like(batch)}
+        rows = torch.arange(len(batch), device=model.device)
+        logits.append(logits_at(model, inputs, rows=rows, positions=positions))
+    truths = [read[place] for place in places]
+    return describe_predictions(logits=torch.cat(logits), truths=truths, tokenizer=language_model.tokenizer)
+
+
+def nearest_tokens(
+    *, states: Sequence[Tensor], embeddings: Tensor, tokenizer: Any
+) -> list[list[list[tuple[str, float]]]]:
+    """The tokens whose input embeddings [vocabulary, size] have the highest cosine with states [1, tokens, size].
+
+    Nothing where states and embeddings are not of one size, as in models that factorise their embeddings.
+    """
+    table = F.normalize(embeddings.float(), dim=-1)
+    if any(state.shape[-1] != table.shape[-1] for state in states):
+        return []
+    found = []
+    for state in states:
+        top = (F.normalize(state[0].float(), dim=-1) @ table.T).topk(min(NEIGHBOURS, len(table)), dim=-1)
+        both = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        found.append([[(shown_token(tokenizer, i), c) for i, c in zip(*row, strict=True)] for row in both])
+    return found
+
+
+def align(first: Sequence[int], second: Sequence[int]) -> list[tuple[int, int]]:
+    """Places of two rows of tokens that belong together: equal stretches, and replaced ones of the same length."""
+    pairs: list[tuple[int, int]] = []
+    for _, a, a_end, b, b_end in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
+        if a_end - a == b_end - b:
+            pairs += zip(range(a, a_end), range(b, b_end), strict=True)
+    return pairs
+
+
+def render_page(*, inspections: Sequence[Inspection], about: dict[str, Any]) -> str:
+    """One HTML page that needs nothing else, neither files nor a network.
+
+    Args:
+        about: `model`, the title; `head`, its class; `kind`; `facts`, `made_with`: lines of text.
+    """
+    texts = []
+    for inspection in inspections:
+        both = zip(inspections[0].sides, inspection.sides, strict=True)
+        texts.append(asdict(inspection) | {"aligned": [align(one.ids, other.ids) for one, other in both]})
+    # No "<" may stand in the data: it would end the script that holds it, or open a comment in it.
+    data = json.dumps(_rounded({**about, "texts": texts}), separators=(",", ":")).replace("<", "\\u003c")
+    parts = {"TITLE": html.escape(str(about["model"])), "DATA": data}
+    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    return re.sub("__(TITLE|DATA)__", lambda found: parts[found[1]], template)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return np.rint(value * TEN_THOUSANDTHS).astype(int).tolist()
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(part) for part in value]
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def difference(*, first: Inspection, second: Inspection, number: int) -> tuple[list[str], list[str], Attention]:
+    """What is seen more in the second text than in the first: labels of rows, of columns, and differences of weights.
+
+    Args:
+        number: which of the kinds of attention. Tokens that have no partner in the other text are left out.
+    """
+    one, other = first.attention[number], second.attention[number]
+    labels, places = [], []
+    for a, b in ((first.sides[side], second.sides[side]) for side in (one.rows, one.columns)):
+        pairs = align(a.ids, b.ids)
+        labels.append([a.tokens[i] if a.ids[i] == b.ids[j] else f"{a.tokens[i]} |{b.tokens[j]}" for i, j in pairs])
+        places.append(np.array(pairs, dtype=int).reshape(-1, 2).T)
+    (rows, other_rows), (columns, other_columns) = places
+    more = other.weights[..., other_rows[:, None], other_columns] - one.weights[..., rows[:, None], columns]
+    return labels[0], labels[1], replace(other, weights=more)
+
+
+def draw_attention(
+    *, attention: Attention, rows: Sequence[str], columns: Sequence[str], path: Path, title: str
+) -> None:
+    """Draw all heads of all layers: weights, or differences of weights, with labels of their rows and columns."""
+    weights = attention.weights
+    signed, (num_layers, num_heads, high, wide) = bool((weights < 0).any()), weights.shape
+    high, wide = high + 2, wide + 1  # with a gap above, for the name of the head, and one on the left
+    padded = np.pad(weights, [(0, 0), (0, 0), (2, 0), (1, 0)], constant_values=np.nan)
+    cell = max(0.105, 1.2 / wide)  # inches
+
+    def fill(axes: Any) -> None:
+        image = padded.transpose(0, 2, 1, 3).reshape(num_layers * high, num_heads * wide)
+        most = float(np.abs(weights).max(initial=0.01))
+        norm = TwoSlopeNorm(0, -most, most) if signed else PowerNorm(0.5, 0, 1)
+        drawn = axes.imshow(image, cmap="RdBu_r" if signed else "Blues", norm=norm, interpolation="nearest")
+        for layer, head in np.ndindex(num_layers, num_heads):
+            name = f"layer {attention.layers[layer]}, head {head + 1}"
+            axes.text(head * wide + 0.6, layer * high + 0.6, name, fontsize=7, va="center")
+        across = [head * wide + 1 + place for head in range(num_heads) for place in range(len(columns))]
+        down = [layer * high + 2 + place for layer in range(num_layers) for place in range(len(rows))]
+        axes.set_xticks(across, [*map(_label, columns)] * num_heads, rotation=90, fontsize=6)
+        axes.set_yticks(down, [*map(_label, rows)] * num_layers, fontsize=6)
+        axes.tick_params(length=0)
+        bar = axes.figure.colorbar(drawn, ax=axes, shrink=0.5, aspect=30, pad=0.01)
+        bar.set_label("more in the second text is red" if signed else "attention weight; a row adds up to 1")
+
+    _draw(path, 1.8 + cell * num_heads * wide, 1.2 + cell * num_layers * high, title, fill)
+
+
+def draw_predictions(*, predictions: Sequence[Prediction], path: Path, title: str) -> None:
+    """Draw the surprisal of each token as a bar, with what the model would have said beside it."""
+
+    def fill(axes: Any) -> None:
+        places, bits = range(len(predictions)), [each.bits or 0.0 for each in predictions]
+        axes.barh(places, bits, color="#0072B2", height=0.75)
+        axes.set_yticks(places, [_label(each.token or "what comes next") for each in predictions])
+        axes.set(xlim=(0, 1.9 * max(*bits, 1.0)), ylim=(len(predictions) - 0.4, -0.6))
+        for place, each in enumerate(predictions):
+            said = "   ".join(f"{_label(token)} {chance:.0%}" for token, chance in each.likeliest[:4])
+            axes.text(bits[place] + 0.1, place, said, va="center", fontsize=7, color="#444444")
+        axes.set_xlabel("surprisal in bits: long bars were not expected; beside them what the model finds likeliest")
+
+    _draw(path, 9, 1.2 + 0.2 * len(predictions), title, fill)
+
+
+def _label(token: str) -> str:
+    return token.strip() or token.replace("\n", "\u23ce").replace("\t", "\u21e5").replace(" ", "\u00b7")
+
+
+def _draw(path: Path, width: float, height: float, title: str, fill: Callable[[Any], None]) -> None:
+    """A picture of so many inches whose axes `fill` fills; nobody's matplotlibrc changes it."""
+    plain = {"text.usetex": False, "text.parse_math": False, "font.family": "DejaVu Sans", "font.size": 8}
+    with style.context(["default", plain]), warnings.catch_warnings(), replacing(path) as temporary:
+        warnings.simplefilter("ignore")  # a letter that the font has not
+        figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+        axes = figure.subplots()
+        axes.spines[["top", "right", "bottom", "left"]].set_visible(False)
+        fill(axes)
+        figure.suptitle(title, ha="left", x=0.01, fontsize=10)
+        figure.savefig(temporary, format="png")

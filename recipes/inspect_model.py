@@ -1,0 +1,87 @@
+"""Look into a model while it reads: what each token attends to, what is expected in its place, what it becomes.
+
+    python recipes/inspect_model.py --model runs/model                                          # a laptop, seconds
+    python recipes/inspect_model.py --model runs/model --text "A dog sleeps." --text "A dog barks." --output_dir look
+
+Writes a page, inspection.html, which a browser opens from the folder without a network, and pictures beside it.
+--model is an encoder, a decoder or an encoder-decoder with its language head, also of the Hub. docs/inspection.md says
+how to read them.
+"""
+
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
+from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.files import write_text
+from lacuna.common.loading import commit_of
+from lacuna.common.private import shown_command, visible, without_places
+from lacuna.evaluation import InspectionArguments, load_language_model
+from lacuna.evaluation.inspection import (
+    Inspection,
+    difference,
+    draw_attention,
+    draw_predictions,
+    inspect_text,
+    render_page,
+)
+from lacuna.training import use_all_cores
+
+
+def draw(inspections: list[Inspection], folder: Path) -> int:
+    """Pictures of each text, and of the difference of each from the first; returns how many."""
+    pictures = []
+    for number, inspection in enumerate(inspections, start=1):
+        title = f"What the model expects · {inspection.text}"
+        pictures.append(folder / f"predictions_{number}.png")
+        draw_predictions(predictions=inspection.predictions, path=pictures[-1], title=title)
+        for place, attention in enumerate(inspection.attention):
+            rows, columns = (inspection.sides[side].tokens for side in (attention.rows, attention.columns))
+            kind = "" if attention.kind == "self" else f"_{attention.kind}"
+            found = {f"attention_{number}{kind}": ((rows, columns, attention), inspection.text)}
+            if number > 1:
+                more = difference(first=inspections[0], second=inspection, number=place)
+                found[f"difference_{number}{kind}"] = (more, f"text {number} against text 1")
+            for name, ((rows, columns, weights), text) in found.items():
+                pictures.append(folder / f"{name}.png")
+                title = f"{attention.title} · {text}"
+                draw_attention(attention=weights, rows=rows, columns=columns, path=pictures[-1], title=title)
+    return len(pictures)
+
+
+def main() -> None:
+    """Parse, load, read, write the page and the pictures."""
+    (arguments,) = parse_arguments((InspectionArguments,), description=__doc__)
+    start = time.perf_counter()
+    use_all_cores()
+    name, code = arguments.model, arguments.trust_remote_code
+    commit = commit_of(name, revision=arguments.revision)
+    language_model = load_language_model(model=name, trust_remote_code=code, revision=commit, inspected=True)
+    model = language_model.model
+    folder = Path(arguments.output_dir or Path(name if Path(name).is_dir() else "", "inspection")).expanduser()
+    print(f"model: {type(model).__name__} ({language_model.kind}) from {name}", flush=True)
+    inspections = [
+        inspect_text(language_model=language_model, text=text, where=f"--text {number} ({visible(text)[:40]!r})")
+        for number, text in enumerate(arguments.text, start=1)
+    ]
+    for inspection in inspections:
+        bits = [each.bits for each in inspection.predictions if each.bits is not None]
+        print(f"{len(bits)} tokens, {sum(bits) / len(bits):.2f} bits each: {visible(inspection.text)}")
+    facts = [f"{model.num_parameters():,} weights", f"{len(language_model.tokenizer):,} tokens in its vocabulary"]
+    about = {
+        "model": without_places(name),
+        "head": type(model).__name__,
+        "kind": language_model.kind,
+        "facts": [*facts, f"revision {commit}"] if commit else facts,
+        "made_with": f"{shown_command()} · torch {version('torch')}, transformers {version('transformers')}",
+    }
+    page = render_page(inspections=inspections, about=about)
+    write_text(folder / "inspection.html", page, hint=". See --output_dir")
+    count = draw(inspections, folder)
+    seconds = time.perf_counter() - start
+    print(f"{seconds:.1f} s; open {folder / 'inspection.html'} in a browser; {count} pictures are beside it")
+
+
+if __name__ == "__main__":
+    exit_cleanly(main)

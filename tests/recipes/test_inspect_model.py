@@ -1,0 +1,105 @@
+"""recipes/inspect_model.py: a page and pictures of models of all three shapes; a mistake is one line."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import processes
+import pytest
+import torch
+from transformers import BartConfig, BartForConditionalGeneration, BartForSequenceClassification
+
+TEXTS = ["The dog sleeps.", "The fox sleeps."]
+ONE = {"attention_1.png", "predictions_1.png", "inspection.html"}
+TWO = {"attention_2.png", "predictions_2.png", "difference_2.png"}
+
+
+def data_of(page: Path) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(encoding="utf-8"))
+    assert found
+    return json.loads(found[1])
+
+
+def bart(folder: Path, source: Path, kind: type = BartForConditionalGeneration) -> Path:
+    """A native encoder-decoder of 32 hidden units, with the tokenizer of another."""
+    folder.mkdir()
+    for path in source.glob("*token*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    torch.manual_seed(3)
+    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 64, "vocab_size": 320}
+    sizes |= {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("attention_heads", "ffn_dim")}
+    special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
+    kind(BartConfig(**sizes, **special, forced_eos_token_id=3)).save_pretrained(folder)
+    return folder
+
+
+def test_an_encoder_as_typed(folder_of, tmp_path: Path) -> None:
+    folder = folder_of("modernbert", "LacunaForMaskedLM")
+    words = [word for text in TEXTS for word in ("--text", text)]
+    done = processes.run("recipes/inspect_model.py", "--model", folder, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (folder / "inspection").iterdir()} == ONE | TWO
+    data = data_of(folder / "inspection" / "inspection.html")
+    assert [each["text"] for each in data["texts"]] == TEXTS
+    assert data["kind"] == "masked" and data["head"] == "LacunaForMaskedLM"
+    assert data["made_with"].startswith("python recipes/inspect_model.py --model ")
+    bits = [each["bits"] for each in data["texts"][0]["predictions"]]
+    assert f"{len(bits)} tokens, {sum(bits) / len(bits):.2f} bits each: {TEXTS[0]}" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("in a browser; 5 pictures are beside it")
+
+
+def test_a_decoder_reads_the_default_texts(folder_of, run_recipe, tmp_path: Path) -> None:
+    words = ["--model", folder_of("qwen3", "LacunaForCausalLM"), "--output_dir", tmp_path / "new" / "look"]
+    code, said = run_recipe("inspect_model", *words)
+    assert code == 0, said
+    assert {path.name for path in (tmp_path / "new" / "look").iterdir()} == ONE | TWO
+    data = data_of(tmp_path / "new" / "look" / "inspection.html")
+    assert [each["text"][-10:] for each in data["texts"]] == [" too tired", "s too wide"] and data["kind"] == "causal"
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_an_encoder_decoder(native: bool, folder_of, run_recipe, tmp_path: Path) -> None:
+    folder = folder_of("bart", "LacunaForConditionalGeneration")
+    folder = bart(tmp_path / "bart", folder) if native else folder
+    code, said = run_recipe("inspect_model", "--model", folder, "--text", TEXTS[0], "--output_dir", tmp_path / "look")
+    assert code == 0, said
+    pictures = {f"attention_1_{kind}.png" for kind in ("encoder", "cross", "decoder")}
+    assert {path.name for path in (tmp_path / "look").iterdir()} == ONE - {"attention_1.png"} | pictures
+    (text,) = data_of(tmp_path / "look" / "inspection.html")["texts"]
+    encoder, decoder = text["sides"]
+    assert encoder["ids"] == [*decoder["ids"], 3] and decoder["ids"][0] == 2
+    assert len(text["predictions"]) == len(decoder["ids"]) and text["predictions"][-1]["token"] == "[SEP]"
+    shapes = [(len(each["weights"][0][0]), len(each["weights"][0][0][0])) for each in text["attention"]]
+    long, short = len(encoder["ids"]), len(decoder["ids"])
+    assert shapes == [(long, long), (short, long), (short, short)]
+
+
+def test_a_mistake_is_one_line(
+    folder_of, run_recipe: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    encoder, labels = (
+        folder_of("modernbert", "LacunaForMaskedLM"),
+        folder_of("bert", "LacunaForSequenceClassification"),
+    )
+    paired = bart(tmp_path / "labels", encoder, BartForSequenceClassification)
+    look = ["--output_dir", "look"]
+    for words, message in (
+        ([], "name a pretrained model's folder or Hub id with --model"),
+        (["--model", tmp_path / "nothing"], "there is no folder"),
+        (["--model", encoder, "--text", ""], "--text 1 ('') is empty"),
+        (["--model", encoder, "--text", "a", "--text", "  "], "--text 2 ('  ') is empty"),
+        (["--model", encoder, "--text", "dog " * 90], "tokens, and the model takes at most 64: shorten it"),
+        (["--model", encoder, "--text", "\ud800"], "which is not a character"),
+        (["--model", labels], "was saved without"),
+        (["--model", paired], "a BartForSequenceClassification predicts no tokens"),
+        (["--model", encoder, "--revision", "main"], "--revision main is for a --model of the Hub"),
+    ):
+        code, said = run_recipe("inspect_model", *words, *look)
+        assert code == 2 and message in said and "Traceback" not in said, said
+    assert not Path("look").exists()
+    Path("look").write_text("a file")
+    code, said = run_recipe("inspect_model", "--model", encoder, "--text", TEXTS[0], *look)
+    assert code == 5 and "--output_dir" in said and "Traceback" not in said
