@@ -328,4 +328,4 @@ def _draw(path: Path, width: float, height: float, title: str, fill: Callable[[A
         axes.spines[["top", "right", "bottom", "left"]].set_visible(False)
         fill(axes)
         figure.suptitle(title, ha="left", x=0.01, fontsize=10)
-        figure.savefig(temporary, format="png")
+        figure.savefig(temporary, format="png", bbox_inches="tight")
