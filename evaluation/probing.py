@@ -27,14 +27,16 @@ class ProbeArguments(Arguments):
         [],
         "Minimal pairs that are scored at every --eval_steps: .jsonl files or folders as BLiMP comes.",
         group="probes",
+        advanced=True,
         metavar="PATH",
     )
-    probe_examples: int = option(5, "Pairs of each paradigm that --probe takes.", group="probes")
+    probe_examples: int = option(5, "Pairs of each paradigm that --probe takes.", group="probes", advanced=True)
     probe_prompts: str | None = option(
         None,
         "File with a prompt a line, for an encoder with [MASK] in it; what the model makes of them at every "
         "--eval_steps is added to samples.jsonl.",
         group="probes",
+        advanced=True,
         metavar="FILE",
     )
 

@@ -48,6 +48,11 @@ TRIES = {
     "decoder": "continues prompts",
 }
 
+PAGES = {
+    "look inside": "recipes/inspect_model.py --model {out}/encoder",
+    "report": "recipes/report_run.py --run {out}/encoder {out}/decoder {out}/classifier {out}/questions",
+}
+
 
 def run(title: str, arguments: list[str]) -> float:
     """Run a command of Python's, show what was typed, and return its seconds; the demo ends if it fails."""
@@ -121,11 +126,7 @@ def report(out: Path, seconds: dict[str, float]) -> bool:
 def main() -> None:
     """Run the stages, try the results, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--output_dir",
-        default="runs/demo",
-        help="Folder for all results, from the repository's on; replaced if it exists.",
-    )
+    parser.add_argument("--output_dir", default="runs/demo", help="Folder for all results; replaced if it exists.")
     os.chdir(RECIPES.parent)  # the stages are typed from the repository's folder
     out = Path(parser.parse_args().output_dir)
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / "demo.txt").exists()):
@@ -138,7 +139,10 @@ def main() -> None:
         words = [word.format(out=out) for word in command.split()]
         seconds[title] = run(title, LAUNCH + words[1:] if words[0] == "launch" else words)
     seconds["try"] = try_results(out.resolve())
-    if not report(out, seconds):
+    good = report(out, seconds)
+    for title, command in PAGES.items():
+        run(title, command.format(out=out).split())
+    if not good:
         sys.exit("demo: a model is not clearly better than its baseline")
 
 

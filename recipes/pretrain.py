@@ -21,6 +21,11 @@ from lacuna.common.hub import push_trained
 from lacuna.common.loading import commit_of
 from lacuna.evaluation.probing import Probe, ProbeArguments
 
+OPTIONS = (
+    *(corpus.CorpusArguments, objectives.ObjectiveArguments, training.NewModelArguments),
+    *(training.TrainingArguments, ProbeArguments),
+)
+
 
 def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
     """The texts of --for, what run.json says of them, and lines for people."""
@@ -83,16 +88,7 @@ def make_probe(asked: ProbeArguments, *, model: Any, tokenizer: Any) -> Probe | 
 
 def main() -> None:
     """Parse, build, train."""
-    data, goal, model_arguments, arguments, asked = parse_arguments(
-        (
-            corpus.CorpusArguments,
-            objectives.ObjectiveArguments,
-            training.NewModelArguments,
-            training.TrainingArguments,
-            ProbeArguments,
-        ),
-        description=__doc__,
-    )
+    data, goal, model_arguments, arguments, asked = parse_arguments(OPTIONS, description=__doc__)
     goal.check_used()
     if training.is_main_process() and not goal.show_examples:
         training.claim_output_dir(arguments)
@@ -141,7 +137,8 @@ def main() -> None:
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()},
     )
     if training.is_main_process():
-        print(f"done: {results['steps']:,} steps; the model is in {arguments.output_dir}", flush=True)
+        print(f"done: {results['steps']:,} steps; the model is in {arguments.output_dir}")
+        print(f"a page on it: python recipes/report_run.py --run {arguments.output_dir}", flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
 
 

@@ -83,7 +83,9 @@ def fine_tune(
     results = every[0] if len(every) == 1 else _together(work, every, seeds)
     if is_main_process():
         _gather(work, results, Path(arguments.output_dir), seeds)
-        said = [*outcome(results), *fell_short(results, work), f"the model is in {arguments.output_dir}"]
+        said = [*outcome(results), *fell_short(results, work)]
+        said.append(f"the model is in {arguments.output_dir}")
+        said.append(f"a page on it: python recipes/report_run.py --run {arguments.output_dir}")
         print("\n".join(said), flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return results

@@ -1,0 +1,118 @@
+"""The page on a run: what it shows of files written by hand, and that nothing of them can break out of it."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from lacuna.common.errors import InputError
+from lacuna.training.reports.page import write_page
+
+RUN = {
+    "arguments": {"learning_rate": 0.006, "max_steps": 20, "seed": 0},
+    "objective": "mlm",
+    "data": ["my <b>texts</b>/"],
+}
+LINES = [{"step": step, "loss": 9.0 - step / 10} for step in range(1, 21)]
+LINES += [{"step": 7, "event": "skipped"}, {"step": 9, "event": "skipped"}, {"step": 12, "event": "resume"}]
+
+
+class Cells(HTMLParser):
+    """The rows of all tables by caption, and all addresses."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self.addresses: list[str] = []
+        self.at = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.at = tag if tag in ("caption", "td", "th") else ""
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+        assert tag not in ("script", "b")
+        if tag == "tr":
+            self.rows.append([])
+        elif tag == "caption":
+            self.rows: list[list[str]] = []
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.at == "caption":
+            self.tables[data] = self.rows
+        elif self.at:
+            self.rows[-1][-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self.at = ""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A pretrained run, another one, and what was fine-tuned from the first."""
+
+    def make(name: str, info: dict, results: dict, lines: list[dict]) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps(info))
+        (folder / "results.json").write_text(json.dumps(results))
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return folder
+
+    took = {"steps": 20, "train_tokens": 4096, "train_seconds": 12.0}
+    first = make("first", RUN, {"eval_loss": 3.25, "baseline_loss": 6.5, **took}, LINES)
+    (first / "samples.jsonl").write_text(json.dumps({"step": 10, "prompt": "A", "text": "A </script><b>cat"}) + "\n")
+    (first / "evaluation_bits_per_byte.json").write_text(json.dumps({"suite": "bits_per_byte", "bits_per_byte": 1.5}))
+    make("second", RUN, {"eval_loss": 3.5}, LINES[:10])
+    scores = {"eval_accuracy": 0.75, "baseline_accuracy": 0.5, "words_accuracy": 0.625}
+    make("tuned", {"objective": "fine-tuning for classification", "model": str(first)}, scores, [])
+    make("other", {"objective": "fine-tuning for classification", "model": "somebody/else"}, scores, [])
+    return tmp_path
+
+
+def test_a_run_is_shown_with_what_it_survived_said_and_became(home: Path) -> None:
+    write_page([home / "first"], home / "page.html")
+    page = (home / "page.html").read_text()
+    found = Cells(page)
+    asked = dict(found.tables["What was asked"][1:])
+    assert asked == {
+        "objective": "mlm",
+        "data": '["my <b>texts</b>/"]',
+        "learning_rate": "0.006",
+        "max_steps": "20",
+        "seed": "0",
+    }
+    assert found.tables["Held-out scores"] == [["score", "this model", "without a model"], ["loss", "3.25", "6.5"]]
+    survived = found.tables["Faults that it survived"][1:]
+    assert survived == [["taken up again", "1", "12"], ["steps not applied", "2", "7, 9"]]
+    assert found.tables["What it said along the way"][1:] == [["10", "A", "A </script><b>cat"]]
+    assert found.tables["Evaluation: bits_per_byte"][1:] == [["bits_per_byte", "1.5"]]
+    assert found.tables["Fine-tuned from it"][1:] == [["tuned", "classification", "accuracy", "0.75", "0.5", "0.625"]]
+    assert "20 steps, 4,096 tokens, 12 s" in page and "What it read" not in found.tables
+    assert not re.search(r"https?://", page)
+
+
+def test_several_runs_stand_side_by_side(home: Path) -> None:
+    write_page([home / "first", home / "second"], home / "page.html")
+    found = Cells((home / "page.html").read_text())
+    assert all(address.startswith("data:image/png;base64,") for address in found.addresses) and found.addresses
+    page = (home / "page.html").read_text()
+    first = re.search(r"<h2>Side by side</h2>.*?</table>", page, re.DOTALL)
+    assert first is not None
+    assert Cells(first[0]).tables["Held-out scores"] == [["score", "first", "second"], ["loss", "3.25", "3.5"]]
+    assert "It has not ended." in page  # the second one has no totals
+
+
+def test_what_is_no_run_is_refused(home: Path, run_recipe) -> None:
+    (home / "empty").mkdir()
+    with pytest.raises(InputError, match=r"has no run\.json: name the --output_dir of a recipe that trains"):
+        write_page([home / "empty"], home / "page.html")
+    code, said = run_recipe("report_run", "--run", home / "empty")
+    assert code == 2 and "has no run.json" in said and "Traceback" not in said
+    code, said = run_recipe("report_run")
+    assert code == 2 and "--run is missing" in said
+    code, said = run_recipe("report_run", "--run", home / "first", home / "tuned")
+    assert code == 0 and (home / "first" / "run.html").is_file()

@@ -1,0 +1,189 @@
+"""A page on a run, or on several side by side, in one file that needs no network."""
+
+import base64
+import html
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lacuna.common.errors import InputError
+
+from .curves import BLUE, GREEN, ORANGE, PURPLE, VERMILION, series, smoothed
+
+ASKED = (
+    *("objective", "model", "family", "size", "data", "corpus", "for_file", "task", "optimizer", "learning_rate"),
+    *("batch_size", "max_steps", "max_minutes", "max_epochs", "seed"),
+)
+PICTURES = ("curves.png", "confusion.png", "per-type.png")
+EVENTS = {"resume": "taken up again", "skipped": "steps not applied", "spike": "spikes of the loss"}
+MOST_SAMPLES, MOST_NUMBERS = 12, 40
+STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8882 }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+h1, h2 { line-height: 1.2 } h2 { margin-top: 2.5rem } figure { margin: 1rem 0; overflow-x: auto }
+img { max-width: 100%; background: #fff; border-radius: 6px } .wide { overflow-x: auto }
+table { border-collapse: collapse; margin: .5rem 0 }
+caption { text-align: left; font-weight: 600; font-size: 1.15rem; padding: 1.2rem 0 .4rem }
+th, td { border-bottom: 1px solid var(--line); padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top }
+td { font-variant-numeric: tabular-nums; overflow-wrap: break-word; min-width: 4rem; max-width: 30rem }
+thead th { background: var(--soft) }
+"""
+
+
+def write_page(folders: Sequence[Path], path: Path) -> None:
+    """Write the page of finished or interrupted runs; of several, their scores and losses stand side by side first.
+
+    Args:
+        folders: output folders of recipes that train.
+        path: the HTML file.
+
+    Raises:
+        InputError: a folder has no run.json.
+    """
+    for folder in folders:
+        if not (folder / "run.json").is_file():
+            raise InputError(f"--run {folder} has no run.json: name the --output_dir of a recipe that trains")
+    names = [folder.resolve().name for folder in folders]
+    title = "Runs: " + ", ".join(names) if len(names) > 1 else f"Run: {names[0]}"
+    parts = [f"<h1>{html.escape(title)}</h1>"]
+    if len(folders) > 1:
+        picture = _image(_losses(dict(zip(names, map(_records, folders), strict=True))), "losses of all runs by step")
+        parts += ["<h2>Side by side</h2>", _table_of_scores(dict(zip(names, folders, strict=True))), picture]
+    for folder in folders:
+        parts += [f"<h2>{html.escape(folder.resolve().name)}</h2>"] if len(folders) > 1 else []
+        parts += _sections(folder)
+    head = (
+        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>'
+    )
+    page = f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}</style></head><body><main>'
+    path.write_text(page + "\n".join(parts) + "</main></body></html>\n", encoding="utf-8")
+
+
+def _sections(folder: Path) -> list[str]:
+    """What is there of one run; what is missing has no section."""
+    info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    every = {**info.get("arguments", {}), **{name: value for name, value in info.items() if name != "arguments"}}
+    asked = {name: every[name] for name in ASKED if every.get(name) not in (None, [], "")}
+    results, took = _results(folder), "It has not ended."
+    if {"steps", "train_tokens", "train_seconds"} <= results.keys():
+        numbers = f"{results['steps']:,} steps, {results['train_tokens']:,} tokens, {results['train_seconds']:,.0f} s"
+        took = f"{numbers} on {every.get('environment', {}).get('device', 'an unknown device')}."
+    parts = [f"<p>{html.escape(took)}</p>", _table("What was asked", ("option", "value"), asked.items())]
+    text = [("text", info.get("text")), *(("rows", row) for row in info.get("rows", []))]
+    parts.append(_table("What it read", ("", ""), [line for line in text if line[1]]))
+    parts.append(_table_of_scores({"this model": folder}))
+    parts += [
+        _image((folder / name).read_bytes(), name.removesuffix(".png"))
+        for name in PICTURES
+        if (folder / name).is_file()
+    ]
+    records = _records(folder)
+    events = {what: [line["step"] for line in records if line.get("event") == name] for name, what in EVENTS.items()}
+    survived = [(what, len(steps), ", ".join(map(str, steps[:20]))) for what, steps in events.items() if steps]
+    parts.append(_table("Faults that it survived", ("what", "times", "at step"), survived))
+    parts.append(_table("What it said along the way", ("step", "prompt", "text"), _samples(folder)))
+    for path in sorted(folder.glob("evaluation_*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        values = [(name, value) for name, value in found.items() if isinstance(value, int | float)][:MOST_NUMBERS]
+        parts.append(_table(f"Evaluation: {found.get('suite', path.stem)}", ("", "value"), values))
+    parts.append(
+        _table(
+            "Fine-tuned from it", ("run", "task", "score", "value", "without a model", "bag of words"), _tuned(folder)
+        )
+    )
+    details = _table("Everything in run.json", ("name", "value"), every.items())
+    return [*parts, f"<details><summary>All options and versions</summary>{details}</details>"]
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    path = folder / "results.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def _samples(folder: Path) -> list[tuple[Any, ...]]:
+    path = folder / "samples.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    kept = lines[:: max(1, -(-len(lines) // MOST_SAMPLES))]
+    return [(line["step"], line["prompt"], line["text"]) for line in kept]
+
+
+def _tuned(folder: Path) -> Iterable[tuple[Any, ...]]:
+    """Runs beside this one that began with its model: name, task, and each score beside its baselines."""
+    for path in sorted(folder.resolve().parent.glob("*/run.json")):
+        info, results = json.loads(path.read_text(encoding="utf-8")), _results(path.parent)
+        model = info.get("model")
+        if not isinstance(model, str) or Path(model).resolve() != folder.resolve():
+            continue
+        for name in (
+            name.removeprefix("eval_") for name in results if name.startswith("eval_") and "loss" not in name
+        ):
+            scores = (results.get(f"{part}_{name}", "") for part in ("eval", "baseline", "words"))
+            yield (path.parent.name, str(info.get("objective", "")).removeprefix("fine-tuning for "), name, *scores)
+
+
+def _table_of_scores(folders: dict[str, Path]) -> str:
+    """Held-out scores of each run; of one alone, beside those of a guess and of a bag of words."""
+    results = {name: _results(folder) for name, folder in folders.items()}
+    columns = {
+        name: {key[5:]: value for key, value in all.items() if key[:5] == "eval_"} for name, all in results.items()
+    }
+    if len(folders) == 1:
+        (only,) = results.values()
+        for part, what in (("baseline_", "without a model"), ("words_", "bag of words")):
+            named = {key.removeprefix(part): value for key, value in only.items() if key.startswith(part)}
+            columns |= {what: named} if named else {}
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    rows = [(name, *(column.get(name, "") for column in columns.values())) for name in names]
+    return _table("Held-out scores", ("score", *columns), rows)
+
+
+def _losses(records: dict[str, list[dict[str, Any]]]) -> bytes:
+    """A picture of the losses of several runs by step: those held out, else those of training."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    for (name, lines), color in zip(
+        records.items(), (BLUE, VERMILION, GREEN, PURPLE, ORANGE) * len(records), strict=False
+    ):
+        kind = "eval_loss" if len(series(lines, "eval_loss")[0]) > 1 else "loss"
+        steps, values = series(lines, kind)
+        axes.plot(steps, smoothed(values), color=color, label=f"{name}, {kind.replace('eval_loss', 'held-out loss')}")
+    axes.set_xlabel("step")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return content.getvalue()
+
+
+def _image(content: bytes, what: str) -> str:
+    encoded = base64.b64encode(content).decode()
+    return f'<figure><img alt="{html.escape(what)}" src="data:image/png;base64,{encoded}"></figure>'
+
+
+def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table, or nothing without rows."""
+    lines = ["".join(f"<td>{html.escape(_shown(cell))}</td>" for cell in row) for row in rows]
+    if not lines:
+        return ""
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in heads)
+    head = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    opening = f'<div class="wide"><table><caption>{html.escape(caption)}</caption>'
+    return f"{opening}{head}<tbody>{body}</tbody></table></div>"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
