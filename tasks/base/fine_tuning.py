@@ -32,20 +32,18 @@ def warn_of_seen(model: str, data: Any, work: Task) -> list[str]:
     """
     folder = Path(model).absolute()
     folder = folder.parents[1] if folder.parent.name == "checkpoints" else folder
-    seen: list[dict[str, Any]] = []
+    seen: list[dict[str, str]] = []
     with suppress(OSError, ValueError, KeyError, TypeError):
         seen = json.loads((folder / "run.json").read_text(encoding="utf-8"))["self_pretraining"]
-    if seen and data.eval_file is not None:
-        held_out = fingerprints(data.eval_file, [])["sha256"]
-        told = (
-            f"warning: {model} was pretrained on texts of {data.eval_file} (--for): it has read what is held out here"
-        )
-        return [told] * any(each["sha256"] == held_out for each in seen)
     if not seen:
         return []
-    now = fingerprints(data.train_file or work.name, work.training_texts())
-    if not any(each["sha256"] == now["sha256"] and each["texts_sha256"] != now["texts_sha256"] for each in seen):
+    file = data.eval_file or data.train_file or work.name
+    now = fingerprints(file, [] if data.eval_file else work.training_texts())
+    texts = {each["texts_sha256"] for each in seen if each["sha256"] == now["sha256"]}
+    if not texts - {now["texts_sha256"]}:
         return []
+    if data.eval_file:
+        return [f"warning: {model} was pretrained on texts of {file} (--for): it has read what is held out here"]
     return [
         f"warning: {model} was pretrained on texts of this file (--for), and since other rows are held out here, some "
         "of theirs are among them: leave --seed, --eval_fraction and the columns as they are by default, or name an "
@@ -79,7 +77,6 @@ def fine_tune_task(
     work = kind.from_arguments(
         data, tokenizer=tokenizer, config=config, seed=arguments.seed, read=read, builtin=builtin
     )
-
     work.notes += warn_of_seen(start.model, data, work)
 
     def make_model(seed: int) -> Any:

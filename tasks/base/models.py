@@ -36,9 +36,8 @@ def load_base(
     tokenizer = loading.load_tokenizer(model, trust_remote_code=trust_remote_code, revision=revision)
     if not tokenizer.is_fast:
         raise InputError(f"--model {model} has no fast tokenizer (tokenizer.json), which maps tokens to characters")
-    tokenizer.model_max_length = (
-        loading.longest_input(config=config, tokenizer=tokenizer) or tokenizer.model_max_length
-    )
+    longest = loading.longest_input(config=config, tokenizer=tokenizer)
+    tokenizer.model_max_length = longest or tokenizer.model_max_length
     if not writes:
         pad_for_reading(config=config, tokenizer=tokenizer)
         read_first_words(tokenizer)
@@ -96,9 +95,8 @@ def check_tokenizer(*, tokenizer: Any, model: Any) -> None:
         )
 
 
-def _pooling_name(model: str, pooling: str, *, trust_remote_code: bool, revision: str | None) -> str:
+def _pooling_name(pooling: str, *, config: Any, model: str) -> str:
     """What the configuration of an encoder calls a pooling; InputError where its classifier has no choice."""
-    config = loading.load_configuration(model, trust_remote_code=trust_remote_code, revision=revision)
     own = getattr(config, "classifier_pooling", None)
     names = {"first": "first" if config.model_type == "lacuna" else "cls", "mean": "mean"}
     if own not in names.values():
@@ -133,6 +131,7 @@ def load_model(
         InputError: no such head or pooling, or tokenizer or weights do not fit the configuration.
         CorruptCheckpointError: the weights cannot be read.
     """
+    origin: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision}
     options: dict[str, Any] = {}
     if label_names is not None:
         numbers = {name: number for number, name in enumerate(label_names)}
@@ -140,26 +139,19 @@ def load_model(
     if problem_type is not None:
         options["problem_type"] = problem_type
     if pooling != "auto":
-        options["classifier_pooling"] = _pooling_name(
-            model, pooling, trust_remote_code=trust_remote_code, revision=revision
-        )
+        config = loading.load_configuration(model, **origin)
+        options["classifier_pooling"] = _pooling_name(pooling, config=config, model=model)
     transformers.set_seed(seed)
     loaded, report = loading.load_model(
-        model,
-        auto_class=auto_class,
-        trust_remote_code=trust_remote_code,
-        revision=revision,
-        ignore_mismatched_sizes=True,
-        **options,
+        model, auto_class=auto_class, ignore_mismatched_sizes=True, **origin, **options
     )
     body = f"{loaded.base_model_prefix}."
     misfits = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
     if any(name.startswith(body) for name in misfits):
         raise InputError(f"--model {model}: weights and config.json disagree on the shape of {misfits[0]}")
     check_tokenizer(tokenizer=tokenizer, model=loaded)
-    if getattr(loaded.config, "pad_token_id", None) is None or (
-        auto_class.endswith("ForSequenceClassification")
-        and loaded.config.model_type not in loading.COUNT_POSITIONS_FROM_PADDING
-    ):
+    counts_from_padding = loaded.config.model_type in loading.COUNT_POSITIONS_FROM_PADDING
+    is_classifier = auto_class.endswith("ForSequenceClassification")
+    if getattr(loaded.config, "pad_token_id", None) is None or (is_classifier and not counts_from_padding):
         loaded.config.pad_token_id = tokenizer.pad_token_id  # decoders look for the last token that is not padding
     return loaded

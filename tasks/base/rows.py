@@ -83,14 +83,13 @@ def listed(row: Row, column: str, *, option: str) -> list[Any]:
 def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
     """Rows of mappings, or of records with `fields`, `path` and `line`, as `corpus.read_labelled` gives them.
 
-    Args:
-        part: name of the part of the data ("training", "evaluation"), for messages on mappings.
+    In messages a mapping is a row of its `part` of the data ("training", "evaluation").
     """
     return [
-        Row(record, f"{part} row {number}")
-        if isinstance(record, Mapping)
-        else Row(record.fields, f"{record.path}:{record.line}")
-        for number, record in enumerate(records, start=1)
+        Row(each, f"{part} row {number}")
+        if isinstance(each, Mapping)
+        else Row(each.fields, f"{each.path}:{each.line}")
+        for number, each in enumerate(records, start=1)
     ]
 
 
@@ -210,13 +209,10 @@ FEW = 5
 
 
 def split_groups(*, groups: Sequence[Hashable], fraction: float, seed: int) -> tuple[list[int], list[int]]:
-    """Hold out whole groups, so that nothing is learnt of what is asked; where there is one group, single rows.
+    """Row numbers, in order, of a training and a held-out part, neither of them empty given two rows.
 
-    Args:
-        groups: of each row what it shares with the others of its group, such as a context.
-
-    Returns:
-        Row numbers, in order, of the training part and of the held-out part; neither is empty given two rows.
+    Whole groups, of rows that share a context or the like, are held out, so that nothing is learnt of what is asked;
+    where there is one group, single rows.
     """
     numbers: Sequence[Hashable] = groups if len(set(groups)) > 1 else range(len(groups))
     kinds = list(dict.fromkeys(numbers))
@@ -238,12 +234,9 @@ def scarce_labels(*, train: Mapping[str, int], held_out: Mapping[str, int], what
 
 
 def stratified_split(*, labels: Sequence[int], fraction: float, seed: int) -> tuple[list[int], list[int]]:
-    """Split rows into a training and a held-out part with the same share of every label.
+    """Row numbers, in order, of a training and a held-out part with the same share of every label.
 
     Every label with two rows or more is in both parts; a label with one row stays in training.
-
-    Returns:
-        Row numbers, in order, of the training part and of the held-out part.
     """
     generator = np.random.default_rng(seed)
     held_out: set[int] = set()

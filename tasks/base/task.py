@@ -102,8 +102,9 @@ class Task(Work):
         """
 
         def rows(part: str) -> Sequence[Any]:
-            file, targets = (getattr(options, f"{part}_{name}", None) for name in ("file", "target_file"))
-            return [] if file is None else read(file, targets) if targets else read(file)
+            files = (getattr(options, f"{part}_{name}", None) for name in ("file", "target_file"))
+            named = [file for file in files if file is not None]
+            return read(*named) if named else []
 
         train = builtin() if builtin is not None and options.train_file is None else rows("train")
         return cls(options, train_rows=train, eval_rows=rows("eval"), **parts)
@@ -157,22 +158,21 @@ class Task(Work):
             what, how, hint: what the items are, how they are chosen, what may be wrong with a single one, in words.
         """
         if not held_out:
-            options: dict[str, Any] = {"fraction": self.options.eval_fraction, "seed": self.seed}
+            share: dict[str, Any] = {"fraction": self.options.eval_fraction, "seed": self.seed}
             if group is not None:
-                kept, out = split_groups(groups=[group(item) for item in train], **options)
+                kept, out = split_groups(groups=[*map(group, train)], **share)
             else:
-                kept, out = stratified_split(labels=strata(train), **options)
+                kept, out = stratified_split(labels=strata(train), **share)
             if not out:
-                why = f"no label has two of the {len(train):,} training {what}"
-                if len(train) == 1:
-                    why = f"this is the only training {what.removesuffix('s')}{hint}"
+                only = f"this is the only training {what.removesuffix('s')}{hint}"
+                why = only if len(train) == 1 else f"no label has two of the {len(train):,} training {what}"
                 raise InputError(
                     f"{train[0].where}: {why}, so nothing can be held out to evaluate on: add {what}, or name a file "
                     "of others with --eval_file"
                 )
             self.notes.append(f"held out {len(out):,} of {len(train):,} training {what} for evaluation{how}")
             train, held_out = [train[number] for number in kept], [train[number] for number in out]
-        known = {same(item) for item in train}
+        known = set(map(same, train))
         if count := sum(same(item) in known for item in held_out):
             whole = " (are they the same file?)" if count == len(held_out) else ""
             self.notes.append(

@@ -98,18 +98,17 @@ def model_card(
     if own := run_info.get("self_pretraining"):
         parts = [f"{each['texts']:,} of `{without_places(each['file'])}`" for each in own]
         rows["texts of a task"] = f"{run_info['for_share']:.0%} of the rows, without labels: {', '.join(parts)}"
-    scores = {"": {name.removeprefix("eval_"): value for name, value in metrics.items()}}
+    own, beside = {name.removeprefix("eval_"): value for name, value in metrics.items()}, baseline or {}
+    scores = {"": own}
     for part, what in (("baseline", "without a model"), ("words", "bag of words")):
-        named = {name: f"{part}_{name}" for name in scores[""]}
-        scores |= {what: {name: baseline[key] for name, key in named.items() if key in baseline}} if baseline else {}
-    columns = {whose or "this model": values for whose, values in scores.items() if values}
-    if len(columns) == 1:
-        rows |= {f"{name} (held out)": f"{score:.4f}" for name, score in scores[""].items()}
+        if known := {name: beside[f"{part}_{name}"] for name in own if f"{part}_{name}" in beside}:
+            scores[what] = known
+    if len(scores) == 1:
+        rows |= {f"{name} (held out)": f"{score:.4f}" for name, score in own.items()}
     sections = [_table(("training", ""), rows.items())]
-    if len(columns) > 1:
-        found = {name: [each.get(name) for each in columns.values()] for name in scores[""]}
-        lines = ([name, *("" if x is None else f"{x:.4f}" for x in values)] for name, values in found.items())
-        sections.append("## Scores\n\n" + _table(("held out", *columns), lines))
+    if len(scores) > 1:
+        lines = [[name, *(f"{each[name]:.4f}" if name in each else "" for each in scores.values())] for name in own]
+        sections.append("## Scores\n\n" + _table(("held out", *(whose or "this model" for whose in scores)), lines))
     sections += ["## Curves\n\n![loss, held-out scores, learning rate and speed](curves.png)\n"] if curves else []
     sections += [_data(run_info), _origin(run_info)] if "task" in run_info else []
     summary = f"A `{config.model_type}` {shape} with {size} parameters, trained with Lacuna{objective}{origin}."
@@ -182,14 +181,11 @@ def _is_on_hub(name: str) -> bool:
 
 def auto_class(model: Any) -> str:
     """The name of the Auto class that loads a model with its head."""
-    class_name = type(model).__name__
-    auto_map = getattr(model.config, "auto_map", None) or {}
+    class_name, auto_map = type(model).__name__, getattr(model.config, "auto_map", None) or {}
     named = {target.split(".")[-1]: auto for auto, target in auto_map.items()}
-    if class_name in named:
-        return named[class_name]
-    prefix = class_name.find("For")
-    alike = f"AutoModel{class_name[prefix:]}" if prefix > 0 else "AutoModel"
-    return next((auto for end, auto in _AUTO_CLASSES.items() if class_name.endswith(end)), alike)
+    _, head, task = class_name.partition("For")
+    ends = (auto for end, auto in _AUTO_CLASSES.items() if class_name.endswith(end))
+    return named.get(class_name) or next(ends, f"AutoModel{head}{task}")
 
 
 def choices_of(
@@ -199,17 +195,18 @@ def choices_of(
     planned = f"before the {arguments.max_steps:,} steps that were planned: " if arguments.max_steps else ""
     early = f"{planned}{arguments.early_stopping_patience} evaluations in a row without a better one"
     alpha = 2.0 * arguments.lora_rank if arguments.lora_alpha is None else arguments.lora_alpha
-    return {
-        **({"ended early": early} if ended_early else {}),
+    found = {
+        "ended early": early if ended_early else "",
         "epochs": f"{epochs:.2f}",
         "batch size": str(arguments.batch_size),
         "optimizer": arguments.optimizer,
         "learning rate": f"{arguments.learning_rate:g} at its peak, schedule {arguments.schedule}",
-        **({"LoRA": f"rank {arguments.lora_rank}, alpha {alpha:g}"} if arguments.lora_rank else {}),
-        **({"frozen": "the backbone"} if arguments.freeze_backbone else {}),
+        "LoRA": f"rank {arguments.lora_rank}, alpha {alpha:g}" if arguments.lora_rank else "",
+        "frozen": "the backbone" if arguments.freeze_backbone else "",
         "precision": "bf16" if precision == "bf16" else "float32",
         "seed": str(arguments.seed),
     }
+    return {name: text for name, text in found.items() if text}
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
