@@ -37,6 +37,7 @@ from .gguf import write_gguf
 
 QUANTIZATIONS = {"native": (), "onnx": ("int8",), "gguf": ("f16", "q8_0", "q4_k")}
 LONGEST_TEXT, BATCH_SIZE = 128, 8  # tokens of a text, and texts at once, that models are compared on
+PIECE = 1_000  # characters, more than become LONGEST_TEXT tokens
 MOST_DIFFERENCE = 1e-3
 """Of the largest logit: how far float32 logits may be apart."""
 
@@ -107,9 +108,7 @@ def export_model(arguments: ExportArguments, texts: Iterable[str]) -> dict[str, 
     model.eval()
     model.config.use_cache = False
     tokenizer = load_tokenizer(arguments.model, **options)
-    batches = make_batches(
-        list(islice(filter(str.strip, texts), arguments.max_examples)), model=model, tokenizer=tokenizer
-    )
+    batches = make_batches(_pieces(texts, most=arguments.max_examples), model=model, tokenizer=tokenizer)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as temporary:
         folder = Path(temporary, place.name)
@@ -150,10 +149,19 @@ def _class_of(config: Any, model: str) -> str:
     return own.get(head, head)
 
 
+def _pieces(texts: Iterable[str], *, most: int) -> list[str]:
+    """The first texts; where there are few (a novel is one), as many pieces of each as make up for it."""
+    some = list(islice(filter(str.strip, texts), most))
+    of_each = -(-most // max(1, len(some)))
+    cuts = (text[start : start + PIECE] for text in some for start in range(0, of_each * PIECE, PIECE))
+    return list(islice(filter(str.strip, cuts), most))
+
+
 def make_batches(texts: Sequence[str], *, model: Any, tokenizer: Any) -> list[dict[str, Tensor]]:
     """Batches of texts as the head of a model takes them: ids and mask [B, T], or [B, 2, T] for multiple choice."""
     if not texts:
         raise InputError("--data has no text to compare on")
+    texts = texts if len(texts) > 1 else [*texts, *texts]  # the exporter to ONNX takes a batch of one for a constant
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     length = min(LONGEST_TEXT, longest_input(config=model.config, tokenizer=tokenizer) or LONGEST_TEXT)

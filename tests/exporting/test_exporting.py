@@ -270,8 +270,9 @@ def test_an_onnx_folder_answers_rows_like_the_model_that_it_was_made_of(saved, r
     (folder / "task.json").write_text(json.dumps(task))
     (tmp_path / "new.csv").write_text("text\nThe dog\nA lacuna is a gap\n")
     (tmp_path / "test.csv").write_text("text,kind\nThe dog,no\nThe dog,yes\nThe dog,perhaps\n")
+    (tmp_path / "one.txt").write_text("A lacuna is a gap in a text.")  # one text must not make a graph for one row
     answers = []
-    words = ("--model", folder, "--format", "onnx", "--output_dir", tmp_path / "onnx", "--max_examples", 8)
+    words = ("--model", folder, "--format", "onnx", "--output_dir", tmp_path / "onnx", "--data", tmp_path / "one.txt")
     code, said = run_recipe("export_model", *words, "--eval_file", tmp_path / "new.csv")
     assert code == 2 and "has no column 'kind', which held the labels" in said and not (tmp_path / "onnx").exists()
     code, said = run_recipe("export_model", *words, "--eval_file", tmp_path / "test.csv")
@@ -396,6 +397,14 @@ def test_a_package_that_is_missing_is_named(saved, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
     with pytest.raises(InputError, match=r"needs the package gguf: pip install -e '\.\[gguf\]'"):
         export(saved("qwen3", "LacunaForCausalLM"), "gguf")
+
+
+def test_a_novel_is_compared_in_pieces(saved, tmp_path: Path) -> None:
+    folder, novel = saved("modernbert", "LacunaForMaskedLM"), " \n".join(TEXTS * 40)
+    arguments = ExportArguments(model=str(folder), output_dir=str(tmp_path / "native"), max_examples=8)
+    assert len(novel) > 8 * formats.PIECE
+    found = export_model(arguments, [novel])
+    assert found["texts"] == 8 and found["tokens"] > 8 * 40
 
 
 def test_without_text_nothing_can_be_compared(saved) -> None:
