@@ -21,11 +21,6 @@ from lacuna.common.hub import push_trained
 from lacuna.common.loading import commit_of
 from lacuna.evaluation.probing import Probe, ProbeArguments
 
-OPTIONS = (
-    *(corpus.CorpusArguments, objectives.ObjectiveArguments, training.NewModelArguments),
-    *(training.TrainingArguments, ProbeArguments),
-)
-
 
 def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
     """The texts of --for, what run.json says of them, and lines for people."""
@@ -88,7 +83,16 @@ def make_probe(asked: ProbeArguments, *, model: Any, tokenizer: Any) -> Probe | 
 
 def main() -> None:
     """Parse, build, train."""
-    data, goal, model_arguments, arguments, asked = parse_arguments(OPTIONS, description=__doc__)
+    data, goal, model_arguments, arguments, asked = parse_arguments(
+        (
+            corpus.CorpusArguments,
+            objectives.ObjectiveArguments,
+            training.NewModelArguments,
+            training.TrainingArguments,
+            ProbeArguments,
+        ),
+        description=__doc__,
+    )
     goal.check_used()
     if training.is_main_process() and not goal.show_examples:
         training.claim_output_dir(arguments)
@@ -109,13 +113,12 @@ def main() -> None:
         seed=arguments.seed,
     )
     objective.check_model(model)
-    probe = make_probe(asked, model=model, tokenizer=tokenizer)
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
     facts = {"objective": objective.name, "text": store.summary(), "rows": [work.describe() for _, work in works]}
     facts["self_pretraining"] = of_task
     if training.is_main_process():
-        print(f"text: {facts['text']}\nmodel: {described}; objective: {objective.name}")
-        print(*facts["rows"], *lines, sep="\n", flush=True)
+        head = f"text: {facts['text']}\nmodel: {described}; objective: {objective.name}"
+        print(head, *facts["rows"], *lines, sep="\n", flush=True)
     if not model_arguments.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
         tokens = training.expected_tokens(arguments, works)
         facts["warm_start_seconds"] = warm_start(model, objective, tokens=tokens)
@@ -133,12 +136,13 @@ def main() -> None:
         arguments=arguments,
         run_info={**facts, **asdict(model_arguments), **asdict(data)},
         evaluates_first=model_arguments.model is not None,
-        probe=probe,
+        probe=make_probe(asked, model=model, tokenizer=tokenizer),
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()},
     )
     if training.is_main_process():
-        print(f"done: {results['steps']:,} steps; the model is in {arguments.output_dir}")
-        print(f"a page on it: python recipes/report_run.py --run {arguments.output_dir}", flush=True)
+        place = arguments.output_dir
+        page = f"a page on it: python recipes/report_run.py --run {place}"
+        print(f"done: {results['steps']:,} steps; the model is in {place}\n{page}", flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
 
 

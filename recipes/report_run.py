@@ -8,23 +8,11 @@ file that needs no network. Samples are there after pretraining with --probe_pro
 recipes/evaluate_language_model.py, and fine-tuned models where their folders are beside that of their model.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
-from lacuna.common.options import ESSENTIALS, Arguments, option
-from lacuna.training.reports.page import write_page
-
-
-@dataclass
-class ReportArguments(Arguments):
-    """Which runs, and where the page goes."""
-
-    run: list[str] = option([], "Folders of runs.", group=ESSENTIALS, metavar="DIR")
-    output_file: str | None = option(
-        None, "The page. Default: run.html in the first folder.", group=ESSENTIALS, metavar="FILE"
-    )
+from lacuna.training.reports.page import ReportArguments, write_page
 
 
 def main() -> None:

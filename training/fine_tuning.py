@@ -82,12 +82,11 @@ def fine_tune(
             finish(results, Path(one.output_dir))
     results = every[0] if len(every) == 1 else _together(work, every, seeds)
     if is_main_process():
-        _gather(work, results, Path(arguments.output_dir), seeds)
-        said = [*outcome(results), *fell_short(results, work)]
-        said.append(f"the model is in {arguments.output_dir}")
-        said.append(f"a page on it: python recipes/report_run.py --run {arguments.output_dir}")
-        print("\n".join(said), flush=True)
-        push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
+        place = arguments.output_dir
+        _gather(work, results, Path(place), seeds)
+        ends = f"the model is in {place}\na page on it: python recipes/report_run.py --run {place}"
+        print("\n".join([*outcome(results), *fell_short(results, work), ends]), flush=True)
+        push_trained(folder=place, name=arguments.push_to_hub)
     return results
 
 

@@ -5,10 +5,12 @@ import html
 import io
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import InputError
+from lacuna.common.options import ESSENTIALS, Arguments, option
 
 from .curves import BLUE, GREEN, ORANGE, PURPLE, VERMILION, series, smoothed
 
@@ -30,6 +32,16 @@ th, td { border-bottom: 1px solid var(--line); padding: .3rem .8rem .3rem 0; tex
 td { font-variant-numeric: tabular-nums; overflow-wrap: break-word; min-width: 4rem; max-width: 30rem }
 thead th { background: var(--soft) }
 """
+
+
+@dataclass
+class ReportArguments(Arguments):
+    """Which runs, and where the page goes."""
+
+    run: list[str] = option([], "Folders of runs.", group=ESSENTIALS, metavar="DIR")
+    output_file: str | None = option(
+        None, "The page. Default: run.html in the first folder.", group=ESSENTIALS, metavar="FILE"
+    )
 
 
 def write_page(folders: Sequence[Path], path: Path) -> None:
