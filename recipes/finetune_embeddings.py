@@ -22,7 +22,9 @@ from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.hub import push_trained
 from lacuna.common.loading import commit_of
+from lacuna.common.private import shown_command
 from lacuna.corpus import read_labelled
+from lacuna.tasks.base.arguments import used
 from lacuna.tasks.base.fine_tuning import warn_of_seen
 from lacuna.tasks.base.models import load_base, read_first_words
 from lacuna.tasks.base.report import write_results
@@ -32,6 +34,7 @@ from lacuna.training import FineTuningArguments, ModelArguments, claim_output_di
 from lacuna.training.environment import bf16_is_fast, use_all_cores
 from lacuna.training.fine_tuning import learning, outcome
 from lacuna.training.optimizers.schedules import with_rate
+from lacuna.training.reports.card import encoder_card
 from lacuna.training.reports.log import RunLog
 
 
@@ -59,7 +62,8 @@ def main() -> None:
     use_all_cores()
     encoder = load_encoder(max_length=work.max_length, seed=data.seed, **origin)
     read_first_words(encoder.tokenizer)
-    data.learning_rate = with_rate(fixed, getattr(encoder[0], "auto_model", encoder)).learning_rate
+    inner = getattr(encoder[0], "auto_model", encoder)
+    data.learning_rate = with_rate(fixed, inner).learning_rate
     named = ("batch_size", "max_steps", "max_epochs", "eval_steps", "learning_rate", "warmup_steps", "seed")
     options = {name: getattr(data, name) for name in named}
     options["bf16"] = bf16_is_fast() if data.mixed_precision == "auto" else data.mixed_precision == "bf16"
@@ -78,8 +82,17 @@ def main() -> None:
     with closing(log):
         results = train_encoder(work, encoder, log=log, **options)
         if is_main:
-            base = f"{start.model} at {commit}" if commit else start.model
-            save_encoder(work, encoder, results=results, model=base, data=data)
+            info = {
+                "objective": work.objective,
+                "model": start.model,
+                "task": {**used(data), **work.settings(), "revision": commit},
+                "examples": work.num_examples,
+                "held_out": work.num_eval_examples,
+                "command": shown_command(),
+                "libraries": ["sentence_transformers"],
+            }
+            card = encoder_card(inner, info, results, vectors=f"{encoder.get_embedding_dimension()} numbers each")
+            save_encoder(encoder, folder, card=card)
         log.finish(results)
     if is_main:
         write_results(work, results, folder)

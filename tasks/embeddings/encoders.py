@@ -1,13 +1,10 @@
 """Loading, training and saving encoders with sentence-transformers, and its predictor."""
 
-import json
 import math
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +15,9 @@ from transformers import PrinterCallback, TrainerCallback
 
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.foreign import without_panic
-from lacuna.common.hub import HERE
 from lacuna.common.loading import first_line, look_through, missing_folder
-from lacuna.common.private import shown_command, without_places
-from lacuna.tasks.base.arguments import used
 from lacuna.tasks.base.metrics import optional_module
-from lacuna.tasks.base.report import markdown_table
-from lacuna.tasks.embeddings.task import LOSSES, SCORED, EmbeddingArguments, Embeddings
+from lacuna.tasks.embeddings.task import LOSSES, SCORED, Embeddings
 from lacuna.tasks.predict.predictor import Predictor
 
 
@@ -177,67 +170,20 @@ def _named(part: str, scores: Mapping[str, float]) -> dict[str, float]:
     return {f"{part}_{name}": value for name, value in scores.items()}
 
 
-def save_encoder(
-    task: Embeddings, encoder: Any, *, results: Mapping[str, float], model: str, data: EmbeddingArguments
-) -> None:
-    """Write the encoder, made from `model`, and its card to `--output_dir`, whole or not at all.
+def save_encoder(encoder: Any, folder: Path, *, card: str) -> None:
+    """Write an encoder and its README.md to `--output_dir`, whole or not at all.
 
     StorageError: the folder cannot be written.
     """
-    folder = Path(data.output_dir)
     hidden = folder / f".model.{os.getpid()}"
     try:
         encoder.save_pretrained(str(hidden), create_model_card=False)
-        (hidden / "README.md").write_text(_card(task, encoder, results, model, data), encoding="utf-8")
+        (hidden / "README.md").write_text(card, encoding="utf-8")
         for path in sorted(hidden.iterdir()):
             os.replace(path, folder / path.name)
         hidden.rmdir()
     except OSError as error:
         raise StorageError(f"--output_dir {folder}: cannot be written: {error.strerror or error}") from error
-
-
-def _card(task: Embeddings, encoder: Any, results: Mapping[str, float], model: str, data: EmbeddingArguments) -> str:
-    parts = {"eval": "this model", "start": "before training", "baseline": "without a model"}
-    scores = [[name, *(f"{results[f'{part}_{name}']:.4f}" for part in parts)] for name in task.scores()]
-    table = "\n".join(markdown_table(["held out", *parts.values()], scores))
-    trust = ", trust_remote_code=True" if getattr(getattr(encoder, "config", None), "auto_map", None) else ""
-    size, rows = (
-        encoder.get_embedding_dimension(),
-        f"{task.num_examples:,} rows of `{without_places(str(data.train_file))}`",
-    )
-    held_out = f"`{without_places(data.eval_file)}`" if data.eval_file else "of the same"
-    options = without_places(json.dumps({name: value for name, value in used(data).items() if value is not None}))
-    libraries = [f"{name} {version(name)}" for name in ("torch", "transformers", "sentence-transformers")]
-    return f"""\
----
-library_name: sentence-transformers
-pipeline_tag: sentence-similarity
-tags:
-- sentence-transformers
-- lacuna
----
-
-# {Path(data.output_dir).name}
-
-Vectors of texts, of {size} numbers each, trained with Lacuna by way of sentence-transformers.
-
-```python
-from sentence_transformers import SentenceTransformer
-
-{HERE}
-encoder = SentenceTransformer(path{trust})
-vectors = encoder.encode(["a text", "another text"])
-print(encoder.similarity(vectors, vectors))
-```
-
-{table}
-
-- made from: `{without_places(model)}`
-- data: {rows} to learn from, {task.num_eval_examples:,} {held_out} held out
-- options: `{options}`
-- command: `{shown_command()}`
-- versions: {", ".join([f"Python {sys.version.split()[0]}", *libraries])}
-"""
 
 
 class EmbeddingPredictor(Predictor):

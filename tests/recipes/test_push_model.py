@@ -249,7 +249,8 @@ def test_a_model_of_the_hub_is_taken_at_one_commit(hub: HubServer, home, recipe,
     options = ["--train_file", "pairs.jsonl", "--output_dir", tmp_path / "near", "--push_to_hub", "me/near"]
     code, said = recipe("finetune_embeddings", *start, *options, "--max_steps", 1)
     assert code == 0, said
-    assert f"made from: `me/gaps at {first}`" in (tmp_path / "near" / "README.md").read_text()
+    card = (tmp_path / "near" / "README.md").read_text()
+    assert "from `me/gaps`" in card and "base_model: me/gaps" in card and f"| revision | `{first}` |" in card
     code, said = recipe("predict", "--model", "me/near", "--input", "a.jsonl", "--output", tmp_path / "vectors.jsonl")
     assert code == 0, said
 

@@ -19,6 +19,7 @@ from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
 from lacuna.tasks.base.report import write_results
 from lacuna.tasks.base.rows import as_rows
 from lacuna.tasks.embeddings.task import EMBEDDINGS, EmbeddingArguments, Embeddings, kind_of
+from lacuna.training.reports.card import encoder_card
 from lacuna.training.reports.log import RunLog
 
 sentence_transformers = pytest.importorskip(
@@ -232,8 +233,8 @@ def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, m
     said = capsys.readouterr()
     assert "{" not in said.out + said.err and "it/s" not in said.err
     assert re.search(rf"^step +20 .*{metric} -?\d.*train loss .* left\)$", said.err, flags=re.MULTILINE)
-    data = EmbeddingArguments(train_file="rows.jsonl", output_dir=str(folder))
-    save_encoder(work, encoder, results=results, model="m", data=data)
+    card = encoder_card(encoder[0].auto_model, {"objective": work.objective, "model": "m"}, results)
+    save_encoder(encoder, folder, card=card)
     log.finish(results)
     write_results(work, results, folder)
     assert "before training" in (folder / "report.md").read_text(encoding="utf-8")

@@ -148,7 +148,8 @@ def test_embeddings_say_what_they_have_reached(checkpoint, tmp_path, run_recipe)
     results = json.loads((output / "results.json").read_text(encoding="utf-8"))
     shown = [f"{results[f'{part}_spearman']:.4f}" for part in ("eval", "start", "baseline")]
     assert f"| spearman | {' | '.join(shown)} |" in card
-    assert f"rows of `{train}` to learn from" in card
+    assert f"| train_file | `{train}` |" in card and "| examples | 16 to train on, 7 held out |" in card
+    assert "library_name: sentence-transformers" in card and "pipeline_tag: sentence-similarity" in card
     assert "python recipes/finetune_embeddings.py --model" in card and "--max_steps 12" in card
     taken = f"--output_dir {output} already holds a run; name another folder"
     options[1] = tmp_path / "not there.jsonl"

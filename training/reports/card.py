@@ -34,6 +34,14 @@ tokenizer = AutoTokenizer.from_pretrained(path{trust})
 model = {auto_class}.from_pretrained(base{trust}{labels})
 model = PeftModel.from_pretrained(model, path)"""
 
+_ENCODER_CODE = """\
+from sentence_transformers import SentenceTransformer
+
+{here}
+encoder = SentenceTransformer(path{trust})
+vectors = encoder.encode(["a text", "another text"])
+print(encoder.similarity(vectors, vectors))"""
+
 _CARRIES_CODE = """\
 The modelling code is in this folder, so that nothing but `transformers` is needed; `trust_remote_code=True` runs it.
 
@@ -74,11 +82,12 @@ def model_card(
     model: Any,
     run_info: dict[str, Any],
     step: int,
-    tokens: int,
+    tokens: int | None = None,
     metrics: dict[str, float],
     baseline: dict[str, float] | None = None,
     choices: dict[str, str] | None = None,
     curves: bool = False,
+    code: str = _MODEL_CODE,
 ) -> str:
     """The text of the card; it names no host, no user and no folder of theirs.
 
@@ -89,18 +98,19 @@ def model_card(
         metrics, baseline: named as in results.json.
         choices: what it was made with, by name.
         curves: whether curves.png is beside it.
+        code: a template of what loads it.
     """
     config, base = model.config, run_info.get("model")
     shape, size = getattr(config, "shape", "model"), f"{num_weights(model) / 1e6:.1f} M"
     objective = f" by {run_info['objective']}" if "objective" in run_info else ""
     origin = f", from `{without_places(base)}`" if base else ""
-    rows = {"steps": f"{step:,}", "tokens seen": f"{tokens:,}", **(choices or {})}
+    rows = {"steps": f"{step:,}", **({} if tokens is None else {"tokens seen": f"{tokens:,}"}), **(choices or {})}
     if own := run_info.get("self_pretraining"):
         parts = [f"{each['texts']:,} of `{without_places(each['file'])}`" for each in own]
         rows["texts of a task"] = f"{run_info['for_share']:.0%} of the rows, without labels: {', '.join(parts)}"
     own, beside = {name.removeprefix("eval_"): value for name, value in metrics.items()}, baseline or {}
     scores = {"": own}
-    for part, what in (("baseline", "without a model"), ("words", "bag of words")):
+    for part, what in (("start", "before training"), ("baseline", "without a model"), ("words", "bag of words")):
         if known := {name: beside[f"{part}_{name}"] for name in own if f"{part}_{name}" in beside}:
             scores[what] = known
     if len(scores) == 1:
@@ -111,15 +121,23 @@ def model_card(
         sections.append("## Scores\n\n" + _table(("held out", *(whose or "this model" for whose in scores)), lines))
     sections += ["## Curves\n\n![loss, held-out scores, learning rate and speed](curves.png)\n"] if curves else []
     sections += [_data(run_info), _origin(run_info)] if "task" in run_info else []
+    carries = _CARRIES_CODE if code is _MODEL_CODE and getattr(config, "auto_map", None) else ""
     summary = f"A `{config.model_type}` {shape} with {size} parameters, trained with Lacuna{objective}{origin}."
     return _card(
         model,
         run_info,
         opening=f"# {type(model).__name__}\n\n{summary}",
-        code=_MODEL_CODE,
-        rest=(_CARRIES_CODE if getattr(config, "auto_map", None) else "") + "\n".join(sections),
+        code=code,
+        rest=carries + "\n".join(sections),
         scores=scores,
     )
+
+
+def encoder_card(model: Any, run_info: dict[str, Any], results: dict[str, float], **choices: str) -> str:
+    """README.md of the folder that sentence-transformers loads a model from; `results` are those of results.json."""
+    metrics = {name: value for name, value in results.items() if name.startswith("eval_")}
+    given = {"model": model, "run_info": run_info, "step": int(results["steps"]), "choices": choices}
+    return model_card(**given, metrics=metrics, baseline=results, code=_ENCODER_CODE)
 
 
 def adapter_card(model: Any, adapter: Adapter) -> str:
@@ -146,7 +164,11 @@ def _card(
 ) -> str:
     """The text and its head, by which the Hub finds and shows it; `scores` of the model ("") and of what is beside."""
     auto, task, base = auto_class(model), run_info.get("task", {}), run_info.get("model")
-    kind, library = _PIPELINES.get(auto.removeprefix("AutoModel")), "peft" if code is _ADAPTER_CODE else "transformers"
+    kind, library, tags = _PIPELINES.get(auto.removeprefix("AutoModel")), "transformers", ["lacuna"]
+    if code is _ADAPTER_CODE:
+        library, tags = "peft", ["lora", "lacuna"]
+    elif code is _ENCODER_CODE:
+        kind, library, tags = "sentence-similarity", "sentence-transformers", ["sentence-transformers", "lacuna"]
     given = [*run_info.get("data", []), *run_info.get("for_file", [])]
     datasets = {str(name).split(":")[0] for name in (task.get("train_file"), *given)}
     is_builtin = "data" in run_info and not (given or run_info.get("corpus"))
@@ -165,7 +187,7 @@ def _card(
         # Left as it is, it says nothing: only sentences are split by it.
         language=re.split("[-_]", language)[0].lower() if is_builtin or language != "en" else None,
         pipeline_tag=kind,
-        tags=["lora", "lacuna"] if library == "peft" else ["lacuna"],
+        tags=tags,
         eval_results=results or None,
         model_name=type(model).__name__ if results else None,
     )
@@ -230,7 +252,7 @@ def _data(run_info: dict[str, Any]) -> str:
 
 def _origin(run_info: dict[str, Any]) -> str:
     """The command, and what it ran on."""
-    installed = [name for name in _LIBRARIES if find_spec(name)]
+    installed = [name for name in (*_LIBRARIES, *run_info.get("libraries", ())) if find_spec(name)]
     versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in installed)]
     command = f"```\n{run_info['command']}\n```\n\nwith " if "command" in run_info else ""
     return f"## Made by\n\n{command}{', '.join(versions)}.\n"
