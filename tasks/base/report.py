@@ -5,7 +5,8 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,21 +39,27 @@ def write_results(task: "Task", results: Mapping[str, float], output_dir: Path |
     Raises:
         StorageError: the folder cannot be written.
     """
-    folder = Path(output_dir)
-    hidden = folder / f".report.{os.getpid()}"
+    with all_or_none(Path(output_dir), what="report") as hidden:
+        names = _write_all(task, results, hidden)
+    said = [remark for remark in remarks(task, results) if remark.startswith("warning")]
+    print("\n".join([*said, f"{', '.join(names)} are in {output_dir}"]), flush=True)
+
+
+@contextmanager
+def all_or_none(folder: Path, *, what: str) -> Iterator[Path]:
+    """A hidden folder, whose content goes to `--output_dir` at the end; StorageError where it cannot be written."""
+    hidden = folder / f".{what}.{os.getpid()}"
     try:
         hidden.mkdir(parents=True, exist_ok=True)
-        names = _write_all(task, results, hidden)
-        for name in names:
-            os.replace(hidden / name, folder / name)
+        yield hidden
+        for path in sorted(hidden.iterdir()):
+            os.replace(path, folder / path.name)
     except OSError as error:
         raise StorageError(
-            f"--output_dir {folder}: the report cannot be written: {error.strerror or error}"
+            f"--output_dir {folder}: the {what} cannot be written: {error.strerror or error}"
         ) from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
-    said = [remark for remark in remarks(task, results) if remark.startswith("warning")]
-    print("\n".join([*said, f"{', '.join(names)} are in {folder}"]), flush=True)
 
 
 def _write_all(task: "Task", results: Mapping[str, float], folder: Path) -> list[str]:

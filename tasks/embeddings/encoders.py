@@ -1,7 +1,6 @@
 """Loading, training and saving encoders with sentence-transformers, and its predictor."""
 
 import math
-import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +12,11 @@ import transformers
 from torch import Tensor
 from transformers import PrinterCallback, TrainerCallback
 
-from lacuna.common.errors import InputError, StorageError
+from lacuna.common.errors import InputError
 from lacuna.common.foreign import without_panic
 from lacuna.common.loading import first_line, look_through, missing_folder
 from lacuna.tasks.base.metrics import optional_module
+from lacuna.tasks.base.report import all_or_none
 from lacuna.tasks.embeddings.task import LOSSES, SCORED, Embeddings
 from lacuna.tasks.predict.predictor import Predictor
 
@@ -171,19 +171,10 @@ def _named(part: str, scores: Mapping[str, float]) -> dict[str, float]:
 
 
 def save_encoder(encoder: Any, folder: Path, *, card: str) -> None:
-    """Write an encoder and its README.md to `--output_dir`, whole or not at all.
-
-    StorageError: the folder cannot be written.
-    """
-    hidden = folder / f".model.{os.getpid()}"
-    try:
+    """Write an encoder and its README.md; StorageError where they cannot be written."""
+    with all_or_none(folder, what="model") as hidden:
         encoder.save_pretrained(str(hidden), create_model_card=False)
         (hidden / "README.md").write_text(card, encoding="utf-8")
-        for path in sorted(hidden.iterdir()):
-            os.replace(path, folder / path.name)
-        hidden.rmdir()
-    except OSError as error:
-        raise StorageError(f"--output_dir {folder}: cannot be written: {error.strerror or error}") from error
 
 
 class EmbeddingPredictor(Predictor):

@@ -105,7 +105,7 @@ EMBEDDINGS = Layout(
 )
 
 SCORED, PAIRS, TRIPLES, NLI = "scored", "pairs", "triples", "nli"
-KINDS = (SCORED, PAIRS, TRIPLES, NLI)
+"""The kinds of rows."""
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}
 _SPOKEN = {
     SCORED: "pairs with a score of how alike they are",
@@ -135,7 +135,7 @@ class RelatedTexts:
 
 
 def kind_of(rows: Sequence[Row], columns: Columns) -> str:
-    """Which of `KINDS` the rows are, told by their columns and by the values of the label."""
+    """Which kind the rows are, told by their columns and by the values of the label."""
     if columns["negative_column"] is not None:
         return TRIPLES
     label = columns["label_column"]
@@ -234,8 +234,6 @@ class Embeddings(Task):
         self.columns = self.find_columns(EMBEDDINGS, train)
         kind = self.options.kind
         found = kind_of(train, self.columns) if kind == "auto" else kind
-        if found not in KINDS:
-            raise InputError(f"--kind {kind} is none of auto, {', '.join(KINDS)}")
         train, notes = read_related(train, self.columns, kind=found)
         held_out = read_related(held_out, self.columns, kind=found)[0] if held_out else []
         self.kind = SCORED if found == SCORED else PAIRS if len(train[0].texts) == 2 else TRIPLES
