@@ -105,8 +105,7 @@ class FakeStep(TorchDispatchMode):
     def run(self, work: Work, batch: dict[str, Tensor], *, accumulates: bool = False) -> None:
         """Forward and backward; with `accumulates`, the gradients of an earlier micro-batch are there already.
 
-        Raises:
-            InputError: the model cannot be run on fake tensors.
+        InputError: the model cannot be run on fake tensors.
         """
         if not self._on_cpu or batch["input_ids"].shape[-1] > _MASKED:
             batch = {name: value for name, value in batch.items() if name not in ("position_ids", "document_bounds")}
@@ -180,8 +179,9 @@ def _as_numbers(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
 
 def state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int:
     """Bytes of the states of optimizers."""
-    states = [state for optimizer in optimizers for state in optimizer.state.values()]
-    return sum(value.nbytes for state in states for value in state.values() if isinstance(value, Tensor))
+    return sum(
+        leaf.nbytes for each in optimizers for leaf in tree_leaves([*each.state.values()]) if torch.is_tensor(leaf)
+    )
 
 
 @dataclass
@@ -204,7 +204,12 @@ class StepNeeds:
     def __post_init__(self) -> None:
         self.divisors = [rows for rows in range(1, self.share + 1) if self.share % rows == 0]
         """Sizes that a micro-batch can have."""
-        self._examples = _longest_examples(self.work)
+        rows: Sequence[int] = range(self.work.num_examples)
+        if (lengths := self.work.lengths) is not None:
+            rows = sorted(rows, key=lambda row: -lengths[row])
+        examples = [self.work.example(row, row) for row in rows[:_LOOKED_AT]]
+        self._examples = sorted(examples, key=lambda one: -self.work.collate([one])["input_ids"].shape[-1])
+        """The longest first."""
         self.length = self.batch(1)["input_ids"].shape[-1]
         """Tokens of the longest rows."""
         self._update: tuple[int, int] | None = None
@@ -232,10 +237,10 @@ class StepNeeds:
 
     def _memory(self, rows: int) -> Memory:
         fake, arguments, on_cpu = self._run(rows), self.arguments, self.device_type == "cpu"
-        in_passes = fake.peak
+        passes = fake.peak, fake.activations
         self._update = self._update or fake.update(arguments)  # the same for any number of rows
         state, in_update = self._update
-        peak, activations = max((in_passes, fake.activations), (in_update, 0))
+        peak, activations = max(passes, (in_update, 0))
         trained = sum(weight.nbytes for weight in self.model.parameters() if weight.requires_grad)
         weights = sum(tensor.nbytes for tensor in [*self.model.parameters(), *self.model.buffers()])
         averages = trained if arguments.average != "none" else 0
@@ -249,12 +254,3 @@ class StepNeeds:
             allocator=round(peak * _KEPT) if on_cpu else 0,
             checkpoint_copy=weights + state + averages if on_cpu and arguments.writes_checkpoints else 0,
         )
-
-
-def _longest_examples(work: Work) -> list[dict[str, Any]]:
-    """Some examples, the longest first."""
-    rows: Sequence[int] = range(work.num_examples)
-    if (lengths := work.lengths) is not None:
-        rows = sorted(rows, key=lambda row: -lengths[row])
-    examples = [work.example(row, row) for row in rows[:_LOOKED_AT]]
-    return sorted(examples, key=lambda one: -work.collate([one])["input_ids"].shape[-1])

@@ -33,9 +33,6 @@ _MEANING = {
 _NUMBERS = {"bf16": "bf16", "no": "float32"}
 _device = partial(option, group="device")
 
-Lines = list[tuple[str, str]]
-"""Names and values."""
-
 
 @dataclass
 class PlanArguments(Arguments):
@@ -80,31 +77,27 @@ def plan_run(
     memory, length = needs[fullest].memory(rows[fullest]), needs[fullest].length
     verdict = f"{'fits' if memory.total <= free else 'does NOT fit'} into {device.memory_gb:,.1f} GB of {device.name}"
     parts = {name: size for name, size in vars(memory).items() if size} | {"process": _PROCESS}
-    of_process = [(name.replace("_", " "), _megabytes(size, _MEANING.get(name))) for name, size in parts.items()]
-    of_process.append(("total", _megabytes(memory.total + _PROCESS, verdict)))
+    of_process = {name.replace("_", " "): _megabytes(size, _MEANING.get(name)) for name, size in parts.items()}
+    of_process["total"] = _megabytes(memory.total + _PROCESS, verdict)
     for stage, each, fits in zip(stages, needs, largest, strict=True):
         name = "largest micro-batch" + (f" from {stage.at:g} of the run" if len(stages) > 1 else "")
         none = f"none: one row needs {(each.memory(1).total + _PROCESS) / 1e9:.2f} GB"
-        value = f"{fits:>13,}  of the {each.share:,} that a process has in each step" if fits else none
-        of_process.append((name, value))
+        of_process[name] = f"{fits:>13,}  of the {each.share:,} that a process has in each step" if fits else none
     if arguments.writes_checkpoints and not on_cpu:
-        copied = _megabytes(memory.checkpoint, "in the host's memory, beside the GPU's")
-        of_process.append(("checkpoint copy", copied))
+        of_process["checkpoint copy"] = _megabytes(memory.checkpoint, "in the host's memory, beside the GPU's")
     title = f"memory of a process, {rows[fullest]:,} rows of {length:,} tokens at once, in {_NUMBERS[precision]}"
+    native = native_form(model, arguments.save_as)[0] is not None
     sections = {
         "parameters": _parameters(model),
         title: of_process,
-        "disk": _disk(
-            memory,
-            arguments,
-            is_evaluated=bool(stages[-1].work.num_eval_examples),
-            native=native_form(model, arguments.save_as)[0] is not None,
-        ),
+        "disk": _disk(memory, arguments, is_evaluated=bool(stages[-1].work.num_eval_examples), native=native),
         **_work_and_time(stages, needs, arguments, wanted, device, precision),
     }
-    width = max(len(name) for lines in sections.values() for name, _ in lines)
-    blocks = [[title, *(f"  {name:<{width}}  {value}" for name, value in lines)] for title, lines in sections.items()]
-    return "\n\n".join("\n".join(block) for block in blocks)
+    width = max(len(name) for lines in sections.values() for name in lines)
+    return "\n\n".join(
+        "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in lines.items())])
+        for title, lines in sections.items()
+    )
 
 
 def _device_of(wanted: PlanArguments, precision: str) -> tuple[Gpu, str]:
@@ -137,14 +130,14 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
     return parts
 
 
-def _parameters(model: nn.Module) -> Lines:
+def _parameters(model: nn.Module) -> dict[str, str]:
     parts = parameters_by_part(model)
     total = sum(parts.values())
-    lines = [(name, f"{count:>13,}  {count / total:6.1%}") for name, count in parts.items() if count]
-    return [*lines, ("total", f"{total:>13,}")]
+    lines = {name: f"{count:>13,}  {count / total:6.1%}" for name, count in parts.items() if count}
+    return {**lines, "total": f"{total:>13,}"}
 
 
-def _disk(memory: Memory, arguments: TrainingArguments, *, is_evaluated: bool, native: bool) -> Lines:
+def _disk(memory: Memory, arguments: TrainingArguments, *, is_evaluated: bool, native: bool) -> dict[str, str]:
     """A checkpoint, all that can be there at once, and the model."""
     content = "weights, optimizer and average" if memory.averages else "weights and optimizer"
     content += ", and the weights of the native model" * native
@@ -153,9 +146,8 @@ def _disk(memory: Memory, arguments: TrainingArguments, *, is_evaluated: bool, n
     has_best = bool(is_evaluated and arguments.eval_steps)
     most = arguments.keep_checkpoints + has_best + 1
     which = f"{most} at most: the newest {arguments.keep_checkpoints},{' the best,' * has_best} one being written"
-    every = [("checkpoints", _megabytes(most * size, which))] if arguments.writes_checkpoints else []
-    final = ("the final model", _megabytes(memory.weights))
-    return [("a checkpoint", _megabytes(size, content)), *every, final]
+    every = {"checkpoints": _megabytes(most * size, which)} if arguments.writes_checkpoints else {}
+    return {"a checkpoint": _megabytes(size, content), **every, "the final model": _megabytes(memory.weights)}
 
 
 def _work_and_time(
@@ -165,16 +157,16 @@ def _work_and_time(
     wanted: PlanArguments,
     device: Gpu,
     precision: str,
-) -> dict[str, Lines]:
+) -> dict[str, dict[str, str]]:
     """Rows, steps and operations; time and energy."""
     per_step = wanted.num_devices * mean_over_run([each.flops() * each.share for each in needs], stages)
     tokens = wanted.num_devices * mean_over_run([each.length * each.share for each in needs], stages)
     texts = " ".join(f"{count:>13,}" for count in sorted({stage.work.num_examples for stage in stages}))
-    lines = [
-        ("rows of training text", texts),
-        ("operations of a token", f"{per_step / tokens:>13.3e}  forward and backward, as docs/planning.md says"),
-        ("operations of a step", f"{per_step:>13.3e}  {tokens:,.0f} tokens"),
-    ]
+    lines = {
+        "rows of training text": texts,
+        "operations of a token": f"{per_step / tokens:>13.3e}  forward and backward, as docs/planning.md says",
+        "operations of a step": f"{per_step:>13.3e}  {tokens:,.0f} tokens",
+    }
     peak, numbers = peak_flops(device.name, precision), _NUMBERS[precision]
     unknown = f"unknown: no peak of {device.name} in {numbers} is known"
     steps, rate = arguments.max_steps, (peak or 0.0) * wanted.mfu * wanted.num_devices
@@ -182,24 +174,22 @@ def _work_and_time(
         by_clock = max(1, int(arguments.max_minutes * 60 * rate / per_step))
         steps = min(by_clock, steps or by_clock)
     if steps is None:
-        return {"work": [*lines, ("steps", f"{unknown}, and --max_minutes is the limit")]}
-    lines += [
-        ("steps", f"{steps:>13,}  {steps * epochs_per_step(stages):.2f} epochs, {steps * tokens:,.0f} tokens"),
-        ("operations of the run", f"{per_step * steps:>13.3e}"),
-    ]
+        return {"work": {**lines, "steps": f"{unknown}, and --max_minutes is the limit"}}
+    lines["steps"] = f"{steps:>13,}  {steps * epochs_per_step(stages):.2f} epochs, {steps * tokens:,.0f} tokens"
+    lines["operations of the run"] = f"{per_step * steps:>13.3e}"
     if not peak:
-        return {"work": lines, "time": [("the run", unknown)]}
+        return {"work": lines, "time": {"the run": unknown}}
     a_step, measured = per_step / rate, ", measured" if device.name == "cpu" else ""
     energy = "pass --watts to estimate energy"
     if device.watts:
         kilowatt_hours = a_step * steps * device.watts * wanted.num_devices / 3.6e6
         energy = f"{kilowatt_hours:>13.3f} kWh  at {device.watts:g} W for each device, nothing around it"
-    time = [
-        ("a step", f"{a_step:>13.3f} s"),
-        ("the run", f"{_duration(a_step * steps):>13}  training alone, without evaluations and saves"),
-        ("peak", f"{peak / 1e12:>13.2f} TFLOP/s of {device.name} in {numbers}{measured}"),
-        ("energy", energy),
-    ]
+    time = {
+        "a step": f"{a_step:>13.3f} s",
+        "the run": f"{_duration(a_step * steps):>13}  training alone, without evaluations and saves",
+        "peak": f"{peak / 1e12:>13.2f} TFLOP/s of {device.name} in {numbers}{measured}",
+        "energy": energy,
+    }
     title = f"time on {wanted.num_devices} x {device.name}, if training reaches {wanted.mfu:.0%} of the peak"
     return {"work": lines, title: time}
 

@@ -45,13 +45,7 @@ def smoothed(values: Values) -> Values:
 def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "") -> None:
     """Draw the lines of metrics.jsonl, with marks where checkpoints were written, steps skipped and runs resumed.
 
-    Args:
-        records: the lines of metrics.jsonl.
-        path: the PNG file; replaced as a whole.
-        title: model and objective.
-
-    Raises:
-        StorageError: the file cannot be written.
+    The PNG file is replaced as a whole; StorageError where it cannot be written.
     """
     from matplotlib import style
     from matplotlib.figure import Figure
