@@ -51,8 +51,6 @@ def read_task_texts(
     Args:
         files: as `--train_file` of the fine-tuning recipes names them, or names in `builtin`.
         task: one of `TASKS`; None: by the columns of each file.
-        read: file -> its rows.
-        builtin: rows of the built-in tasks.
 
     Raises:
         InputError: there is no such task, its columns do not tell the task, or fine-tuning would refuse the file.

@@ -17,10 +17,7 @@ _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 
 
 def tfidf(train: Sequence[tuple[str, ...]], held_out: Sequence[tuple[str, ...]]) -> tuple[Any, Any] | None:
-    """TF-IDF of words and pairs of words, sparse [rows, features], side by side for rows of two texts.
-
-    None where a column of texts has no words.
-    """
+    """TF-IDF of words and pairs of words of both parts, sparse [rows, features]; None where a column has no words."""
     parts = []
     for texts, others in zip(zip(*train, strict=True), zip(*held_out, strict=True), strict=True):
         vectorizer = TfidfVectorizer(ngram_range=(1, 2))

@@ -40,9 +40,9 @@ class Layout:
     """Finds what no name tells, by what is in the columns."""
 
     def find(self, rows: Sequence[Row], **given: Any) -> tuple[Any, ...]:
-        """The columns in the order of the layout; those not given are guessed, None is what was not found.
+        """The columns in the order of the layout, None where one was not found; those not given are guessed.
 
-        InputError where a given column is not there, or one that is needed was not found.
+        InputError where one that is given or needed is not there.
         """
         found: Found = {name: given.get(name) for name in self.columns}
         for name, value in found.items():

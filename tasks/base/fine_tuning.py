@@ -24,12 +24,8 @@ def fingerprints(file: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def warn_of_seen(model: str, data: Any, work: Task) -> list[str]:
-    """A line where `--for` of recipes/pretrain.py gave the model other rows of this file than are learned from here.
-
-    Args:
-        model: a folder, whose run.json says so.
-        data: options of the task's data.
-    """
+    """A line where `--for` of recipes/pretrain.py gave the model, whose run.json says so, other rows of this file than
+    are learned from here."""
     folder = Path(model).absolute()
     folder = folder.parents[1] if folder.parent.name == "checkpoints" else folder
     seen: list[dict[str, str]] = []

@@ -24,8 +24,7 @@ def load_base(
     Args:
         model: a folder or Hub id, the value of --model.
         revision: of a model of the Hub, as `commit_of` gives it.
-        writes: whether the model generates text; else the tokenizer pads as `pad_for_reading` and begins as
-            `read_first_words` has it.
+        writes: whether the model generates text; else see `pad_for_reading` and `read_first_words`.
 
     Raises:
         InputError: no model was named, or there is no model or no fast tokenizer under that name.

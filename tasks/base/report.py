@@ -35,9 +35,7 @@ def write_results(task: "Task", results: Mapping[str, float], output_dir: Path |
     """Write predictions.jsonl, report.md, its picture and task.json, all or none, and print their names and warnings.
 
     `results` is the content of results.json; the `records` of the task are those of the model in the folder.
-
-    Raises:
-        StorageError: the folder cannot be written.
+    StorageError: the folder cannot be written.
     """
     with all_or_none(Path(output_dir), what="report") as hidden:
         names = _write_all(task, results, hidden)
@@ -158,10 +156,9 @@ def number(value: object) -> str:
 
 
 def groups(values: Sequence[float], *, most: int = 5) -> list[tuple[str, list[int]]]:
-    """Numbers in up to `most` parts of about as many each, from the smallest on; equal ones stay together.
+    """Names ("10", "11 to 13") and places of numbers in up to `most` parts of about as many each, the smallest first.
 
-    Returns:
-        The name of each part ("10", "11 to 13") and the places of its numbers.
+    Equal numbers stay together.
     """
     rounded = np.array([float(f"{value:.6g}") + 0.0 for value in values])
     parts = (most * (rankdata(rounded) - 0.5) / max(len(values), 1)).astype(int)

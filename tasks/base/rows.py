@@ -81,10 +81,8 @@ def listed(row: Row, column: str, *, option: str) -> list[Any]:
 
 
 def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
-    """Rows of mappings, or of records with `fields`, `path` and `line`, as `corpus.read_labelled` gives them.
-
-    In messages a mapping is a row of its `part` of the data ("training", "evaluation").
-    """
+    """Rows of records with `fields`, `path` and `line`, as `corpus.read_labelled` gives them, or of mappings, which
+    messages call rows of that `part` of the data ("training", "evaluation")."""
     return [
         Row(each, f"{part} row {number}")
         if isinstance(each, Mapping)

@@ -143,10 +143,7 @@ class SingleLabel(_Head):
 
 
 class SeveralLabels(_Head):
-    """Any number of labels a row: a sigmoid for each output; predicted is what has a probability above one half.
-
-    With `balanced`, having a label and not having it weigh the same.
-    """
+    """Any number of labels a row: a sigmoid for each output; predicted is what has a probability above one half."""
 
     problem_type, metric = labels.MULTI, "f1_micro"
     probability_note = (
@@ -168,6 +165,7 @@ class SeveralLabels(_Head):
             self.notes.append(f"{empty:,} of {len(rows):,} training rows have no label at all")
         if self.options.class_weights == "balanced":
             counts = [self._counts[number] for number in range(len(self.names))]
+            # Having a label weighs as much as not having it.
             rare = [max(len(rows) - count, 1) / count if count else 1.0 for count in counts]
             self._weigh(rare, "having a label, in training")
 

@@ -103,14 +103,9 @@ def make_trainer(
     """The trainer of sentence-transformers, with a loss for the rows; `task` evaluates on the way and at the end.
 
     Args:
-        encoder: a `SentenceTransformer`, trained in place.
-        output_dir: where the trainer keeps what it wants to keep for itself.
-        batch_size: rows in one step, over all processes.
+        batch_size: rows in one step, over all processes; InputError where they do not share it evenly.
         eval_steps: steps between evaluations, below 1 a share of the run; 0: only at the end.
         options: of the same name there: `learning_rate`, `warmup_steps`, `seed`, `bf16`.
-
-    Raises:
-        InputError: the batch cannot be divided, or sentence-transformers is not installed.
     """
     if batch_size % num_processes:
         raise InputError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")
@@ -150,9 +145,8 @@ def make_trainer(
 def train_encoder(task: Embeddings, encoder: Any, *, log: Any, **options: Any) -> dict[str, float]:
     """Train an encoder in place with the options of `make_trainer`, and keep its best weights.
 
-    Returns:
-        What results.json says: scores before (`start_`) and after (`eval_`), of a method without a model
-        (`baseline_`), steps and seconds.
+    Returns what results.json says: scores before (`start_`), after (`eval_`) and without a model (`baseline_`), steps
+    and seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(task, encoder, output_dir=folder, **options)

@@ -221,10 +221,7 @@ def _from_premises(
 
 
 class Embeddings(Task):
-    """Learning vectors from texts that belong together; all rows of a first text are held out together.
-
-    `encoders` has the training.
-    """
+    """Learning vectors (in `encoders`) from texts that belong together; all rows of a text are held out together."""
 
     options: EmbeddingArguments
     name, objective = "embeddings", "sentence-transformers"
@@ -312,9 +309,7 @@ class Embeddings(Task):
         """Of each first text the rank of what belongs to it among all other texts, and the nearest of these; and which
         share of what belongs to it is among the first k, for each of `CUTOFFS`.
 
-        Args:
-            known: vectors of all texts, [texts, size].
-            number: the row of each text there.
+        The vectors of all texts, [texts, size], are `known`; `number` has the row of each text there.
         """
         wanted: dict[str, dict[str, None]] = {}
         for item in self.eval_items:

@@ -241,8 +241,7 @@ class MultipleChoice(Task):
     def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
         """The choices of all questions padded to the longest, [choices of the batch, length].
 
-        Beside them `choices` [batch], how many of those rows are of each question, `labels` [batch], and `row` [batch]
-        for held-out examples.
+        Beside them `choices`, how many rows are of each question, `labels`, and `row` for held-out examples: [batch].
         """
         choices = [choice for example in examples for choice in example["choices"]]
         batch = pad_inputs(examples=choices, tokenizer=self.tokenizer)
@@ -275,16 +274,13 @@ class MultipleChoice(Task):
     def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
         """One record a question: row, label, prediction, the probability of each choice, and the loss in nats."""
         logits, labels = self.logits(model, batch), batch["labels"]
-        found = records(
+        return records(
             row=batch["row"],
             label=labels,
             prediction=logits.argmax(dim=1),
             loss=F.cross_entropy(logits, labels, reduction="none"),
-            probabilities=logits.softmax(dim=1),
+            probabilities=probabilities(logits, batch["choices"]),
         )
-        for record, count in zip(found, batch["choices"].tolist(), strict=True):
-            record["probabilities"] = [round(probability, 6) for probability in record["probabilities"][:count]]
-        return found
 
     def scores(self) -> dict[str, float]:
         """The share of questions whose chosen choice is the right one."""
@@ -292,12 +288,10 @@ class MultipleChoice(Task):
         return {"accuracy": right / max(len(self.records), 1)}
 
     def baseline(self) -> dict[str, float]:
-        """The better of two guesses: always the place that is right most often in training, or the longest choice.
+        """The better of two guesses: the place that is right most often in training, or the longest choice.
 
         The loss is that of a guess without a preference.
         """
-        if not self._eval_problems:
-            return {}
         place = Counter(self._train_labels).most_common(1)[0][0]
         longest = [int(np.argmax([*map(len, problem.choices)])) for problem in self._eval_problems]
         by_place, by_length = (np.mean(np.equal(guess, self._eval_labels)) for guess in (place, longest))
@@ -357,6 +351,12 @@ def tokenize_choices(
     return tokenize(tokenizer=tokenizer, texts=texts, pairs=choices, max_length=max_length)
 
 
+def probabilities(logits: Tensor, choices: Tensor) -> list[list[float]]:
+    """Of each of the choices of each question, whose scores are [batch, most choices] and numbers [batch]."""
+    rows = zip(logits.softmax(dim=1).tolist(), choices.tolist(), strict=True)
+    return [[round(chance, 6) for chance in row[:count]] for row, count in rows]
+
+
 class ChoicePredictor(Predictor):
     """The best of several choices, its number from 0, and what the model believes of each."""
 
@@ -385,9 +385,8 @@ class ChoicePredictor(Predictor):
         examples, _ = tokenize_choices(given, tokenizer=self.tokenizer, max_length=self.max_length)
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
         batch["choices"] = torch.tensor([len(problem.choices) for problem in given])
-        chances = MultipleChoice.logits(self.model, self.to_model(batch)).softmax(dim=1).tolist()
-        for problem, row in zip(given, chances, strict=True):
-            believed = [round(chance, 6) for chance in row[: len(problem.choices)]]
-            best = max(range(len(believed)), key=row.__getitem__)
-            numbers = {"prediction_number": best, "probability": believed[best], "probabilities": believed}
+        logits = MultipleChoice.logits(self.model, self.to_model(batch))
+        chosen, chances = logits.argmax(dim=1).tolist(), probabilities(logits, batch["choices"])
+        for problem, best, row in zip(given, chosen, chances, strict=True):
+            numbers = {"prediction_number": best, "probability": row[best], "probabilities": row}
             yield {"prediction": problem.choices[best], **numbers}

@@ -141,10 +141,7 @@ class Entity(NamedTuple):
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Letter (B, I, O, E or S) and type of a tag of entities; the type is empty where there is but one.
-
-    ValueError: it is no such tag.
-    """
+    """Letter (B, I, O, E or S) and type ("" where there is but one) of a tag of entities; ValueError for others."""
     found = _TAG.fullmatch(tag)
     if found is None:
         raise ValueError(f"{tag!r} is neither O nor B-, I-, E- or S- with a type")
@@ -277,12 +274,8 @@ def window_bounds(*, length: int, room: int) -> list[tuple[int, int]]:
 def assign_words(words: np.ndarray, bounds: Sequence[tuple[int, int]], *, all_tokens: bool) -> list[np.ndarray]:
     """For each window, which of its tokens speaks for which word: every word in one window, that with most around it.
 
-    Args:
-        words: int32 [tokens] of the sentence, as `words_of_tokens` makes them.
-        bounds: of the windows.
-
-    Returns:
-        int32 [tokens of the window] for each window, -1 for tokens that speak for none.
+    Of the int32 [tokens] of a sentence, as `words_of_tokens` makes them, int32 [tokens of the window] each, -1 for
+    tokens that speak for none.
     """
     length, (starts, ends) = len(words), np.array(bounds).T
     _, firsts, places = np.unique(words, return_index=True, return_inverse=True)

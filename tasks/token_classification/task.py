@@ -135,10 +135,7 @@ class TokenClassification(Task):
             )
 
     def _normalized(self, sentences: Sequence[Sentence]) -> list[np.ndarray]:
-        """The labels of each sentence as the model has them: int32 [words].
-
-        InputError: a tag that training does not know.
-        """
+        """The labels of each sentence as the model has them, int32 [words]; InputError for one that it has not."""
         numbers = []
         for item in sentences:
             tags: Sequence[str] = item.tags

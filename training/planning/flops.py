@@ -130,10 +130,7 @@ class Throughput:
         self._batches.setdefault(like, (work, batch))
 
     def share(self, *, seconds: float, trained: float) -> float | None:
-        """MFU of the steps since the last call, which took `seconds` of the `trained` seconds of the run.
-
-        None where the peak is unknown, or not measured yet.
-        """
+        """MFU of the steps since the last call, `seconds` of the `trained` seconds of the run; None: no peak known."""
         tokens, self._tokens = self._tokens, Counter()
         device, precision = self.accelerator.device, str(self.accelerator.mixed_precision)
         peak = None if device.type == "cpu" and trained < WAIT else peak_flops(device, precision)

@@ -101,10 +101,7 @@ class RunLog:
     ) -> None:
         """Open the log of a run that has made `first_step` optimizer steps and is `done` to a share of 0 to 1.
 
-        Args:
-            enabled: whether this is the main process.
-            title: of curves.png.
-            trackers: get the lines of metrics.jsonl too.
+        It is `enabled` on the main process; `title` is that of curves.png.
         """
         self.output_dir, self.enabled, self.title, self.trackers = output_dir, enabled, title, trackers
         self._failing = self._curves_failed = self._undrawn = self.on_terminal = False
@@ -151,11 +148,7 @@ class RunLog:
         self._show()
 
     def record(self, values: dict[str, Any]) -> None:
-        """Append a line to metrics.jsonl, show its numbers on the progress line and hand them to the trackers.
-
-        Args:
-            values: `step`, and numbers by name; those that are not in `_OTHER` are metrics of the objective.
-        """
+        """Append a line to metrics.jsonl, show its numbers on the progress line and hand them to the trackers."""
         self._append(values)
         if self.trackers is not None:
             self.trackers.log(values, step=values["step"])
