@@ -8,13 +8,13 @@ docstring, and what is the default of a parameter. All is a function of the inte
 import ast
 import hashlib
 import inspect
+import os
 import platform
 import re
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,22 +34,17 @@ SKIPPED_FOLDERS = frozenset(
 # Rules of tables and underlines of headings: without words, and long enough to take the longest tokens for themselves.
 RULE = re.compile(r"^[ \t]*[-+=*~^|_#.][-+=*~^|_# \t]{3,}\n", re.MULTILINE)
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A function or class: where it is, how it is called and what it says of itself."""
+class Entry(NamedTuple):
+    """A function or class of a module."""
 
     name: str  # with the classes around it: "HTTPConnection.request"
-    kind: str  # "function" or "class"
-    arguments: ast.arguments | None  # of a function
-    signature: str  # "HTTPConnection.request(self, method, url, body=None)"; the name alone without a docstring
     docstring: str  # cleaned; may be empty
+    heading: str = ""  # "http.client.HTTPConnection.request(self, method, url)", "class enum.member(object)"
+    arguments: ast.arguments | None = None  # of a function
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
+class Module(NamedTuple):
     """A module of the standard library."""
 
     name: str  # "http.client"
@@ -63,12 +58,8 @@ def builtin_documents() -> Iterator[str]:
 
     Raises InputError: this interpreter has no source of its standard library.
     """
-    seen: set[str] = set()
-    for text in _all_documents():
-        text = RULE.sub("", text)
-        if len(text) >= MIN_CHARACTERS and text not in seen:
-            seen.add(text)
-            yield text
+    texts = (RULE.sub("", text) for text in [*map(_document, read_library()), *read_topics()])
+    yield from dict.fromkeys(text for text in texts if len(text) >= MIN_CHARACTERS)
 
 
 def builtin_fingerprint() -> str:
@@ -81,23 +72,12 @@ def builtin_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _all_documents() -> Iterator[str]:
-    for module in read_library():
-        parts = [module.docstring] if module.docstring else []
-        seen = {module.docstring}
-        for entry in module.entries:
-            if entry.docstring and entry.docstring not in seen:
-                seen.add(entry.docstring)
-                parts.append(f"{_qualified(module, entry)}\n{entry.docstring}")
-        if parts:
-            yield f"{module.name}\n\n" + "\n\n".join(parts) + "\n"
-    yield from read_topics()
-
-
-def _qualified(module: Module, entry: Entry) -> str:
-    """The signature as reference documentation writes it: "statistics.mean(data)", "class enum.member(object)"."""
-    kind, space, rest = entry.signature.rpartition("class ") if entry.kind == "class" else ("", "", entry.signature)
-    return f"{kind}{space}{module.name}.{rest}"
+def _document(module: Module) -> str:
+    parts = {module.docstring: module.docstring}  # by docstring: equal ones come once
+    for entry in module.entries:
+        parts.setdefault(entry.docstring, f"{entry.heading}\n{entry.docstring}")
+    parts.pop("", None)
+    return "\n\n".join([module.name, *parts.values()]) + "\n" if parts else ""
 
 
 @cache
@@ -127,7 +107,7 @@ def read_library() -> tuple[Module, ...]:
         except (SyntaxError, ValueError):  # lib2to3 keeps files of Python 2
             continue
         name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        modules.append(Module(name, _docstring(tree), tuple(_entries(tree.body, prefix=""))))
+        modules.append(Module(name, _docstring(tree), tuple(_entries(tree.body, module=name))))
     if not modules:
         raise InputError(
             f"this Python has no source of its standard library in {root}, which the built-in corpus is made of. "
@@ -142,41 +122,30 @@ def _root() -> Path:
 
 def _module_files() -> list[Path]:
     files: list[Path] = []
-    folders = [_root()]
-    while folders:
-        folder = folders.pop()
-        if not folder.is_dir():
-            continue
-        for path in folder.iterdir():
-            if path.suffix == ".py":
-                if not path.name.startswith("_sysconfigdata"):  # has paths of this one machine in it
-                    files.append(path)
-            elif path.is_dir() and path.name not in SKIPPED_FOLDERS and not path.name.startswith("config-"):
-                folders.append(path)
+    for root, folders, names in os.walk(_root(), followlinks=True):
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith("config-")]
+        # _sysconfigdata has paths of this one machine in it.
+        files += [Path(root, name) for name in names if name.endswith(".py") and not name.startswith("_sysconfigdata")]
     return sorted(files, key=lambda path: path.as_posix())
 
 
-def _entries(body: list[ast.stmt], *, prefix: str) -> Iterator[Entry]:
+def _entries(body: list[ast.stmt], *, module: str, inside: str = "") -> Iterator[Entry]:
     """Functions and classes in source order, those in classes and under `if` and `try` too; not those in functions."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            name = prefix + node.name
-            docstring = _docstring(node)
-            signature = f"{name}({ast.unparse(node.args)})" if docstring else name
-            yield Entry(name, "function", node.args, signature, docstring)
+            name, docstring = inside + node.name, _docstring(node)
+            heading = f"{module}.{name}({ast.unparse(node.args)})" if docstring else ""
+            yield Entry(name, docstring, heading, node.args)
         elif isinstance(node, ast.ClassDef):
-            name = prefix + node.name
-            bases = ", ".join(ast.unparse(base) for base in node.bases)
-            yield Entry(name, "class", None, f"class {name}({bases})" if bases else f"class {name}", _docstring(node))
-            yield from _entries(node.body, prefix=name + ".")
+            name, bases = inside + node.name, ", ".join(map(ast.unparse, node.bases))
+            yield Entry(name, _docstring(node), f"class {module}.{name}" + (f"({bases})" if bases else ""))
+            yield from _entries(node.body, module=module, inside=f"{name}.")
         elif isinstance(node, ast.If | ast.Try | ast.With):
-            yield from _entries(node.body, prefix=prefix)
-            yield from _entries(getattr(node, "orelse", []), prefix=prefix)
-            for handler in getattr(node, "handlers", []):
-                yield from _entries(handler.body, prefix=prefix)
+            handlers = [line for handler in getattr(node, "handlers", []) for line in handler.body]
+            yield from _entries([*node.body, *getattr(node, "orelse", []), *handlers], module=module, inside=inside)
 
 
-def _docstring(node: ast.Module | Definition) -> str:
+def _docstring(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
     return inspect.cleandoc(ast.get_docstring(node, clean=False) or "").strip()
 
 
@@ -221,22 +190,16 @@ def builtin_classification() -> list[dict[str, Any]]:
     rows: dict[str, list[dict[str, Any]]] = {family: [] for family in FAMILIES}
     seen: set[str] = set()
     for module in read_library():
-        family = family_of.get(module.name.split(".")[0])
-        if family is None:
-            continue
+        family = family_of.get(module.name.split(".")[0], "")
         named = [(module.name, module.docstring)]
         named += [(f"{module.name}.{entry.name}", entry.docstring) for entry in module.entries]
-        for name, docstring in named:
-            key = " ".join(docstring.lower().split())
-            if len(docstring) >= MIN_DOCSTRING_CHARACTERS and key not in seen:
+        for name, text in named if family else ():
+            key = " ".join(text.lower().split())
+            if len(text) >= MIN_DOCSTRING_CHARACTERS and key not in seen:
                 seen.add(key)
-                rows[family].append({"id": f"{name}:{_digest(docstring)[:8]}", "text": docstring, "label": family})
-    kept = [
-        row
-        for family in rows.values()
-        for row in sorted(family, key=lambda row: _digest(row["text"]))[:MAX_FAMILY_ROWS]
-    ]
-    return sorted(kept, key=lambda row: _digest(row["text"]))
+                rows[family].append({"id": f"{name}:{_digest(text)[:8]}", "text": text, "label": family})
+    by_digest = partial(sorted, key=lambda row: _digest(row["text"]))
+    return by_digest(row for family in rows.values() for row in by_digest(family)[:MAX_FAMILY_ROWS])
 
 
 def builtin_questions() -> list[dict[str, Any]]:
@@ -250,9 +213,10 @@ def builtin_questions() -> list[dict[str, Any]]:
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     for module in read_library():
-        for context, answers in map(_describe, module.entries):
-            if answers:
-                groups.setdefault(context, list(_ask(module, context, answers)))
+        for entry in module.entries:
+            rows = _ask(module, entry)
+            if rows:
+                groups.setdefault(rows[0]["context"], rows)
     asked: Counter[str] = Counter()
     kept = []
     for row in (row for context in sorted(groups, key=_digest) for row in groups[context]):
@@ -263,61 +227,50 @@ def builtin_questions() -> list[dict[str, Any]]:
     return kept
 
 
-class _Answer(NamedTuple):
-    """A default, where it starts in its context, and what it is the default of."""
-
-    function: str
-    parameter: str
-    text: str
-    start: int
-
-
-def _describe(entry: Entry) -> tuple[str, list[_Answer]]:
-    """A function in a sentence and the start of its docstring; no answers when it is not fit for questions."""
+def _ask(module: Module, entry: Entry) -> list[dict[str, Any]]:
+    """Questions about a function in an order that does not follow the context, which tells its parameters and begins
+    its docstring; none when it is not fit for questions."""
     name = entry.name.removesuffix(".__init__")
     text = f"`{name}` takes "
-    answers: list[_Answer] = []
-    parameters = _parameters(entry)
+    starts = {}  # of the default of each parameter
+    parameters = _parameters(entry.arguments) if entry.arguments else []
     for number, (parameter, default) in enumerate(parameters):
         if number:
             text += " and " if number == len(parameters) - 1 else ", "
         text += f"`{parameter}`"
         if default is not None:
             text += " (default `"
-            answers.append(_Answer(name, parameter, default, len(text)))
+            starts[parameter] = len(text)
             text += f"{default}`)"
     text += "."
-    if len(text) > MAX_CONTEXT_CHARACTERS:
-        return "", []
+    if not starts or len(text) > MAX_CONTEXT_CHARACTERS:
+        return []
     for sentence in split_sentences(entry.docstring and " " + entry.docstring):
         if len(text) + len(sentence) > MAX_CONTEXT_CHARACTERS:
             break
         text += sentence
-    return text, answers
-
-
-def _ask(module: Module, context: str, answers: list[_Answer]) -> Iterator[dict[str, Any]]:
-    """Questions about one context, in an order that does not follow it."""
-    answers = sorted(answers, key=lambda answer: _digest(f"{module.name} {answer.function} {answer.parameter}"))
-    first = {answer.text: answer for answer in reversed(answers)}
-    for answer in [answer for answer in answers if first[answer.text] is answer][:MAX_QUESTIONS]:
-        yield {
-            "id": f"{module.name}.{answer.function}#{answer.parameter}:{_digest(context)[:8]}",
-            "question": f"What is the default of `{answer.parameter}` in `{answer.function}`?",
-            "context": context,
-            "answers": {"text": [answer.text], "answer_start": [answer.start]},
+    defaults = dict(parameters)
+    different: dict[str, str] = {}  # the parameter to ask for, by its default
+    for parameter in sorted(starts, key=lambda parameter: _digest(f"{module.name} {name} {parameter}")):
+        different.setdefault(str(defaults[parameter]), parameter)
+    return [
+        {
+            "id": f"{module.name}.{name}#{parameter}:{_digest(text)[:8]}",
+            "question": f"What is the default of `{parameter}` in `{name}`?",
+            "context": text,
+            "answers": {"text": [default], "answer_start": [starts[parameter]]},
         }
+        for default, parameter in list(different.items())[:MAX_QUESTIONS]
+    ]
 
 
-def _parameters(entry: Entry) -> list[tuple[str, str | None]]:
+def _parameters(arguments: ast.arguments) -> list[tuple[str, str | None]]:
     """Parameters in order with the text of their defaults; [] when a default is too long to be an answer."""
-    if entry.arguments is None:
-        return []
-    positional = [*entry.arguments.posonlyargs, *entry.arguments.args]
-    required = len(positional) - len(entry.arguments.defaults)
-    values: list[ast.expr | None] = [*([None] * required), *entry.arguments.defaults, *entry.arguments.kw_defaults]
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = len(positional) - len(arguments.defaults)
+    values: list[ast.expr | None] = [*([None] * required), *arguments.defaults, *arguments.kw_defaults]
     parameters: list[tuple[str, str | None]] = []
-    for parameter, value in zip([*positional, *entry.arguments.kwonlyargs], values, strict=True):
+    for parameter, value in zip([*positional, *arguments.kwonlyargs], values, strict=True):
         if parameter.arg in ("self", "cls"):
             continue
         default = None if value is None else ast.unparse(value)

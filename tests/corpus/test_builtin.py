@@ -43,7 +43,7 @@ def test_docstrings_are_those_that_import_shows() -> None:
         imported = importlib.import_module(name)
         assert modules[name].docstring == inspect.getdoc(imported).strip()
         for entry in modules[name].entries:
-            if entry.kind == "class" and "." not in entry.name and entry.docstring:
+            if entry.arguments is None and "." not in entry.name and entry.docstring:
                 assert entry.docstring == inspect.getdoc(getattr(imported, entry.name)).strip()
 
 
@@ -87,12 +87,12 @@ except ImportError:
 def outer():
     def inner(): "not seen"
 """
-    entries = list(builtin_module._entries(ast.parse(source).body, prefix=""))
-    assert [(entry.signature, entry.docstring) for entry in entries] == [
-        ("a(x, *, y=1)", "first"),
-        ("class B(Base)", "second"),
-        ("B.c(self)", "third"),
-        ("outer", ""),
+    entries = list(builtin_module._entries(ast.parse(source).body, module="m"))
+    assert [(entry.name, entry.heading, entry.docstring) for entry in entries] == [
+        ("a", "m.a(x, *, y=1)", "first"),
+        ("B", "class m.B(Base)", "second"),
+        ("B.c", "m.B.c(self)", "third"),
+        ("outer", "", ""),
     ]
 
 
