@@ -1,7 +1,7 @@
 """Labelled rows for fine-tuning: tables, tagged sentences, parallel lines, saved data sets and those of the Hub."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -44,52 +44,32 @@ def read_labelled(name: Path | str, split: str | None = None, *, tagged: bool = 
     Raises InputError or HubError if there is no such thing, or something in it is broken; the message says where.
     """
     path = Path(name).expanduser()
-    if path.is_dir():
-        return _read_saved(path, split)
-    if path.exists():
-        return _read_file(path, tagged=tagged)
     front, *behind = str(name).split(":")
-    if behind and Path(front).expanduser().is_dir():
-        return _read_saved(Path(front).expanduser(), ":".join(behind))
+    if behind and not path.exists() and Path(front).expanduser().is_dir():
+        path, split = Path(front).expanduser(), ":".join(behind)
+    if path.exists():
+        rows = _read_saved(path, split) if path.is_dir() else _read_file(path, tagged=tagged)
+        if not rows:
+            raise InputError(f"{shown(path)} is empty: it has no row.")
+        return rows
     if is_hub_name(front):
         if len(behind) > 2:
             raise InputError(f"{shown(str(name))}: a dataset of the Hub is named OWNER/NAME:CONFIG:SPLIT.")
         config, named = [part or None for part in (*behind, "", "")][:2]
-        return list(read_split(name=front, config=config, split=named or split))
+        return list(_read_split(name=front, config=config, split=named or split))
     raise InputError(f"there is no file or folder {shown(path)}.{near_names(path)}")
 
 
 def _read_file(path: Path, *, tagged: bool) -> list[Record]:
     kind = kind_of(path)
-    if kind in TAGGED_KINDS and not tagged:
+    if kind not in TAGGED_KINDS:
+        return _with_labels(path, list(read_records(path)))
+    if not tagged:
         raise InputError(
             f"{shown(path)} has the ending {kind!r}; rows are read from {', '.join(RECORD_KINDS)}, each also with .gz "
             "or .zst. If it has columns with tabs between them, call it .tsv, and name them in its first line."
         )
-    if kind in TAGGED_KINDS:
-        rows = list(_read_universal(path) if kind == ".conllu" else _read_columns(path))
-        if not rows:
-            raise InputError(f"{shown(path)} is empty: it has no row.")
-        return rows
-    rows, names = list(read_records(path)), {}
-    if path.suffix.lower() == ".parquet":
-        import pyarrow.parquet
-
-        with path.open("rb") as file:
-            metadata = pyarrow.parquet.read_schema(file).metadata or {}
-        names = _names_in(metadata.get(b"huggingface", b"{}"), "info")
-    return [replace(row, fields=with_names(row.fields, names)) for row in rows] if names else rows
-
-
-def _names_in(text: bytes | str, *inside: str) -> dict[str, list[str]]:
-    """Names of labels in what `datasets` has left in JSON; none where that is broken, as rows can be read without."""
-    try:
-        content: Any = json.loads(text)
-        for key in inside:
-            content = content.get(key) or {}
-        return label_names(content.get("features") or {})
-    except (ValueError, AttributeError, TypeError):
-        return {}
+    return list(_read_universal(path) if kind == ".conllu" else _read_columns(path))
 
 
 def _read_saved(folder: Path, split: str | None) -> list[Record]:
@@ -97,17 +77,29 @@ def _read_saved(folder: Path, split: str | None) -> list[Record]:
         raise InputError(
             f"{shown(folder)} is a folder that `datasets` has not saved (it has no {SAVED_DATASET}): name one file."
         )
-    rows: list[Record] = []
-    for file in saved_files(folder, split, way="write one behind its name (FOLDER:SPLIT)"):
-        about = file.parent / "dataset_info.json"
-        names = _names_in(about.read_bytes()) if about.is_file() else {}
-        for row in iter_records(file):
-            if isinstance(row, BadRecord):
-                raise row
-            rows.append(replace(row, fields=with_names(row.fields, names)))
-    if not rows:
-        raise InputError(f"{shown(folder)} is empty: it has no row.")
-    return rows
+    files = saved_files(folder, split, way="write one behind its name (FOLDER:SPLIT)")
+    return [row for file in files for row in _with_labels(file, list(iter_records(file)))]
+
+
+def _with_labels(file: Path, rows: Sequence[Record | BadRecord]) -> list[Record]:
+    """Rows of a file with the names of labels that `datasets` has left in it; without, where that is broken."""
+    whole = []
+    for row in rows:
+        if isinstance(row, BadRecord):
+            raise row
+        whole.append(row)
+    if file.suffix.lower() not in (".parquet", ".arrow"):
+        return whole
+    import pyarrow.parquet
+
+    with file.open("rb") as opened:
+        is_parquet = file.suffix.lower() == ".parquet"
+        schema = pyarrow.parquet.read_schema(opened) if is_parquet else pyarrow.ipc.open_stream(opened).schema
+    try:
+        names = label_names(json.loads(schema.metadata[b"huggingface"])["info"]["features"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return whole
+    return [replace(row, fields=with_names(row.fields, names)) for row in whole]
 
 
 def _lines(path: Path) -> Iterator[tuple[Line, str]]:
@@ -170,11 +162,8 @@ def _read_universal(path: Path) -> Iterator[Record]:
             yield Record({"tokens": words, "tags": tags, "xpos": own}, str(path), first.number, first.offset)
 
 
-def read_split(*, name: str, config: str | None, split: str | None) -> Iterator[Record]:
-    """All rows of a split with all their columns, as they arrive; numbers that stand for labels become their names.
-
-    By default the only split, or "train". Raises HubError and InputError as `open_dataset` does.
-    """
+def _read_split(*, name: str, config: str | None, split: str | None) -> Iterator[Record]:
+    """All rows of a split of a dataset of the Hub, by default of the only one, or "train"."""
     with hub_errors(name, option="", config="write a configuration behind its name, OWNER/NAME:CONFIG"):
         splits = load_hub(name, config, None)
         way = "write one behind its name and configuration, which may be empty (OWNER/NAME:CONFIG:SPLIT)"

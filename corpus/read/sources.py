@@ -208,10 +208,7 @@ def read_records(path: Path | str) -> Iterator[Record]:
 def _expand(name: Path | str) -> Path:
     if not str(name):
         raise InputError("--data has an empty name; name a file or folder, or leave --data out.")
-    try:
-        return Path(name).expanduser()
-    except RuntimeError as error:
-        raise InputError(f"{shown(name)}: there is no such user as its ~ names.") from error
+    return Path(os.path.expanduser(name))
 
 
 def near_names(path: Path) -> str:

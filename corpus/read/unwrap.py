@@ -120,7 +120,7 @@ def unwrap(text: str, *, margin: Margin | None = None) -> str:
             line = lines[index]
             if found and index - 1 - start in joined:
                 parts[-1] = parts[-1].rstrip(" \t")
-                parts.append(_glue(parts[-1], line, found) + line)
+                parts.append(_space(parts[-1], line, tight_dashes=found.tight_dashes) + line)
             else:
                 parts.append("\n" + line)
     return "".join(parts)
@@ -172,14 +172,10 @@ def _breaks(lines: Sequence[str], spaced_dashes: bool) -> Iterator[_Break]:
         yield _Break(index, before, after, first.isupper() - first.islower(), blank)
 
 
-def _glue(line: str, following: str, margin: Margin) -> str:
-    if line.endswith(("--", "—")) and line[-3:-2].strip() and margin.tight_dashes:
-        return ""
-    return _space(line, following)
-
-
-def _space(line: str, following: str) -> str:
+def _space(line: str, following: str, *, tight_dashes: bool = False) -> str:
     """What stands between two lines that are joined."""
+    if tight_dashes and line.endswith(("--", "—")) and line[-3:-2].strip():
+        return ""
     if line.endswith("\xad") or (line.endswith(("-", "‐")) and line[-2:-1].isalpha() and following[:1].islower()):
         return ""
     return "" if _is_unspaced(line[-1]) and _is_unspaced(following[0]) else " "
@@ -189,14 +185,8 @@ def _columns(text: str) -> int:
     """Columns on a terminal: two for a wide character, none for a combining mark."""
     if text.isascii():
         return len(text)
-    marks = sum(unicodedata.combining(character) > 0 for character in text)
-    wide = sum(
-        character >= "\u1100"
-        and unicodedata.east_asian_width(character) in "WF"
-        and not unicodedata.combining(character)
-        for character in text
-    )
-    return len(text) + wide - marks
+    is_wide = lambda each: each >= "\u1100" and unicodedata.east_asian_width(each) in "WF"  # noqa: E731
+    return sum(1 + is_wide(each) for each in text if not unicodedata.combining(each))
 
 
 def _is_unspaced(character: str) -> bool:

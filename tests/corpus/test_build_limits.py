@@ -109,5 +109,5 @@ def test_a_place_that_is_a_link_and_names_that_are_none(tokenizer: PreTrainedTok
             prepare([f"{tmp_path}/a.txt"], tokenizer, place)
     with pytest.raises(InputError, match="empty name"):
         open_text(TextArguments(data=[""]))
-    with pytest.raises(InputError, match="no such user"):
+    with pytest.raises(InputError, match="there is no file or folder ~nobody-of-this-name/x"):
         open_text(TextArguments(data=["~nobody-of-this-name/x"]))
