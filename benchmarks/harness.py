@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import distributions
 from multiprocessing import get_context
 from pathlib import Path
@@ -36,11 +35,6 @@ PACKAGES = {"torch", "transformers", "tokenizers", "accelerate", "datasets", "se
 QUIET_CORES = 0.25  # with other programs on more, figures are not worth publishing
 STATUS, RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 Result = TypeVar("Result")
-
-
-def numbers(kind: Callable[[str], Any], text: str) -> list[Any]:
-    """Values with commas between them."""
-    return [kind(part) for part in text.split(",")]
 
 
 def positive(text: str) -> int:
@@ -66,10 +60,11 @@ def make_parser(description: str | None, *options: tuple[str, Any, str]) -> argp
             more = {"required": default is ..., "type": str if default is ... else default, "help": text}
         elif isinstance(default, tuple):
             more |= {"nargs": "+", "choices": default, "metavar": "NAME", "help": f"{text}: {', '.join(default)}"}
+        elif isinstance(default, list):
+            kind = type(default[0])
+            more["type"] = lambda words, kind=kind: [kind(word) for word in words.split(",")]
         else:
-            kind: Any = type(default[0] if isinstance(default, list) else default)
-            kind = positive if kind is int and default != 0 and not isinstance(default, list) else kind
-            more["type"] = partial(numbers, kind) if isinstance(default, list) else kind
+            more["type"] = positive if isinstance(default, int) and default else type(default)
         parser.add_argument(f"--{name}", **more)
     return parser
 
@@ -205,19 +200,16 @@ class Kept:
     def __init__(self, work_dir: str | Path) -> None:
         self.folder = Path(work_dir, "parts")
 
-    def get(
-        self, name: str, settings: dict[str, Any], work: Callable[[], dict[str, Any]], *, anew: bool = False
-    ) -> dict[str, Any]:
+    def get(self, name: str, settings: dict[str, Any], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The run with these settings, which decide its result: read, or made now and written."""
         path = self.folder / f"{name}-{short_hash(json.dumps(settings, sort_keys=True))}.json"
-        if path.is_file() and not anew:
+        if path.is_file():
             return json.loads(path.read_text(encoding="utf-8"))
         cpu, began = _cpu_of_others(), time.monotonic()
-        result = work()
+        part: dict[str, Any] = {"name": name, "settings": settings, "result": work()}
         seconds = time.monotonic() - began
         busy = max(0.0, _cpu_of_others() - cpu) / seconds
-        made = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-        part = {"name": name, "settings": settings, "result": result, "made": made, "commit": describe_commit()}
+        part |= {"made": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC", "commit": describe_commit()}
         part |= {"seconds": seconds, "threads": torch.get_num_threads(), "busy_cores": round(busy, 2)}
         part["quiet"] = busy <= QUIET_CORES
         write_text(path, json.dumps(part, indent=2) + "\n")
@@ -268,7 +260,7 @@ def describe_commit() -> str:
     """The commit, marked when files differ from it; "unknown" outside a git checkout."""
     command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
@@ -292,12 +284,6 @@ def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     lines = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
     lines += [[shown(row.get(name)) for name in names] for row in rows]
     return ["| " + " | ".join(line) + " |" for line in lines] + [""]
-
-
-def difference(values: list[float]) -> str:
-    """The mean of differences, with their range where there are several."""
-    several = f" ({min(values):+.4g}..{max(values):+.4g})" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):+.4g}{several}" if values else ""
 
 
 class Report:

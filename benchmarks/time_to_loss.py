@@ -16,7 +16,7 @@ training is timed. Each result is kept under --work_dir: the benchmark may be st
 import argparse
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -167,14 +167,13 @@ class Bench:
 
     def part(self, name: str, budget: Budget, chosen: Any = None, rows: int | None = None) -> float:
         """One run, of a peer with these settings; its loss on the first held-out rows, infinite where it diverged."""
-        held = self.materials[kind_of(name)]
-        held = replace(held, inputs=held.inputs[:rows], labels=held.labels[:rows])
-        given = {"budget": budget, "seed": self.options.seed, "material": held}
-        work = (
-            partial(train_peer, name, settings=chosen, **given) if chosen else partial(self.train_ours, name, budget)
-        )
-        settings = {**self.settings(name), "budget": vars(budget)}
-        settings |= {"peer": chosen, "rows": rows} if chosen else {}
+        settings, work = {**self.settings(name), "budget": vars(budget)}, partial(self.train_ours, name, budget)
+        if chosen:
+            settings |= {"peer": chosen, "rows": rows}
+            held = self.materials[kind_of(name)]
+            held = replace(held, inputs=held.inputs[:rows], labels=held.labels[:rows])
+            given = {"budget": budget, "seed": self.options.seed, "material": held}
+            work = partial(train_peer, name, settings=chosen, **given)
         return finite(self.kept.get(f"{name}-{budget}", settings, work)["result"]["loss"])
 
     def run(self, name: str) -> None:
@@ -236,12 +235,6 @@ def flat(part: dict[str, Any]) -> dict[str, Any]:
     return {**part["result"], **about, "minutes": part["result"]["seconds"] / 60}
 
 
-def values_of(setting: str, runs: Sequence[dict[str, Any]]) -> Any:
-    """The value of a setting, or those that were tried."""
-    values = sorted({run[setting] for run in runs})
-    return tuple(values) if len(values) > 1 else values[0]
-
-
 def to_markdown(body: dict[str, Any]) -> list[str]:
     """The report for people: the best peers first, then all runs."""
     summary, length = body["summary"], body["settings"]["length"]
@@ -255,7 +248,8 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
     peers = []
     for name, (_, settings) in PEERS.items():
         if tried := summary["runs"].get(name):
-            searched = {key: values_of(key, tried) for key in SEARCHED if key in settings}
+            values = {key: sorted({run[key] for run in tried}) for key in SEARCHED if key in settings}
+            searched = {key: them if len(them) > 1 else them[0] for key, them in values.items()}
             peers.append({"peer": name, **settings, **searched})
     return [
         f"Held out: {body['held_out']} rows of {length} tokens. Minutes are those of training steps. The goal is for "
