@@ -55,10 +55,8 @@ def train_bpe(*, documents: Iterable[str], show_progress: bool = False, **option
         options: of `TokenizerArguments`: vocab_size, min_frequency, normalizer, pattern, extra_special_tokens,
             num_sentinels, pad_to_multiple_of (here 1 unless given).
 
-    Raises:
-        InputError: an option has a value that cannot be, there is no text, or not one pair occurs often enough.
-    Warns:
-        UserWarning: the text has too few repeated pairs to reach `vocab_size`.
+    Raises InputError: an option has a value that cannot be, there is no text, or not one pair occurs often enough.
+    Warns where the text has too few repeated pairs to reach `vocab_size`.
     """
     asked = TokenizerArguments(**{"pad_to_multiple_of": 1, **options})
     special = check_options(asked)
@@ -182,22 +180,13 @@ def fill_vocabulary(backend: Tokenizer, asked: TokenizerArguments) -> None:
 def extend_tokenizer(
     *, tokenizer: PreTrainedTokenizerFast, documents: Iterable[str], show_progress: bool = False, **options: Any
 ) -> PreTrainedTokenizerFast:
-    """A copy with more tokens, learned from a text that the tokenizer was not made for.
+    """A copy of a byte-level BPE with more tokens, learned from a text that it was not made for.
 
-    Args:
-        tokenizer: a byte-level BPE, from here or from elsewhere (GPT-2's, Llama 3's ...).
-        documents, show_progress: as in `train_bpe`.
-        options: as in `train_bpe`, without normalizer and pattern; vocab_size counts the old tokens too, and special
-            tokens are added first, where they are not there yet.
+    Normalizer, pattern, template, special tokens and ids stay; a model needs its embeddings resized to
+    len(tokenizer). Arguments and warnings are those of `train_bpe`, without normalizer and pattern; vocab_size counts
+    the old tokens too, and special tokens are added first, where they are not there yet.
 
-    Returns:
-        A tokenizer with the normalizer, pattern, template, special tokens and ids of the old one. A model needs its
-        embeddings resized to len(tokenizer).
-
-    Raises:
-        InputError: the tokenizer is no byte-level BPE, has `vocab_size` tokens already, or the text adds nothing.
-    Warns:
-        UserWarning: the text has too few repeated pairs to reach `vocab_size`.
+    Raises InputError: the tokenizer is no byte-level BPE, has `vocab_size` tokens already, or the text adds nothing.
     """
     asked = TokenizerArguments(**{"pad_to_multiple_of": 1, **options})
     special = check_extension(tokenizer, asked)
@@ -205,14 +194,8 @@ def extend_tokenizer(
     room = _padded(asked.vocab_size, asked) - len(tokenizer) - len(special)
     first_new = 1 + max(*tokenizer.get_vocab().values(), len(tokenizer) - 1)
     _append_special(state, special, first_new)
-    merges = _learn(
-        tokenizer,
-        documents,
-        num_old=first_new,
-        room=room,
-        min_frequency=asked.min_frequency,
-        show_progress=show_progress,
-    )
+    how: dict[str, Any] = {"min_frequency": asked.min_frequency, "show_progress": show_progress}
+    merges = _learn(tokenizer, documents, num_old=first_new, room=room, **how)
     names = {token_id: name for name, token_id in tokenizer.get_vocab().items()}
     if not _append_merges(state, merges, names=names, first_new=first_new + len(special), room=room):
         raise InputError(
@@ -277,8 +260,7 @@ def _learn(
     alphabet = [chr(FIRST_CHARACTER + token_id) for token_id in range(num_old)]
     size = num_old + room + room // 4 + 64  # a pair may spell a token that is there already, and then takes no room
     learn_merges(learner, _OldTokens(tokenizer, documents), vocab_size=size, initial_alphabet=alphabet, **options)
-    for merge in json.loads(learner.to_str())["model"]["merges"]:
-        sides = merge.split(" ") if isinstance(merge, str) else merge
+    for sides in json.loads(learner.to_str())["model"]["merges"]:
         yield tuple([ord(character) - FIRST_CHARACTER for character in side] for side in sides)
 
 
@@ -287,8 +269,7 @@ def _append_merges(
 ) -> int:
     """Put merges behind the old ones, and their tokens into the vocabulary while there is room; how many are new."""
     vocabulary, rules = state["model"]["vocab"], state["model"]["merges"]
-    as_text = bool(rules) and isinstance(rules[0], str)  # as older versions of the library write them
-    known = {tuple(rule.split(" ")) if as_text else tuple(rule) for rule in rules}
+    known = {tuple(rule) for rule in rules}
     count = 0
     for left_ids, right_ids in merges:
         left, right = ("".join(names[token_id] for token_id in ids) for ids in (left_ids, right_ids))
@@ -300,7 +281,7 @@ def _append_merges(
             vocabulary[left + right] = first_new + count
             count += 1
         known.add((left, right))
-        rules.append(f"{left} {right}" if as_text else [left, right])
+        rules.append([left, right])
     return count
 
 

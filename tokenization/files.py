@@ -18,11 +18,11 @@ from lacuna.common.files import cache_folder, locked, write_text
 from lacuna.common.foreign import check_foreign, without_panic
 from lacuna.common.loading import save_tokenizer_files
 
+from .arguments import TokenizerArguments
 from .bpe import train_bpe
 from .patterns import PATTERNS
 from .sampling import sample_documents
 
-MAX_BYTES = 1_000_000_000
 SILENT_WAIT_SECONDS = 5
 
 
@@ -43,19 +43,15 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
 
     Raises InputError: `output_dir` is a file, or (StorageError) cannot be written.
     """
-    place, hint = Path(output_dir).resolve(), ". Choose another --output_dir."
-    if place.exists() and not place.is_dir():
-        raise InputError(f"{output_dir} is a file, not a folder; choose another --output_dir.")
+    check_output_dir(output_dir)
     with tempfile.TemporaryDirectory() as folder:
         try:
             save_tokenizer_files(tokenizer, folder)
         except OSError as error:
             raise StorageError(f"cannot write {folder}, on the way to {output_dir}: {error}") from error
-        made, about = (
-            Path(folder, name).read_text(encoding="utf-8") for name in ("tokenizer.json", "tokenizer_config.json")
-        )
-    write_text(place / "tokenizer_config.json", about, hint=hint)
-    write_text(place / "tokenizer.json", made, hint=hint)  # last: where it stands, the tokenizer is whole
+        for name in ("tokenizer_config.json", "tokenizer.json"):  # the latter last: where it stands, all is whole
+            text = Path(folder, name).read_text(encoding="utf-8")
+            write_text(Path(output_dir).resolve() / name, text, hint=". Choose another --output_dir.")
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
@@ -87,9 +83,8 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     parts = {key: state[key] for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
-    merges = parts["model"].get("merges")
-    if merges:  # written "a b" by older versions of the library and ["a", "b"] by newer ones
-        parts["model"]["merges"] = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+    if merges := parts["model"].get("merges"):  # as older versions of the library wrote them
+        parts["model"]["merges"] = [" ".join(merge) for merge in merges]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -103,11 +98,8 @@ def load_or_train(
     trust_remote_code: bool = False,
     revision: str | None = None,
 ) -> Any:
-    """The tokenizer that --tokenizer names, else that of --model, else one that is learned on the text.
-
-    Args:
-        text: with `texts()` and a `fingerprint`; None where there is only a token store.
-        model: a folder or a Hub id, of which `revision` is a commit.
+    """The tokenizer that --tokenizer names, else that of --model (at `revision` of the Hub), else one that is learned
+    on the text, which has `texts()` and a `fingerprint`; it is None where there is only a token store.
 
     Raises InputError: there is none, it cannot be loaded, or there is nothing to learn from.
     """
@@ -130,17 +122,13 @@ def load_or_train(
 
 
 def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, num_sentinels: int = 0) -> None:
-    """Learn a tokenizer from a sample of a text and save it at `output_dir`, unless it is there.
-
-    Args:
-        documents: the texts of the corpus; read only if there is something to learn.
-        output_dir: the place of this tokenizer alone, named by what decides it.
-    """
+    """Learn a tokenizer from a sample of a text and save it at `output_dir`, unless it is there: a place of its own,
+    named by what decides it. The documents are read only if there is something to learn."""
     waiting = f"another process is learning the tokenizer {output_dir}; waiting for it"
     with locked(output_dir.with_name(f".{output_dir.name}.lock"), waiting=waiting, silent_seconds=SILENT_WAIT_SECONDS):
         if (output_dir / "tokenizer.json").is_file():
             return
-        sample = sample_documents(documents=documents, max_bytes=MAX_BYTES)
+        sample = sample_documents(documents=documents, max_bytes=TokenizerArguments.max_bytes)
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)

@@ -139,11 +139,7 @@ class Passages:
 def sample_documents(*, documents: Iterable[str], max_bytes: int, seed: int = 0) -> Sample:
     """Choose what a tokenizer is learned from, in one pass; see the head of this file.
 
-    Args:
-        documents: the texts of the corpus, read once.
-        max_bytes: the budget, of UTF-8. A quarter more is held while the text is read.
-        seed: chooses among the samples there could be, and what is held out.
-
+    The budget is of UTF-8; a quarter more is held while the text is read. The seed also chooses what is held out.
     Raises InputError: `max_bytes` is not positive, there is no text, or all documents are copies of one.
     """
     if max_bytes < 1:

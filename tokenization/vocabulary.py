@@ -11,16 +11,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from lacuna.common.errors import InputError
 
 from .patterns import batches, copy_backend
 
-# Byte-level tokenizers write each byte as one printable character: the byte itself where Latin-1 prints it, and
-# U+0100 onwards, in order, for the rest (`bytes_to_unicode` of GPT-2, https://github.com/openai/gpt-2).
-_PRINTED = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-BYTE_OF = {chr(byte): byte for byte in _PRINTED}
-BYTE_OF |= {chr(0x100 + i): byte for i, byte in enumerate(byte for byte in range(256) if byte not in set(_PRINTED))}
+BYTE_OF = {letter: byte for byte, letter in bytes_to_unicode().items()}  # by the letter that byte-level BPE writes
 ALPHABET = sorted(BYTE_OF)  # the 256 bytes as byte-level tokenizers write them
 
 CONTINUATION = range(0x80, 0xC0)  # bytes after the first of a character
@@ -92,11 +89,7 @@ def token_bytes(tokenizer: PreTrainedTokenizerFast) -> list[bytes]:
 
 
 def token_byte_lengths(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
-    """Bytes of UTF-8 text that each token stands for: int64 [len(tokenizer)], 0 for special tokens and unused ids.
-
-    Their sum over a text turns a loss per token into bits per byte, which compares models across tokenizers.
-    Raises InputError as `token_bytes` does.
-    """
+    """Bytes of UTF-8 text that each token stands for, int64 [len(tokenizer)]: they turn losses into bits per byte."""
     return np.array([len(piece) for piece in token_bytes(tokenizer)], dtype=np.int64)
 
 
@@ -114,7 +107,7 @@ def token_edges(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
                 begins in an earlier token
 
     Where a token begins with a character that it does not finish, the first column says what most characters that
-    begin so are. Raises InputError as `token_bytes` does.
+    begin so are.
     """
     pieces = token_bytes(tokenizer)
     edges = np.zeros((len(pieces), 2), dtype=np.uint8)
@@ -207,15 +200,13 @@ def compression_report(
     lengths = np.array([len(piece) for piece in pieces])
     backend = copy_backend(tokenizer, special_is_text=True)
     counts = np.zeros(len(pieces), dtype=np.int64)
-    num_texts = num_bytes = num_characters = num_words = 0
+    texts = num_bytes = characters = words = 0
     hidden = None if show_progress else True  # None: hidden where standard error is no terminal
     with tqdm(desc="measuring", unit="B", unit_scale=True, leave=False, delay=SHOWN_SECONDS, disable=hidden) as bar:
         for batch in batches(documents):
             size = sum(len(document.encode()) for document in batch)
-            num_texts += len(batch)
-            num_bytes += size
-            num_characters += sum(map(len, batch))
-            num_words += sum(len(document.split()) for document in batch)
+            texts, num_bytes, characters = texts + len(batch), num_bytes + size, characters + sum(map(len, batch))
+            words += sum(len(document.split()) for document in batch)
             for encoding in backend.encode_batch_fast(batch, add_special_tokens=False):
                 counts += np.bincount(encoding.ids, minlength=len(counts))
             bar.update(size)
@@ -227,13 +218,13 @@ def compression_report(
     longest = sorted(visible, key=lambda token_id: (-lengths[token_id], token_id))[:10]
     return {
         "vocab_size": len(tokenizer),
-        "texts": num_texts,
+        "texts": texts,
         "bytes": num_bytes,
-        "words": num_words,
+        "words": words,
         "tokens": num_tokens,
         "bytes_per_token": num_bytes / num_tokens,
-        "characters_per_token": num_characters / num_tokens,
-        "tokens_per_word": num_tokens / max(1, num_words),
+        "characters_per_token": characters / num_tokens,
+        "tokens_per_word": num_tokens / max(1, words),
         "single_byte_share": float(counts[lengths == 1].sum() / num_tokens),
         "torn_share": float((counts * (lengths - whole)).sum() / max(1, (counts * lengths).sum())),
         "unused_tokens": int(((counts == 0) & (lengths > 0)).sum()),
