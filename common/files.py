@@ -34,6 +34,17 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
+def storage_errors(what: str) -> Iterator[None]:
+    """Errors of reading and writing in here become a `StorageError`, those of Rust libraries included."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError) and "os error" not in str(error):
+            raise
+        raise StorageError(f"{what}: {error}") from error
+
+
+@contextmanager
 def replacing(path: Path, *, hint: str = "") -> Iterator[Path]:
     """Write to a temporary path, which replaces `path` once it is complete and on disk.
 

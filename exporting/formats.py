@@ -21,6 +21,7 @@ import transformers
 from torch import Tensor
 
 from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.common.files import storage_errors
 from lacuna.common.loading import (
     add_old_keys,
     commit_of,
@@ -96,6 +97,7 @@ def export_model(arguments: ExportArguments, texts: Iterable[str]) -> dict[str, 
 
     Raises:
         InputError: the model cannot have that form; the message names what stands in the way.
+        StorageError: the folder cannot be written.
         CorruptCheckpointError: what was written computes something else; nothing is left of it.
     """
     place = Path(arguments.output_dir)
@@ -109,8 +111,10 @@ def export_model(arguments: ExportArguments, texts: Iterable[str]) -> dict[str, 
     model.config.use_cache = False
     tokenizer = load_tokenizer(arguments.model, **options)
     batches = make_batches(_pieces(texts, most=arguments.max_examples), model=model, tokenizer=tokenizer)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as temporary:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(storage_errors(f"--output_dir {place} cannot be written"))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent))
         folder = Path(temporary, place.name)
         folder.mkdir()
         with _quiet():

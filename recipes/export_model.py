@@ -66,7 +66,7 @@ def main() -> None:
         f"{found['largest_difference']:.2g} of those of the {found['model']} (the largest is "
         f"{found['largest_logit']:.3g}), and its likeliest answer is the same in {found['same_answer']:.1%}"
     )
-    if arguments.format == "gguf" and "ForCausalLM" not in found["model"]:
+    if arguments.format == "gguf" and "ForCausalLM" not in found["model"] and "For" in found["model"]:
         print("llama.cpp takes the encoder, for vectors of texts: the head of the model is not in model.gguf")
     if before is not None:
         after = accuracy(open_classifier(arguments, arguments.output_dir))

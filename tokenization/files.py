@@ -20,7 +20,7 @@ from lacuna.common.loading import save_tokenizer_files
 
 from .arguments import TokenizerArguments
 from .bpe import train_bpe
-from .patterns import PATTERNS
+from .patterns import PATTERNS, pattern_of
 from .sampling import sample_documents
 
 SILENT_WAIT_SECONDS = 5
@@ -133,4 +133,7 @@ def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, n
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
             made = train_bpe(documents=sample.training(), vocab_size=vocab_size, num_sentinels=num_sentinels)
+        if (pattern := pattern_of(made.backend_tokenizer)) != "gpt2":
+            what = f"letters with combining marks: the tokenizer cuts it by --pattern {pattern}"
+            print(f"this text has {what}, which llama.cpp does not know: no GGUF", file=sys.stderr)
         save_tokenizer(tokenizer=made, output_dir=output_dir)

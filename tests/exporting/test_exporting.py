@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from lacuna import modeling
-from lacuna.common.errors import CorruptCheckpointError, InputError
+from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
 from lacuna.exporting import ExportArguments, export_model, formats
 from lacuna.modeling import LacunaConfig
 from lacuna.tokenization import adapt_tokenizer, save_tokenizer, train_bpe
@@ -405,6 +405,14 @@ def test_a_novel_is_compared_in_pieces(saved, tmp_path: Path) -> None:
     assert len(novel) > 8 * formats.PIECE
     found = export_model(arguments, [novel])
     assert found["texts"] == 8 and found["tokens"] > 8 * 40
+
+
+def test_a_folder_that_cannot_be_made_is_told(saved, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "native"
+    arguments = ExportArguments(model=str(saved("modernbert", "LacunaForMaskedLM")), output_dir=str(place))
+    with pytest.raises(StorageError, match=f"--output_dir {place} cannot be written: .*File exists"):
+        export_model(arguments, TEXTS)
 
 
 def test_without_text_nothing_can_be_compared(saved) -> None:

@@ -48,3 +48,11 @@ def test_a_text_too_short_for_the_vocabulary_is_said_in_one_line(tmp_path, capsy
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: the vocabulary has ") and "not the 4096 of --vocab_size" in line
     assert warnings.showwarning is before
+
+
+def test_a_pattern_that_llama_cpp_lacks_is_said_by_the_run_that_learns_it(tmp_path, capsys) -> None:
+    hindi = ["हिन्दी भारत की एक भाषा है। " * number for number in range(1, 40)]
+    train_once(documents=iter(hindi), output_dir=tmp_path / "one", vocab_size=262)
+    assert "--pattern modern, which llama.cpp does not know: no GGUF" in capsys.readouterr().err
+    train_once(documents=iter(TEXTS), output_dir=tmp_path / "two", vocab_size=300)
+    assert not capsys.readouterr().err

@@ -16,7 +16,6 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -27,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from lacuna.common.errors import CorruptCheckpointError, NumericsError, StorageError
-from lacuna.common.files import sync, write_text
+from lacuna.common.files import storage_errors, sync, write_text
 from lacuna.common.foreign import PICKLES
 from lacuna.common.loading import add_old_keys, save_tokenizer_files
 
@@ -61,17 +60,6 @@ class Snapshot:
     def is_finite(self) -> bool:
         """Whether every weight is finite."""
         return all_finite(self.weights)
-
-
-@contextlib.contextmanager
-def storage_errors(what: str) -> Iterator[None]:
-    """Errors of reading and writing in here become a `StorageError`, those of Rust libraries included."""
-    try:
-        yield
-    except Exception as error:
-        if not isinstance(error, OSError) and "os error" not in str(error):
-            raise
-        raise StorageError(f"{what}: {error}") from error
 
 
 def _digest(path: Path) -> str:

@@ -18,10 +18,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
+from lacuna.common.files import storage_errors
 from lacuna.common.loading import save_tokenizer_files
 
 from ..arguments import TrainingArguments
-from ..checkpoints.saving import storage_errors
 from .optimizers import backbone_of, head_weights, is_pooler, output_layer
 
 _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
