@@ -120,8 +120,7 @@ def main() -> None:
         head = f"text: {facts['text']}\nmodel: {described}; objective: {objective.name}"
         print(head, *facts["rows"], *lines, sep="\n", flush=True)
     if not model_arguments.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
-        tokens = training.expected_tokens(arguments, works)
-        facts["warm_start_seconds"] = warm_start(model, objective, tokens=tokens)
+        facts["warm_start_seconds"] = warm_start(model, objective, tokens=training.expected_tokens(arguments, works))
     if not model_arguments.model:
         tokenizer = tokenization.adapt_tokenizer(
             tokenizer=tokenizer,
@@ -140,9 +139,7 @@ def main() -> None:
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()},
     )
     if training.is_main_process():
-        place = arguments.output_dir
-        page = f"a page on it: python recipes/report_run.py --run {place}"
-        print(f"done: {results['steps']:,} steps; the model is in {place}\n{page}", flush=True)
+        print(f"done: {results['steps']:,} steps; {training.ending(arguments.output_dir)}", flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
 
 

@@ -5,6 +5,7 @@ from .checkpoints.resuming import claim_output_dir, goes_on, refusal
 from .environment import is_main_process, processes, use_all_cores
 from .fine_tuning import fine_tune
 from .loop import train
+from .reports.page import ending
 from .stages import expected_tokens
 from .starting_model import starting_model
 
@@ -14,6 +15,7 @@ __all__ = [
     "NewModelArguments",
     "TrainingArguments",
     "claim_output_dir",
+    "ending",
     "expected_tokens",
     "fine_tune",
     "goes_on",

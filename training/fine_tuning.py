@@ -22,6 +22,7 @@ from .environment import is_main_process, processes
 from .loop import train
 from .optimizers.adapters import prepare
 from .optimizers.schedules import with_rate
+from .reports.page import ending
 
 SHOWN = 5
 """Examples that `--dry_run` shows."""
@@ -82,11 +83,9 @@ def fine_tune(
             finish(results, Path(one.output_dir))
     results = every[0] if len(every) == 1 else _together(work, every, seeds)
     if is_main_process():
-        place = arguments.output_dir
-        _gather(work, results, Path(place), seeds)
-        ends = f"the model is in {place}\na page on it: python recipes/report_run.py --run {place}"
-        print("\n".join([*outcome(results), *fell_short(results, work), ends]), flush=True)
-        push_trained(folder=place, name=arguments.push_to_hub)
+        _gather(work, results, Path(arguments.output_dir), seeds)
+        print("\n".join([*outcome(results), *fell_short(results, work), ending(arguments.output_dir)]), flush=True)
+        push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return results
 
 

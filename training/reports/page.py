@@ -44,6 +44,11 @@ class ReportArguments(Arguments):
     )
 
 
+def ending(folder: str) -> str:
+    """The last lines of a run: where its model is, and how to get the page on it."""
+    return f"the model is in {folder}\na page on it: python recipes/report_run.py --run {folder}"
+
+
 def write_page(folders: Sequence[Path], path: Path) -> None:
     """Write the page of finished or interrupted runs; of several, their scores and losses stand side by side first.
 
