@@ -24,17 +24,9 @@ from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 def main() -> None:
     """Parse, build, fine-tune."""
-    start, data, arguments = parse_arguments(
-        (ModelArguments, MultipleChoiceArguments, FineTuningArguments), description=__doc__
-    )
+    options = parse_arguments((ModelArguments, MultipleChoiceArguments, FineTuningArguments), description=__doc__)
     fine_tune_task(
-        MultipleChoice,
-        start,
-        data,
-        arguments,
-        fine_tune=fine_tune,
-        as_ours=as_ours,
-        read=partial(read_labelled, tagged=False),
+        MultipleChoice, *options, fine_tune=fine_tune, as_ours=as_ours, read=partial(read_labelled, tagged=False)
     )
 
 

@@ -28,14 +28,10 @@ from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 def main() -> None:
     """Parse, build, fine-tune."""
-    start, data, arguments = parse_arguments(
-        (ModelArguments, QuestionAnsweringArguments, FineTuningArguments), description=__doc__
-    )
+    options = parse_arguments((ModelArguments, QuestionAnsweringArguments, FineTuningArguments), description=__doc__)
     fine_tune_task(
         QuestionAnswering,
-        start,
-        data,
-        arguments,
+        *options,
         fine_tune=fine_tune,
         as_ours=as_ours,
         read=partial(read_labelled, tagged=False),

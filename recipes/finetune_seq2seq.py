@@ -30,10 +30,8 @@ def read(file: str, target_file: str | None = None) -> list[Any]:
 
 def main() -> None:
     """Parse, build, fine-tune."""
-    start, data, arguments = parse_arguments(
-        (ModelArguments, SequenceToSequenceArguments, FineTuningArguments), description=__doc__
-    )
-    fine_tune_task(SequenceToSequence, start, data, arguments, fine_tune=fine_tune, as_ours=as_ours, read=read)
+    options = parse_arguments((ModelArguments, SequenceToSequenceArguments, FineTuningArguments), description=__doc__)
+    fine_tune_task(SequenceToSequence, *options, fine_tune=fine_tune, as_ours=as_ours, read=read)
 
 
 if __name__ == "__main__":

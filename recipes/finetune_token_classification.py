@@ -24,12 +24,8 @@ from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 def main() -> None:
     """Parse, build, fine-tune."""
-    start, data, arguments = parse_arguments(
-        (ModelArguments, TokenClassificationArguments, FineTuningArguments), description=__doc__
-    )
-    fine_tune_task(
-        TokenClassification, start, data, arguments, fine_tune=fine_tune, as_ours=as_ours, read=read_labelled
-    )
+    options = parse_arguments((ModelArguments, TokenClassificationArguments, FineTuningArguments), description=__doc__)
+    fine_tune_task(TokenClassification, *options, fine_tune=fine_tune, as_ours=as_ours, read=read_labelled)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,7 @@ def max_length_option(text: str, default: int) -> Any:
 def check_max_length(max_length: int | None) -> None:
     """Refuse a length that special tokens alone fill, with an InputError."""
     if max_length is not None and max_length < 8:
-        raise InputError(
-            f"--max_length must be at least 8, or nothing is left beside special tokens; got {max_length}"
-        )
+        raise InputError(f"--max_length must be at least 8, or special tokens leave no room; got {max_length}")
 
 
 @dataclass

@@ -29,8 +29,7 @@ def tokenize(
     *, tokenizer: Any, texts: Sequence[str], pairs: Sequence[str] | None = None, max_length: int
 ) -> tuple[list[dict[str, np.ndarray]], int]:
     """The inputs of texts, or pairs of texts, cut to `max_length`, the longer text first; and how many were cut."""
-    inputs: list[dict[str, np.ndarray]] = []
-    cut = 0
+    inputs, cut = list[dict[str, np.ndarray]](), 0
     for _, encoding in encodings(tokenizer, texts, pairs, truncation=True, max_length=max_length):
         inputs += [tokenizer_inputs(encoding, number) for number in range(len(encoding.encodings))]
         cut += sum(bool(each.overflowing) for each in encoding.encodings)

@@ -123,7 +123,7 @@ def tuned_threshold(
 
 Labels = Sequence[int]
 Tags = Sequence[Sequence[str]]
-"""The tags of each sentence."""
+"""Of each sentence."""
 
 
 def optional_module(name: str, *, extra: str = "tasks") -> Any:
@@ -168,10 +168,8 @@ def correlation(predictions: Sequence[float], references: Sequence[float]) -> di
     """Pearson's and Spearman's correlation; 0 where one side is constant."""
     if min(len(set(predictions)), len(set(references))) < 2:
         return {"pearson": 0.0, "spearman": 0.0}
-    return {
-        "pearson": float(stats.pearsonr(predictions, references).statistic),
-        "spearman": float(stats.spearmanr(predictions, references).statistic),
-    }
+    found = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}
+    return {name: float(compute(predictions, references).statistic) for name, compute in found.items()}
 
 
 def entity_f1(predictions: Tags, references: Tags) -> dict[str, Any]:
@@ -181,16 +179,14 @@ def entity_f1(predictions: Tags, references: Tags) -> dict[str, Any]:
     if any(tag != "O" for tags in [*predictions, *references] for tag in tags):  # seqeval needs one entity
         report = seqeval.classification_report(references, predictions, output_dict=True, zero_division=0)
     columns = {"precision": "precision", "recall": "recall", "f1": "f1-score"}
-    table = {
+    by_type = {
         name: {ours: float(scores[theirs]) for ours, theirs in columns.items()} | {"number": int(scores["support"])}
         for name, scores in report.items()
     }
-    total = table.get("micro avg", dict.fromkeys(columns, 0.0))
-    return {
-        **{name: total[name] for name in columns},
-        "accuracy": float(seqeval.accuracy_score(references, predictions)),
-        "by_type": {name: scores for name, scores in table.items() if not name.endswith(" avg")},
-    }
+    averages = {name: by_type.pop(name) for name in [*by_type] if name.endswith(" avg")}
+    total = averages.get("micro avg", dict.fromkeys(columns, 0.0))
+    accuracy = float(seqeval.accuracy_score(references, predictions))
+    return {**{name: total[name] for name in columns}, "accuracy": accuracy, "by_type": by_type}
 
 
 class _Words:
@@ -208,8 +204,8 @@ def generation(predictions: Sequence[str], references: Sequence[Sequence[str]]) 
     sacrebleu, rouge = optional_module("sacrebleu"), optional_module("rouge_score.rouge_scorer")
     # The first reference of all texts, the second of all; None where a text has fewer.
     streams = list(zip_longest(*references))
-    kinds = ("rouge1", "rouge2", "rougeL")
-    scorer = rouge.RougeScorer(list(kinds), tokenizer=_Words())
+    kinds = ["rouge1", "rouge2", "rougeL"]
+    scorer = rouge.RougeScorer(kinds, tokenizer=_Words())
     found = [scorer.score_multi(texts, guess) for guess, texts in zip(predictions, references, strict=True)]
     return {
         "bleu": float(sacrebleu.corpus_bleu(predictions, streams).score),
@@ -218,23 +214,19 @@ def generation(predictions: Sequence[str], references: Sequence[Sequence[str]]) 
     }
 
 
-def _features(predictions: Any, references: Any) -> datasets.Features:
-    return datasets.Features({"predictions": predictions, "references": references})
-
-
 _CLASS, _NUMBER, _TEXT = (datasets.Value(kind) for kind in ("int32", "float64", "string"))
 _CLASSES, _TEXTS = datasets.List(_CLASS), datasets.List(_TEXT)
 
-METRICS: dict[str, tuple[Callable[..., dict[str, Any]], datasets.Features]] = {
-    "classification": (classification, _features(_CLASS, _CLASS)),
-    "multi_label": (multi_label, _features(_CLASSES, _CLASSES)),
-    "correlation": (correlation, _features(_NUMBER, _NUMBER)),
-    "squad": (squad, _features(_TEXT, _TEXTS)),
-    "squad_v2": (squad_v2, _features(_TEXT, _TEXTS)),
-    "entity_f1": (entity_f1, _features(_TEXTS, _TEXTS)),
-    "generation": (generation, _features(_TEXT, _TEXTS)),
+METRICS: dict[str, tuple[Callable[..., dict[str, Any]], Any, Any]] = {
+    "classification": (classification, _CLASS, _CLASS),
+    "multi_label": (multi_label, _CLASSES, _CLASSES),
+    "correlation": (correlation, _NUMBER, _NUMBER),
+    "squad": (squad, _TEXT, _TEXTS),
+    "squad_v2": (squad_v2, _TEXT, _TEXTS),
+    "entity_f1": (entity_f1, _TEXTS, _TEXTS),
+    "generation": (generation, _TEXT, _TEXTS),
 }
-"""What computes metrics, and the types of predictions and references."""
+"""What computes metrics, and the types of a prediction and a reference."""
 
 
 class Metric(evaluate.Metric):
@@ -244,7 +236,8 @@ class Metric(evaluate.Metric):
         super().__init__(name, keep_in_memory=True)
 
     def _info(self) -> evaluate.MetricInfo:
-        function, features = METRICS[self.config_name]
+        function, prediction, reference = METRICS[self.config_name]
+        features = datasets.Features({"predictions": prediction, "references": reference})
         return evaluate.MetricInfo(description=function.__doc__ or "", citation="", features=features)
 
     def _build_data_dir(self) -> str:
