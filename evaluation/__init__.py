@@ -12,7 +12,7 @@ from .baselines import measure_text_baselines
 from .bits_per_byte import measure_bits_per_byte
 from .language_model import LanguageModel, load_language_model
 from .minimal_pairs import group_pairs, measure_minimal_pairs, score_sentences
-from .words import collect_vectors, measure_analogies, measure_similarity, nearest_neighbours, read_questions
+from .words import collect_vectors, measure_words, nearest_neighbours, read_questions, words_of
 
 __all__ = [
     "FORMS",
@@ -25,12 +25,12 @@ __all__ = [
     "format_summary",
     "group_pairs",
     "load_language_model",
-    "measure_analogies",
     "measure_bits_per_byte",
     "measure_minimal_pairs",
-    "measure_similarity",
     "measure_text_baselines",
+    "measure_words",
     "nearest_neighbours",
     "read_questions",
     "score_sentences",
+    "words_of",
 ]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,6 @@ from lacuna.common.errors import InputError, StorageError
 from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
 
 SCORE = re.compile(r"(masked_)?bits_per_byte|(contextual_)?(accuracy(_3cos(add|mul))?|spearman)")
-MOST_SHOWN = 90  # characters of a text among the results
 DETAIL = re.compile(r"((contextual|baseline_\w+?)_(accuracy_3cosadd|spearman)|\w*accuracy_3cosmul)_(?!low$|high$)")
 FORMS = {
     "minimal_pairs": "rows with sentence_good and sentence_bad, a file per paradigm (github.com/alexwarstadt/blimp)",
@@ -53,8 +53,8 @@ class EvaluationArguments(ModelArguments):
     )
     data: list[str] = option(
         [],
-        "Files, folders or globs: text for bits_per_byte and all (default: the built-in corpus); "
-        + "; ".join(f"for {suite} {form}" for suite, form in FORMS.items())
+        "Files, folders or globs: text for bits_per_byte and all (default: the built-in corpus)"
+        + "".join(f"; for {suite} {form}" for suite, form in FORMS.items())
         + ".",
         group=ESSENTIALS,
         metavar="PATH",
@@ -80,6 +80,7 @@ class EvaluationArguments(ModelArguments):
     pairs: list[str] = _all([], "Minimal pairs.")
     analogies: list[str] = _all([], "Analogies.")
     similarity: list[str] = _all([], "Pairs of words with their similarity.")
+    bf16: bool = option(False, "Compute in bf16: faster where it is in the hardware, to two digits or three.")
     batch_size: int | None = option(None, "Rows per forward pass. Default: about 2,000 tokens, 8,000 on a GPU.")
     output_file: str | None = option(
         None, "JSON file for the results. Default: evaluation_SUITE.json in the folder of --model, or here."
@@ -129,7 +130,7 @@ def format_results(results: Mapping[str, Any]) -> str:
 def _shown(results: Mapping[str, Any], name: str) -> str:
     value, low, high = (results.get(f"{name}{end}") for end in ("", "_low", "_high"))
     if isinstance(value, str):
-        return value if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]} ..."
+        return textwrap.shorten(value, 90)
     shown = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
     return shown if low is None else f"{shown} ({low:,.4f} to {high:,.4f})"
 

@@ -11,19 +11,14 @@ from .language_model import LanguageModel
 LOOK_BACK = 1 << 26  # bytes, of both compressors: xz -9 has no larger window
 RESAMPLES, SEED, OUTSIDE = 1000, 95, 0.05  # frozen, so that results can be compared
 
+Statistic = Callable[[np.ndarray], float]  # of units with these numbers
 
-def with_intervals(
-    *, name: str, statistic: Callable[[np.ndarray], float], groups: Mapping[str, int]
-) -> dict[str, float]:
+
+def with_intervals(*, name: str, statistic: Statistic, groups: Mapping[str, int]) -> dict[str, float]:
     """A score, the mean over groups, and the ends of its 95 % interval (percentiles of a bootstrap, Efron 1979).
 
-    Args:
-        statistic: the score of some units of a group; units are numbered through the groups.
-        groups: how many units each has. As many are drawn from it, with replacement.
-
-    Returns:
-        `name`, `name_low`, `name_high`, and where there are several groups the same for each `name_GROUP`. A single
-        unit has no interval.
+    `groups` says how many units each has; they are numbered through the groups, and drawn within theirs. There is
+    `name`, `name_low` and `name_high`, the same for each `name_GROUP` of several, and no interval of a single unit.
     """
     parts = np.split(np.arange(sum(groups.values())), np.cumsum([*groups.values()])[:-1])
     generator = np.random.default_rng(SEED)

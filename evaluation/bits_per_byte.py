@@ -94,7 +94,7 @@ def _causal(
     tokens = int(sum(text.sum() for text in is_text))
     if not tokens:
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
-    nats, counts, _ = _sums(language_model, requests(), owners=len(streams), total=tokens, batch_size=batch_size)
+    nats, counts, _ = _sums(language_model, requests(), texts=len(streams), total=tokens, batch_size=batch_size)
     sizes = np.asarray([len(text.encode()) for text in documents])
     size = int(sizes.sum())
     return {
@@ -135,9 +135,7 @@ def _masked(
     if not masked_bytes:
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
     total = sum(request.weight for request in requests)
-    nats, counts, hits = _sums(
-        language_model, iter(requests), owners=len(documents), total=total, batch_size=batch_size
-    )
+    nats, counts, hits = _sums(language_model, iter(requests), texts=len(sizes), total=total, batch_size=batch_size)
     tokens = int(counts.sum())
     return {
         **_bits_of("masked_bits_per_byte", nats, sizes),
@@ -194,11 +192,11 @@ def _encode(language_model: LanguageModel, documents: Sequence[str]) -> Iterator
 
 
 def _sums(
-    language_model: LanguageModel, requests: Iterator[Request], *, owners: int, total: int, batch_size: int | None
+    language_model: LanguageModel, requests: Iterator[Request], *, texts: int, total: int, batch_size: int | None
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Nats of the targets of each owner, how often each token is one (int64 [vocabulary]), how many were likeliest."""
+    """Nats of the targets of each text, how often each token is one (int64 [vocabulary]), how many were likeliest."""
     counts = np.zeros(language_model.model.get_input_embeddings().num_embeddings, dtype=np.int64)
-    nats = np.zeros(owners, dtype=np.float64)
+    nats = np.zeros(texts, dtype=np.float64)
     hits = 0
     for scored in score(
         language_model=language_model,

@@ -28,7 +28,7 @@ ARCHITECTURES = {
 TOKENS_AT_ONCE = 8192 if torch.cuda.is_available() else 2048  # on a CPU, more leaves its caches: a fifth slower
 PAIRED = ("ForConditionalGeneration", "MTModel")  # ends of encoder-decoders with a head that predicts tokens
 LOGIT_BYTES = 2**28  # logits held at once: 256 MiB, which is 8192 positions of a vocabulary of 8192
-REQUESTS_SORTED_AT_ONCE = 4096  # so that a batch has requests of similar length
+REQUESTS_SORTED_AT_ONCE = 16384  # so that there are batches of requests of one length
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,14 @@ def find_kind(config: Any, *, architecture: str | None = None, paired: bool = Fa
 
 
 def load_language_model(
-    *, model: str | None, trust_remote_code: bool = False, revision: str | None = None, inspected: bool = False
+    *,
+    model: str | None,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+    inspected: bool = False,
+    bf16: bool = False,
 ) -> LanguageModel:
-    """Load a checkpoint of Lacuna or of any native family in float32, on the GPU if there is one.
+    """Load a checkpoint of Lacuna or of any native family in float32 or bf16, on the GPU if there is one.
 
     Args:
         revision: of a model of the Hub, as `commit_of` gives it.
@@ -129,7 +134,8 @@ def load_language_model(
             f"{kind} language model. Name the folder that pretraining wrote"
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return LanguageModel.of(model=loaded.to(device), tokenizer=tokenizer, kind=kind)
+    loaded = loaded.to(device, torch.bfloat16 if bf16 else torch.float32)
+    return LanguageModel.of(model=loaded, tokenizer=tokenizer, kind=kind)
 
 
 def _edges(kind: Kind, tokenizer: Any, config: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -240,16 +246,17 @@ def score(
     """
     vocab_size = language_model.model.get_input_embeddings().num_embeddings
     with tqdm(total=total, desc=description, unit="token", unit_scale=True, delay=3, leave=False) as bar:
-        for batch in _batches(iter(requests), batch_size=batch_size, vocab_size=vocab_size):
+        for batch in batches(iter(requests), batch_size=batch_size, vocab_size=vocab_size):
             yield from _score_batch(language_model, batch)
             bar.update(sum(request.weight for request in batch))
 
 
-def _batches(requests: Iterator[Request], *, batch_size: int | None, vocab_size: int) -> Iterator[list[Request]]:
-    """Batches of requests of similar length, the longest first."""
+def batches(requests: Iterator[Request], *, batch_size: int | None, vocab_size: int) -> Iterator[list[Request]]:
+    """Batches of requests of one length, the longest first: without padding, which takes 8 % of the time in bf16."""
     while pool := sorted(islice(requests, REQUESTS_SORTED_AT_ONCE), key=lambda request: -len(request.ids)):
         while pool:
             batch = pool[: batch_size or max(1, TOKENS_AT_ONCE // len(pool[0].ids))]
+            batch = [request for request in batch if len(request.ids) == len(pool[0].ids)]
             if batch_size is None:
                 sizes = 4 * vocab_size * np.cumsum([len(request.targets) for request in batch])
                 batch = batch[: max(1, int(np.searchsorted(sizes, LOGIT_BYTES, side="right")))]
@@ -257,15 +264,10 @@ def _batches(requests: Iterator[Request], *, batch_size: int | None, vocab_size:
             pool = pool[len(batch) :]
 
 
-def padded(language_model: LanguageModel, rows: Sequence[np.ndarray]) -> dict[str, Tensor]:
-    """Rows of ids as a batch on the model's device, padded on the right, where a causal model never sees it."""
-    pad, device = language_model.tokenizer.pad_token_id, language_model.model.device
-    shape = (len(rows), max(map(len, rows)))
-    ids, mask = torch.full(shape, 0 if pad is None else pad), torch.zeros(shape, dtype=torch.long)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = torch.from_numpy(row)
-        mask[number, : len(row)] = 1
-    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+def inputs_of(language_model: LanguageModel, batch: Sequence[Request]) -> dict[str, Tensor]:
+    """What the model reads for requests of one length."""
+    ids = torch.from_numpy(np.stack([request.ids for request in batch])).to(language_model.model.device)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def _score_batch(language_model: LanguageModel, batch: list[Request]) -> list[Scored]:
@@ -274,7 +276,7 @@ def _score_batch(language_model: LanguageModel, batch: list[Request]) -> list[Sc
     targets = torch.from_numpy(np.concatenate([request.targets for request in batch])).to(device)
     logits = logits_at(
         language_model.model,
-        padded(language_model, [request.ids for request in batch]),
+        inputs_of(language_model, batch),
         rows=torch.from_numpy(np.repeat(np.arange(len(batch)), counts)).to(device),
         positions=torch.from_numpy(np.concatenate([request.positions for request in batch])).to(device),
     )

@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from tqdm import tqdm
 
 from lacuna.common.errors import InputError, NumericsError
 
-from .baselines import SEED, with_intervals
-from .language_model import TOKENS_AT_ONCE, LanguageModel, padded
+from .baselines import SEED, Statistic, with_intervals
+from .language_model import LanguageModel, Request, batches, inputs_of
 
 WORD = re.compile(r"\w+")  # in a text
 CONTEXT = 64  # tokens that a word is read among
@@ -30,16 +31,17 @@ QUESTIONS_AT_ONCE = 512
 EPSILON = 0.001  # of 3CosMul
 
 Vectors = Mapping[str, np.ndarray]
-Questions = Mapping[str, Sequence[tuple[Any, ...]]]  # four words, or two and a number, by section or file
+Items = list[tuple[Any, ...]]  # of four words, or of two and a number
+About = dict[str, float | str]
 FORMS: dict[str, tuple[type, ...]] = {"analogies": (str, str, str, str), "similarity": (str, str, float)}
 
 
-def read_questions(lines: Iterable[tuple[str, str]], *, suite: str) -> dict[str, list[tuple[Any, ...]]]:
+def read_questions(lines: Iterable[tuple[str, str]], *, suite: str) -> dict[str, Items]:
     """Analogies by section, which a line `: name` begins, or pairs of words and their similarity by file.
 
     `lines` are texts and their places, file:line. InputError, with the place: a line is of another form.
     """
-    groups: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    groups: dict[str, Items] = defaultdict(list)
     section = ""
     for text, place in lines:
         parts = [part.strip() for part in text.split("\t" if "\t" in text else None)]
@@ -60,14 +62,9 @@ def read_questions(lines: Iterable[tuple[str, str]], *, suite: str) -> dict[str,
 
 
 def collect_vectors(
-    *,
-    language_model: LanguageModel,
-    questions: Iterable[Questions],
-    documents: Sequence[str] = (),
-    batch_size: int | None = None,
+    *, language_model: LanguageModel, words: Iterable[str], documents: list[str], batch_size: int | None = None
 ) -> tuple[dict[str, Vectors], dict[str, str]]:
     """Vectors by kind, and why one is missing. Scores begin with the kind, which is "" for those of embeddings."""
-    words = [word for each in questions for word in _words(each)]
     table = language_model.model.get_input_embeddings().weight.detach().float().cpu().numpy()
     random = np.random.default_rng(SEED).standard_normal(table.shape, dtype=np.float32)
     pieces = {word: ids for word in dict.fromkeys(words) if len(ids := _pieces(language_model, word))}
@@ -106,7 +103,8 @@ def contextual_vectors(
     prefix, suffix, wanted = language_model.prefix, language_model.suffix, set(words)
     room = min(CONTEXT, language_model.max_length or CONTEXT) - len(prefix) - len(suffix)
     counts: Counter[str] = Counter()
-    rows: list[tuple[np.ndarray, list[tuple[str, int, int]]]] = []  # ids; words, their first tokens and ends
+    requests: list[Request] = []
+    inside: list[list[tuple[str, int, int]]] = []  # words of a request, their first tokens, ends
     for number, text in enumerate(documents, start=1):
         ids, offsets = language_model.encode(text, where=f"document {number} of --occurrences")
         places: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
@@ -118,24 +116,23 @@ def contextual_vectors(
                 if first < end <= begin + room:
                     counts[word] += 1
                     places[begin].append((word, first - begin + len(prefix), end - begin + len(prefix)))
-        rows += [(np.asarray([*prefix, *ids[begin : begin + room], *suffix]), some) for begin, some in places.items()]
-    size = batch_size or TOKENS_AT_ONCE // CONTEXT
+        for begin, found in places.items():
+            row = np.asarray([*prefix, *ids[begin : begin + room], *suffix])
+            requests.append(Request(row, row[:0], row[:0], owner=len(inside)))
+            inside.append(found)
     sums: dict[str, np.ndarray] = {}
-    for begin in tqdm(range(0, len(rows), size), desc="words in text", unit="batch", delay=3, leave=False):
-        batch = rows[begin : begin + size]
+    of_one_length = batches(iter(requests), batch_size=batch_size, vocab_size=1)
+    for batch in tqdm(of_one_length, desc="words in text", unit="batch", delay=3, leave=False):
         with torch.no_grad():
-            output = language_model.model.base_model(**padded(language_model, [ids for ids, _ in batch]))
-        for states, (_, some) in zip(output.last_hidden_state.double().cpu().numpy(), batch, strict=True):
-            for word, first, end in some:
+            output = language_model.model.base_model(**inputs_of(language_model, batch))
+        for states, request in zip(output.last_hidden_state.double().cpu().numpy(), batch, strict=True):
+            for word, first, end in inside[request.owner]:
                 sums[word] = sums.get(word, 0.0) + states[first:end].mean(axis=0)
     return {word: total / counts[word] for word, total in sums.items() if counts[word] >= LEAST_OCCURRENCES}
 
 
 def skip_gram_vectors(*, words: Iterable[str], documents: Sequence[str], size: int) -> dict[str, np.ndarray]:
-    """Vectors that gensim learns from documents with its defaults, in one thread: the same each time.
-
-    ImportError: gensim is not installed.
-    """
+    """What gensim learns with its defaults, in one thread: the same each time. ImportError: it is not installed."""
     from gensim.models import Word2Vec
 
     texts = ([sys.intern(word) for word in WORD.findall(text)] for text in documents)
@@ -148,10 +145,7 @@ def skip_gram_vectors(*, words: Iterable[str], documents: Sequence[str], size: i
 
 
 def unit_vectors(vectors: Vectors, words: Sequence[str]) -> np.ndarray:
-    """Vectors of words at length 1, float64 [words, size], so that products of rows are cosines.
-
-    InputError: all are the same. NumericsError: one is not finite.
-    """
+    """Vectors at length 1, float64 [words, size]. InputError: all are the same. NumericsError: one is not finite."""
     rows = np.stack([vectors[word] for word in words]).astype(np.float64)
     if not np.isfinite(rows).all():
         raise NumericsError("vectors of words are not finite numbers: the model's weights are damaged")
@@ -169,9 +163,7 @@ def nearest_neighbours(*, vectors: Vectors, word: str, count: int = 5) -> list[t
     return [(words[place + 1], float(cosines[place])) for place in np.argsort(-cosines, kind="stable")[:count]]
 
 
-def answer_analogies(
-    *, vectors: Vectors, questions: Sequence[tuple[str, ...]], words: Sequence[str]
-) -> dict[str, list[str]]:
+def answer_analogies(*, vectors: Vectors, questions: Items, words: Sequence[str]) -> dict[str, list[str]]:
     """The one of `words`, but not of its own, that each question finds: a is to b as c is to d, and d is not read.
 
     `3cosadd`: of the largest cos(d, b) - cos(d, a) + cos(d, c); `3cosmul`: cos(d, b) cos(d, c) / (cos(d, a) + 0.001),
@@ -188,37 +180,35 @@ def answer_analogies(
     return found
 
 
-def measure_analogies(*, vectors: Mapping[str, Vectors], questions: Questions) -> dict[str, float | str]:
-    """Share of the analogies that each kind of vectors solves: mean over sections, and by section.
+def measure_words(*, suite: str, vectors: Mapping[str, Vectors], questions: Mapping[str, Items]) -> About:
+    """For each kind of vectors the share of analogies solved, or Spearman's correlation of cosines and given scores.
 
-    The answer is looked for among the words of all questions, and nowhere else. InputError: nothing can be asked.
+    Means over sections or files, and by them. An answer is looked for among the words of all questions and nowhere
+    else. InputError: no question has words with vectors, or no file three such pairs.
     """
-    flat, sizes, words, about = _known(vectors, questions, least=1)
-    results: dict[str, float | str] = {}
+    asked, sizes, words, about = _known(vectors, questions, least=1 if suite == "analogies" else 3)
+    results: About = {"asked": len(asked), **about}
     for kind, of_kind in vectors.items():
-        for rule, found in answer_analogies(vectors=of_kind, questions=flat, words=words).items():
-            right = np.asarray([word == question[3] for word, question in zip(found, flat, strict=True)])
-            statistic = lambda units, right=right: right[units].mean()  # noqa: E731
-            results |= with_intervals(name=f"{kind}accuracy_{rule}", statistic=statistic, groups=sizes)
-    return results | {"questions": len(flat)} | about
+        scores = {"analogies": _solved, "similarity": _correlated}[suite](of_kind, asked, words)
+        for name, statistic in scores.items():
+            results |= with_intervals(name=f"{kind}{name}", statistic=statistic, groups=sizes)
+    return results
 
 
-def measure_similarity(*, vectors: Mapping[str, Vectors], questions: Questions) -> dict[str, float | str]:
-    """Spearman's correlation of cosines with what people say, for each kind of vectors: mean over files, and by file.
+def _solved(vectors: Vectors, asked: Items, words: Sequence[str]) -> dict[str, Statistic]:
+    found = answer_analogies(vectors=vectors, questions=asked, words=words)
+    right = {rule: np.equal(some, [question[3] for question in asked]) for rule, some in found.items()}
+    return {f"accuracy_{rule}": partial(_mean, values) for rule, values in right.items()}
 
-    InputError: no file has three pairs of words with vectors.
-    """
-    flat, sizes, words, about = _known(vectors, questions, least=3)
-    places = {word: place for place, word in enumerate(words)}
-    first, second = ([places[pair[side]] for pair in flat] for side in range(2))
-    people = np.asarray([pair[2] for pair in flat])
-    results: dict[str, float | str] = {}
-    for kind, of_kind in vectors.items():
-        unit = unit_vectors(of_kind, words)
-        cosines = (unit[first] * unit[second]).sum(axis=1)
-        statistic = lambda units, cosines=cosines: spearman(cosines[units], people[units])  # noqa: E731
-        results |= with_intervals(name=f"{kind}spearman", statistic=statistic, groups=sizes)
-    return results | {"pairs": len(flat)} | about
+
+def _mean(values: np.ndarray, units: np.ndarray) -> float:
+    return float(values[units].mean())
+
+
+def _correlated(vectors: Vectors, asked: Items, words: Sequence[str]) -> dict[str, Statistic]:
+    unit = dict(zip(words, unit_vectors(vectors, words), strict=True))
+    cosines, people = np.transpose([(unit[first] @ unit[second], score) for first, second, score in asked])
+    return {"spearman": lambda units: spearman(cosines[units], people[units])}
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
@@ -228,21 +218,23 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
     return float(ranks[0] @ ranks[1] / length) if length else math.nan
 
 
-def _words(groups: Questions) -> dict[str, None]:
-    return dict.fromkeys(part for some in groups.values() for item in some for part in item if isinstance(part, str))
+def words_of(groups: Mapping[str, Items]) -> list[str]:
+    """The words of questions or pairs, each once."""
+    parts = (part for some in groups.values() for item in some for part in item)
+    return list(dict.fromkeys(part for part in parts if isinstance(part, str)))
 
 
 def _known(
-    vectors: Mapping[str, Vectors], groups: Questions, *, least: int
-) -> tuple[list[tuple[Any, ...]], dict[str, int], list[str], dict[str, float | str]]:
+    vectors: Mapping[str, Vectors], groups: Mapping[str, Items], *, least: int
+) -> tuple[Items, dict[str, int], list[str], About]:
     """What all kinds have the words for, the sizes of its groups (those of `least` or more), these words, the rest."""
-    every = _words(groups)
+    every = words_of(groups)
     known = [word for word in every if all(word in of_kind for of_kind in vectors.values())]
-    unknown = every.keys() - set(known)
+    unknown = set(every) - set(known)
     kept = {name: [item for item in some if unknown.isdisjoint(item)] for name, some in groups.items()}
     flat = [item for some in kept.values() if len(some) >= least for item in some]
-    about: dict[str, float | str] = {"left_out": sum(map(len, groups.values())) - len(flat), "words": len(every)}
-    about |= {"out_of_vocabulary": len(unknown)}
+    about: About = {"left_out": sum(map(len, groups.values())) - len(flat)}
+    about |= {"words": len(every), "out_of_vocabulary": len(unknown)}
     about |= {"out_of_vocabulary_words": ", ".join(word for word in every if word in unknown)} if unknown else {}
     if not flat:
         raise InputError(

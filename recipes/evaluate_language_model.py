@@ -28,7 +28,11 @@ from lacuna.corpus import TextArguments, find_files, open_text, read_records
 from lacuna.training import is_main_process, use_all_cores
 
 OTHER_DATA = ("train_text", "occurrences", "pairs", "analogies", "similarity")
-OF_WORDS = {"analogies": evaluation.measure_analogies, "similarity": evaluation.measure_similarity}
+
+
+def read_texts(paths: list[str], arguments: evaluation.EvaluationArguments, most: int | None = None) -> list[str]:
+    """The first documents of paths, or of the built-in corpus."""
+    return list(islice(open_text(TextArguments(data=paths, text_column=arguments.text_column)).texts(), most))
 
 
 def read_data(suite: str, paths: list[str], arguments: evaluation.EvaluationArguments) -> Any:
@@ -37,46 +41,44 @@ def read_data(suite: str, paths: list[str], arguments: evaluation.EvaluationArgu
     if suite == "bits_per_byte":
         if not paths:
             print("text: the built-in corpus. A model that was trained on it has seen most of this text before.")
-        return list(islice(open_text(TextArguments(data=paths, text_column=arguments.text_column)).texts(), most))
+        return read_texts(paths, arguments, most)
+    files = find_files(paths=paths)
     if suite == "minimal_pairs":
-        records = (record for path in find_files(paths=paths) for record in read_records(path))
-        return evaluation.group_pairs(
-            rows=((each.fields, each.path, each.line) for each in records), max_examples=most
+        rows = ((each.fields, each.path, each.line) for path in files for each in read_records(path))
+        return evaluation.group_pairs(rows=rows, max_examples=most)
+    if others := [path for path in files if ".txt" not in path.suffixes]:
+        raise InputError(
+            f"{others[0]}: --suite {suite} reads {evaluation.FORMS[suite]}; rename it if that is its form"
         )
-    for path in find_files(paths=paths):
-        if ".txt" not in path.suffixes:
-            raise InputError(f"{path}: --suite {suite} reads {evaluation.FORMS[suite]}; rename it if it has that form")
     lines = open_text(TextArguments(data=paths, document_boundary="line")).documents()
     groups = evaluation.read_questions(((line.text, line.place) for line in lines), suite=suite)
     return {name: some[:most] for name, some in groups.items()}
 
 
-def evaluate(
-    language_model: evaluation.LanguageModel, arguments: evaluation.EvaluationArguments
-) -> dict[str, dict[str, Any]]:
+def evaluate(model: evaluation.LanguageModel, arguments: evaluation.EvaluationArguments) -> dict[str, dict[str, Any]]:
     """The results of each suite. All data are read first, so that a mistake in them shows at once."""
     data = {suite: read_data(suite, paths, arguments) for suite, paths in arguments.asked().items()}
     train_documents, occurrences = (
-        list(open_text(TextArguments(data=paths, text_column=arguments.text_column)).texts()) if paths else []
-        for paths in (arguments.train_text, arguments.occurrences)
+        read_texts(paths, arguments) if paths else [] for paths in (arguments.train_text, arguments.occurrences)
     )
-    common: dict[str, Any] = {"language_model": language_model, "batch_size": arguments.batch_size}
+    common: dict[str, Any] = {"language_model": model, "batch_size": arguments.batch_size}
     found: dict[str, dict[str, Any]] = {}
     if documents := data.get("bits_per_byte"):
         windows = {name: getattr(arguments, name) for name in ("window", "stride", "join_documents")}
         found["bits_per_byte"] = evaluation.measure_bits_per_byte(documents=documents, **windows, **common)
         found["bits_per_byte"] |= evaluation.measure_text_baselines(
-            language_model=language_model, documents=documents, train_documents=train_documents
+            language_model=model, documents=documents, train_documents=train_documents
         )
     if pairs := data.get("minimal_pairs"):
         found["minimal_pairs"] = evaluation.measure_minimal_pairs(pairs=pairs, **common)
-    if of_words := {suite: data[suite] for suite in OF_WORDS if suite in data}:
-        vectors, missing = evaluation.collect_vectors(questions=[*of_words.values()], documents=occurrences, **common)
+    if of_words := {suite: data[suite] for suite in ("analogies", "similarity") if suite in data}:
+        words = [word for questions in of_words.values() for word in evaluation.words_of(questions)]
+        vectors, missing = evaluation.collect_vectors(words=words, documents=occurrences, **common)
         for word in arguments.neighbours_of:
             near = evaluation.nearest_neighbours(vectors=vectors["contextual_" if occurrences else ""], word=word)
             missing[f"near_{word}"] = ", ".join(f"{other} {cosine:.2f}" for other, cosine in near)
         for suite, questions in of_words.items():
-            found[suite] = OF_WORDS[suite](vectors=vectors, questions=questions) | missing
+            found[suite] = evaluation.measure_words(suite=suite, vectors=vectors, questions=questions) | missing
     return found
 
 
@@ -88,8 +90,8 @@ def main() -> None:
     os.environ["LOCAL_WORLD_SIZE"] = "1"  # the cores of the other processes are free
     use_all_cores()
     commit = commit_of(arguments.model, revision=arguments.revision)
-    code = arguments.trust_remote_code
-    language_model = evaluation.load_language_model(model=arguments.model, trust_remote_code=code, revision=commit)
+    origin = {"trust_remote_code": arguments.trust_remote_code, "revision": commit, "bf16": arguments.bf16}
+    language_model = evaluation.load_language_model(model=arguments.model, **origin)
     path = evaluation.check_output_file(
         output_file=arguments.output_file, model=arguments.model, suite=arguments.suite
     )
@@ -102,6 +104,7 @@ def main() -> None:
         **({"revision": commit} if commit else {}),
         "suite": arguments.suite,
         "kind": language_model.kind,
+        "precision": "bf16" if arguments.bf16 else "float32",
         "data": ", ".join(arguments.data) or "built-in corpus",
         **{name: ", ".join(given) for name in OTHER_DATA if (given := getattr(arguments, name))},
         "seconds": seconds,
@@ -111,12 +114,10 @@ def main() -> None:
     if arguments.suite == "all":
         results = {f"{suite}/{name}": value for suite, some in found.items() for name, value in some.items()}
         print(table := evaluation.format_summary(found))
-        details = [
-            f"## {suite}\n\n```\n{evaluation.format_results(some)}\n```\n"
-            for suite, some in {**found, "about": about}.items()
-        ]
-        title = f"# What {arguments.model} knows, {time.strftime('%Y-%m-%d')}"
-        write_text(path.with_name("evaluation.md"), "\n\n".join([title, table, *details]), hint=". See --output_file")
+        report = f"# What {arguments.model} knows, {time.strftime('%Y-%m-%d')}\n\n{table}\n"
+        for suite, some in {**found, "about": about}.items():
+            report += f"\n## {suite}\n\n```\n{evaluation.format_results(some)}\n```\n"
+        write_text(path.with_name("evaluation.md"), report, hint=". See --output_file")
     else:
         results = found[arguments.suite]
         print(evaluation.format_results(results))

@@ -76,6 +76,11 @@ FACTS: dict[str, list[str]] = {
         "files of 16 MiB and more",
     ],
     "docs/distributed.md": ["within 1e-5 relative over four steps"],  # test_sharding.py
+    "docs/evaluation.md": [
+        "over the last 64 MiB",
+        "must stand there 5 times, and is read among 64 tokens",
+        "the ends of 95 % intervals by",
+    ],
     "docs/exactness.md": [  # test_grouping.py, test_sharding.py
         "within 1e-5 relative, without dropout",
         "lengths (spread 0.7)",

@@ -11,10 +11,10 @@ from lacuna.common.errors import InputError, NumericsError
 from lacuna.evaluation import (
     LanguageModel,
     collect_vectors,
-    measure_analogies,
-    measure_similarity,
+    measure_words,
     nearest_neighbours,
     read_questions,
+    words_of,
 )
 from lacuna.evaluation.words import answer_analogies, contextual_vectors, skip_gram_vectors, spearman, unit_vectors
 
@@ -74,14 +74,14 @@ def test_accuracy_is_the_mean_over_sections_and_all_kinds_answer_the_same():
     less = {word: vector for word, vector in ROYAL.items() if word != "apple"}
     wrong = ("man", "king", "woman", "man")
     questions = {"one": [QUESTION], "two": [QUESTION, wrong, ("apple", "man", "king", "queen")]}
-    found = measure_analogies(vectors={"": ROYAL, "baseline_random_": less}, questions=questions)
+    found = measure_words(suite="analogies", vectors={"": ROYAL, "baseline_random_": less}, questions=questions)
     assert found["accuracy_3cosadd"] == found["baseline_random_accuracy_3cosmul"] == (1 + 1 / 2) / 2
     assert (found["accuracy_3cosadd_one"], found["accuracy_3cosadd_two"]) == (1, 1 / 2)
     assert (found["accuracy_3cosadd_low"], found["accuracy_3cosadd_high"]) == (0.5, 1)
-    assert (found["questions"], found["left_out"], found["words"], found["out_of_vocabulary"]) == (3, 1, 5, 1)
+    assert (found["asked"], found["left_out"], found["words"], found["out_of_vocabulary"]) == (3, 1, 5, 1)
     assert found["out_of_vocabulary_words"] == "apple"
     with pytest.raises(InputError, match="4 of 4 words have no vector"):
-        measure_analogies(vectors={"": {}}, questions={"one": [QUESTION]})
+        measure_words(suite="analogies", vectors={"": {}}, questions={"one": [QUESTION]})
 
 
 def test_similarity_by_hand():
@@ -91,14 +91,14 @@ def test_similarity_by_hand():
     agree = [("up", "also", 9.0), ("up", "a", 7.0), ("up", "b", 2.0), ("up", "right", 0.5)]
     swapped = [("up", "also", 9.0), ("up", "a", 2.0), ("up", "b", 7.0), ("up", "right", 0.5), ("up", "none", 1.0)]
     few = [("up", "a", 1.0), ("up", "none", 3.0), ("a", "b", 2.0)]
-    found = measure_similarity(vectors={"": vectors}, questions={"x": agree, "y": swapped, "few": few})
+    found = measure_words(suite="similarity", vectors={"": vectors}, questions={"x": agree, "y": swapped, "few": few})
     assert found["spearman_x"] == pytest.approx(1) and found["spearman_y"] == pytest.approx(1 - 6 * 2 / (64 - 4))
     assert found["spearman"] == pytest.approx((1 + 0.8) / 2)
     assert found["spearman_y_low"] <= found["spearman_y"] <= found["spearman_y_high"]
-    assert (found["pairs"], found["left_out"], found["out_of_vocabulary_words"]) == (8, 4, "none")
+    assert (found["asked"], found["left_out"], found["out_of_vocabulary_words"]) == (8, 4, "none")
     assert "spearman_few" not in found
     with pytest.raises(InputError, match="nothing is left to ask"):
-        measure_similarity(vectors={"": vectors}, questions={"few": few})
+        measure_words(suite="similarity", vectors={"": vectors}, questions={"few": few})
 
 
 def test_correlation_is_scipys():
@@ -128,16 +128,16 @@ def test_vectors_that_say_nothing_are_an_error():
 def test_a_vector_is_the_mean_of_the_tokens_behind_a_blank(tokenizer, make_model):
     model = make_model("causal")
     language_model = LanguageModel.of(model=model, tokenizer=tokenizer)
-    questions = {"x": [("cats", "zqzq", 1.0), ("日", "the", 2.0)]}
-    vectors, missing = collect_vectors(language_model=language_model, questions=[questions])
+    words = ["cats", "zqzq", "日", "the"]
+    vectors, missing = collect_vectors(language_model=language_model, words=words, documents=[])
     assert set(vectors) == {"", "baseline_random_"} and missing.keys() == {"missing_contextual", "missing_skip_gram"}
     table = model.get_input_embeddings().weight.detach().numpy()
-    for word in ("cats", "zqzq", "日", "the"):
+    for word in words:
         ids = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
         if len(ids) > 1 and tokenizer.decode(ids[:1]) == " ":  # a blank alone
             ids = ids[1:]
         np.testing.assert_allclose(vectors[""][word], table[ids].mean(axis=0), rtol=1e-6)
-    again, _ = collect_vectors(language_model=language_model, questions=[questions])
+    again, _ = collect_vectors(language_model=language_model, words=words, documents=[])
     np.testing.assert_array_equal(vectors["baseline_random_"]["cats"], again["baseline_random_"]["cats"])
 
 
@@ -147,9 +147,7 @@ def test_a_word_that_the_tokenizer_does_not_know_has_no_vector(make_model):
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     wrapped = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", bos_token="[CLS]")
     language_model = LanguageModel.of(model=make_model("causal"), tokenizer=wrapped)
-    vectors, _ = collect_vectors(
-        language_model=language_model, questions=[{"x": [("cat", "dog", 1.0), ("cat", "emu", 2.0)]}]
-    )
+    vectors, _ = collect_vectors(language_model=language_model, words=["cat", "dog", "emu"], documents=[])
     assert list(vectors[""]) == ["cat", "dog"]
 
 
@@ -197,8 +195,7 @@ def test_skip_gram_vectors_are_the_same_each_time(tokenizer, make_model):
     np.testing.assert_array_equal(found[0]["cats"], found[1]["cats"])
     assert skip_gram_vectors(words=["emu"], documents=["emu"], size=8) == {}
     language_model = LanguageModel.of(model=make_model("causal"), tokenizer=tokenizer)
-    questions = [{"x": [("cats", "the", 1.0)]}]
-    vectors, missing = collect_vectors(language_model=language_model, questions=questions, documents=documents)
+    vectors, missing = collect_vectors(language_model=language_model, words=["cats", "the"], documents=documents)
     assert list(vectors) == ["", "baseline_random_", "contextual_", "baseline_skip_gram_"] and not missing
 
 
@@ -231,7 +228,7 @@ def test_the_published_files(tokenizer, make_model, shared_data, monkeypatch):
     assert len(pairs) == 9 and len(pairs["EN-SIMLEX-999"]) == 999
     language_model = LanguageModel.of(model=make_model("masked"), tokenizer=tokenizer)
     few = {name: some[:20] for name, some in questions.items()}
-    vectors, _ = collect_vectors(language_model=language_model, questions=[few, pairs])
-    assert measure_analogies(vectors=vectors, questions=few)["questions"] == 280
-    found = measure_similarity(vectors=vectors, questions=pairs)
+    vectors, _ = collect_vectors(language_model=language_model, words=[*words_of(few), *words_of(pairs)], documents=[])
+    assert measure_words(suite="analogies", vectors=vectors, questions=few)["asked"] == 280
+    found = measure_words(suite="similarity", vectors=vectors, questions=pairs)
     assert found["left_out"] == 0 and found["spearman_low"] < 0 < found["spearman_high"]
