@@ -6,10 +6,11 @@ import io
 import json
 import logging
 import math
+import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 import transformers
+from huggingface_hub import ModelCard
 from torch import Tensor
 
 from lacuna.common.errors import CorruptCheckpointError, InputError
@@ -140,8 +142,50 @@ def export_model(arguments: ExportArguments, texts: Iterable[str]) -> dict[str, 
                 f"logits (the largest is {found['largest_logit']:.3g}); it is not kept. Please report it"
             )
         (folder / "export_check.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        _write_card(folder, found, model=arguments.model, commit=commit)
         folder.rename(place)
     return found
+
+
+def _write_card(folder: Path, found: Mapping[str, Any], *, model: str, commit: str | None) -> None:
+    """README.md of an export, with the pictures of the model's own."""
+    source = file_of(model, "README.md", revision=commit)
+    about = "" if source is None else source.read_text(encoding="utf-8")
+    (folder / "README.md").write_text(make_card(about, found), encoding="utf-8")
+    for name in re.findall(r"!\[[^]]*\]\(([\w-]+\.png)\)", about):
+        if (picture := file_of(model, name, revision=commit)) is not None:
+            shutil.copy(picture, folder / name)
+
+
+def make_card(of_model: str, found: Mapping[str, Any]) -> str:
+    """The card of an export: its form, how to run it, how far it is from the model, and the card of the model."""
+    card = ModelCard(of_model or "---\ntags:\n- lacuna\n---\n")
+    form = found["format"]
+    if form != "native":
+        card.data["library_name"] = {"onnx": "onnx", "gguf": "llama.cpp"}[form]
+        card.data["tags"] = [*(card.data.get("tags") or []), form]
+    kept = f", weights in {found['quantize']}" if found["quantize"] else ""
+    origin = "What follows is the card of the model that it was made of; its code loads that model.\n\n"
+    card.text = (
+        f"# {found['model']} as {form}{kept}\n\n{_RUN[form]}\n\nOn {found['texts']} texts its outputs were within "
+        f"{found['largest_difference']:.2g} of the model's (the largest is {found['largest_logit']:.3g}), and the "
+        f"likeliest answer was the same in {found['same_answer']:.1%}: `export_check.json`.\n\n"
+        + (
+            "What follows is the card of the model that it was made of; its code loads that model.\n\n"
+            if of_model
+            else ""
+        )
+        + card.text.lstrip()
+    )
+    return str(card)
+
+
+_RUN = {
+    "native": "A class of transformers loads it: `from_pretrained` on this folder or its name on the Hub.",
+    "onnx": "`model.onnx` runs in onnxruntime and transformers.js; its inputs are what the tokenizer in this folder "
+    "makes of a text.",
+    "gguf": "`llama-server -m model.gguf` runs it; an encoder with `--embedding`.",
+}
 
 
 def _class_of(config: Any, model: str) -> str:

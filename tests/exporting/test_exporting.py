@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from huggingface_hub import ModelCard
 
 from lacuna import modeling
 from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
@@ -84,7 +85,7 @@ def test_a_model_leaves_as_the_class_of_transformers_that_it_equals(saved, famil
     assert found["largest_difference"] < 1e-4 < found["largest_logit"] and found["same_answer"] == 1.0
     config = json.loads((output / "config.json").read_text())
     assert config["architectures"] == [native] and "auto_map" not in config
-    assert {path.suffix for path in output.iterdir()} == {".json", ".safetensors"}
+    assert {path.suffix for path in output.iterdir()} == {".json", ".safetensors", ".md"}
     model = getattr(transformers, native).from_pretrained(output)
     tokenizer = transformers.AutoTokenizer.from_pretrained(output)
     batch = tokenizer(TEXTS[:2], padding=True, return_tensors="pt")
@@ -237,6 +238,23 @@ def test_llama_cpp_sees_the_same_tokens_and_computes_the_same(saved) -> None:
             expected = model(torch.tensor([ids])).logits[0]
         found = torch.from_numpy(llama.scores[: len(ids)].copy())
         torch.testing.assert_close(found, expected, rtol=0, atol=0.02 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_export_has_the_card_of_its_model_and_says_how_to_run_it(saved, known: bool) -> None:
+    folder = saved("qwen3", "LacunaForCausalLM")
+    if known:
+        head = "---\nlicense: mit\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- lacuna\n---\n"
+        (folder / "README.md").write_text(head + "\n# My decoder\n\nIt knows 3.5 bits.\n")
+    pytest.importorskip("gguf")
+    found, output = export(folder, "gguf", quantize="q8_0")
+    card = ModelCard.load(output / "README.md")
+    assert card.data.library_name == "llama.cpp" and card.data.tags == ["lacuna", "gguf"]
+    assert (card.data.to_dict().get("license"), card.data.to_dict().get("pipeline_tag")) == (
+        ("mit", "text-generation") if known else (None, None)
+    )
+    assert "# Qwen3ForCausalLM as gguf, weights in q8_0" in card.text and "llama-server -m model.gguf" in card.text
+    assert f"{found['same_answer']:.1%}" in card.text and ("It knows 3.5 bits." in card.text) == known
 
 
 # ONNX
