@@ -60,10 +60,7 @@ def iter_records(
 ) -> Iterator[Record | BadRecord]:
     """Rows of a file whose kind is in `READERS`; in the place of a broken one, what to say about it.
 
-    Args:
-        column: the only one wanted, if one is: files that hold columns apart need not read the others.
-
-    Raises InputError: the file cannot be read any further.
+    Files that hold columns apart read only `column`. Raises InputError: the file cannot be read any further.
     """
     return READERS[kind_of(path)](path, column, progress or Progress())
 
@@ -99,7 +96,7 @@ def _json_reason(error: Exception) -> str:
 
 
 def _read_json(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
-    """The whole file at once: for labelled data of moderate size."""
+    """The whole file at once, a list of objects, or an object whose "data" is such a list."""
     data = bytearray()
     with open_stream(path, progress=progress) as stream:
         while chunk := stream.read(CHUNK_BYTES):
@@ -152,7 +149,7 @@ class _CsvLines:
 
 
 def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
-    """Rows of .csv and .tsv; quotation marks mean nothing in the latter."""
+    """Rows of .csv and .tsv; quotation marks mean nothing in the latter, as in the files of GLUE."""
     # The default, 128 KiB a field, is less than a chapter. The limit belongs to the process; it is never lowered here.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_DOCUMENT_BYTES))
     is_tsv = kind_of(path) == ".tsv"

@@ -138,10 +138,7 @@ def _walk(folder: Path) -> list[Path]:
 
 
 def saved_files(folder: Path, split: str | None, *, way: str = SPLIT_WAY) -> list[Path]:
-    """The data files of a folder written by `save_to_disk`: of a Dataset, or of one split of a DatasetDict.
-
-    Raises InputError if it is broken, or there is no such split.
-    """
+    """The data files of a folder written by `save_to_disk`: of a Dataset, or of one split of a DatasetDict."""
     try:
         if (folder / SAVED_SPLITS).is_file():
             splits = json.loads((folder / SAVED_SPLITS).read_text(encoding="utf-8"))["splits"]
@@ -164,11 +161,8 @@ def saved_files(folder: Path, split: str | None, *, way: str = SPLIT_WAY) -> lis
 
 
 def choose_split(splits: Sequence[str], split: str | None, *, where: str, way: str = SPLIT_WAY) -> str:
-    """The split asked for, or else the only one, or else "train"; InputError where there is none.
-
-    Args:
-        where, way: for the message, what has these splits and how to name one.
-    """
+    """The split asked for, or else the only one, or else "train"; InputError, with `where` they are and the `way` to
+    name one, where there is none."""
     chosen = split or (splits[0] if len(splits) == 1 else "train")
     if chosen not in splits:
         asked = f"no split {chosen!r}" if split else "several splits"
@@ -178,9 +172,6 @@ def choose_split(splits: Sequence[str], split: str | None, *, where: str, way: s
 
 def read_records(path: Path | str) -> Iterator[Record]:
     """Rows of a .jsonl, .json, .csv, .tsv or .parquet file, or of one of these with .gz or .zst after it.
-
-    A .json file is a list of objects, or an object whose "data" is such a list. The first line of .csv and .tsv names
-    the columns and their values stay strings; quotes mean nothing in .tsv, as in the files of GLUE.
 
     Raises InputError: the file is missing, empty or broken, or of another kind; the message says where.
     """
@@ -240,10 +231,7 @@ class HubDataset:
         return f"{self.name} ({self.split}, part {part + 1} of {self.num_parts})"
 
     def records(self, *, part: int, column: str) -> Iterator[Record | BadRecord]:
-        """Rows of one data file, as they arrive.
-
-        Raises HubError if the connection broke (after the retries of `datasets`), or a file is broken.
-        """
+        """Rows of one data file, as they arrive; HubError if the connection broke, or the file is."""
         with hub_errors(self.name):
             dataset = load_hub(self.name, self.config, self.revision)[self.split]
             if dataset.column_names is not None and column in dataset.column_names:
@@ -260,16 +248,10 @@ def is_hub_name(name: str) -> bool:
 
 
 def open_dataset(*, name: str, config: str | None, split: str | None) -> HubDataset:
-    """Find a dataset of the Hub and the commit it is at.
+    """Find a dataset of the Hub, OWNER/NAME or OWNER/NAME@REVISION, and the commit it is at.
 
-    Args:
-        name: OWNER/NAME, perhaps with @ and a branch, a tag or a commit after it.
-        config: needed where it has several.
-        split: by default the only one, or "train".
-
-    Raises:
-        HubError: it does not exist, is gated, or the Hub cannot be reached.
-        InputError: it has no such configuration or split.
+    Raises HubError: it does not exist, is gated, or the Hub cannot be reached; InputError: it has no such
+    configuration or split.
     """
     import huggingface_hub
 

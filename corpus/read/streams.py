@@ -68,10 +68,7 @@ class Stream:
 
 @contextmanager
 def open_stream(path: Path, *, progress: Progress | None = None) -> Iterator[Stream]:
-    """Open a file, decompressing .gz and .zst (also several members or frames one after the other).
-
-    Raises InputError if it cannot be opened.
-    """
+    """Open a file, decompressing .gz and .zst; InputError if it cannot be opened."""
     compression = COMPRESSIONS.get(path.suffix.lower())
     progress = progress or Progress()
     try:
@@ -174,26 +171,20 @@ def decode(line: Line, path: Path) -> str:
 
 def unreadable(path: Path, error: OSError) -> InputError:
     """The message for a file that the system does not let us read."""
-    reasons: dict[type, str] = {
-        FileNotFoundError: "is no longer there",
-        PermissionError: "may not be read by you (permission denied); change its permissions",
-        IsADirectoryError: "is a folder now",
-    }
-    reason = reasons.get(type(error), f"cannot be read: {error.strerror or error}")
+    reason = f"cannot be read: {error.strerror or error}"
+    if isinstance(error, FileNotFoundError):
+        reason = "is no longer there"
+    elif isinstance(error, PermissionError):
+        reason = "may not be read by you (permission denied); change its permissions"
     return InputError(f"{shown(path)} {reason}.")
 
 
 def progress_bar(*, total: int | None, doing: str, delay: float = 0) -> Any:
-    """Bytes done, bytes per second and time left, on standard error; in a log each half minute.
-
-    Args:
-        total: bytes; None if unknown.
-        delay: seconds of work before anything is shown.
-    """
+    """Bytes done, bytes per second and time left, on standard error after `delay` seconds; in a log each half
+    minute."""
     seconds = 0.1 if sys.stderr.isatty() else LOG_SECONDS
-    return tqdm(
-        total=total, desc=doing, delay=max(delay, seconds), mininterval=seconds, unit="B", unit_scale=True, leave=False
-    )
+    look: dict[str, Any] = {"unit": "B", "unit_scale": True, "leave": False}
+    return tqdm(total=total, desc=doing, delay=max(delay, seconds), mininterval=seconds, **look)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +197,7 @@ class Piece:
 
 
 def read_text_file(path: Path, *, boundary: str, progress: Progress) -> Iterator[Piece | BadRecord]:
-    """Documents of a .txt file: all of it, its lines, or what stands between its blank lines (`boundary`).
-
-    Raises InputError if the file cannot be read.
-    """
+    """Documents of a .txt file: all of it, its lines, or what stands between its blank lines (`boundary`)."""
     with open_stream(path, progress=progress) as stream:
         yield from BOUNDARIES[boundary](stream)
 

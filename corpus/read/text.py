@@ -169,12 +169,11 @@ class Text:
         self._progress = Progress()
         self.dropped, self.bad_records = {}, []
         self._records = self._bad = 0
-        anything = False
+        document = None
         for document in self._read():
             yield document
-            anything = True
         self._stop_if_many_are_bad()
-        if not anything:
+        if document is None:
             first = f" The first bad record: {self.bad_records[0]}" if self.bad_records else ""
             raise InputError(f"--data {' '.join(map(shown, self.names))}: there is no text in it.{first}")
 
@@ -279,10 +278,7 @@ def sha256(path: Path) -> str:
 
 
 def hash_files(paths: Sequence[Path]) -> list[str]:
-    """SHA-256 (hexadecimal) of each file, with a progress bar when that takes long.
-
-    Raises InputError if a file cannot be read.
-    """
+    """SHA-256 (hexadecimal) of each file, with a progress bar when that takes long."""
     digests = []
     try:
         total = sum(path.stat().st_size for path in paths)

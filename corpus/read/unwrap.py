@@ -106,10 +106,8 @@ def _best_width(breaks: Sequence[_Break], slack: int) -> tuple[int, int]:
 def unwrap(text: str, *, margin: Margin | None = None) -> str:
     """The text with lines joined that were broken to a width; only white space changes.
 
-    A word broken at a hyphen is joined without a space and keeps the hyphen; so are scripts that write none.
-
-    Args:
-        margin: from `find_margin`; by default it is found for each 300 lines.
+    A word broken at a hyphen is joined without a space and keeps the hyphen; so are scripts that write none. The
+    margin is found for each 300 lines, unless one is given.
     """
     lines = text.split("\n")
     parts = [lines[0]]
@@ -195,12 +193,8 @@ def _is_unspaced(character: str) -> bool:
 
 
 def unwrapped(pieces: Iterable[Piece | BadRecord], *, together: bool) -> Iterator[Piece | BadRecord]:
-    """The same pieces with lines joined that were broken to a width.
-
-    Args:
-        together: some hundred lines of pieces that follow each other have one margin, for they are paragraphs of one
-            file; otherwise each piece has its own.
-    """
+    """The same pieces with lines joined that were broken to a width; `together`, some hundred lines of pieces that
+    follow each other have one margin, for they are paragraphs of one file."""
     if not together:
         for piece in pieces:
             yield piece if isinstance(piece, BadRecord) else replace(piece, text=unwrap(piece.text))

@@ -43,24 +43,13 @@ def prepare_store(
     """Tokenize a text into a store at `output_dir`, or open the one that is there of the same text and tokenizer.
 
     A store of something else is replaced when the new one is whole; a folder that is no store is not touched.
+    Special tokens are text where they occur in documents. The options are num_workers and max_shard_bytes.
 
-    Args:
-        tokenizer: a fast tokenizer; its special tokens are text where they occur in documents.
-        tokenizer_fingerprint: kept, so that a model can be matched with its corpus.
-        options: of `StoreArguments`: num_workers, max_shard_bytes.
-
-    Raises:
-        InputError: bad text or options, no text at all, or `output_dir` holds something else.
-        StorageError: the disk is full or read-only; nothing half-built has the name of the store.
-        WorkerError: a worker was killed.
+    Raises InputError: bad text or options, no text at all, or `output_dir` holds something else; StorageError: the
+    disk is full or read-only, and nothing half-built has the name of the store; WorkerError: a worker was killed.
     """
     asked = StoreArguments(**options)
-    shared = BuildOptions(
-        text=text.fingerprint,
-        tokenizer=tokenizer_fingerprint,
-        vocab_size=len(tokenizer),
-        language=text.language,
-    )
+    shared = BuildOptions(text.fingerprint, tokenizer_fingerprint, len(tokenizer), text.language)
     builder = _Builder(_place(output_dir), shared, text, asked.max_shard_bytes)
     num_workers = asked.num_workers
     if num_workers is None:
@@ -87,8 +76,8 @@ def prepare_corpus(
         fingerprint_of: what tells tokenizers apart.
         more: the texts of --for.
 
-    Raises:
-        InputError: options that do not fit each other, or bad text; StorageError: the store cannot be written."""
+    Raises InputError: options that do not fit each other, or bad text; StorageError: the store cannot be written.
+    """
     if arguments.corpus:
         if arguments.data:
             raise InputError("--corpus goes without --data, and with the --tokenizer that it was made with")
@@ -223,17 +212,14 @@ class _Builder:
             count = json.loads(self.done.read_bytes())["pieces"]
         except (OSError, ValueError):
             return []
-        pieces = [Piece.open(self._piece(number)) for number in range(count)]
-        whole = [piece for piece in pieces if piece is not None]
+        whole = [piece for number in range(count) if (piece := Piece.open(self._piece(number)))]
         return whole if len(whole) == count else []
 
     def _assemble(self) -> TokenStore:
         """Put the pieces together and the store in its place."""
         store, done = self.folder / "store", json.loads(self.done.read_bytes())
         try:
-            manifest = assemble(
-                self._ready(), self.options, self.sources, folder=self.folder, limit=self.max_shard_bytes
-            )
+            manifest = assemble(self._ready(), self.options, self.sources, store=store, limit=self.max_shard_bytes)
         except BaseException:
             shutil.rmtree(store, ignore_errors=True)  # room for the pieces
             raise

@@ -41,6 +41,7 @@ _OPENING = "\"'“‘«„‹([{*_`¡¿"
 # of the ends in novels: it is shown spaces in their place. So it is for spaces of several bytes: sentencex 1.0 panics
 # where one stands between an initial and a full stop.
 _WIDE_SPACES = "".join(map(chr, (0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)))
+_WHITE = " \t\n\v\f\r" + _WIDE_SPACES
 _QUOTES = str.maketrans(dict.fromkeys('"“”„‟«»‹›()[]{}' + _WIDE_SPACES, " "))
 _APOSTROPHE = re.compile(r"(?<!\w)['‘’]|['‘’](?!\w)")
 
@@ -87,9 +88,7 @@ def _ends(text: str, language: str) -> Iterator[int]:
         if edge.start() < spaces_end:
             continue  # of the same run of blank lines
         yield from _unit_ends(text, start, edge.start(), language)
-        end = edge.start()
-        while end > start and is_space(text[end - 1]):
-            end -= 1
+        end = start + len(text[start : edge.start()].rstrip(_WHITE))
         yield end
         start, spaces_end = end, _SPACES.match(text, edge.end()).end()  # type: ignore[union-attr]  # always matches
     yield from _unit_ends(text, start, len(text), language)
@@ -123,15 +122,15 @@ def _cut(text: str, begin: int) -> int:
     """Where to cut for a sentence that the library lets begin at `begin`: before the white space in front of it and
     of the marks that open it; 0 for not here."""
     end = spaces = begin
-    while end and (text[end - 1] in _OPENING or is_space(text[end - 1])):
+    while end and (text[end - 1] in _OPENING or text[end - 1] in _WHITE):
         before = end
         while end and text[end - 1] in _OPENING:
             end -= 1
-        if end and not is_space(text[end - 1]):  # these marks close what stands before them
+        if end and text[end - 1] not in _WHITE:  # these marks close what stands before them
             end = before
             break
         spaces = end
-        while end and is_space(text[end - 1]):
+        while end and text[end - 1] in _WHITE:
             end -= 1
     if end < spaces:
         following = text[spaces : begin + 8].lstrip(_OPENING)[:1]
@@ -139,16 +138,9 @@ def _cut(text: str, begin: int) -> int:
     return begin if text[begin : begin + 1].isalnum() and _UNSPACED_END.search(text, max(0, begin - 4), begin) else 0
 
 
-def is_space(character: str) -> bool:
-    """Whether a character is white space as Unicode, and so a tokenizer, has it."""
-    return character.isspace() and not "\x1c" <= character <= "\x1f"
-
-
 def _append(pieces: list[str], text: str, start: int, end: int) -> None:
     """Add text[start:end], cut between words while it is too long."""
-    visible_end = end
-    while visible_end > start and text[visible_end - 1].isspace():
-        visible_end -= 1
+    visible_end = start + len(text[start:end].rstrip())
     while end - start > MAX_CHARACTERS:
         edge = _WORD_EDGE.search(text, start + MAX_CHARACTERS // 2, visible_end)
         if edge is None:
@@ -172,10 +164,7 @@ def cut_sections(data: bytes) -> Iterator[str]:
         while data[end] & 0xC0 == 0x80:  # inside a character
             end -= 1
         text = data[start:end].decode()
-        last = len(text)
-        while last and is_space(text[last - 1]):
-            last -= 1
-        text = text[:last] or text  # a megabyte of white space is cut all the same
+        text = text.rstrip(_WHITE) or text  # a megabyte of white space is cut all the same
         yield text
         start += len(text.encode())
     yield data[start:].decode()

@@ -55,10 +55,6 @@ class BuildOptions:
     def save(self, path: Path) -> None:
         write_text(path, json.dumps(asdict(self), indent=2), hint=KEPT)
 
-    @classmethod
-    def load(cls, path: Path) -> "BuildOptions":
-        return cls(**json.loads(path.read_bytes()))
-
 
 @dataclass(frozen=True)
 class TextPiece:
@@ -112,13 +108,8 @@ class Piece:
 
 
 def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
-    """Cut documents into sentences, encode and hash them, and write them as one piece at `path`.
-
-    Args:
-        folder: of the build, where its options and the tokenizer are.
-
-    Raises StorageError: the disk is full or does not let us write; nothing stays.
-    """
+    """Cut documents into sentences, encode and hash them, and write them as one piece at `path`; the folder is that of
+    the build. Raises StorageError: the disk is full or does not let us write; nothing stays."""
     options, encoder = _load_build(folder)
     tokens, lengths = [np.empty(0, dtype=encoder.dtype)], [np.empty(0, dtype="<u4")]
     counts = np.zeros(len(text.texts), dtype="<u4")
@@ -142,11 +133,9 @@ def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
 
 
 def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_workers: int) -> None:
-    """Make pieces at their paths; the tasks are read as fast as pieces are made.
+    """Make pieces at their paths in several processes; the tasks are read as fast as pieces are made.
 
-    Args:
-        folder: of the build, where its options and the tokenizer are.
-        num_workers: processes; with 0 or 1, or a single piece, the work is done here on the threads of the tokenizer.
+    With fewer than two workers, or a single piece, the work is done here on the threads of the tokenizer.
 
     Raises StorageError: a piece could not be written; WorkerError: a worker failed or was killed.
     """
@@ -163,11 +152,10 @@ def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_wo
         """Wait until so few are being made; raise what a worker raised."""
         while len(places) > at_most:
             for future in wait(places, return_when=FIRST_COMPLETED).done:
-                try:
-                    future.result()
-                except (LacunaError, OSError, BrokenProcessPool):
-                    raise
-                except Exception as error:
+                error = future.exception()
+                if isinstance(error, LacunaError | OSError | BrokenProcessPool):
+                    raise error
+                if error is not None:
                     what = f"making tokens of the text from {places[future]} on failed"
                     raise WorkerError(f"{what}:\n{error.__cause__ or error}") from error
                 del places[future]
@@ -215,6 +203,6 @@ def _end_with_parent() -> None:
 @lru_cache(maxsize=1)
 def _load_build(folder: Path) -> tuple[BuildOptions, SentenceEncoder]:
     """The options of a build, and the encoder that all its pieces are made with."""
-    options = BuildOptions.load(folder / BUILD)
+    options = BuildOptions(**json.loads((folder / BUILD).read_bytes()))
     tokenizer_json = (folder / TOKENIZER).read_text(encoding="utf-8")
     return options, SentenceEncoder(tokenizer_json=tokenizer_json, dtype=token_dtype(options.vocab_size))

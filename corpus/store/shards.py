@@ -29,22 +29,18 @@ COUNTS = ("num_documents", "num_sentences", "num_tokens", "num_bytes")
 
 
 def assemble(
-    pieces: list[Piece], options: BuildOptions, sources: list[dict[str, Any]], *, folder: Path, limit: int
+    pieces: list[Piece], options: BuildOptions, sources: list[dict[str, Any]], *, store: Path, limit: int
 ) -> dict[str, Any]:
-    """Write the shards of a store in `folder` / "store".
+    """Write the shards of a store, and return its manifest without what readers left out and without fingerprints.
 
     Args:
         pieces: in the order of the corpus.
         sources: name and weight of each.
         limit: a shard ends before the document that would make its files larger than this.
 
-    Returns: The manifest, without what readers left out and without fingerprints.
-
-    Raises:
-        InputError: no document is left, or none of a source that has a weight.
-        StorageError: a piece was damaged on the disk, or there would be more than MAX_SHARDS shards.
+    Raises InputError: no document is left, or none of a source that has a weight; StorageError: a piece was damaged on
+    the disk, or there would be more than MAX_SHARDS shards.
     """
-    store = folder / "store"
     shutil.rmtree(store, ignore_errors=True)
     store.mkdir()
     again = find_equal(piece.load("hashes")[0] for piece in pieces)
@@ -194,11 +190,7 @@ def _write_header(file: Any, count: int) -> None:
 
 
 def find_equal(hashes: Iterable[np.ndarray]) -> np.ndarray:
-    """Documents whose hash an earlier one has: bool [documents].
-
-    Args:
-        hashes: 16 bytes a document (dtype V16), in order, in parts.
-    """
+    """Documents whose hash (16 bytes, dtype V16, in parts) an earlier one has: bool [documents]."""
     halves = np.concatenate([np.zeros((0, 2), dtype="<u8"), *(part.view("<u8").reshape(-1, 2) for part in hashes)])
     order = np.lexsort(halves.T)  # stable: the first of the corpus is the first of its group
     found = np.zeros(len(halves), dtype=bool)

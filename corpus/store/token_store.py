@@ -105,15 +105,13 @@ class TokenStore:
     """A corpus of tokens, read by index from disk. Open one with `open_store`.
 
     Attributes:
-        tokens: uint8, uint16 or uint32 [num_tokens].
+        tokens: uint8, uint16 or uint32 [num_tokens], as the next two a `JoinedArray`.
         sentence_offsets: int64 [num_sentences + 1], in tokens.
         document_offsets: int64 [num_documents + 1], in sentences.
         source_offsets: int64 [number of sources + 1], in documents; an array in memory.
         source_names, source_weights: as given with --data; weights sum to 1, None where none was given.
         vocab_size: ids are below it. num_bytes: UTF-8 bytes of the text behind the tokens.
         fingerprint, tokenizer_fingerprint: what the store was made from.
-
-    The first three are `JoinedArray`s: slices and arrays of whole numbers read what they ask for.
     """
 
     def __init__(self, *, path: Path, manifest: dict[str, Any]) -> None:
@@ -148,27 +146,24 @@ class TokenStore:
     def report(self, *, decode: Callable[[list[int]], str], num_examples: int = 10, seed: int = 0) -> str:
         """Several lines for people: each source, what was dropped and why, and what stands at random places.
 
-        Args:
-            decode: token ids to text, of the tokenizer that the store was made with.
-            num_examples: documents shown, on one line each from a random sentence on.
+        `decode` is that of the tokenizer that the store was made with.
         """
-        sources = self.manifest["sources"]
-        lines = ["sources:"] if len(sources) > 1 else []
-        for source in sources if len(sources) > 1 else []:
+        lines = ["sources:"]
+        for source in self.manifest["sources"]:
             weight = "" if source["weight"] is None else f"weight {source['weight']:.3g}, "
             lines.append(
                 f"  {visible(source['name'])}: {weight}{_count(source['num_documents'], 'document')}, "
                 f"{_count(source['num_tokens'], 'token')} ({source['num_tokens'] / self.num_tokens:.1%}), "
                 f"{_size(source['num_bytes'])}"
             )
+        lines = lines if len(self.source_names) > 1 else []
         reasons = ", ".join(f"{reason} {number:,}" for reason, number in self.manifest["dropped"].items())
         lines.append(f"dropped: {reasons or 'nothing'}")
         lines += [f"  {_one_line(message, 200)}" for message in self.manifest["bad_records"]]
         count = min(num_examples, self.num_documents)
         random = np.random.default_rng(seed)
         chosen = np.sort(random.choice(self.num_documents, size=count, replace=False))
-        if count:
-            lines.append(f"{_count(count, 'random document')}, each from a random sentence on (⏎ is a line end):")
+        lines.append(f"{_count(count, 'random document')}, each from a random sentence on (⏎ is a line end):")
         for document in chosen.tolist():
             first, last = self.document_offsets[document : document + 2]
             sentence = int(random.integers(first, last))
