@@ -140,12 +140,9 @@ GPU = {
 
 
 class Trainee:
-    """A contender with its optimizer and precision, in this process.
+    """A contender with its optimizer (AdamW, unless `optimizers` makes others) and precision, in this process.
 
-    Args:
-        dropout: of all layers.
-        own_weights: drawn as its class does, where `build` takes those of ours.
-        optimizers: makes them for the weights; AdamW if not given.
+    With `own_weights` they are drawn as its class does, where `build` takes those of ours.
     """
 
     def __init__(

@@ -173,13 +173,8 @@ def apart(**environment: str) -> Iterator[Callable[..., Any]]:
 
 
 def run_recipe(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Run a recipe from the command line. What it prints goes to a file beside --output_dir, or beside the folder of
-    --output_file. True makes an option a flag.
-
-    Returns the results that it wrote.
-
-    Raises:
-        RuntimeError: it failed; with the end of what it printed.
+    """Run a recipe from the command line; the results that it wrote. True makes an option a flag. What it prints goes
+    to a file beside --output_dir, or beside the folder of --output_file; RuntimeError, with its end, where it failed.
     """
     words = [str(it) for name, value in options.items() for it in (f"--{name}", *[value][: value is not True])]
     command = [sys.executable, f"recipes/{name}.py", *words]

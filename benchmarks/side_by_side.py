@@ -71,23 +71,17 @@ def make_batches(data: str | None, shape: Shape) -> tuple[dict[bool, list[dict[s
     lines = (line for document in text.texts() for line in document.splitlines() if line.strip())
     ids = list(islice((token for line in lines for token in tokenizer(line)["input_ids"]), size[0] * size[1]))
     tokens = torch.from_numpy(np.resize(np.array(ids, dtype=np.int64), size))  # a short text is read again
+    rows = {False: make_masker(tokenizer, torch.Generator().manual_seed(0))(tokens), True: (tokens, tokens)}
     batches = {
         is_decoder: [{"input_ids": x, "labels": y} for x, y in zip(*(part.split(ROWS) for part in pair), strict=True)]
-        for is_decoder, pair in (
-            (False, make_masker(tokenizer, torch.Generator().manual_seed(0))(tokens)),
-            (True, (tokens, tokens)),
-        )
+        for is_decoder, pair in rows.items()
     }
     name = Path(source).name if source else "the documentation inside the Python interpreter"
     return batches, {"text": name, "tokens": len(ids), "vocabulary": len(tokenizer)}
 
 
 def check_same_work(contenders: dict[str, dict[str, Any]]) -> None:
-    """First losses must be numbers, and equal where the weights are.
-
-    Raises:
-        RuntimeError: they are not.
-    """
+    """RuntimeError unless first losses are numbers, and equal where the weights are."""
     losses = {name: facts["first_loss"] for name, facts in contenders.items()}
     for name, loss in losses.items():
         others = [other for other in losses if SIDE_BY_SIDE[other].weights == SIDE_BY_SIDE[name].weights]
@@ -117,21 +111,17 @@ def measure(
             for name, call in calls.items()
         }
         check_same_work(contenders)
-        runs = {
-            steps: {name: partial(call, run_here, steps) for name, call in calls.items()}
-            for steps in (WARM_UP, options.steps)
-        }
-        warm = take_turns(runs[WARM_UP], rounds=1, title=f"{title}, warm-up,")
-        found = take_turns(runs[options.steps], rounds=options.rounds, title=f"{title},")
+        runs = lambda steps: {name: partial(call, run_here, steps) for name, call in calls.items()}  # noqa: E731
+        warm = take_turns(runs(WARM_UP), rounds=1, title=f"{title}, warm-up,")
+        found = take_turns(runs(options.steps), rounds=options.rounds, title=f"{title},")
     for name, facts in contenders.items():
-        usual = statistics.median(turn["seconds"] / turn["steps"] for turn in found[name])
-        facts |= {
-            "tokens_per_second": statistics.median(turn["tokens_per_second"] for turn in found[name]),
-            "peak_memory": max(turn["peak_memory"] for turn in found[name]),
-            # What the steps of the warm-up took beyond as many later ones: compiling, and getting warm.
-            "warm_up_seconds": max(0.0, warm[name][0]["seconds"] - usual * warm[name][0]["steps"]),
-            **{"warm_up": warm[name][0], "turns": found[name]},
-        }
+        turns, (first,) = found[name], warm[name]
+        usual = statistics.median(turn["seconds"] / turn["steps"] for turn in turns)
+        facts["tokens_per_second"] = statistics.median(turn["tokens_per_second"] for turn in turns)
+        facts["peak_memory"] = max(turn["peak_memory"] for turn in turns)
+        # What the steps of the warm-up took beyond as many later ones: compiling, and getting warm.
+        facts["warm_up_seconds"] = max(0.0, first["seconds"] - usual * first["steps"])
+        facts |= {"warm_up": first, "turns": turns}
     pairs = []
     for (ours, theirs), goals in PAIRS.items():
         if ours in found and theirs in found:
@@ -154,15 +144,11 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
     ]
     for title, measured in body["speed"].items():
         names = ("model", "precision", "compile", "parameters", "tokens_per_second")
-        rows = [
-            {
-                "contender": name,
-                **{fact: facts[fact] for fact in names},
-                "peak memory, MB": facts["peak_memory"] / 1e6,
-                "compile and warm-up, s": facts["warm_up_seconds"],
-            }
-            for name, facts in measured["contenders"].items()
-        ]
+        rows = []
+        for name, facts in measured["contenders"].items():
+            row = {"contender": name, **{fact: facts[fact] for fact in names}}
+            row |= {"peak memory, MB": facts["peak_memory"] / 1e6, "compile and warm-up, s": facts["warm_up_seconds"]}
+            rows.append(row)
         machine = "as the machine is" if title == "cpu" else f"as on a processor that has no more than {title}"
         lines += ["", f"## Speed, {machine}", "", *table(measured["pairs"]), *table(rows)]
     return lines

@@ -58,13 +58,8 @@ def train_lacuna(work: Work, *, as_recipe: bool = False) -> Any:
 
 def train_tokenizers(work: Work, *, from_files: bool) -> Any:
     """`tokenizers` learns what train_bpe learns: it reads the files itself, or is given the texts."""
-    trainer = trainers.BpeTrainer(
-        vocab_size=work["vocab_size"],
-        min_frequency=MIN_FREQUENCY,
-        special_tokens=tokenization.SPECIAL_TOKENS,
-        initial_alphabet=ALPHABET,
-        show_progress=False,
-    )
+    options = {"special_tokens": tokenization.SPECIAL_TOKENS, "initial_alphabet": ALPHABET, "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=work["vocab_size"], min_frequency=MIN_FREQUENCY, **options)
     backend = untrained_backend(normalizer="none", pattern=PATTERN)
     backend.train(work["files"], trainer) if from_files else backend.train_from_iterator(read(work), trainer)
     return backend

@@ -9,9 +9,7 @@
 A model, be it encoder, decoder or encoder-decoder, gets the tasks that its shape can do. A run is the recipe with its
 default options (`TASKS` has the exceptions) but for the weights, which are those of the last step: choosing the best
 on the held-out rows would flatter them. It begins from the model, or from first weights of its architecture, drawn
-from the seed. The minutes are a tiny encoder's with a vocabulary of 8,192 on two cores: 12 million tokens at 6,000 to
-14,000 a second, half of them SQuAD's, and 10 seconds to start each of 28 runs. Inference and paraphrase are left out:
---data (LACUNA_DATA) has no labelled pairs, and none can be made of it honestly.
+from the seed. The minutes are a tiny encoder's with a vocabulary of 8,192 on two cores.
 
 `guess` and `words` (TF-IDF with logistic regression; for names, words around them; for questions, words in common) are
 what recipes report. `skip-gram` is logistic regression on means of word vectors that gensim learns from the novels
@@ -222,7 +220,7 @@ def linear_score(features: Callable[[list[str]], np.ndarray], files: Mapping[str
 
 @torch.inference_mode()
 def mean_states(folder: Path, texts: list[str]) -> np.ndarray:
-    """Means over tokens of the last hidden states, float32 [texts, width]; special tokens and padding do not count."""
+    """Means of last hidden states, float32 [texts, width]; special tokens and padding do not count."""
     tokenizer, model = load_base(model=str(folder))[1], AutoModel.from_pretrained(folder)
     model = (model.get_encoder() if model.config.is_encoder_decoder else model).eval()
     options = {"padding": True, "truncation": True, "max_length": 256, "return_tensors": "pt"}
@@ -318,9 +316,8 @@ class Benchmark:
     def result(self, name: str, weights: str, work: Callable[[], dict[str, Any]], **options: Any) -> Any:
         """What came of a task with these weights and options, made now if it is not there; None if it must not be."""
         settings = {"task": name, "weights": weights, "files": self.contents[name], "options": options}
-        if self.options.report_only:
-            parts = self.kept.find(settings)[-1:]
-        else:
+        parts = self.kept.find(settings)[-1:]
+        if not self.options.report_only:
             parts = [self.kept.get(f"{name}-{weights}", settings, work)]
         self.parts += [part for part in parts if part not in self.parts]
         return parts[0]["result"] if parts else None
@@ -398,11 +395,11 @@ def main() -> None:
         f"{len(parts)} runs beside other programs, at {', '.join(sorted({part['commit'] for part in parts}))}."
     )
     report.body["pretraining"] = stories = {model.name: model.story() for model in benchmark.models}
-    told = {
-        name: ", ".join(f"{fact} {shown(value)}" for fact, value in story.items()) for name, story in stories.items()
-    }
-    tables = [line for name, rows in models.items() for line in (f"## {name}", "", told[name], "", *lines_of(rows))]
-    report.write("What pretraining pays", [line, "", *side_by_side(models), *tables])
+    lines = [line, "", *side_by_side(models)]
+    for name, rows in models.items():
+        told = ", ".join(f"{fact} {shown(value)}" for fact, value in stories[name].items())
+        lines += [f"## {name}", "", told, "", *lines_of(rows)]
+    report.write("What pretraining pays", lines)
 
 
 if __name__ == "__main__":
