@@ -170,11 +170,7 @@ def make_card(of_model: str, found: Mapping[str, Any]) -> str:
         f"# {found['model']} as {form}{kept}\n\n{_RUN[form]}\n\nOn {found['texts']} texts its outputs were within "
         f"{found['largest_difference']:.2g} of the model's (the largest is {found['largest_logit']:.3g}), and the "
         f"likeliest answer was the same in {found['same_answer']:.1%}: `export_check.json`.\n\n"
-        + (
-            "What follows is the card of the model that it was made of; its code loads that model.\n\n"
-            if of_model
-            else ""
-        )
+        + (origin if of_model else "")
         + card.text.lstrip()
     )
     return str(card)
