@@ -89,9 +89,10 @@ def task_of(rows: Sequence[Row], *, file: str) -> str:
         return "token_classification"
     if _columns(MULTIPLE_CHOICE, rows):
         return "multiple_choice"
-    labelled = _columns(CLASSIFICATION, rows)
-    if labelled and _are_labels([row.fields.get(labelled["label_column"]) for row in rows]):
-        return "classification"
+    if labelled := _columns(CLASSIFICATION, rows):
+        labels = {label for row in rows if isinstance(label := row.fields.get(labelled["label_column"]), str)}
+        if len(labels) <= max(_MOST_LABELS, len(rows) // 2):
+            return "classification"
     if _columns(SEQUENCE_TO_SEQUENCE, unfold(rows)):
         return "sequence_to_sequence"
     raise InputError(
@@ -106,12 +107,6 @@ def _columns(layout: Layout, rows: Sequence[Row]) -> dict[str, Any] | None:
         return dict(zip(layout.columns, layout.find(rows), strict=True))
     except InputError:
         return None
-
-
-def _are_labels(values: Sequence[Any]) -> bool:
-    """Whether a column holds labels rather than texts: numbers, lists, or few different texts."""
-    texts = [value for value in values if isinstance(value, str)]
-    return len(set(texts)) <= max(_MOST_LABELS, len(values) // 2)
 
 
 def describe(facts: Sequence[Mapping[str, Any]], *, share: float) -> list[str]:

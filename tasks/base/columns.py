@@ -51,7 +51,10 @@ class Layout:
 
         def free(name: str) -> list[str]:
             taken = {one for value in found.values() for one in names_in(value)}
-            return [one for one in columns_of(rows) if one not in taken and self._fits(name, one, rows)]
+            seen, kinds = rows[:SAMPLE], self.columns[name].kinds
+            # Most values are of the type; a row whose value is not is named when it is read.
+            fits = {one: sum(isinstance(row.fields.get(one), kinds) for row in seen) for one in columns_of(rows)}
+            return [one for one, count in fits.items() if one not in taken and 2 * count > len(seen)]
 
         for name, column in self.columns.items():
             if not found[name] and not given.get(column.instead):
@@ -73,11 +76,6 @@ class Layout:
     def only(self, *names: str, **changes: Any) -> "Layout":
         """The layout of some of the columns."""
         return replace(self, columns={name: self.columns[name] for name in names}, **changes)
-
-    def _fits(self, name: str, column: str, rows: Sequence[Row]) -> bool:
-        """Whether most values are of the type; a row whose value is not is named when it is read."""
-        fits = [isinstance(row.fields.get(column), self.columns[name].kinds) for row in rows[:SAMPLE]]
-        return 2 * sum(fits) > len(fits)
 
     def _names(self, name: str, found: Found, fitting: Sequence[str]) -> list[str]:
         """What a column may be called, beside those that were found."""

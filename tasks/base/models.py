@@ -94,18 +94,6 @@ def check_tokenizer(*, tokenizer: Any, model: Any) -> None:
         )
 
 
-def _pooling_name(pooling: str, *, config: Any, model: str) -> str:
-    """What the configuration of an encoder calls a pooling; InputError where its classifier has no choice."""
-    own = getattr(config, "classifier_pooling", None)
-    names = {"first": "first" if config.model_type == "lacuna" else "cls", "mean": "mean"}
-    if own not in names.values():
-        raise InputError(
-            f"--pooling {pooling}: the classifier of --model {model} ({config.model_type}) always reads "
-            f"{'the same token' if own is None else f'the {own} token'}: leave --pooling out"
-        )
-    return names[pooling]
-
-
 def load_model(
     *,
     auto_class: str,
@@ -139,7 +127,14 @@ def load_model(
         options["problem_type"] = problem_type
     if pooling != "auto":
         config = loading.load_configuration(model, **origin)
-        options["classifier_pooling"] = _pooling_name(pooling, config=config, model=model)
+        own = getattr(config, "classifier_pooling", None)
+        names = {"first": "first" if config.model_type == "lacuna" else "cls", "mean": "mean"}
+        if own not in names.values():
+            raise InputError(
+                f"--pooling {pooling}: the classifier of --model {model} ({config.model_type}) always reads "
+                f"{'the same token' if own is None else f'the {own} token'}: leave --pooling out"
+            )
+        options["classifier_pooling"] = names[pooling]
     transformers.set_seed(seed)
     loaded, report = loading.load_model(
         model, auto_class=auto_class, ignore_mismatched_sizes=True, **origin, **options

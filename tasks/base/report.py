@@ -28,6 +28,7 @@ _MOST_CONFUSIONS = 20
 _LONGEST_TEXT, _LONGEST_NAME = 300, 28
 _BESIDE = {"start": "before training", "baseline": "without a model", "words": "bag of words"}
 """What scores are compared with, by the first part of its name in results.json."""
+_ESCAPES = str.maketrans({"\\": "\\\\", "|": "\\|", "<": "&lt;", "*": "\\*"})
 _STYLE = {"text.usetex": False, "font.family": "DejaVu Sans", "font.size": 9.0, "savefig.facecolor": "white"}
 
 
@@ -174,11 +175,8 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> 
     """Lines of a table; the first column is text, the others stand to the right."""
     lines = [[str(column) for column in columns], ["---", *["---:"] * (len(columns) - 1)]]
     lines += [[number(cell) for cell in row] for row in rows]
-    return ["| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines]
-
-
-def _escaped(cell: str) -> str:
-    return " ".join(cell.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+    escaped = ((" ".join(cell.split()).translate(_ESCAPES) for cell in line) for line in lines)
+    return [f"| {' | '.join(line)} |" for line in escaped]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +219,12 @@ class Matrix:
             said = f"{count:.0f}" if count < 1000 else f"{count / 1000:.3g}k"
             ink = "white" if share[gold, predicted] > 0.55 else "#222222"
             axes.text(predicted, gold, said, ha="center", va="center", color=ink, fontsize=min(9.0, 22 * cell))
-        names, letters = [_name(label) for label in matrix.labels], min(9.0, 40 * cell)
+        labels, most, letters = (
+            [" ".join(label.split()) for label in matrix.labels],
+            _LONGEST_NAME,
+            min(9.0, 40 * cell),
+        )
+        names = [label if len(label) <= most else f"{label[: most - 1]}…" for label in labels]
         steep = size > 12 or max(map(len, names)) > 8
         axes.set_xticks(range(size), names, rotation=90 if steep else 0, fontsize=letters, parse_math=False)
         axes.set_yticks(range(size), names, fontsize=letters, parse_math=False)
@@ -294,8 +297,3 @@ def draw(shown: Matrix | Points, *, heading: str, path: Path) -> None:
         shown.draw(axes)
         axes.set_title(heading, loc="left", parse_math=False)
         figure.savefig(path, format="png", bbox_inches="tight", pad_inches=0.15)
-
-
-def _name(label: str) -> str:
-    label = " ".join(label.split())
-    return label if len(label) <= _LONGEST_NAME else label[: _LONGEST_NAME - 1] + "…"

@@ -154,14 +154,9 @@ def write_rows(*, rows: Iterable[Mapping[str, Any]], path: Path) -> int:
                 raise InputError(f"row {count} {reason}")
             if count == 1:
                 table.writerow(columns)
-            table.writerow([_cell(row.get(name)) for name in columns])
+            cells = (row.get(name) for name in columns)  # None becomes an empty one
+            table.writerow(x if x is None or isinstance(x, str) else json.dumps(x, ensure_ascii=False) for x in cells)
     return count
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def gathered(rows: Iterable[Sequence[str]]) -> list[str]:

@@ -154,11 +154,18 @@ class SeveralLabels(_Head):
     threshold = 0.5
 
     def learn(self, rows: Sequence[Row]) -> None:
-        self._width = labels.multi_hot_width(rows=rows, column=self.column)
-        if self._width is None:
+        self._width = width = labels.multi_hot_width(rows=rows, column=self.column)
+        given = self.options.label_names
+        if width is None:
             self._name_labels({name for row in rows for name in self._labels(row)}, rows)
         else:
-            self._name_places(self._width, rows)
+            self.notes.append(f"each row has a list of {width} zeros and ones, one for each label")
+            if given is not None and len(given) != width:
+                raise InputError(
+                    f"{rows[0].where}: column '{self.column}' has {width} zeros and ones, and --label_names has "
+                    f"{len(given)} names: name as many"
+                )
+            self.names = list(given or map(str, range(width)))
         targets = [self.target(row) for row in rows]
         self._counts = Counter(number for target in targets for number in target)
         if empty := sum(not target for target in targets):
@@ -168,16 +175,6 @@ class SeveralLabels(_Head):
             # Having a label weighs as much as not having it.
             rare = [max(len(rows) - count, 1) / count if count else 1.0 for count in counts]
             self._weigh(rare, "having a label, in training")
-
-    def _name_places(self, width: int, rows: Sequence[Row]) -> None:
-        given = self.options.label_names
-        self.notes.append(f"each row has a list of {width} zeros and ones, one for each label")
-        if given is not None and len(given) != width:
-            raise InputError(
-                f"{rows[0].where}: column '{self.column}' has {width} zeros and ones, and --label_names has "
-                f"{len(given)} names: name as many"
-            )
-        self.names = list(given or map(str, range(width)))
 
     def target(self, row: Row) -> list[int]:
         """Numbers of the row's labels, in order."""

@@ -116,8 +116,12 @@ def read_problem(
     elif question_column is not None:
         question = row.text(question_column, option="--question_column")
     choices, keys = _choices(row, choices_columns)
-    answer = "" if label_column is None else _answer(row, label_column)
-    return Problem(context, question, choices, keys, answer, row.where)
+    answer = "" if label_column is None else row.value(label_column, option="--label_column")
+    if label_column is not None and (answer is None or not str(answer).strip()):
+        raise InputError(f"{row.where}: column '{label_column}' has no label: remove the row or label it")
+    if isinstance(answer, float) and answer.is_integer():
+        answer = int(answer)
+    return Problem(context, question, choices, keys, str(answer).strip(), row.where)
 
 
 def _choices(row: Row, columns: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -141,15 +145,6 @@ def _choices(row: Row, columns: Sequence[str]) -> tuple[tuple[str, ...], tuple[s
         raise InputError(f"{row.where}: {len(texts)} choices in {list(columns)}, and two are needed to choose from")
     named = keys if len(keys) == len(texts) and None not in keys else []
     return tuple(str(text).strip() for text in texts), tuple(str(key).strip() for key in named)
-
-
-def _answer(row: Row, column: str) -> str:
-    answer = row.value(column, option="--label_column")
-    if isinstance(answer, float) and answer.is_integer():
-        answer = int(answer)
-    if answer is None or not str(answer).strip():
-        raise InputError(f"{row.where}: column '{column}' has no label: remove the row or label it")
-    return str(answer).strip()
 
 
 def _letters(problem: Problem) -> list[str]:

@@ -50,7 +50,10 @@ def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "") -
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    metrics = _metrics(records)
+    # Up to four held-out metrics beside the losses, which have an axis of their own: shares of one first.
+    names = list(dict.fromkeys(name for record in records for name in record if name.startswith("eval_")))
+    shares = [name for name in names if not any(unit in name for unit in ("loss", "bits", "perplexity"))]
+    metrics = (shares or [name for name in names if "bits" in name])[:4]
     below = {"held out": metrics, "learning rate": ["learning_rate"], "tokens per second": ["tokens_per_second"]}
     below = {name: shown for name, shown in below.items() if any(len(series(records, each)[0]) for each in shown)}
     newest = {name: value for record in _lines(records) for name, value in record.items()}
@@ -76,13 +79,6 @@ def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "") -
 
 def _lines(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in records if "event" not in record]
-
-
-def _metrics(records: list[dict[str, Any]]) -> list[str]:
-    """Up to four held-out metrics beside the losses, which have an axis of their own: shares of one first."""
-    names = list(dict.fromkeys(name for record in records for name in record if name.startswith("eval_")))
-    shares = [name for name in names if "loss" not in name and "bits" not in name and "perplexity" not in name]
-    return (shares or [name for name in names if "bits" in name])[:4]
 
 
 def _plot(axes: Any, records: list[dict[str, Any]], name: str, *, label: str, color: str) -> Values:
