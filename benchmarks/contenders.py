@@ -33,8 +33,7 @@ class Shape:
     heads: int
     vocab_size: int
     positions: int
-    inner: int = 0
-    """Width of gated feed-forward layers; 0: each family's own."""
+    inner: int = 0  # width of gated feed-forward layers; 0: each family's own
 
     def fields(self) -> dict[str, Any]:
         """The names that configurations of all models have for it."""
@@ -89,15 +88,11 @@ class Contender:
     """A model and how it trains."""
 
     build: Callable[..., nn.Module]
-    compiles: str = ""
-    """blocks: as our loop does; whole: torch.compile(model); or nothing."""
-    bf16: bool = True
-    """Whether it trains under bf16 autocast where bf16 is fast; otherwise in float32."""
-    weights: str = ""
-    """Those of one table with the same word here start with equal weights, and must have equal losses."""
+    compiles: str = ""  # blocks: as our loop does; whole: torch.compile(model); or nothing
+    bf16: bool = True  # whether it trains under bf16 autocast where bf16 is fast; otherwise in float32
+    weights: str = ""  # those of one table with the same word here start with equal ones, and must have equal losses
     is_decoder: bool = False
-    rows: str = "whole"
-    """packed: documents apart; whole: read as one text."""
+    rows: str = "whole"  # packed: documents apart; whole: read as one text
 
     @property
     def is_ours(self) -> bool:

@@ -6,7 +6,6 @@
 
 Encoders of 150 and 32 million weights and a decoder of 124 million. In each part all contenders (`GPU` in
 contenders.py) are built and compiled, then they take turns, one at least, until the part's share of the time is over.
-The row of one that cannot be built holds the error. The report is written anew after each part.
 
 Rows of 1024 tokens are filled with documents, so that nobody pays for padding. Models of Lacuna keep the documents of
 a row apart; the others read across them, which is less work to prepare.
@@ -121,13 +120,9 @@ def make_ready(contender: Contender, part: Part, *, may_compile: bool) -> tuple[
     trainee.run(WARMUP_STEPS - 1)  # these compile, or look at their numbers
     turn = trainee.run(1)
     counted = operations(trainee.model, contender, part.shape, lengths=made[0][1])
-    return trainee, {
-        **trainee.describe(),
-        "tokens_per_second": turn["tokens_per_second"],
-        "operations_per_token": counted / (part.rows * part.shape.positions),
-        "peak_gb": turn["peak_memory"] / 1e9,
-        "ready_seconds": time.perf_counter() - start,
-    }
+    facts = {**trainee.describe(), "tokens_per_second": turn["tokens_per_second"]}
+    facts |= {"operations_per_token": counted / turn["tokens"], "peak_gb": turn["peak_memory"] / 1e9}
+    return trainee, facts | {"ready_seconds": time.perf_counter() - start}
 
 
 def measure(name: str, part: Part, *, deadline: float, may_compile: bool) -> dict[str, dict[str, Any]]:

@@ -49,15 +49,12 @@ class Material:
 
     kind: Kind
     train_file: Path
-    tokenizer: Any
-    """Trained on the train text."""
+    tokenizer: Any  # trained on the train text
     tokenizer_dir: Path
     train: Tensor
-    inputs: Tensor
-    """Held-out rows, which all models are scored on."""
+    inputs: Tensor  # held-out rows, which all models are scored on
     labels: Tensor
-    byte_lengths: Tensor
-    """Bytes of text that each token stands for, [vocab_size]."""
+    byte_lengths: Tensor  # bytes of text that each token stands for, [vocab_size]
     fingerprint: str
 
     def positions(self) -> Tensor:
@@ -125,11 +122,8 @@ def make_masker(
 
 @torch.no_grad()
 def score(model: Any, material: Material, *, inside_lines: bool = False) -> dict[str, float]:
-    """Loss in nats, bits per byte and share of exact predictions of a model on the held-out rows.
-
-    Args:
-        inside_lines: give the model positions that begin anew with each line.
-    """
+    """Loss in nats, bits per byte and share of exact predictions of a model on the held-out rows; `inside_lines` gives
+    it positions that begin anew with each line."""
     was_training, device = model.training, next(model.parameters()).device
     model.eval()
     options: dict[str, Any] = {"use_cache": False} if material.kind == "causal" else {}
@@ -163,10 +157,10 @@ def run_and_score(words: dict[str, Any], material: Material, options: argparse.N
         results = run_recipe("pretrain", {**words, **places, **saves, "output_dir": folder})
         before = json.loads(Path(folder, "run.json").read_text()).get("warm_start_seconds", 0)
         model = getattr(transformers, HEADS[material.kind]).from_pretrained(folder, dtype=torch.float32)
-    named = {"steps": "steps", "tokens": "train_tokens"}
     return {
         **score(model.to(find_device()), material, inside_lines=BOUNDARIES[material.kind] == "line"),
-        **{name: results[key] for name, key in named.items()},
+        "steps": results["steps"],
+        "tokens": results["train_tokens"],
         "seconds": results["train_seconds"] + before,
         "compile_seconds": results.get("compile_seconds"),
         "parameters": model.num_parameters(),

@@ -221,9 +221,8 @@ def summarize(found: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
         row["faster by"] = reached and peer["minutes"] / reached["minutes"]
         compared.append({**row, "our best loss": min((finite(run["loss"]) for run in ours), default=None)})
     compared.sort(key=lambda row: (row["kind"] == "causal", finite(row["its loss"])))
-    for number, row in enumerate(compared):
-        if not number or row["kind"] != compared[number - 1]["kind"]:
-            row |= {"goal": GOAL, "met": "yes" if (row["faster by"] or 0) >= GOAL else "no"}
+    for best in {row["kind"]: row for row in reversed(compared)}.values():
+        best |= {"goal": GOAL, "met": "yes" if (best["faster by"] or 0) >= GOAL else "no"}
     return {"runs": runs, "compared": compared}
 
 

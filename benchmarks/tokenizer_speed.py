@@ -36,14 +36,12 @@ Work = dict[str, Any]
 
 def read(work: Work) -> Iterator[str]:
     """The texts of the files, as people give them to `tokenizers`."""
-    for file in work["files"]:
-        yield Path(file).read_text(encoding="utf-8-sig")
+    return (Path(file).read_text(encoding="utf-8-sig") for file in work["files"])
 
 
 def lines_of(work: Work) -> Iterator[str]:
     """The lines of the files with their ends."""
-    for text in read(work):
-        yield from text.splitlines(keepends=True)
+    return (line for text in read(work) for line in text.splitlines(keepends=True))
 
 
 def train_lacuna(work: Work, *, as_recipe: bool = False) -> Any:

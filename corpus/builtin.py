@@ -180,11 +180,9 @@ MAX_SAME_ANSWER = 300  # without it, half of all answers would be `None`
 
 
 def builtin_classification() -> list[dict[str, Any]]:
-    """Rows {"id", "text", "label"}: a docstring and the family of modules it comes from, eight families.
+    """Rows {"id", "text", "label"}: a docstring, each once, and the family of modules it comes from, eight families.
 
-    Each docstring comes once and no family has more than 480. Python 3.11 gives 3,822 rows; always answering the
-    largest family is right for 12.6 % of them; the recipe says what a linear model reaches. Raises InputError as
-    `builtin_documents` does.
+    Python 3.11 gives 3,822 rows; always answering the largest family is right for 12.6 % of them.
     """
     family_of = {module: family for family, modules in FAMILIES.items() for module in modules.split()}
     rows: dict[str, list[dict[str, Any]]] = {family: [] for family in FAMILIES}
@@ -206,10 +204,9 @@ def builtin_questions() -> list[dict[str, Any]]:
     """Rows {"id", "question", "context", "answers": {"text", "answer_start"}}, flat as SQuAD is on the Hub.
 
     A context tells the parameters of a function and begins its docstring; the question asks for the default of one of
-    them. Each different default of a context is asked for at most once, and no answer stands in more than 300 rows.
-    Rows of one context stand together, so that a split by context is a split by function. Python 3.11 gives 2,457
-    rows over 1,856 contexts. The most frequent answer is right for 12.2 % of them, a rule that takes the first default
-    for 64.6 %. Raises InputError as `builtin_documents` does.
+    them, each different one at most once. Rows of one context stand together, so that a split by context is a split by
+    function. Python 3.11 gives 2,457 rows over 1,856 contexts. The most frequent answer is right for 12.2 % of them, a
+    rule that takes the first default for 64.6 %.
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     for module in read_library():

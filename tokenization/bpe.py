@@ -48,12 +48,8 @@ MOST_TOKENS = 0x110000 - FIRST_CHARACTER
 def train_bpe(*, documents: Iterable[str], show_progress: bool = False, **options: Any) -> PreTrainedTokenizerFast:
     """Learn a byte-level BPE; the template is that of an encoder (`adapt_tokenizer` makes the other ones).
 
-    Args:
-        documents: the text to learn from; copies count as often as they come. Without a pattern it is read twice, and
-            an iterator is kept in memory.
-        show_progress: bars on standard error, where that is a terminal.
-        options: of `TokenizerArguments`: vocab_size, min_frequency, normalizer, pattern, extra_special_tokens,
-            num_sentinels, pad_to_multiple_of (here 1 unless given).
+    Copies of documents count as often as they come. Without a pattern the text is read twice, and an iterator is kept
+    in memory. Options are those of `TokenizerArguments`; pad_to_multiple_of is 1 unless given.
 
     Raises InputError: an option has a value that cannot be, there is no text, or not one pair occurs often enough.
     Warns where the text has too few repeated pairs to reach `vocab_size`.

@@ -23,8 +23,6 @@ from .bpe import train_bpe
 from .patterns import PATTERNS, pattern_of
 from .sampling import sample_documents
 
-SILENT_WAIT_SECONDS = 5
-
 
 def check_output_dir(output_dir: str | Path) -> None:
     """Raises InputError, or StorageError where the nearest folder that exists above it cannot be written."""
@@ -125,7 +123,7 @@ def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, n
     """Learn a tokenizer from a sample of a text and save it at `output_dir`, unless it is there: a place of its own,
     named by what decides it. The documents are read only if there is something to learn."""
     waiting = f"another process is learning the tokenizer {output_dir}; waiting for it"
-    with locked(output_dir.with_name(f".{output_dir.name}.lock"), waiting=waiting, silent_seconds=SILENT_WAIT_SECONDS):
+    with locked(output_dir.with_name(f".{output_dir.name}.lock"), waiting=waiting):
         if (output_dir / "tokenizer.json").is_file():
             return
         sample = sample_documents(documents=documents, max_bytes=TokenizerArguments.max_bytes)

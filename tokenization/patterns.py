@@ -154,12 +154,8 @@ def adapt_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """A copy that adds the special tokens a model of this shape expects; ids of the text itself do not change.
 
-    Args:
-        tokenizer: one made by `train_bpe`.
-        shape: "encoder" or "encoder-decoder" ("[CLS] A [SEP] B [SEP]"; pads right), or "decoder" ("[CLS] A [SEP] B";
-            pads left, so that generation continues the text).
-        segments: whether to return token_type_ids (1 for B).
-        max_length: tokens the model can read at once.
+    An "encoder" or "encoder-decoder" gets "[CLS] A [SEP] B [SEP]" and pads right, a "decoder" "[CLS] A [SEP] B" and
+    pads left, so that generation continues the text. With `segments` it returns token_type_ids (1 for B).
 
     Raises InputError: the shape is unknown, or the tokenizer lacks [CLS] or [SEP].
     """

@@ -31,7 +31,6 @@ class Sample:
     """Passages to train on, passages held out, and how they were chosen. Made by `sample_documents`.
 
     Attributes:
-        seen_documents, seen_bytes: what was read.
         duplicates: passages that were copies of an earlier one in the sample.
         whole: all of the text is in it, copies aside; else the budget kept some out.
         num_bytes, num_held_out_bytes: in the sample, and in its passages held out.

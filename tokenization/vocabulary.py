@@ -49,7 +49,6 @@ UNSPACED_RANGES = [
 VARIATION_SELECTORS = [(0xFE00, 0xFE0F), (0xE0100, 0xE01EF)]
 
 SHOWN_SECONDS = 3  # before a bar appears
-COLUMNS = [("held out", "held_out"), ("old tokenizer", "before_extending")]
 ROWS = [
     ("bytes per token", "bytes_per_token", ".2f"),
     ("characters per token", "characters_per_token", ".2f"),
@@ -110,10 +109,7 @@ def token_edges(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     begin so are.
     """
     pieces = token_bytes(tokenizer)
-    edges = np.zeros((len(pieces), 2), dtype=np.uint8)
-    for token_id, piece in enumerate(pieces):
-        if piece:
-            edges[token_id] = _first_class(piece), _last_class(piece)
+    edges = np.array([(_first_class(it), _last_class(it)) if it else (NONE, NONE) for it in pieces], dtype=np.uint8)
     edges[(edges == NONE).any(axis=1)] = NONE
     return edges
 
@@ -256,7 +252,8 @@ def torn_warning(report: dict[str, Any], *, held_out: dict[str, Any] | None = No
 def describe_report(report: dict[str, Any]) -> str:
     """The lines that the recipe prints: the report, its `held_out` and `before_extending` (the old tokenizer on the
     held-out text) beside it where they are there."""
-    columns = [("trained on", report)] + [(title, report[key]) for title, key in COLUMNS if report.get(key)]
+    more = {"held out": report.get("held_out"), "old tokenizer": report.get("before_extending")}
+    columns = [("trained on", report), *((title, column) for title, column in more.items() if column)]
     lines = [
         f"vocabulary size       {report['vocab_size']:,} ({report['unused_tokens']:,} unused in the text measured)",
         f"{'':20}" + "".join(f"{title:>14}" for title, _ in columns),

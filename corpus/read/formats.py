@@ -295,6 +295,7 @@ READERS: dict[str, Callable[[Path, str | None, Progress], Iterator[Record | BadR
     ".parquet": _read_parquet,
     ".arrow": _read_arrow,
 }
+RECORD_KINDS = tuple(kind for kind in READERS if kind != ".arrow")
 
 
 def read_texts(rows: Iterable[Record | BadRecord], *, column: str) -> Iterator[Piece | BadRecord]:

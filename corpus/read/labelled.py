@@ -10,19 +10,8 @@ from typing import Any
 from lacuna.common.errors import BadRecord, InputError
 from lacuna.common.private import shown
 
-from .formats import Record, iter_records, kind_of
-from .sources import (
-    RECORD_KINDS,
-    SAVED_DATASET,
-    SAVED_SPLITS,
-    choose_split,
-    hub_errors,
-    is_hub_name,
-    load_hub,
-    near_names,
-    read_records,
-    saved_files,
-)
+from .formats import RECORD_KINDS, Record, iter_records, kind_of
+from .sources import choose_split, hub_errors, is_hub_name, is_saved, load_hub, near_names, read_records, saved_files
 from .streams import Line, bad_line, decode, open_stream, read_lines
 
 TAGGED_KINDS = (".conll", ".txt", ".iob", ".bio", ".conllu")
@@ -30,9 +19,7 @@ _WAYS = "a token and its tag a line, with tabs or blanks between them and an emp
 
 
 def read_labelled(name: Path | str, split: str | None = None, *, tagged: bool = True) -> list[Record]:
-    """All rows of a labelled data set.
-
-    Numbers that stand for labels in parquet files, saved folders and datasets of the Hub become the names kept there.
+    """All rows of a labelled data set; numbers of labels become their names, where these are kept beside them.
 
     Args:
         name: a table (.jsonl, .csv, .tsv, .parquet, .json); tagged sentences in columns (.conll, .txt, .iob, .bio;
@@ -73,9 +60,9 @@ def _read_file(path: Path, *, tagged: bool) -> list[Record]:
 
 
 def _read_saved(folder: Path, split: str | None) -> list[Record]:
-    if not any((folder / name).is_file() for name in (SAVED_DATASET, SAVED_SPLITS)):
+    if not is_saved(folder):
         raise InputError(
-            f"{shown(folder)} is a folder that `datasets` has not saved (it has no {SAVED_DATASET}): name one file."
+            f"{shown(folder)} is a folder that `datasets` has not saved (it has no state.json): name one file."
         )
     files = saved_files(folder, split, way="write one behind its name (FOLDER:SPLIT)")
     return [row for file in files for row in _with_labels(file, list(iter_records(file)))]
@@ -83,18 +70,17 @@ def _read_saved(folder: Path, split: str | None) -> list[Record]:
 
 def _with_labels(file: Path, rows: Sequence[Record | BadRecord]) -> list[Record]:
     """Rows of a file with the names of labels that `datasets` has left in it; without, where that is broken."""
-    whole = []
     for row in rows:
         if isinstance(row, BadRecord):
             raise row
-        whole.append(row)
+    whole = [row for row in rows if isinstance(row, Record)]
     if file.suffix.lower() not in (".parquet", ".arrow"):
         return whole
     import pyarrow.parquet
 
+    read_schema = pyarrow.parquet.read_schema if file.suffix.lower() == ".parquet" else pyarrow.ipc.read_schema
     with file.open("rb") as opened:
-        is_parquet = file.suffix.lower() == ".parquet"
-        schema = pyarrow.parquet.read_schema(opened) if is_parquet else pyarrow.ipc.open_stream(opened).schema
+        schema = read_schema(opened)
     try:
         names = label_names(json.loads(schema.metadata[b"huggingface"])["info"]["features"])
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -223,13 +209,12 @@ def read_parallel(source: Path | str, target: Path | str) -> list[Record]:
             f"{shown(source)} has {len(sides[0]):,} lines and {shown(target)} has {len(sides[1]):,}: line N of one "
             "must belong to line N of the other. Look for a line that is missing or was broken in two."
         )
+    rows = []
     for (line, text), (_, other) in zip(*sides, strict=True):
         if bool(text.strip()) != bool(other.strip()):
             raise InputError(
                 f"{shown(target if text.strip() else source)}:{line.number}: line {line.number} is empty, and that of "
                 f"the other file is not: fill it in, or remove it from {shown(source)} and {shown(target)}."
             )
-    return [
-        Record({"source": text, "target": other}, str(source), line.number, line.offset)
-        for (line, text), (_, other) in zip(*sides, strict=True)
-    ]
+        rows.append(Record({"source": text, "target": other}, str(source), line.number, line.offset))
+    return rows

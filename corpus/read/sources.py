@@ -16,11 +16,10 @@ from lacuna.common.errors import BadRecord, HubError, InputError, LacunaError
 from lacuna.common.hub import HUB_NAME
 from lacuna.common.private import shown, without_secrets
 
-from .formats import READERS, Record, iter_records, kind_of
+from .formats import RECORD_KINDS, Record, iter_records, kind_of
 from .streams import COMPRESSIONS, unreadable
 
 GLOB_SIGNS = "*?["
-RECORD_KINDS = tuple(kind for kind in READERS if kind != ".arrow")
 KINDS = frozenset({".txt", *RECORD_KINDS})
 FOLDER_KINDS = KINDS - {".json"}  # in a folder of text it is a description of it, not text; name it to read it
 SPLIT_WAY = "name one with --dataset_split"
@@ -96,7 +95,7 @@ def _files_of(name: str, split: str | None) -> list[Path]:
 
 
 def _glob_files(name: str, split: str | None) -> list[Path]:
-    matches = sorted(Path(match) for match in glob.glob(str(_expand(name)), recursive=True))
+    matches = sorted(map(Path, glob.glob(str(_expand(name)), recursive=True)))
     files = [match for match in matches if kind_of(match) in KINDS and match.is_file()]
     if not files:  # as the shell would, had it seen the pattern
         files = [file for match in matches if match.is_dir() for file in _folder_files(match, split)]
@@ -106,8 +105,7 @@ def _glob_files(name: str, split: str | None) -> list[Path]:
 
 
 def _folder_files(folder: Path, split: str | None) -> list[Path]:
-    saved = (folder / SAVED_DATASET).is_file() and (folder / "dataset_info.json").is_file()
-    if saved or (folder / SAVED_SPLITS).is_file():
+    if is_saved(folder):
         return saved_files(folder, split)
     inside = _walk(folder)
     files = [file for file in inside if kind_of(file) in FOLDER_KINDS]
@@ -135,6 +133,12 @@ def _walk(folder: Path) -> list[Path]:
         paths = [Path(root, name) for name in names if is_new and not name.startswith(".")]
         found += [path for path in paths if path.is_file() or path.is_symlink()]
     return sorted(found, key=lambda path: path.parts)
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether `datasets` has saved a folder."""
+    names = (SAVED_DATASET, "dataset_info.json")
+    return (folder / SAVED_SPLITS).is_file() or all((folder / name).is_file() for name in names)
 
 
 def saved_files(folder: Path, split: str | None, *, way: str = SPLIT_WAY) -> list[Path]:

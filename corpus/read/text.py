@@ -118,9 +118,7 @@ class Text:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of all that decides the documents: content of the files in order, options, version.
-
-        Names, dates and weights do not count. Raises InputError if a file cannot be read, or has changed meanwhile.
-        """
+        Names, dates and weights do not count."""
         options = self._arguments
         digest = hashlib.sha256(f"{VERSION} {options.on_bad_record} {options.unwrap} {len(self.names)}".encode())
         if not self._files:
@@ -213,18 +211,15 @@ class Text:
         file.check()
 
     def _pieces(self, file: _File | _HubFile) -> Iterator[Piece | BadRecord]:
-        options = self._arguments
-        together = False
+        boundary, column, together = self._arguments.document_boundary, self._arguments.text_column, False
         if isinstance(file, _HubFile):
-            rows = file.dataset.records(part=file.part, column=options.text_column)
-            pieces = read_texts(rows, column=options.text_column)
+            pieces = read_texts(file.dataset.records(part=file.part, column=column), column=column)
         elif kind_of(file.path) == ".txt":
-            pieces = read_text_file(file.path, boundary=options.document_boundary, progress=self._progress)
-            together = options.document_boundary == "blank_line"
+            pieces = read_text_file(file.path, boundary=boundary, progress=self._progress)
+            together = boundary == "blank_line"
         else:
-            rows = iter_records(file.path, column=options.text_column, progress=self._progress)
-            pieces = read_texts(rows, column=options.text_column)
-        return unwrapped(pieces, together=together) if options.unwrap else pieces
+            pieces = read_texts(iter_records(file.path, column=column, progress=self._progress), column=column)
+        return unwrapped(pieces, together=together) if self._arguments.unwrap else pieces
 
     def _pass_over(self, error: BadRecord) -> None:
         """Count a bad record, or stop at it."""
@@ -246,10 +241,8 @@ class Text:
 
 
 def open_text(arguments: TextArguments) -> Text:
-    """Find all of --data; without it, the built-in corpus, which is a source like any other.
-
-    Raises InputError: a source does not exist, holds nothing that can be read, or has a weight that is none.
-    """
+    """Find all of --data; without it, the built-in corpus. Raises InputError: a source does not exist, holds nothing
+    that can be read, or has a weight that is none."""
     if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z]+)*", arguments.language):
         raise InputError(f"--language must be an ISO code such as en, de or zh, got {shown(arguments.language)!r}")
     if not arguments.data:

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from lacuna.common.errors import BadRecord
@@ -111,7 +111,8 @@ def unwrap(text: str, *, margin: Margin | None = None) -> str:
     """
     lines = text.split("\n")
     parts = [lines[0]]
-    for start, end in _sections(len(lines)):
+    edges = [*range(0, max(1, len(lines) - SECTION_LINES + 1), SECTION_LINES), len(lines)]  # the last run is longer
+    for start, end in pairwise(edges):
         found = margin or find_margin(lines[start:end])
         joined = _forced(lines[start : end + 1], found) if found else set()
         for index in range(start + 1, min(end + 1, len(lines))):
@@ -122,15 +123,6 @@ def unwrap(text: str, *, margin: Margin | None = None) -> str:
             else:
                 parts.append("\n" + line)
     return "".join(parts)
-
-
-def _sections(num_lines: int) -> Iterator[tuple[int, int]]:
-    """Runs of 300 to 599 lines, or all."""
-    start = 0
-    while num_lines - start >= 2 * SECTION_LINES:
-        yield start, start + SECTION_LINES
-        start += SECTION_LINES
-    yield start, num_lines
 
 
 def _forced(lines: Sequence[str], margin: Margin) -> set[int]:

@@ -34,7 +34,6 @@ VERSION = 1  # rises when other sentences or tokens are made of the same text
 MAX_DEFAULT_WORKERS = 8  # a worker takes about 100 MB, and all together are to stay under 1 GiB
 PIECE_BYTES = 2 << 20  # of text: a second of work for one process
 DOCUMENT_OVERHEAD = 64  # bytes that a document counts beside its text, so that many tiny ones make no giant piece
-SILENT_WAIT_SECONDS = 5  # for another builder, before saying so
 
 
 def prepare_store(
@@ -68,13 +67,10 @@ def prepare_corpus(
     fingerprint_of: Callable[[Any], str],
     more: Sequence[str] = (),
 ) -> tuple[Any, TokenStore]:
-    """The tokenizer and the token store: those of --corpus, or of the text of --data, built by whichever process comes
-    first and found by the others.
+    """The tokenizer and the token store: those of --corpus, or of the text of --data and the texts of --for (`more`),
+    built by whichever process comes first and found by the others.
 
-    Args:
-        tokenizer_for: the text, or None where there is a store already -> its tokenizer.
-        fingerprint_of: what tells tokenizers apart.
-        more: the texts of --for.
+    `tokenizer_for` gives the tokenizer of a text, or of --corpus where it is given None.
 
     Raises InputError: options that do not fit each other, or bad text; StorageError: the store cannot be written.
     """
@@ -135,7 +131,7 @@ class _Builder:
         path = self.output_dir.with_name(f".{self.output_dir.name}.lock")
         path.touch()  # filelock would wait for ever in a folder that takes no files
         waiting = f"another process is building {self.output_dir}; waiting for it"
-        with locked(path, waiting=waiting, silent_seconds=SILENT_WAIT_SECONDS):
+        with locked(path, waiting=waiting):
             try:
                 yield
             finally:

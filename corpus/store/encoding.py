@@ -64,9 +64,7 @@ def split_sentences(text: str, *, language: str = "en") -> list[str]:
     """Sentences in order; white space goes with the sentence after it, and `"".join(result) == text`.
 
     No cut is inside a run of letters, digits or marks: the tokens of the pieces, one by one, are those of the text.
-
-    Args:
-        language: ISO code. One that the library does not know gets the rules of a language near to it, or English.
+    A language (ISO code) that the library does not know gets the rules of one near to it, or of English.
     """
     pieces: list[str] = []
     start = 0
@@ -195,12 +193,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 class SentenceEncoder:
-    """Encodes lists of sentences; special tokens in them are text.
-
-    Args:
-        tokenizer_json: a tokenizer of `tokenizers`, as its `to_str` gives it.
-        dtype: of the ids, from `token_dtype`.
-    """
+    """Encodes lists of sentences with a tokenizer, as its `to_str` gives it; special tokens in them are text."""
 
     def __init__(self, *, tokenizer_json: str, dtype: np.dtype) -> None:
         self.dtype = dtype

@@ -33,10 +33,7 @@ def assemble(
 ) -> dict[str, Any]:
     """Write the shards of a store, and return its manifest without what readers left out and without fingerprints.
 
-    Args:
-        pieces: in the order of the corpus.
-        sources: name and weight of each.
-        limit: a shard ends before the document that would make its files larger than this.
+    A shard ends before the document that would make its files larger than `limit` bytes.
 
     Raises InputError: no document is left, or none of a source that has a weight; StorageError: a piece was damaged on
     the disk, or there would be more than MAX_SHARDS shards.

@@ -33,13 +33,9 @@ SHOWN_CHARACTERS = 150  # of an example, in the report
 
 
 class JoinedArray:
-    """Arrays of several files, read as one: `len`, whole numbers, slices and arrays of whole numbers.
+    """Arrays [n_i] of several files, read as one by whole numbers, slices and arrays of whole numbers.
 
-    A slice within one file is a view of it where nothing is added to its values; all else is a copy of what was asked.
-
-    Args:
-        parts: arrays [n_i] of one dtype, one after the other.
-        added: for each part, what is added to its values.
+    A slice within one file is a view of it where nothing is `added` to its values; all else is a copy.
     """
 
     def __init__(self, *, parts: Sequence[np.ndarray], added: Sequence[int] | None = None) -> None:
@@ -131,7 +127,8 @@ class TokenStore:
         self.source_offsets = np.cumsum([0, *(source["num_documents"] for source in sources)], dtype=np.int64)
         dtype = np.dtype(manifest["dtype"])
         tokens, sentences, documents = ([path / shard["name"] / name for shard in shards] for name in FILES)
-        self.tokens = JoinedArray(parts=[_map_file(file, dtype) for file in tokens])
+        # Plain views: slices of np.memmap itself cost five times as much.
+        self.tokens = JoinedArray(parts=[np.memmap(file, dtype=dtype, mode="r").view(np.ndarray) for file in tokens])
         self.sentence_offsets = _join_offsets(sentences, [shard["num_tokens"] for shard in shards])
         self.document_offsets = _join_offsets(documents, [shard["num_sentences"] for shard in shards])
 
@@ -230,11 +227,6 @@ def _check_file(file: Path, expected: dict[str, Any], *, verify: bool) -> None:
         raise InputError(f"{file} {found}, its manifest says {expected['bytes']}. {REMEDY}")
     if verify and sha256(file) != expected["sha256"]:
         raise InputError(f"{file} has changed since it was written (its SHA-256 differs). {REMEDY}")
-
-
-def _map_file(path: Path, dtype: np.dtype) -> np.ndarray:
-    # A plain view: slices of np.memmap itself cost five times as much.
-    return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
 
 
 def _join_offsets(paths: list[Path], sizes: list[int]) -> JoinedArray:

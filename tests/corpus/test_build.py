@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -389,7 +390,7 @@ def test_builders_at_once_build_once(tokenizer: PreTrainedTokenizerFast, tmp_pat
 def test_the_second_builder_says_that_it_waits(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
-    monkeypatch.setattr(build_module, "SILENT_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(build_module, "locked", partial(build_module.locked, silent_seconds=0.05))
     text = write_rows(tmp_path / "rows.jsonl", DOCUMENTS)
     with ThreadPoolExecutor(1) as pool:
         with FileLock(tmp_path / ".store.lock"):

@@ -68,7 +68,7 @@ def test_no_more_open_files_does_not_mean_damaged(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("lacuna.corpus.store.token_store._map_file", full)
+    monkeypatch.setattr("numpy.memmap", full)
     with pytest.raises(StorageError, match=r"Too many open files\. Its files stay open.*ulimit -n") as caught:
         prepare(data, tokenizer, tmp_path / "store")
     assert caught.value.exit_code == 5

@@ -4,9 +4,11 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from functools import partial
 
 from filelock import FileLock
 
+from lacuna.common.files import locked
 from lacuna.tokenization import load_tokenizer, train_once
 
 SENTENCE = (
@@ -26,7 +28,7 @@ def test_the_first_learns_and_the_others_find_it(tmp_path, capsys, monkeypatch) 
     train_once(documents=unread(), output_dir=tmp_path / "tokenizers" / "one", vocab_size=300, num_sentinels=2)
     assert not capsys.readouterr().err
     # Another process is at it: who waits says so, and takes what it finds.
-    monkeypatch.setattr("lacuna.tokenization.files.SILENT_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("lacuna.tokenization.files.locked", partial(locked, silent_seconds=0.05))
     taken = threading.Event()
 
     def hold() -> None:
