@@ -12,6 +12,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 MOST_TEXTS, MOST_WORDS = 100_000, 300_000
 """Training rows of classification, and words of tagging, beyond which they would take minutes."""
+Sentences = Sequence[Sequence[str]]
 _WORDS = re.compile(r"\w+")
 _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 
@@ -39,9 +40,7 @@ def fit_and_predict(problem_type: str, train: Any, targets: Any, held_out: Any) 
         return model.fit(train, targets).predict(held_out)
 
 
-def tag_words(
-    sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]], held_out: Sequence[Sequence[str]]
-) -> list[list[int]]:
+def tag_words(sentences: Sentences, tags: Sequence[Sequence[int]], held_out: Sentences) -> list[list[int]]:
     """The tag of each held-out word, by logistic regression on its form, its ends, and the words around it."""
     vectorizer = CountVectorizer(analyzer=list)
     train = vectorizer.fit_transform(word for sentence in sentences for word in _described(sentence))

@@ -119,10 +119,10 @@ def load_model(
         CorruptCheckpointError: the weights cannot be read.
     """
     origin: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision}
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"ignore_mismatched_sizes": True}
     if label_names is not None:
         numbers = {name: number for number, name in enumerate(label_names)}
-        options = {"id2label": dict(enumerate(label_names)), "label2id": numbers}
+        options |= {"id2label": dict(enumerate(label_names)), "label2id": numbers}
     if problem_type is not None:
         options["problem_type"] = problem_type
     if pooling != "auto":
@@ -136,9 +136,7 @@ def load_model(
             )
         options["classifier_pooling"] = names[pooling]
     transformers.set_seed(seed)
-    loaded, report = loading.load_model(
-        model, auto_class=auto_class, ignore_mismatched_sizes=True, **origin, **options
-    )
+    loaded, report = loading.load_model(model, auto_class=auto_class, **origin, **options)
     body = f"{loaded.base_model_prefix}."
     misfits = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
     if any(name.startswith(body) for name in misfits):

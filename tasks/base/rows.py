@@ -107,12 +107,6 @@ def some_of(parts: Sequence[str]) -> str:
     return ", ".join(parts[:MOST_NAMED]) + more
 
 
-def json_line(record: Mapping[str, Any]) -> str:
-    """A record as a line of JSON; numbers that JSON has not (infinity) become null."""
-    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-    return json.dumps(finite, ensure_ascii=False) + "\n"
-
-
 def unwritable(row: Mapping[str, Any], *, columns: Sequence[str], ending: str) -> str | None:
     """Why a row cannot be written to a file of that ending whose first row has `columns`; None: it can."""
     if ending == ".jsonl":
@@ -146,8 +140,9 @@ def write_rows(*, rows: Iterable[Mapping[str, Any]], path: Path) -> int:
         plain: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
         table = csv.writer(file, lineterminator="\n", **(plain if ending == ".tsv" else {}))
         for count, row in enumerate(rows, start=1):
-            if ending == ".jsonl":
-                file.write(json_line(row))
+            if ending == ".jsonl":  # which has no infinity
+                odd = {name: None for name, x in row.items() if isinstance(x, float) and not math.isfinite(x)}
+                file.write(json.dumps({**row, **odd}, ensure_ascii=False) + "\n")
                 continue
             columns = columns or list(row)
             if reason := unwritable(row, columns=columns, ending=ending):

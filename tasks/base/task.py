@@ -16,6 +16,8 @@ from lacuna.tasks.base.rows import Row, all_of, as_rows, some_of, split_groups, 
 
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
+Batch = dict[str, Tensor]
+"""Tensors by name: a batch, or metrics."""
 
 
 class Task(Work):
@@ -197,7 +199,7 @@ class Task(Work):
         number = self._eval_order[row]
         return {**self._eval[number], "row": number}
 
-    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+    def count_targets(self, batch: Batch) -> dict[str, int]:
         """One target an example."""
         return {"examples": len(batch["input_ids"])}
 

@@ -12,7 +12,7 @@ from lacuna.tasks.base.bag_of_words import MOST_TEXTS, tfidf
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown
 from lacuna.tasks.base.rows import Row, gathered, scarce_labels, some_of
-from lacuna.tasks.base.task import Inputs, Task
+from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.classification.heads import Head, Number, SeveralLabels, SingleLabel
 from lacuna.tasks.classification.reader import (
     CLASSIFICATION,
@@ -128,23 +128,21 @@ class Classification(Task):
         self.notes.append(f"up to {FEW_ROWS:,} training rows: a fifth of their tokens is hidden (--token_dropout)")
         return 0.2
 
-    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
+    def collate(self, examples: list[Inputs]) -> Batch:
         """Inputs padded to the longest [batch, length], `labels` [batch] or [batch, labels], and `row` [batch]."""
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
         if "labels" in examples[0]:
             batch["labels"] = self.head.tensor([example["labels"] for example in examples])
         return batch | stacked(examples, "row")
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Batch, num_targets: Batch) -> tuple[Tensor, Batch]:
         """Cross-entropy or squared distance, summed over the batch and divided by the examples of the step."""
         logits = model(**model_inputs(batch)).logits.float()
         loss = self.head.losses(logits, batch["labels"], weighted=True).sum() / num_targets["examples"]
         shown = self.head.right(logits.detach(), batch["labels"])
         return loss, {name: values.sum() / num_targets["examples"] for name, values in shown.items()}
 
-    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Batch) -> list[dict[str, Any]]:
         """One record an example: row, label, the loss without weights, and the prediction with its probability."""
         logits = model(**model_inputs(batch)).logits.float()
         losses = self.head.losses(logits, batch["labels"])

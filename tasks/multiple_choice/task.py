@@ -22,7 +22,7 @@ from lacuna.tasks.base.columns import Column, Found, Free, Layout, names_in
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown, Table
 from lacuna.tasks.base.rows import Row, columns_of, gathered, listed
-from lacuna.tasks.base.task import Inputs, Task
+from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
 
 
@@ -233,7 +233,7 @@ class MultipleChoice(Task):
 
     # What the loop asks for
 
-    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
+    def collate(self, examples: list[Inputs]) -> Batch:
         """The choices of all questions padded to the longest, [choices of the batch, length].
 
         Beside them `choices`, how many rows are of each question, `labels`, and `row` for held-out examples: [batch].
@@ -243,11 +243,11 @@ class MultipleChoice(Task):
         batch["choices"] = torch.tensor([len(example["choices"]) for example in examples])
         return batch | stacked(examples, "labels", "row")
 
-    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+    def count_targets(self, batch: Batch) -> dict[str, int]:
         return {"examples": len(batch["choices"])}
 
     @staticmethod
-    def logits(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    def logits(model: nn.Module, batch: Batch) -> Tensor:
         """Scores in float32, [batch, most choices], -inf where a question has fewer.
 
         All choices of the batch go in as those of one question, so that none is made up where another one has more.
@@ -257,16 +257,14 @@ class MultipleChoice(Task):
         there = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
         return scores.new_full(there.shape, -torch.inf).masked_scatter(there, scores)
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Batch, num_targets: Batch) -> tuple[Tensor, Batch]:
         """Cross-entropy over a question's choices, and accuracy, summed and divided by the questions of the step."""
         logits = self.logits(model, batch)
         loss = F.cross_entropy(logits, batch["labels"], reduction="sum") / num_targets["examples"]
         correct = (logits.detach().argmax(dim=1) == batch["labels"]).sum()
         return loss, {"accuracy": correct / num_targets["examples"]}
 
-    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Batch) -> list[dict[str, Any]]:
         """One record a question: row, label, prediction, the probability of each choice, and the loss in nats."""
         logits, labels = self.logits(model, batch), batch["labels"]
         return records(

@@ -24,7 +24,7 @@ from lacuna.tasks.base.features import IGNORED, records, stacked
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Shown, Table, groups
 from lacuna.tasks.base.rows import Row, gathered
-from lacuna.tasks.base.task import Inputs, Task
+from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.predict.predictor import NEW_TOKENS, Predictor
 from lacuna.tasks.sequence_to_sequence.writing import Writer, resolve_lengths, writes_with
 
@@ -41,9 +41,7 @@ class SequenceToSequenceArguments(TaskArguments):
     source_column: str | None = column_option("Column of the source.")
     target_column: str | None = column_option("Column of the target.")
     source_prefix: str = data_option("", "Prepended to every source, such as 'translate English to German: '.")
-    max_target_length: int | None = max_length_option(
-        "Truncate targets, and generated text, to this many tokens.", 128
-    )
+    max_target_length: int | None = max_length_option("Truncate targets and generated text to this many tokens.", 128)
     num_beams: int = data_option(1, "Beams in evaluation; 1 is greedy decoding.")
 
     def __post_init__(self) -> None:
@@ -158,20 +156,18 @@ class SequenceToSequence(Task):
 
     # What the loop asks for
 
-    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
+    def collate(self, examples: list[Inputs]) -> Batch:
         """Inputs padded to the longest, `labels`, -100 where nothing is to be written; `row` for held-out examples."""
         return self.writer.collate(examples) | stacked(examples, "row")
 
-    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+    def count_targets(self, batch: Batch) -> dict[str, int]:
         return {"tokens": int((batch["labels"] != IGNORED).sum())}
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Batch, num_targets: Batch) -> tuple[Tensor, Batch]:
         """Cross-entropy of the targets' tokens, summed over the batch and divided by the tokens of the step."""
         return self.writer.nats(model, batch)[0].sum() / num_targets["tokens"], {}
 
-    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Batch) -> list[dict[str, Any]]:
         """One record a pair: row, nats and tokens of its target, what the model writes, and how sure it is of that."""
         nats, counts = self.writer.nats(model, batch)
         answers = self.writer.answers(model, [self._eval_sources[row] for row in batch["row"].tolist()])

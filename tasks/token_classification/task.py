@@ -20,7 +20,7 @@ from lacuna.tasks.base.features import IGNORED, TOKENS, model_inputs, pad_inputs
 from lacuna.tasks.base.metrics import measure
 from lacuna.tasks.base.report import Matrix, Shown, Table
 from lacuna.tasks.base.rows import Row, counted, gathered, note_alike, scarce_labels, some_of
-from lacuna.tasks.base.task import Inputs, Task
+from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tasks.token_classification.reader import (
     OUTSIDE,
@@ -101,9 +101,7 @@ class TokenClassification(Task):
             self.label_names = names or found
             if all(name.isdecimal() for name in self.label_names):
                 self.label_names = sorted(self.label_names, key=int)
-                self.notes.append(
-                    "tags are numbers; name them in order with --label_names, or they cannot be entities"
-                )
+                self.notes.append("tags are numbers; name them in order with --label_names, or they are no entities")
         else:
             found = [*dict.fromkeys(self._split(tag, "--label_names")[1] for tag in names if tag != OUTSIDE)]
             found = found or sorted({self._split(tag, where)[1] for tag, where in tags.items() if tag != OUTSIDE})
@@ -190,7 +188,7 @@ class TokenClassification(Task):
 
     # What the loop asks for
 
-    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
+    def collate(self, examples: list[Inputs]) -> Batch:
         """Inputs padded to the longest, `labels` [batch, length], -100 for tokens that do not count.
 
         Held-out examples add `words` [batch, length], -1 for tokens that speak for none, `sentence` and `row` [batch].
@@ -202,12 +200,10 @@ class TokenClassification(Task):
         batch["words"] = pad_like(values=[item["words"] for item in examples], batch=batch, fill=-1)
         return batch | stacked(examples, "sentence", "row")
 
-    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+    def count_targets(self, batch: Batch) -> dict[str, int]:
         return {"tokens": int((batch["labels"] != IGNORED).sum())}
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Batch, num_targets: Batch) -> tuple[Tensor, Batch]:
         """Cross-entropy and accuracy of tokens, summed over the batch and divided by the tokens of the step."""
         logits = model(**model_inputs(batch)).logits.float()
         labels = batch["labels"]
@@ -215,7 +211,7 @@ class TokenClassification(Task):
         correct = (logits.detach().argmax(dim=-1) == labels).sum()
         return loss / num_targets["tokens"], {"accuracy": correct / num_targets["tokens"]}
 
-    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Batch) -> list[dict[str, Any]]:
         """One record a window: row, sentence, nats, tokens, and of each of its words number, label and probability."""
         logits = model(**model_inputs(batch)).logits.float()
         labels = batch["labels"]

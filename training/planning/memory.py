@@ -179,9 +179,8 @@ def _as_numbers(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
 
 def state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int:
     """Bytes of the states of optimizers."""
-    return sum(
-        leaf.nbytes for each in optimizers for leaf in tree_leaves([*each.state.values()]) if torch.is_tensor(leaf)
-    )
+    leaves = tree_leaves([[*optimizer.state.values()] for optimizer in optimizers])
+    return sum(leaf.nbytes for leaf in leaves if torch.is_tensor(leaf))
 
 
 @dataclass
