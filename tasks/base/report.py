@@ -219,12 +219,8 @@ class Matrix:
             said = f"{count:.0f}" if count < 1000 else f"{count / 1000:.3g}k"
             ink = "white" if share[gold, predicted] > 0.55 else "#222222"
             axes.text(predicted, gold, said, ha="center", va="center", color=ink, fontsize=min(9.0, 22 * cell))
-        labels, most, letters = (
-            [" ".join(label.split()) for label in matrix.labels],
-            _LONGEST_NAME,
-            min(9.0, 40 * cell),
-        )
-        names = [label if len(label) <= most else f"{label[: most - 1]}…" for label in labels]
+        whole, letters = [" ".join(label.split()) for label in matrix.labels], min(9.0, 40 * cell)
+        names = [label if len(label) <= _LONGEST_NAME else label[: _LONGEST_NAME - 1] + "…" for label in whole]
         steep = size > 12 or max(map(len, names)) > 8
         axes.set_xticks(range(size), names, rotation=90 if steep else 0, fontsize=letters, parse_math=False)
         axes.set_yticks(range(size), names, fontsize=letters, parse_math=False)

@@ -354,15 +354,11 @@ class Embeddings(Task):
         if self.kind == SCORED:
             gold, cosines = ([record[name] for record in self.records] for name in ("gold", "prediction"))
             return {"Cosines and scores": Points(gold, cosines, scales=("score", "cosine"))}
-        bounds = {
-            "1": (1, 1),
-            "2 to 5": (2, 5),
-            "6 to 10": (6, 10),
-            "11 to 100": (11, 100),
-            "beyond 100": (101, math.inf),
-        }
-        counts = [sum(low <= each["rank"] <= high for each in self.records) for low, high in bounds.values()]
-        rows = [[name, count, count / len(self.records)] for name, count in zip(bounds, counts, strict=True)]
+        ends = {"1": 1, "2 to 5": 5, "6 to 10": 10, "11 to 100": 100, "beyond 100": math.inf}
+        up_to = [sum(each["rank"] <= end for each in self.records) for end in ends.values()]
+        rows = [
+            [name, n, n / len(self.records)] for name, n in zip(ends, np.diff(up_to, prepend=0).tolist(), strict=True)
+        ]
         return {"Rank of what belongs to a text": Table(("rank", "texts", "share"), rows)}
 
     def settings(self) -> dict[str, Any]:

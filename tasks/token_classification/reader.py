@@ -57,14 +57,11 @@ def _parallel_lists(rows: Sequence[Row], found: Found, free: Free) -> None:
         found["tokens_column"], found["tags_column"] = lists if kinds[1] < kinds[0] else reversed(lists)
 
 
+_TAGS = "tags ner_tags ner labels label tag pos_tags upos pos xpos chunk_tags word_labels"
 TOKEN_CLASSIFICATION = Layout(
     {
         "tokens_column": Column("the tokens", "tokens words token word form sentence text", (list, str)),
-        "tags_column": Column(
-            "the tags",
-            "tags ner_tags ner labels label tag pos_tags upos pos xpos chunk_tags word_labels",
-            (list, str),
-        ),
+        "tags_column": Column("the tags", _TAGS, (list, str)),
     },
     by_content=_parallel_lists,
 )
