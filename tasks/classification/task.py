@@ -101,10 +101,8 @@ class Classification(Task):
 
     def _examples(self, texts: Sequence[tuple[str, ...]], targets: Sequence[Any]) -> tuple[list[Inputs], int]:
         """The examples, and how many were cut."""
-        first, *second = zip(*texts, strict=True)
-        inputs, cut = tokenize(
-            tokenizer=self.tokenizer, texts=first, pairs=second[0] if second else None, max_length=self.max_length
-        )
+        first, second, *_ = *zip(*texts, strict=True), None
+        inputs, cut = tokenize(tokenizer=self.tokenizer, texts=first, pairs=second, max_length=self.max_length)
         return [{**example, "labels": target} for example, target in zip(inputs, targets, strict=True)], cut
 
     # What the loop asks for
@@ -172,11 +170,8 @@ class Classification(Task):
 
     def predictions(self) -> list[dict[str, Any]]:
         """What was last summarized, readable: text, gold, prediction, its probability or error, right or wrong."""
-        readable = []
-        for record in self.records:
-            texts = dict(zip(("text", "text_pair"), self._eval_texts[record["row"]], strict=False))
-            readable.append({**texts, **self.head.readable(record)})
-        return readable
+        texts = [dict(zip(("text", "text_pair"), both, strict=False)) for both in self._eval_texts]
+        return [{**texts[record["row"]], **self.head.readable(record)} for record in self.records]
 
     def tables(self) -> dict[str, Shown]:
         """A confusion matrix; scores by label; or numbers over numbers."""

@@ -176,8 +176,8 @@ class SequenceToSequence(Task):
 
     def scores(self) -> dict[str, float]:
         """BLEU, chrF and ROUGE from 0 to 100, and the share of texts that came to an end."""
-        ended = sum(record["ended"] for record in self.records)
-        return {**self._scores(self.records), "ended": ended / max(len(self.records), 1)}
+        ended = sum(record["ended"] for record in self.records) / max(len(self.records), 1)
+        return {**self._scores(self.records), "ended": ended}
 
     def _scores(self, found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         references = [[self._eval_pairs[each["row"]].target] for each in found]
