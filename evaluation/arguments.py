@@ -76,7 +76,9 @@ class EvaluationArguments(ModelArguments):
     occurrences: list[str] = _words(
         [], "Text for vectors of words in context, and for skip-gram vectors beside them.", metavar="PATH"
     )
-    neighbours_of: list[str] = _words([], "Words of the data whose nearest neighbours are shown.", metavar="WORD")
+    neighbours_of: list[str] = _words(
+        [], "Words whose nearest neighbours among those of the data are shown.", metavar="WORD"
+    )
     pairs: list[str] = _all([], "Minimal pairs.")
     analogies: list[str] = _all([], "Analogies.")
     similarity: list[str] = _all([], "Pairs of words with their similarity.")
@@ -92,12 +94,13 @@ class EvaluationArguments(ModelArguments):
 
     def asked(self) -> dict[str, list[str]]:
         """The suites that are run, with the data of each. InputError: the one that is asked for has none."""
+        given = dict(zip(SUITES, (self.data, self.pairs, self.analogies, self.similarity), strict=True))
         if self.suite == "all":
-            given = dict(zip(SUITES, (self.data, self.pairs, self.analogies, self.similarity), strict=True))
             return {suite: paths for suite, paths in given.items() if paths or suite == "bits_per_byte"}
-        if not self.data and self.suite in FORMS:
+        paths = self.data or given[self.suite]
+        if not paths and self.suite in FORMS:
             raise InputError(f"--suite {self.suite} needs --data: {FORMS[self.suite]}")
-        return {self.suite: self.data}
+        return {self.suite: paths}
 
 
 @dataclass

@@ -155,9 +155,9 @@ def unit_vectors(vectors: Vectors, words: Sequence[str]) -> np.ndarray:
 
 
 def nearest_neighbours(*, vectors: Vectors, word: str, count: int = 5) -> list[tuple[str, float]]:
-    """The other words with the largest cosines to a word, and these. InputError: the word has no vector."""
+    """The other words with the largest cosines to a word, and these; none for a word without a vector."""
     if word not in vectors:
-        raise InputError(f"{word!r} has no vector: name words of the analogies or pairs, as they are written there")
+        return []
     words = [word, *(other for other in vectors if other != word)]
     cosines = np.inner((unit := unit_vectors(vectors, words))[1:], unit[0])
     return [(words[place + 1], float(cosines[place])) for place in np.argsort(-cosines, kind="stable")[:count]]

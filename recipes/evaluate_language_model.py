@@ -73,10 +73,11 @@ def evaluate(model: evaluation.LanguageModel, arguments: evaluation.EvaluationAr
         found["minimal_pairs"] = evaluation.measure_minimal_pairs(pairs=pairs, **common)
     if of_words := {suite: data[suite] for suite in ("analogies", "similarity") if suite in data}:
         words = [word for questions in of_words.values() for word in evaluation.words_of(questions)]
+        words += arguments.neighbours_of
         vectors, missing = evaluation.collect_vectors(words=words, documents=occurrences, **common)
         for word in arguments.neighbours_of:
             near = evaluation.nearest_neighbours(vectors=vectors["contextual_" if occurrences else ""], word=word)
-            missing[f"near_{word}"] = ", ".join(f"{other} {cosine:.2f}" for other, cosine in near)
+            missing[f"near_{word}"] = ", ".join(f"{other} {cosine:.2f}" for other, cosine in near) or "has no vector"
         for suite, questions in of_words.items():
             found[suite] = evaluation.measure_words(suite=suite, vectors=vectors, questions=questions) | missing
     return found
@@ -105,7 +106,7 @@ def main() -> None:
         "suite": arguments.suite,
         "kind": language_model.kind,
         "precision": "bf16" if arguments.bf16 else "float32",
-        "data": ", ".join(arguments.data) or "built-in corpus",
+        "data": ", ".join(arguments.data or ["built-in corpus"] * ("bits_per_byte" in found)),
         **{name: ", ".join(given) for name in OTHER_DATA if (given := getattr(arguments, name))},
         "seconds": seconds,
         "torch": version("torch"),
