@@ -128,15 +128,9 @@ def _line_of(key: str, text: str) -> int:
 def _options_from_yaml(path: Path, known: dict[str, Any]) -> list[tuple[str, list[str]]]:
     """Render a flat YAML mapping as command-line arguments, so that every value meets the same checks.
 
-    Args:
-        known: the options and their types. A list becomes several arguments, or one with commas where the option
-            takes one.
-
-    Returns:
-        For each option the place where it stands, file:line, and its arguments.
-
-    Raises:
-        InputError: the file is missing, is not a flat mapping or has an unknown key.
+    `known`: the options and their types. A list becomes several arguments, or one with commas where the option takes
+    one. Returns for each option the place where it stands, file:line, and its arguments. Raises InputError: the file
+    is missing, is not a flat mapping or has an unknown key.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -175,11 +169,8 @@ def parse_arguments(
         arguments: what follows the program's name; `sys.argv[1:]` by default.
         description: shown by `--help`.
 
-    Returns:
-        One filled dataclass for each type, in order.
-
-    Raises:
-        InputError: an unknown option (the nearest known one is named), a value of the wrong type or choice.
+    Returns one filled dataclass for each type, in order. Raises InputError: an unknown option (the nearest known one
+    is named), a value of the wrong type or choice.
     """
     parser = _parser(dataclass_types, description)
     fields = [field for kind in dataclass_types for field in dataclasses.fields(kind)]

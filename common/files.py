@@ -52,8 +52,7 @@ def replacing(path: Path, *, hint: str = "") -> Iterator[Path]:
         path: the file; its folder is created if missing. The old file stays if anything fails.
         hint: end of the error message: what to do about the disk.
 
-    Raises:
-        StorageError: the file cannot be written.
+    Raises StorageError: the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -69,11 +68,7 @@ def replacing(path: Path, *, hint: str = "") -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, *, hint: str = "") -> None:
-    """Write a small text file atomically.
-
-    Raises:
-        StorageError: the file cannot be written.
-    """
+    """Write a small text file atomically. Raises StorageError: the file cannot be written."""
     with replacing(path, hint=hint) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

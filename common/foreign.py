@@ -13,8 +13,7 @@ from .private import shown
 
 PICKLES = {".bin", ".ckpt", ".h5", ".msgpack", ".pickle", ".pkl", ".pt", ".pt2", ".pth"}
 """Endings of files that can run code when they are opened, or that nothing here reads."""
-MOST_GROWTH = 1_000
-"""Characters that a part of a tokenizer may make of one."""
+MOST_GROWTH = 1_000  # characters that a part of a tokenizer may make of one
 _READ = re.compile(r".*safetensors\.index\.json|modules\.json|export\.json|.*config.*\.json")
 _NAMES = {"configuration_files": "json", "fast_tokenizer_files": "json", "weight_map": "safetensors"}
 _NAMES |= {"transformers_weights": r"safetensors(\.index\.json)?"}  # what names files, and how these end

@@ -76,8 +76,7 @@ class PushArguments(Arguments):
 class Pushed:
     """What a push has left on the Hub."""
 
-    url: str
-    """Of the files, as of this commit."""
+    url: str  # of the files, as of this commit
     commit: str
     files: list[str]
     private: bool
@@ -90,8 +89,7 @@ def check_login(name: str, *, asked_with: str) -> None:
         name: the repository.
         asked_with: the option that named it.
 
-    Raises:
-        InputError: it is not OWNER/NAME, nobody is logged in, or the network is turned off.
+    Raises InputError: it is not OWNER/NAME, nobody is logged in, or the network is turned off.
     """
     try:
         huggingface_hub.utils.validate_repo_id(name)
@@ -108,8 +106,7 @@ def check_login(name: str, *, asked_with: str) -> None:
 def files_to_push(folder: Path) -> list[str]:
     """Names of the files of a model that others need; nothing of its training, and no data.
 
-    Raises:
-        InputError: the folder holds no model.
+    Raises InputError: the folder holds no model.
     """
     if not folder.is_dir():
         raise InputError(f"--model: there is no folder {folder}")
@@ -218,8 +215,7 @@ def report(pushed: Pushed) -> str:
 def push_trained(*, folder: str, name: str | None) -> None:
     """Push what a run has written, if `--push_to_hub` names a repository. Only the main process may.
 
-    Raises:
-        HubError: it was not pushed; the message has the command that does it later. The model stays where it is.
+    Raises HubError: it was not pushed; the message has the command that does it later. The model stays where it is.
     """
     if name is None:
         return
@@ -235,8 +231,7 @@ class BackgroundPush:
 
     def __init__(self, *, name: str, say: Callable[[str], None]) -> None:
         self.name, self.say = name, say
-        self.held: set[Path] = set()
-        """Folders that are still needed."""
+        self.held: set[Path] = set()  # folders that are still needed
         self._waiting: queue.Queue[Path | None] = queue.Queue()
         huggingface_hub.utils.disable_progress_bars()  # they, and remarks, would garble the line that shows a run
         huggingface_hub.utils.logging.set_verbosity_error()

@@ -57,8 +57,7 @@ def missing_folder(model: str) -> str | None:
 def check_folder(model: str) -> None:
     """Refuse a path without a model, before transformers asks the Hub for it.
 
-    Raises:
-        InputError: there is no folder, it has no config.json, or nothing but an adapter.
+    Raises InputError: there is no folder, it has no config.json, or nothing but an adapter.
     """
     if _is_path(model) and (missing := missing_folder(model)):
         raise InputError(missing)
@@ -142,8 +141,7 @@ def load_configuration(model: str, *, trust_remote_code: bool = False, revision:
         trust_remote_code: whether code in the checkpoint may run; checkpoints of Lacuna need none where
             `lacuna.modeling` is imported.
 
-    Raises:
-        InputError: there is no model under that name.
+    Raises InputError: there is no model under that name.
     """
     check_folder(model)
     look_through(model, revision=revision)
@@ -159,8 +157,7 @@ def load_configuration(model: str, *, trust_remote_code: bool = False, revision:
 def load_tokenizer(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
     """The tokenizer of a model, at a `revision` of the Hub.
 
-    Raises:
-        InputError: there is none, or its files are missing.
+    Raises InputError: there is none, or its files are missing.
     """
     look_through(model, revision=revision, tokenizer=True)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision or "main"}
@@ -222,8 +219,7 @@ def load_model(
         revision: of a model of the Hub, as `commit_of` gives it.
         options: more of what `from_pretrained` takes, and values that replace those of the configuration.
 
-    Returns:
-        The model and transformers' report: `missing_keys`, `unexpected_keys`, `mismatched_keys`.
+    Returns the model and transformers' report: `missing_keys`, `unexpected_keys`, `mismatched_keys`.
 
     Raises:
         InputError: there is no such model, or it cannot have that head.
@@ -280,8 +276,7 @@ class Exported(transformers.PreTrainedModel):
 def load_exported(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Exported:
     """What `recipes/export_model.py --format onnx` wrote.
 
-    Raises:
-        InputError: it cannot be read, or the packages that run it are missing.
+    Raises InputError: it cannot be read, or the packages that run it are missing.
     """
     look_through(model, revision=revision)
     try:
@@ -320,11 +315,7 @@ def longest_input(*, config: Any, tokenizer: Any) -> int | None:
 
 
 def check_vocabulary(*, tokenizer: Any, model: Any) -> None:
-    """Refuse a tokenizer that has ids which the model has no embedding for.
-
-    Raises:
-        InputError: it has.
-    """
+    """Refuse a tokenizer that has ids which the model has no embedding for. Raises InputError: it has."""
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise InputError(

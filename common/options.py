@@ -24,8 +24,7 @@ def names_of(option: Field) -> list[str]:
     return [option.name, *(name.lstrip("-") for name in option.metadata.get("aliases", ()))]
 
 
-ESSENTIALS = "what most runs set"
-"""The title of the options that `--help` shows first."""
+ESSENTIALS = "what most runs set"  # the title of the options that `--help` shows first
 
 
 def option(
@@ -68,8 +67,7 @@ class Numbers(tuple[float, ...]):
     def __new__(cls, value: "str | float | Iterable[float]") -> "Numbers":
         """Parse text, or take numbers as they are.
 
-        Raises:
-            argparse.ArgumentTypeError: a part of the text is not a number.
+        Raises argparse.ArgumentTypeError: a part of the text is not a number.
         """
         parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Iterable) else [value]
         try:
@@ -102,8 +100,7 @@ def check_range(
 ) -> None:
     """Refuse options whose values lie outside a range; None, for an option that was not given, is always fine.
 
-    Raises:
-        InputError: names the option, the range and the value.
+    Raises InputError: names the option, the range and the value.
     """
     limits = [
         (above, "above", lambda value: value > above),

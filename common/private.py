@@ -48,8 +48,7 @@ def _inside(path: str) -> str:
 def leak(text: str, *, secrets: Sequence[str] = ()) -> tuple[int, str] | None:
     """The first line of a text that must not be published, counted from 1, and what stands there; None for a good one.
 
-    Args:
-        secrets: more of what must not stand there, word for word.
+    `secrets`: more of what must not stand there, word for word.
     """
     home = os.path.expanduser("~").rstrip("/\\")
     tokens = [_TOKEN, *(re.escape(secret) for secret in secrets if len(secret) > 7)]
@@ -62,8 +61,7 @@ def leak(text: str, *, secrets: Sequence[str] = ()) -> tuple[int, str] | None:
 def shown_command(words: Sequence[str] | None = None) -> str:
     """The command line of this process, as somebody else would type it: `python recipes/NAME.py ...`.
 
-    Args:
-        words: the script and its arguments; those of this process by default.
+    `words`: the script and its arguments; those of this process by default.
     """
     words = sys.argv if words is None else words
     # A whole word that is a path may contain spaces.

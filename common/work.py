@@ -10,12 +10,9 @@ from torch import Tensor, nn
 class Work:
     """Examples, loss and metrics of an objective or a task; members with a default here are optional."""
 
-    num_examples: int
-    """Training examples in one epoch."""
-    num_eval_examples: int = 0
-    """Held-out examples; 0 means there is nothing to evaluate."""
-    metric: str = "loss"
-    """Name, among those of `summarize`, of the metric that judges a model."""
+    num_examples: int  # training examples in one epoch
+    num_eval_examples: int = 0  # held-out examples; 0 means there is nothing to evaluate
+    metric: str = "loss"  # name, among those of `summarize`, of the metric that judges a model
     greater_is_better: bool = False
 
     @property

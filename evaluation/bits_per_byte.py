@@ -39,10 +39,8 @@ def measure_bits_per_byte(
     unit is a token; tokens that share a character are hidden together, and white space belongs to the unit after it.
 
     `EvaluationArguments` explains the options. `baseline_unigram_...` is of the best model without context;
-    `unknown_tokens` make bits per byte look too good. Intervals (`_low`, `_high`) are over documents.
-
-    Raises:
-        InputError: there is no text, or the window does not fit the model.
+    `unknown_tokens` make bits per byte look too good. Intervals (`_low`, `_high`) are over documents. Raises
+    InputError: there is no text, or the window does not fit the model.
     """
     limit = language_model.max_length
     if window is None:

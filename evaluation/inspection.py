@@ -228,8 +228,7 @@ def align(first: Sequence[int], second: Sequence[int]) -> list[tuple[int, int]]:
 def render_page(*, inspections: Sequence[Inspection], about: dict[str, Any]) -> str:
     """One HTML page that needs nothing else, neither files nor a network.
 
-    Args:
-        about: `model`, the title; `head`, its class; `kind`; `facts`, `made_with`: lines of text.
+    `about`: `model`, the title; `head`, its class; `kind`; `facts`, `made_with`: lines of text.
     """
     texts = []
     for inspection in inspections:
@@ -255,8 +254,7 @@ def _rounded(value: Any) -> Any:
 def difference(*, first: Inspection, second: Inspection, number: int) -> tuple[list[str], list[str], Attention]:
     """What is seen more in the second text than in the first: labels of rows, of columns, and differences of weights.
 
-    Args:
-        number: which of the kinds of attention. Tokens that have no partner in the other text are left out.
+    `number`: which of the kinds of attention. Tokens that have no partner in the other text are left out.
     """
     one, other = first.attention[number], second.attention[number]
     labels, places = [], []

@@ -19,12 +19,7 @@ from lacuna.common.loading import check_vocabulary, load_configuration, load_mod
 Kind = Literal["causal", "masked", "encoder-decoder"]
 AUTO_CLASSES = {"causal": "AutoModelForCausalLM", "masked": "AutoModelForMaskedLM"}
 AUTO_CLASSES |= {"encoder-decoder": "AutoModelForSeq2SeqLM"}
-ARCHITECTURES = {
-    "ForCausalLM": "causal",
-    "LMHeadModel": "causal",
-    "ForMaskedLM": "masked",
-    "ForPreTraining": "masked",
-}
+ARCHITECTURES = {"ForCausalLM": "causal", "LMHeadModel": "causal", "ForMaskedLM": "masked", "ForPreTraining": "masked"}
 TOKENS_AT_ONCE = 8192 if torch.cuda.is_available() else 2048  # on a CPU, more leaves its caches: a fifth slower
 PAIRED = ("ForConditionalGeneration", "MTModel")  # ends of encoder-decoders with a head that predicts tokens
 LOGIT_BYTES = 2**28  # logits held at once: 256 MiB, which is 8192 positions of a vocabulary of 8192
@@ -46,8 +41,7 @@ class LanguageModel:
     def of(cls, *, model: Any, tokenizer: Any, kind: Kind | None = None) -> "LanguageModel":
         """Take a model with a head that predicts tokens, and put it into evaluation mode; `kind` is that of its class.
 
-        Raises:
-            InputError: model and tokenizer do not fit, a special token is missing, or a causal model sees ahead.
+        Raises InputError: model and tokenizer do not fit, a special token is missing, or a causal model sees ahead.
         """
         kind = find_kind(model.config, architecture=type(model).__name__) if kind is None else kind
         check_vocabulary(tokenizer=tokenizer, model=model)
@@ -62,9 +56,7 @@ class LanguageModel:
         """Ids of a text without special tokens, int64 [length], and their characters, int64 [length, 2].
 
         The name of a special token in a text is text. The characters are [length, 0] for a tokenizer without offsets.
-
-        Raises:
-            InputError: the text holds half a character (a lone surrogate); `where` says which text.
+        Raises InputError: the text holds half a character (a lone surrogate); `where` says which text.
         """
         fast = bool(self.tokenizer.is_fast)
         options = {"add_special_tokens": False, "split_special_tokens": True, "return_offsets_mapping": fast}
@@ -241,8 +233,7 @@ def score(
         total: sum of their weights.
         batch_size: requests at once; None: about `TOKENS_AT_ONCE` tokens.
 
-    Raises:
-        NumericsError: a target's likelihood is not a finite number.
+    Raises NumericsError: a target's likelihood is not a finite number.
     """
     vocab_size = language_model.model.get_input_embeddings().num_embeddings
     with tqdm(total=total, desc=description, unit="token", unit_scale=True, delay=3, leave=False) as bar:

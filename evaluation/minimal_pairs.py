@@ -89,10 +89,8 @@ def score_sentences(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores in nats (log-probability or pseudo-log-likelihood), float64 [sentences], and their numbers of tokens.
 
-    Sentences of the same tokens are scored once and get exactly the same score.
-
-    Raises:
-        InputError: a sentence has no token, or more than the model takes.
+    Sentences of the same tokens are scored once and get exactly the same score. Raises InputError: a sentence has no
+    token, or more than the model takes.
     """
     numbers: dict[tuple[int, ...], int] = {}
     owners = np.empty(len(sentences), dtype=np.int64)

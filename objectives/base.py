@@ -271,8 +271,7 @@ class PackedPrediction(TokenPrediction):
 def require_argument(model: nn.Module, name: str, *, reason: str) -> None:
     """Refuse a model whose `forward` does not name an argument; many accept any and ignore what they do not know.
 
-    Args:
-        reason: what the model cannot do without it, and what to do.
+    `reason`: what the model cannot do without it, and what to do.
     """
     bare = unwrap(model)
     if name not in inspect.signature(bare.forward).parameters:

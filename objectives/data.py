@@ -210,10 +210,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 def document_bounds(position_ids: Tensor) -> Tensor:
     """Where the documents of packed rows begin and end in the flattened batch: int32 [slots + 1].
 
-    A document ends with its row. Slots that are left over are empty documents at the end.
-
-    Args:
-        position_ids: [batch, length], restarting at 0 with each document.
+    A document ends with its row. Slots that are left over are empty documents at the end. `position_ids`: [batch,
+    length], restarting at 0 with each document.
     """
     starts = position_ids == 0
     starts[:, 0] = True

@@ -14,14 +14,11 @@ from torch import Tensor
 
 from .base import TokenPrediction
 
-WINDOW = 5
-"""Neighbours that count on each side; one at distance d counts 1 / d."""
+WINDOW = 5  # neighbours that count on each side; one at distance d counts 1 / d
 CONTEXTS, COUNTS = 8192, 2**28
 """The most frequent tokens, by whose company tokens are described, and the most counts in all: 1 GiB."""
-COUNTED = 16_000_000
-"""Tokens of the text that are counted, evenly spread over it: half a minute on one core."""
-PER_CONTEXT = 250
-"""Tokens that are counted for each context, at least: with fewer it is described by chance."""
+COUNTED = 16_000_000  # tokens of the text that are counted, evenly spread over it: half a minute on one core
+PER_CONTEXT = 250  # tokens that are counted for each context, at least: with fewer it is described by chance
 _SMOOTHING = 0.75  # power of the frequency of contexts, as in word2vec
 _SPARE = 16  # columns that make the factorisation exact enough
 _STD = 0.05  # of the vectors' entries; first weights have 0.02
@@ -31,9 +28,7 @@ def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float
     """Vectors of all tokens, float32 [vocab_size, size], from the training part of a text and the seed alone.
 
     Their entries have the standard deviation `std`; tokens that are not in the text, or stand beside none, have zeros.
-
-    Args:
-        counted: tokens of the text that are counted, at most.
+    `counted`: tokens of the text that are counted, at most.
     """
     number = objective.tokens.vocab_size
     counts = np.zeros(number, dtype=np.int64)
@@ -66,9 +61,8 @@ def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float
 def warm_start(model: Any, objective: TokenPrediction, *, trained: float = math.inf) -> None:
     """Give the tokens that are in the text embeddings of `cooccurrence_embeddings`; all else stays as it is.
 
-    Args:
-        trained: tokens that the run will train on, as far as known; three times as many are counted at most, so that
-            counting takes a small part of the run.
+    `trained`: tokens that the run will train on, as far as known; three times as many are counted at most, so that
+    counting takes a small part of the run.
     """
     weight, counted = model.get_input_embeddings().weight, int(min(COUNTED, 3 * trained))
     found = cooccurrence_embeddings(objective, size=weight.shape[1], std=_STD, counted=counted)

@@ -86,8 +86,7 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
     def _by_kind(batch: dict[str, Tensor], *, both: bool) -> list[tuple[bool, Tensor, dict[str, Tensor]]]:
         """For each kind that the batch holds: whether it is causal, its rows, and what the model gets of them.
 
-        Args:
-            both: give a kind that is missing a row without a target.
+        `both`: give a kind that is missing a row without a target.
         """
         kinds = []
         for is_causal in (False, True):

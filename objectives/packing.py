@@ -158,14 +158,7 @@ class Chunks:
     """Chunks of documents, from which sentence pairs are made. Of each only the first sentence is kept, 8 bytes."""
 
     def __init__(
-        self,
-        *,
-        store: Store,
-        documents: np.ndarray,
-        length: int,
-        short_probability: float,
-        seed: int,
-        source: int,
+        self, *, store: Store, documents: np.ndarray, length: int, short_probability: float, seed: int, source: int
     ) -> None:
         """Group consecutive sentences of each document until they reach `length` tokens or the document ends.
 

@@ -24,11 +24,9 @@ _CANDIDATES = 8
 _COUNTED_PAIRS = 2000  # pairs from which the share that a random B displaces is worked out: about a tenth of a second
 _COUNTED_CHUNKS = 200_000  # chunks from which the shares of padding and of cropped tokens are worked out
 
-IS_NEXT, IS_RANDOM = 0, 1
-"""Labels of the pair in `mlm_nsp`, in BERT's order."""
+IS_NEXT, IS_RANDOM = 0, 1  # labels of the pair in `mlm_nsp`, in BERT's order
 
-IN_ORDER, SWAPPED = 0, 1
-"""Labels of the pair in `mlm_sop`, in ALBERT's order."""
+IN_ORDER, SWAPPED = 0, 1  # labels of the pair in `mlm_sop`, in ALBERT's order
 
 
 class PairPrediction(MaskedPrediction):
@@ -215,10 +213,8 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
     ) -> np.ndarray:
         """Text of about `length` tokens that ends with a sentence, from a document other than `document`.
 
-        Of a few random places, the one whose length comes nearest is taken.
-
-        Args:
-            inside: take the end of a sentence, without its first token, rather than whole sentences.
+        Of a few random places, the one whose length comes nearest is taken. `inside`: take the end of a sentence,
+        without its first token, rather than whole sentences.
         """
         others = generator.integers(len(documents) - (document >= 0), size=_CANDIDATES)
         others += (document >= 0) & (others >= document)

@@ -20,11 +20,7 @@ class MicroBatchSize(int):
     """A number of examples; 0 stands for "auto", as many as fit."""
 
     def __new__(cls, value: Any) -> "MicroBatchSize":
-        """Parse text.
-
-        Raises:
-            argparse.ArgumentTypeError: the text is "0".
-        """
+        """Parse text. Raises argparse.ArgumentTypeError: the text is "0"."""
         if value == "0":
             raise argparse.ArgumentTypeError("expected a number of examples or auto, got '0'")
         return super().__new__(cls, 0 if value == "auto" else value)
@@ -155,8 +151,7 @@ class TrainingArguments(Arguments):
         0, "Stop after this many evaluations in a row without improvement; 0 never stops early."
     )
     average: AverageName = _optimizer(
-        "none",
-        "Weights to save: none (the last), ema (moving average) or best (best evaluation).",
+        "none", "Weights to save: none (the last), ema (moving average) or best (best evaluation)."
     )
     ema_decay: float = _optimizer(0.999, "Decay per step of --average ema.", advanced=True)
     freeze_backbone: bool = _model(False, "Train only the head, and the pooler if there is one.", advanced=True)
@@ -273,8 +268,7 @@ class FineTuningArguments(TrainingArguments):
     )
     seed: int = _hardware(0, "Seed of the held-out part, sample order, dropout and new weights.")
     average: AverageName = _optimizer(
-        "best",
-        "Weights to save: best (best evaluation), none (the last) or ema (moving average).",
+        "best", "Weights to save: best (best evaluation), none (the last) or ema (moving average)."
     )
     group_by_length: bool = _hardware(
         True, "Batch examples of similar length together, to save padding.", advanced=True

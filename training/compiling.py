@@ -19,10 +19,8 @@ from .arguments import TrainingArguments
 from .stages import Stage, tokens_per_step
 from .step import step
 
-CPU_SPEED = 1e12
-"""Operations per second that a CPU is assumed to do, for runs limited by the clock."""
-LONG_ENOUGH = 6e13
-"""Operations of a run from which on compiling for a CPU pays: about a minute on two cores."""
+CPU_SPEED = 1e12  # operations per second that a CPU is assumed to do, for runs limited by the clock
+LONG_ENOUGH = 6e13  # operations of a run from which on compiling for a CPU pays: about a minute on two cores
 _VERSIONS = 64
 """Of a block's code: by type of layer, for training and evaluation, for each number of documents on a GPU."""
 
@@ -35,12 +33,7 @@ def compiler_of(device: torch.device) -> str | None:
 
 
 def should_compile(
-    arguments: TrainingArguments,
-    *,
-    model: nn.Module,
-    stages: Sequence[Stage],
-    device: torch.device,
-    is_divided: bool,
+    arguments: TrainingArguments, *, model: nn.Module, stages: Sequence[Stage], device: torch.device, is_divided: bool
 ) -> bool:
     """What `--compile` means for this run, by the options alone: a resumed run must compute the same.
 
@@ -48,8 +41,7 @@ def should_compile(
         arguments: resolved.
         is_divided: whether weights or states are sharded among processes.
 
-    Raises:
-        InputError: `--compile on`, and there is no compiler.
+    Raises InputError: `--compile on`, and there is no compiler.
     """
     if arguments.compile == "off":
         return False

@@ -89,8 +89,7 @@ def evaluate_kept(run: Run) -> None:
 def check_native(run: Run) -> dict[str, float]:
     """Load the native model that was saved: the largest difference of its logits from ours, on a held-out example.
 
-    Raises:
-        CorruptCheckpointError: it computes something else.
+    Raises CorruptCheckpointError: it computes something else.
     """
     if run.native is None or not run.work.num_eval_examples or fsdp.is_sharded(run.bare):
         return {}

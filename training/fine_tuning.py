@@ -24,8 +24,7 @@ from .optimizers.adapters import prepare
 from .optimizers.schedules import with_rate
 from .reports.page import ending
 
-SHOWN = 5
-"""Examples that `--dry_run` shows."""
+SHOWN = 5  # examples that `--dry_run` shows
 
 
 def fine_tune(
@@ -48,9 +47,8 @@ def fine_tune(
         finish: called on the main process with the results and the folder of each run, once its model is there.
         describe: number -> lines about what is learned, with so many examples.
 
-    Returns:
-        The content of results.json; with several seeds means, standard deviations (eval_NAME_std), `seeds`,
-        `best_seed`, whose model is kept, its metrics (best_seed_NAME). Empty with `--dry_run`. May raise HubError.
+    Returns the content of results.json; with several seeds means, standard deviations (eval_NAME_std), `seeds`,
+    `best_seed`, whose model is kept, its metrics (best_seed_NAME). Empty with `--dry_run`. May raise HubError.
     """
     shown = describe or (lambda examples: ())
     if arguments.dry_run:

@@ -22,13 +22,13 @@ from lacuna.common.work import TrainingBatches, Work
 from .arguments import TrainingArguments
 from .checkpoints.saving import save_final
 from .distributed import fsdp
+from .environment import Watchdog
 from .evaluating import check_native, evaluate_and_log, evaluate_kept
 from .optimizers.schedules import learning_rate
 from .order import TrainingExamples, dropout_seed
 from .progress import Window, ended_early, enter_stage, is_due, skipped_steps, stops_early
 from .reports.card import adapter_card
 from .run import Probe, Run, close_run, open_run
-from .signals import Watchdog
 from .stages import Stage
 from .step import step, update
 
@@ -59,8 +59,7 @@ def train(
             returns is logged as held-out scores are, and changes nothing of the run.
         stay_joined: keep the process group, because another run follows.
 
-    Returns:
-        The content of results.json, on every process.
+    Returns the content of results.json, on every process.
 
     Raises:
         InputError: options that do not fit the data, the processes or the resumed run.

@@ -71,10 +71,8 @@ def row_of(
     """The row shown at global sample number `index`.
 
     Without a mixture each epoch is a new permutation of all rows. With one, the sources alternate as evenly as their
-    weights allow, and each has epochs of its own.
-
-    Args:
-        mixture: rows and weight of each source; rows of a source follow those of the one before.
+    weights allow, and each has epochs of its own. `mixture`: rows and weight of each source; rows of a source follow
+    those of the one before.
     """
     if not mixture:
         epoch, position = divmod(index, num_examples)
@@ -116,8 +114,7 @@ class MicroBatchSampler(Sampler[list[tuple[int, int]]]):
 
     num_examples: int
     seed: int
-    first_sample: int
-    """Global number of the first sample of the first step."""
+    first_sample: int  # global number of the first sample of the first step
     batch_size: int
     micro_batch_size: int
     rank: int = 0

@@ -13,10 +13,8 @@ from lacuna.common.errors import InputError
 from .arguments import TrainingArguments
 from .stages import Stage
 
-SPIKE = 6.0
-"""Standard deviations above the mean of the last losses that make a loss a spike."""
-REMEMBERED, ENOUGH = 128, 32
-"""Losses that the mean is taken of, at most and at least."""
+SPIKE = 6.0  # standard deviations above the mean of the last losses that make a loss a spike
+REMEMBERED, ENOUGH = 128, 32  # losses that the mean is taken of, at most and at least
 
 
 @dataclass
@@ -24,41 +22,25 @@ class Progress:
     """Where a run stands; with (configuration, data, seed) it determines everything that follows."""
 
     step: int = 0
-    seconds: float = 0.0
-    """Seconds spent in training steps, over all sessions of the run."""
+    seconds: float = 0.0  # seconds spent in training steps, over all sessions of the run
     tokens: int = 0
-    stage: int = 0
-    """Number of the stage the last step belonged to."""
-    samples: int = 0
-    """Examples seen of the work of that stage; the next step begins with this global sample number."""
-    epochs: float = 0.0
-    """Passes over the works of earlier stages."""
-    bad_steps: int = 0
-    """Steps in a row, up to this one, that were not applied because loss or gradient was not finite."""
-    losses: list[float] = field(default_factory=list)
-    """Those of the last steps, from which a spike stands out."""
-    metric: float | None = None
-    """What evaluation at this very step said of the model; None where there was none."""
-    judged_step: int = -1
-    """The step of the last evaluation."""
-    best_metric: float | None = None
-    """The best that an evaluation has said so far."""
-    best_step: int = -1
-    """The step of that evaluation."""
-    best_loss: float | None = None
-    """The held-out loss there, by which equals are told apart."""
-    without_better: int = 0
-    """Evaluations since the last that was better than all before."""
-    evaluation_due: bool = False
-    """Whether evaluation at this step was given up for a request to stop."""
-    micro_batch_sizes: list[int] = field(default_factory=list)
-    """Of each stage, in the session that wrote this."""
-    num_processes: int = 0
-    """In that session."""
+    stage: int = 0  # number of the stage the last step belonged to
+    samples: int = 0  # examples seen of the work of that stage; the next step begins with this global sample number
+    epochs: float = 0.0  # passes over the works of earlier stages
+    bad_steps: int = 0  # steps in a row, up to this one, that were not applied because loss or gradient was not finite
+    losses: list[float] = field(default_factory=list)  # those of the last steps, from which a spike stands out
+    metric: float | None = None  # what evaluation at this very step said of the model; None where there was none
+    judged_step: int = -1  # the step of the last evaluation
+    best_metric: float | None = None  # the best that an evaluation has said so far
+    best_step: int = -1  # the step of that evaluation
+    best_loss: float | None = None  # the held-out loss there, by which equals are told apart
+    without_better: int = 0  # evaluations since the last that was better than all before
+    evaluation_due: bool = False  # whether evaluation at this step was given up for a request to stop
+    micro_batch_sizes: list[int] = field(default_factory=list)  # of each stage, in the session that wrote this
+    num_processes: int = 0  # in that session
     identity: dict[str, Any] = field(default_factory=dict)
     """What must not change when the run is resumed: model, data, tokenizer, seed, batch size."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Options that may change when it is resumed, as they were."""
+    options: dict[str, Any] = field(default_factory=dict)  # options that may change when it is resumed, as they were
 
     def judge(self, metric: float | None, *, loss: float | None = None, greater_is_better: bool) -> bool:
         """Record an evaluation at this step, and say whether it is better than all before.
@@ -165,8 +147,7 @@ def enter_stage(progress: Progress, stages: Sequence[Stage], *, done: float) -> 
 def skipped_steps(text: str) -> list[range]:
     """The steps, counted from 1, of `--skip_steps`: "120-125,300" is six steps and one more.
 
-    Raises:
-        InputError: a part is neither a number nor two with a dash between.
+    Raises InputError: a part is neither a number nor two with a dash between.
     """
     ranges = []
     for part in filter(None, text.replace(" ", "").split(",")):
@@ -184,8 +165,7 @@ def skipped_steps(text: str) -> list[range]:
 def check_skipped(text: str, *, done: int, max_steps: int | None) -> list[str]:
     """Messages about `--skip_steps` when a run starts or resumes after `done` steps.
 
-    Raises:
-        InputError: no step would be left.
+    Raises InputError: no step would be left.
     """
     ranges, ahead = skipped_steps(text), range(done + 1, (max_steps or 0) + 1)
     if ahead and all(any(step in steps for steps in ranges) for step in ahead):

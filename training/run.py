@@ -28,7 +28,7 @@ from .checkpoints.resuming import identity_of, resume, schedule_of
 from .checkpoints.saving import PATIENCE, Saver, Snapshot, native_form
 from .compiling import compile_model, should_compile, warm_up
 from .distributed import fsdp, zero
-from .environment import hardware, keep_memory, processes, resolved_precision, use_all_cores
+from .environment import StopSignals, Watchdog, hardware, keep_memory, processes, resolved_precision, use_all_cores
 from .optimizers.adapters import Adapter, fingerprint_of_frozen, prepare
 from .optimizers.averages import Average, make_average
 from .optimizers.optimizers import OPTIMIZERS
@@ -38,7 +38,6 @@ from .progress import Progress, check_skipped, ended_early, share_done, skipped_
 from .reports.card import choices_of, model_card
 from .reports.log import RunLog
 from .reports.trackers import Trackers
-from .signals import StopSignals, Watchdog
 from .stages import Stage, fit_micro_batches, resolve, skipped
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
@@ -52,36 +51,26 @@ class Run:
 
     accelerator: Accelerator
     model: nn.Module
-    optimizers: list[Any]
-    """Of torch, or one `ZeroOptimizer` that stands for it."""
+    optimizers: list[Any]  # of torch, or one `ZeroOptimizer` that stands for it
     stages: list[Stage]
     tokenizer: Any
-    arguments: TrainingArguments
-    """Resolved: with every default filled in."""
+    arguments: TrainingArguments  # resolved: with every default filled in
     progress: Progress
     average: Average | None
     adapter: Adapter | None
-    native: nn.Module | None
-    """What is saved in place of the model, without weights; None: the model itself."""
+    native: nn.Module | None  # what is saved in place of the model, without weights; None: the model itself
     info: dict[str, Any]
     throughput: Throughput
     signals: StopSignals = field(default_factory=StopSignals)
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(0))
-    metrics: dict[str, float] = field(default_factory=dict)
-    """Of the last evaluation in this session."""
-    evaluated_at: int = -1
-    """The step of that evaluation."""
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation in this session
+    evaluated_at: int = -1  # the step of that evaluation
     compile_seconds: float = 0.0
-    waited: float = 0.0
-    """Seconds in which checkpoints have kept training waiting, in this session."""
-    copied_step: int = 0
-    """The step of the newest checkpoint that was begun in this session."""
-    saved_step: int = 0
-    """The step of the newest whole checkpoint of this session, as the main process knows."""
-    probe: Probe | None = None
-    """See `train`."""
-    stopping: bool = False
-    """Whether a process was asked to stop, as all of them know."""
+    waited: float = 0.0  # seconds in which checkpoints have kept training waiting, in this session
+    copied_step: int = 0  # the step of the newest checkpoint that was begun in this session
+    saved_step: int = 0  # the step of the newest whole checkpoint of this session, as the main process knows
+    probe: Probe | None = None  # see `train`
+    stopping: bool = False  # whether a process was asked to stop, as all of them know
 
     def __post_init__(self) -> None:
         arguments, is_main, output_dir = (
@@ -182,8 +171,7 @@ class Run:
     def save(self) -> None:
         """Begin to write a checkpoint, once the one before is whole. One that fails is a warning.
 
-        Raises:
-            StorageError: it is the third in a row that fails.
+        Raises StorageError: it is the third in a row that fails.
         """
         began = time.perf_counter()
         self.await_checkpoint()

@@ -24,8 +24,7 @@ from .step import step
 
 _SAMPLED_ROWS = 512
 _TOKENS_A_MINUTE = 300_000  # a tiny encoder, without bf16
-MOST_EPOCHS = 100
-"""Passes over the data in one step; more is a slip of the keyboard."""
+MOST_EPOCHS = 100  # passes over the data in one step; more is a slip of the keyboard
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,9 @@ class Stage:
 
     at: float
     work: Work
-    batch_size: int
-    """Examples in one optimizer step, over all processes."""
-    micro_batch_size: int
-    """Examples that one process sends through the model at once."""
-    grouping: Grouping | None = None
-    """How examples of similar length come together, where they do."""
+    batch_size: int  # examples in one optimizer step, over all processes
+    micro_batch_size: int  # examples that one process sends through the model at once
+    grouping: Grouping | None = None  # how examples of similar length come together, where they do
 
     def sampler(self, **options: Any) -> MicroBatchSampler:
         """The rows of its micro-batches; `options` are the others of `MicroBatchSampler`."""
@@ -81,11 +77,8 @@ def make_stages(
 ) -> list[Stage]:
     """One stage from each share of the run on at which the work or the batch size changes.
 
-    Args:
-        works: each with the share of the run from which on it is learned, the first 0.
-
-    Raises:
-        InputError: a batch cannot be divided among the processes and micro-batches.
+    `works`: each with the share of the run from which on it is learned, the first 0. Raises InputError: a batch cannot
+    be divided among the processes and micro-batches.
     """
     stages: list[Stage] = []
     groupings: dict[int, Grouping | None] = {}
@@ -165,10 +158,8 @@ def fit_micro_batches(
 ) -> list[Stage]:
     """`--micro_batch_size auto`: the same stages with the largest micro-batches that fit in every process.
 
-    All processes must call it. `known` are these sizes, where a checkpoint has them.
-
-    Raises:
-        InputError: one row does not fit in some process, or weights or states are sharded.
+    All processes must call it. `known` are these sizes, where a checkpoint has them. Raises InputError: one row does
+    not fit in some process, or weights or states are sharded.
     """
     if fsdp.is_sharded(model) or zero.asked_for():
         raise InputError("--micro_batch_size auto is not supported with FSDP or DeepSpeed; give it a number")
@@ -199,13 +190,9 @@ def choose_micro_batch(
     """The largest divisor of this process's share of a batch that fits.
 
     On a GPU a real step is tried, with room held free for the optimizer. On a CPU it is computed: the `local_count`
-    processes of a machine share nine tenths of the available memory, less one copy for checkpoints.
-
-    Args:
-        optimizers: whose states are in memory already, when a run is resumed.
-
-    Raises:
-        InputError: one row does not fit, or the model cannot be run on fake tensors.
+    processes of a machine share nine tenths of the available memory, less one copy for checkpoints. `optimizers`:
+    whose states are in memory already, when a run is resumed. Raises InputError: one row does not fit, or the model
+    cannot be run on fake tensors.
     """
     loaded, one, count = state_bytes(optimizers), needs.memory(1), local_count or processes().local_count
     if device.type == "cuda":

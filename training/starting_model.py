@@ -89,11 +89,7 @@ def fit_vocabulary(model: Any, *, old: Any, new: Any) -> int:
         old: its tokenizer.
         new: the same one, or what `recipes/train_tokenizer.py --extend` made of it.
 
-    Returns:
-        How many tokens are new.
-
-    Raises:
-        InputError: `new` gives other ids to tokens of `old`.
+    Returns how many tokens are new. Raises InputError: `new` gives other ids to tokens of `old`.
     """
     before, after = old.get_vocab(), new.get_vocab()
     moved = next((token for token, number in before.items() if after.get(token) != number), None)

@@ -40,8 +40,7 @@ def step(
         micro_step: number -> entered for forward and backward of this micro-batch.
         over_processes: counts of this process -> their sums over all, on the device; by default this process is alone.
 
-    Returns:
-        This process's share of the loss ("loss") and of other metrics; tokens of all processes, without padding.
+    Returns this process's share of the loss ("loss") and of other metrics; tokens of all processes, without padding.
     """
     model.train()
     counts: dict[str, int] = {}
@@ -69,9 +68,8 @@ def step(
 def update(model: nn.Module, optimizers: list[Any], *, max_norm: float) -> float:
     """Clip the gradients to a norm (0: do not), make the optimizers' step, and clear the gradients.
 
-    Returns:
-        The norm that the gradients had, over all weights and the same on all processes. Where it is not finite, no
-        process has made the step.
+    Returns the norm that the gradients had, over all weights and the same on all processes. Where it is not finite, no
+    process has made the step.
     """
     if isinstance(optimizers[0], ZeroOptimizer):
         return optimizers[0].update()

@@ -23,8 +23,7 @@ from .saving import load_state, load_weights, newest_checkpoint, read_progress
 IDENTITY = ("seed", "batch_size", "batch_size_at", "optimizer", "average")
 """Options that make a run another one: resuming with another value is refused, unless --allow_change."""
 
-PARTS = ("freeze_backbone", "lora_rank", "lora_alpha", "group_by_length")
-"""The same, where they are given."""
+PARTS = ("freeze_backbone", "lora_rank", "lora_alpha", "group_by_length")  # the same, where they are given
 
 SCHEDULE = (
     *("max_steps", "max_minutes", "max_epochs", "max_tokens", "learning_rate", "schedule", "warmup_steps"),
@@ -34,8 +33,7 @@ SCHEDULE = (
 )
 """Options that may change: the change is printed, and recorded in run.json."""
 
-_OURS = {"run.json", "metrics.jsonl", "checkpoints"}
-"""Of these a folder with a run has at least one."""
+_OURS = {"run.json", "metrics.jsonl", "checkpoints"}  # of these a folder with a run has at least one
 
 
 def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> None:
@@ -45,8 +43,7 @@ def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> N
 
     With `--dry_run` nothing is claimed, since nothing is written.
 
-    Args:
-        resumes: whether the recipe has `--resume`, which is then offered.
+    `resumes`: whether the recipe has `--resume`, which is then offered.
 
     Raises:
         InputError: the folder holds something that must stay, is a file, or a run is in it now; the name for the Hub
@@ -123,11 +120,8 @@ def check_identity(
 ) -> list[dict[str, Any]]:
     """Compare the identity of this run with that of a checkpoint; returns the changes that were allowed.
 
-    Args:
-        allowed: names of `--allow_change`.
-
-    Raises:
-        InputError: something else differs, or `allowed` names what there is not.
+    `allowed`: names of `--allow_change`. Raises InputError: something else differs, or `allowed` names what there is
+    not.
     """
     if unknown := sorted(set(allowed) - set(ours) - set(theirs)):
         raise InputError(f"--allow_change {unknown[0]} is unknown; known are {', '.join(sorted(ours))}")

@@ -33,10 +33,8 @@ from lacuna.common.loading import add_old_keys, save_tokenizer_files
 from ..progress import Progress
 
 STATE, MANIFEST, MARKER = "training_state", "training_state/manifest.json", "training_state/complete"
-MARGIN = 1.05
-"""Free space that a checkpoint wants, in sizes of its tensors."""
-PATIENCE = 3
-"""Checkpoints in a row that may fail before a run is ended."""
+MARGIN = 1.05  # free space that a checkpoint wants, in sizes of its tensors
+PATIENCE = 3  # checkpoints in a row that may fail before a run is ended
 
 
 @dataclass
@@ -82,8 +80,7 @@ def _files(folder: Path) -> dict[str, Path]:
 def native_form(model: nn.Module, save_as: str) -> tuple[nn.Module | None, str]:
     """The model of transformers that is saved in place of one of ours, without its weights; None where there is none.
 
-    Returns:
-        It, and a line for people, which says why where there is none; no line where there is no choice.
+    Returns it, and a line for people, which says why where there is none; no line where there is no choice.
     """
     if save_as != "native" or not hasattr(model, "to_native"):
         return None, ""
@@ -128,13 +125,7 @@ def all_finite(weights: dict[str, Tensor]) -> bool:
 
 
 def save_final(
-    *,
-    model: nn.Module,
-    tokenizer: Any,
-    card: str,
-    output_dir: Path,
-    weights: dict[str, Tensor],
-    native: bool = False,
+    *, model: nn.Module, tokenizer: Any, card: str, output_dir: Path, weights: dict[str, Tensor], native: bool = False
 ) -> None:
     """Put the files of a trained model into the output folder itself, each of them whole.
 
@@ -175,10 +166,8 @@ class Saver:
         self.folder = output_dir / "checkpoints"
         self.model, self.tokenizer, self.native, self.keep = model, tokenizer, native, keep
         self.greater_is_better = greater_is_better
-        self.failures = 0
-        """Checkpoints in a row that could not be written."""
-        self.held: set[Path] = set()
-        """Those that stay while they are pushed, whatever their age."""
+        self.failures = 0  # checkpoints in a row that could not be written
+        self.held: set[Path] = set()  # those that stay while they are pushed, whatever their age
         self._newest: Path | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: tuple[int, Future[Path]] | None = None
@@ -214,8 +203,7 @@ class Saver:
     def write(self, snapshot: Snapshot) -> Path:
         """Write `step-XXXXXXXX` whole or not at all, then remove those that are neither the newest nor the best.
 
-        Raises:
-            StorageError: the disk is full or cannot be written; older checkpoints stay as they are.
+        Raises StorageError: the disk is full or cannot be written; older checkpoints stay as they are.
         """
         final = self.folder / f"step-{snapshot.progress.step:08d}"
         temporary = final.with_name(f".{final.name}.tmp")
@@ -333,8 +321,7 @@ def _is_whole(folder: Path) -> bool:
 def verify_checkpoint(folder: Path) -> None:
     """Check that a checkpoint has exactly the files and bytes that were written.
 
-    Raises:
-        CorruptCheckpointError: names the first file that is missing, unexpected, changed, a link or a pickle.
+    Raises CorruptCheckpointError: names the first file that is missing, unexpected, changed, a link or a pickle.
     """
 
     def check(holds: object, what: str) -> None:
@@ -373,8 +360,7 @@ def verify_checkpoint(folder: Path) -> None:
 def newest_checkpoint(output_dir: Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint that verifies, and why newer ones were passed over.
 
-    Raises:
-        CorruptCheckpointError: there are checkpoints, and none verifies.
+    Raises CorruptCheckpointError: there are checkpoints, and none verifies.
     """
     skipped: list[str] = []
     for folder in sorted((output_dir / "checkpoints").glob("step-*"), reverse=True):

@@ -43,8 +43,7 @@ def asked_for() -> bool:
     """Whether the launcher asks for FSDP: `accelerate launch --config_file recipes/accelerate/fsdp2.yaml`, or
     `ACCELERATE_USE_FSDP=true FSDP_VERSION=2 torchrun`.
 
-    Raises:
-        InputError: it asks for FSDP1, or for something else that is not supported.
+    Raises InputError: it asks for FSDP1, or for something else that is not supported.
     """
     for variable, name in _UNSUPPORTED.items():
         if _is_on(variable) and (_is_on(_ASKED) or not variable.startswith("FSDP")):
@@ -83,14 +82,9 @@ def shard(model: nn.Module, *, device: torch.device, dtype: torch.dtype | None =
     """Shard the weights of a model among all processes, in place: each block of its layers, and the rest together.
 
     Called before the optimizers are made, which then hold shards. All processes begin with the weights of rank 0.
-
-    Args:
-        dtype: in which the weights of the blocks are gathered on a GPU, for bf16 under autocast. Shards, gradients and
-            reductions stay float32, as do embeddings and heads, and everything on a CPU, whose autocast wants norms
-            in float32.
-
-    Raises:
-        InputError: there is one process only, or some weight is not sharded.
+    `dtype`: in which the weights of the blocks are gathered on a GPU, for bf16 under autocast. Shards, gradients and
+    reductions stay float32, as do embeddings and heads, and everything on a CPU, whose autocast wants norms in
+    float32. Raises InputError: there is one process only, or some weight is not sharded.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         raise InputError(
@@ -203,8 +197,7 @@ def full_model_state(model: nn.Module) -> dict[str, Tensor]:
 def load_model_state(model: nn.Module, state: dict[str, Tensor], *, names: Collection[str] | None = None) -> None:
     """Load weights, whole on every process; names that tying makes superfluous may be missing.
 
-    Args:
-        names: of the weights to load; by default all.
+    `names`: of the weights to load; by default all.
 
     Raises:
         KeyError: a weight is missing.
@@ -251,8 +244,7 @@ def full_optimizer_state(model: nn.Module, optimizers: list[Any]) -> dict[str, T
 def load_optimizer_state(model: nn.Module, optimizers: list[Any], state: dict[str, Tensor]) -> None:
     """Load what `full_optimizer_state` gave, whole on every process; the weights are loaded before.
 
-    Raises:
-        ValueError: a state is of a parameter that is not trained.
+    Raises ValueError: a state is of a parameter that is not trained.
     """
     if isinstance(optimizers[0], zero.ZeroOptimizer):
         optimizers[0].take_weights()

@@ -43,10 +43,8 @@ class Adapter:
     """Low-rank additions that are in a model, by their `peft.LoraConfig`, and how to take them out of its state."""
 
     config: Any
-    scale: float
-    """What B A is multiplied by."""
-    transposed: frozenset[str]
-    """Names of the layers that keep their weights as [inputs, outputs] (those of GPT-2)."""
+    scale: float  # what B A is multiplied by
+    transposed: frozenset[str]  # names of the layers that keep their weights as [inputs, outputs] (those of GPT-2)
 
     def merged(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """The state of a model without additions that computes the same, from that of the model with them."""
@@ -112,8 +110,7 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float, seed: int) -> Adapter
         rank: rows of A, which is drawn from `seed`, and columns of B, which begins with zeros.
         alpha: B A x is multiplied by alpha / rank.
 
-    Raises:
-        InputError: there are no linear layers in the backbone, or `peft` is not installed.
+    Raises InputError: there are no linear layers in the backbone, or `peft` is not installed.
     """
     try:
         import peft

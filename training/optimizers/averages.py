@@ -20,15 +20,13 @@ from ..distributed.fsdp import full_tensors, like
 if TYPE_CHECKING:  # which imports the registry below
     from ..arguments import TrainingArguments
 
-_UPDATES = "num_updates"
-"""Where `Average.state` counts, beside the names of weights."""
+_UPDATES = "num_updates"  # where `Average.state` counts, beside the names of weights
 
 
 class Average:
     """An average of the trained weights, in float32, beside the weights; of a sharded model in the same shards."""
 
-    is_evaluated = True
-    """Whether evaluations in the course of the run are of these weights."""
+    is_evaluated = True  # whether evaluations in the course of the run are of these weights
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         """The model is bare, and sharded already. With each step what was before counts `decay` times as much."""

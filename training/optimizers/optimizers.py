@@ -172,9 +172,8 @@ def orthogonalized(
 ) -> Tensor:
     """Matrices [N, A, B] with singular values near 1, by Newton-Schulz iterations in bfloat16; of the dtype of `bank`.
 
-    Args:
-        coefficients: a, b, c of the odd polynomial ax + bx^3 + cx^5 that is applied to the singular values
-            (https://kellerjordan.github.io/posts/muon/).
+    `coefficients`: a, b, c of the odd polynomial ax + bx^3 + cx^5 that is applied to the singular values
+    (https://kellerjordan.github.io/posts/muon/).
     """
     a, b, c = coefficients
     is_tall = bank.shape[1] > bank.shape[2]
@@ -232,10 +231,8 @@ class Optimizer:
     """How an optimizer is made, and in what else it differs from the others."""
 
     make: Callable[[nn.Module, "TrainingArguments"], list[torch.optim.Optimizer]]
-    summary: str = "no summary"
-    """What the help says of it."""
-    learning_rate: float = 1e-3
-    """Peak rate of a new tiny model (docs/speed.md)."""
+    summary: str = "no summary"  # what the help says of it
+    learning_rate: float = 1e-3  # peak rate of a new tiny model (docs/speed.md)
 
     def __call__(self, model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
         """The optimizers of a model."""

@@ -70,8 +70,7 @@ def learning_rate(arguments: "TrainingArguments", *, step: int, progress: float)
 
 _SHARE, _OF_NEW, _LOWEST = 0.015, 0.02, 1e-5
 _OF_ADDITIONS = 3e-3
-_WIDTH = 256
-"""Of the models that the numbers above were found on."""
+_WIDTH = 256  # of the models that the numbers above were found on
 
 
 def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArguments":

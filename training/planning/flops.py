@@ -21,14 +21,11 @@ class Gpu(NamedTuple):
     """A GPU as its maker's data sheet describes it."""
 
     name: str
-    memory_gb: float
-    """10^9 bytes, as makers count."""
-    watts: float
-    """The most that the board draws."""
+    memory_gb: float  # 10^9 bytes, as makers count
+    watts: float  # the most that the board draws
     bf16: float | None
     """TFLOP/s of dense matrix products with sums in float32 (half of what sheets give "with sparsity"), or None."""
-    fp32: float
-    """TFLOP/s of float32 without TF32, torch's default."""
+    fp32: float  # TFLOP/s of float32 without TF32, torch's default
 
 
 GPUS = [  # NVIDIA: data sheets of 2019 to 2024, for RTX the architecture papers; AMD: data sheets of 2021 and 2023
@@ -103,8 +100,7 @@ def _measured_on_cpu(dtype: torch.dtype, threads: int) -> float:
     return best
 
 
-WAIT = 5.0
-"""Seconds of training before a CPU's peak is measured, which takes a third of one."""
+WAIT = 5.0  # seconds of training before a CPU's peak is measured, which takes a third of one
 
 
 class Throughput:
@@ -117,8 +113,7 @@ class Throughput:
     def __init__(self, model: nn.Module, accelerator: Accelerator) -> None:
         """The model is as it is before it is sharded, wrapped or compiled."""
         self.model, self.accelerator = fake_copy(model), accelerator
-        self._tokens: Counter[Any] = Counter()
-        """By work and length, since `share` was asked last; over all processes."""
+        self._tokens: Counter[Any] = Counter()  # by work and length, since `share` was asked last; over all processes
         self._batches: dict[Any, tuple[Work, dict[str, Tensor]]] = {}
         self._per_token: dict[Any, float] = {}
 

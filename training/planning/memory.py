@@ -31,10 +31,8 @@ from ..arguments import TrainingArguments
 from ..optimizers.optimizers import OPTIMIZERS
 from ..step import step
 
-_KEPT = 1 / 3
-"""Share of the memory made and freed in a step that glibc does not give back: 0.27 to 0.43 in five runs."""
-_LOOKED_AT = 32
-"""Examples of a work among which the longest are sought."""
+_KEPT = 1 / 3  # share of the memory made and freed in a step that glibc does not give back: 0.27 to 0.43 in five runs
+_LOOKED_AT = 32  # examples of a work among which the longest are sought
 _MASKED = 512
 """Tokens of a row up to which packed rows have a mask on a CPU; beyond, and on a GPU, kernels know the documents."""
 _ATTENTION = functional.scaled_dot_product_attention
@@ -90,8 +88,7 @@ class FakeStep(TorchDispatchMode):
 
     def __init__(self, model: nn.Module, *, precision: str, device_type: str) -> None:
         super().__init__()
-        self.flops = 0.0
-        """By the formulas of `torch.utils.flop_counter`; attention counts all pairs of a row."""
+        self.flops = 0.0  # by the formulas of `torch.utils.flop_counter`; attention counts all pairs of a row
         self.peak = self.activations = self._live = 0
         """Bytes: the most that was live at once; live at the start of backward; live now."""
         self._model: Any = fake_copy(model)
@@ -209,11 +206,9 @@ class StepNeeds:
         examples = [self.work.example(row, row) for row in rows[:_LOOKED_AT]]
         self._examples = sorted(examples, key=lambda one: -self.work.collate([one])["input_ids"].shape[-1])
         """The longest first."""
-        self.length = self.batch(1)["input_ids"].shape[-1]
-        """Tokens of the longest rows."""
+        self.length = self.batch(1)["input_ids"].shape[-1]  # tokens of the longest rows
         self._update: tuple[int, int] | None = None
-        self.memory = cache(self._memory)
-        """Rows at once -> what the step needs, while a checkpoint is written."""
+        self.memory = cache(self._memory)  # rows at once -> what the step needs, while a checkpoint is written
 
     def batch(self, rows: int) -> dict[str, Tensor]:
         """A batch of long examples."""
