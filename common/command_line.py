@@ -118,13 +118,6 @@ def _instead(name: str, known: Sequence[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-def _line_of(key: str, text: str) -> int:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.split(":")[0].strip() == key:
-            return number
-    return 1
-
-
 def _options_from_yaml(path: Path, known: dict[str, Any]) -> list[tuple[str, list[str]]]:
     """Render a flat YAML mapping as command-line arguments, so that every value meets the same checks.
 
@@ -145,7 +138,8 @@ def _options_from_yaml(path: Path, known: dict[str, Any]) -> list[tuple[str, lis
         raise InputError(f"--config {path} must hold 'option: value' lines, not a {type(content).__name__}")
     arguments: list[tuple[str, list[str]]] = []
     for key, value in content.items():
-        where = f"{path}:{_line_of(str(key), text)}"
+        lines = enumerate(text.splitlines(), start=1)
+        where = f"{path}:{next((number for number, line in lines if line.split(':')[0].strip() == str(key)), 1)}"
         if key not in known:
             raise InputError(f"{where}: unknown option '{key}'{_instead(str(key), list(known))}")
         if isinstance(value, dict):
@@ -206,7 +200,8 @@ def exit_cleanly(main: Callable[[], object]) -> NoReturn:
     """
     transformers_logging.disable_progress_bar()  # they would garble our progress line
     try:
-        signal.signal(signal.SIGTERM, _end)
+        # At once: before and after training there is nothing to save.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         main()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -223,8 +218,3 @@ def exit_cleanly(main: Callable[[], object]) -> NoReturn:
     finally:
         release()
     sys.exit(0)
-
-
-def _end(number: int, frame: object) -> NoReturn:
-    """Exit at once: before and after training there is nothing to save."""
-    sys.exit(128 + number)

@@ -75,12 +75,7 @@ def write_text(path: Path, text: str, *, hint: str = "") -> None:
 
 @contextmanager
 def locked(path: Path, *, waiting: str, silent_seconds: float = 5.0) -> Iterator[None]:
-    """Hold a lock file while others wait for it.
-
-    Args:
-        path: the lock file.
-        waiting: printed once where another process has held it for `silent_seconds`.
-    """
+    """Hold a lock file while others wait for it; `waiting` is printed if another has had it for `silent_seconds`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path)
     try:

@@ -85,11 +85,8 @@ class Pushed:
 def check_login(name: str, *, asked_with: str) -> None:
     """Refuse what could never be pushed, without asking the Hub.
 
-    Args:
-        name: the repository.
-        asked_with: the option that named it.
-
-    Raises InputError: it is not OWNER/NAME, nobody is logged in, or the network is turned off.
+    `asked_with`: the option that named the repository. Raises InputError: it is not OWNER/NAME, nobody is logged in,
+    or the network is turned off.
     """
     try:
         huggingface_hub.utils.validate_repo_id(name)
@@ -119,11 +116,9 @@ def files_to_push(folder: Path) -> list[str]:
     if about.is_file() and {"auto_map", "custom_pipelines"} & read_json(about, dict).keys():
         found |= {name for name in names if name.endswith("_lacuna.py")}
     if "README.md" in found:
-        shown = _PICTURE.findall((folder / "README.md").read_text(encoding="utf-8", errors="replace"))
-        found |= names & {*shown}
-    for module in (
-        read_json(modules, list) if modules.is_file() else ()
-    ):  # of sentence-transformers, each in a folder of its own
+        found |= names & {*_PICTURE.findall((folder / "README.md").read_text(encoding="utf-8", errors="replace"))}
+    # Modules of sentence-transformers, each in a folder of its own.
+    for module in read_json(modules, list) if modules.is_file() else ():
         name = str(module.get("path", "")) if isinstance(module, dict) else ""
         inside = [folder / name / each for each in ("config.json", "model.safetensors")]
         if re.fullmatch(r"\w+", name):

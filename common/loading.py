@@ -95,10 +95,6 @@ def file_of(model: str, name: str, *, revision: str | None = None) -> Path | Non
 def commit_of(model: str | None, *, revision: str | None = None) -> str | None:
     """The commit of a model of the Hub, so that all that is loaded of it is of one state; None for a folder.
 
-    Args:
-        model: the value of --model.
-        revision: that of --revision, a branch, a tag or a commit.
-
     Raises:
         InputError: a folder has no revisions, or there is none of that name.
         HubError: see `file_of`.
@@ -136,7 +132,6 @@ def load_configuration(model: str, *, trust_remote_code: bool = False, revision:
     """The configuration of a model.
 
     Args:
-        model: a folder or Hub id, the value of --model.
         revision: of a model of the Hub, as `commit_of` gives it.
         trust_remote_code: whether code in the checkpoint may run; checkpoints of Lacuna need none where
             `lacuna.modeling` is imported.
@@ -150,8 +145,7 @@ def load_configuration(model: str, *, trust_remote_code: bool = False, revision:
             model, trust_remote_code=trust_remote_code, revision=revision or "main"
         )
     except (OSError, ValueError, KeyError) as error:
-        reason = f"--model {model} cannot be read: {first_line(error)}"
-        raise InputError(missing_folder(model) or reason) from error
+        raise InputError(missing_folder(model) or f"--model {model} cannot be read: {first_line(error)}") from error
 
 
 def load_tokenizer(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
@@ -305,9 +299,7 @@ def num_positions(config: Any) -> int | None:
 def longest_input(*, config: Any, tokenizer: Any) -> int | None:
     """Most tokens that model and tokenizer take, special tokens included; None when neither has a limit.
 
-    Args:
-        config: the model's configuration.
-        tokenizer: its tokenizer; transformers writes "no limit" as a number near 1e30.
+    transformers writes a tokenizer's "no limit" as a number near 1e30.
     """
     limits = [num_positions(config), getattr(tokenizer, "model_max_length", None)]
     finite = [int(limit) for limit in limits if limit is not None and 0 < limit < 10**9]

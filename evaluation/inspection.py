@@ -122,9 +122,8 @@ def inspect_text(*, language_model: LanguageModel, text: str, where: str = "the 
         goes_on = [is_text and inner[place - begin] for place, is_text in enumerate(inside)]
         states = output[f"{name}_hidden_states".removeprefix("_")]
         near = nearest_tokens(states=states, embeddings=table, tokenizer=tokenizer)
-        sides.append(
-            Side(name, row, [shown_token(tokenizer, each) for each in row], [not x for x in inside], goes_on, near)
-        )
+        shown, special = [shown_token(tokenizer, each) for each in row], [not is_text for is_text in inside]
+        sides.append(Side(name, row, shown, special, goes_on, near))
     if language_model.kind == "masked":
         predictions = predict_masked(language_model=language_model, read=read, places=range(first, first + len(ids)))
     else:

@@ -49,8 +49,7 @@ class LanguageModel:
         model.eval()
         if kind == "causal":
             _refuse_foresight(model, prefix=prefix, vocab_size=len(tokenizer))
-        limit = longest_input(config=model.config, tokenizer=tokenizer)
-        return cls(model, tokenizer, kind, prefix, suffix, limit)
+        return cls(model, tokenizer, kind, prefix, suffix, longest_input(config=model.config, tokenizer=tokenizer))
 
     def encode(self, text: str, *, where: str) -> tuple[np.ndarray, np.ndarray]:
         """Ids of a text without special tokens, int64 [length], and their characters, int64 [length, 2].
@@ -125,8 +124,7 @@ def load_language_model(
             f"--model {model} was saved without {missing[0]} ({len(missing)} such weights): it is no pretrained "
             f"{kind} language model. Name the folder that pretraining wrote"
         )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    loaded = loaded.to(device, torch.bfloat16 if bf16 else torch.float32)
+    loaded = loaded.to("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16 if bf16 else torch.float32)
     return LanguageModel.of(model=loaded, tokenizer=tokenizer, kind=kind)
 
 

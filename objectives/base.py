@@ -19,7 +19,6 @@ from .packing import PACKINGS, PackedRow, SourceRows
 
 _LOGIT_BYTES = 2**28  # logits held at once while evaluating: 256 MiB
 _COUNTED = 50_000_000  # tokens counted for the unigram baseline; more would not change the digits shown
-
 _COUNTED_AT_ONCE, _COUNTED_IN_A_ROW = 2**22, 2**16  # at most; at least, where as many follow one another
 
 
@@ -68,8 +67,9 @@ class TokenPrediction(Work):
             for by_source in (self.by_source, self.held_out_by_source)
         )
         self.weights: list[float] | None = getattr(store, "source_weights", None)
-        at_most = arguments.max_eval_examples // self.evaluations
-        evaluated = spread_by_weight(self.eval_rows.sizes, self.weights, at_most)
+        evaluated = spread_by_weight(
+            self.eval_rows.sizes, self.weights, arguments.max_eval_examples // self.evaluations
+        )
         self._evaluated = np.repeat(evaluated, self.evaluations)
         self.num_examples, self.num_eval_examples = len(self.rows), len(self._evaluated)
 

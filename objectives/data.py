@@ -82,10 +82,7 @@ class SpecialTokens:
         )
 
     def required_mask(self) -> int:
-        """The mask token's id.
-
-        Raises InputError: the tokenizer has none.
-        """
+        """The mask token's id. Raises InputError: the tokenizer has none."""
         if self.mask is None:
             raise InputError(
                 "this objective masks tokens, and the tokenizer has no mask token; use --objective clm, or denoising "
@@ -123,8 +120,7 @@ def split_sources(*, store: Store, eval_fraction: float, seed: int) -> list[tupl
     parts = []
     for source, (first, last) in enumerate(pairwise(map(int, store.source_offsets))):  # type: ignore[attr-defined]
         own = documents[first:last]
-        single = len(own) == 1 and own[0, 1] - own[0, 0] == 1
-        fraction = 0 if single else eval_fraction
+        fraction = 0 if len(own) == 1 and own[0, 1] - own[0, 0] == 1 else eval_fraction
         parts.append(split_documents(store=store, documents=own, eval_fraction=fraction, seed=seed, source=source))
     return parts
 

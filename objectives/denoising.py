@@ -40,8 +40,7 @@ def fill_in(
     """
     budget = min(max(1, rounded(probability * len(text), generator)), len(text))
     lengths = generator.poisson(MEAN_SPAN, size=budget + 8)
-    sums = np.cumsum(lengths)
-    lengths = lengths[: int(np.searchsorted(sums, budget)) + 1]
+    lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), budget)) + 1]
     lengths[-1] -= lengths.sum() - budget  # also where all of them together were too few
     real = lengths[lengths > 0]
     lengths = np.concatenate([real, np.zeros(min(len(lengths), budget) - len(real), dtype=np.int64)])

@@ -40,7 +40,6 @@ _RATES = "".join(
     f"{each.learning_rate:g} ({name}), " for name, each in OPTIMIZERS.items() if each.learning_rate != _USUAL_RATE
 )
 
-
 _essential = partial(option, group=ESSENTIALS)
 _model = partial(option, group="model")
 _length = partial(option, group="length of the run")
@@ -196,8 +195,7 @@ class TrainingArguments(Arguments):
         check_range(self, "max_bad_steps", "learning_rate", "logging_steps", "keep_checkpoints", above=0)
         check_range(self, "warmup_steps", "weight_decay", "max_grad_norm", "eval_steps", "save_steps", at_least=0)
         check_range(self, "save_minutes", "hang_timeout", "num_workers", "early_stopping_patience", at_least=0)
-        check_range(self, "micro_batch_size", at_least=0)
-        check_range(self, "lora_rank", "push_steps", at_least=0)
+        check_range(self, "micro_batch_size", "lora_rank", "push_steps", at_least=0)
         check_range(self, "seed", at_least=0, below=2**32)
         check_range(self, "decay_share", at_least=0, at_most=1)
         check_range(self, "layerwise_decay", above=0, at_most=1)

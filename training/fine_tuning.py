@@ -53,7 +53,9 @@ def fine_tune(
     shown = describe or (lambda examples: ())
     if arguments.dry_run:
         if is_main_process():
-            expected = [_what_learns(make_model, arguments), *refusal(arguments, resumes=True)]
+            model = make_model(arguments.seed)
+            prepare(model, arguments)
+            expected = [learning(model, with_rate(arguments, model).learning_rate), *refusal(arguments, resumes=True)]
             print("\n".join([*shown(SHOWN), *expected]), flush=True)
         return {}
     if is_main_process():
@@ -147,9 +149,8 @@ def _gather(work: Work, results: dict[str, float], folder: Path, seeds: list[int
         return
     section = _over_seeds(work, results, seeds)
     best = folder / f"seed-{results['best_seed']}"
-    shutil.copytree(
-        best, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("results.json", "checkpoints", ".*")
-    )
+    without = shutil.ignore_patterns("results.json", "checkpoints", ".*")
+    shutil.copytree(best, folder, dirs_exist_ok=True, ignore=without)
     for path in (folder / "README.md", folder / "report.md"):
         if path.is_file():
             before, heading, after = path.read_text(encoding="utf-8").partition("\n## ")
@@ -193,13 +194,6 @@ def fell_short(results: dict[str, float], work: Work) -> list[str]:
                 "(--max_epochs), pretrain it for longer or on text of this kind (pretrain.py --for), or use that"
             ]
     return []
-
-
-def _what_learns(make_model: Callable[[int], Any], arguments: FineTuningArguments) -> str:
-    """How many weights learn at which rate."""
-    model = make_model(arguments.seed)
-    prepare(model, arguments)
-    return learning(model, with_rate(arguments, model).learning_rate)
 
 
 def learning(model: nn.Module, rate: float | None) -> str:

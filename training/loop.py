@@ -146,8 +146,7 @@ def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: Window) -
     rate = learning_rate(arguments, step=progress.step, progress=run.done)
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
         group["lr"] = rate * group.get("rate_scale", 1.0)
-    num_micro_batches = stage.batch_size // (accelerator.num_processes * stage.micro_batch_size)
-    batches = [next(loader) for _ in range(num_micro_batches)]
+    batches = [next(loader) for _ in range(stage.batch_size // (accelerator.num_processes * stage.micro_batch_size))]
     parts, tokens = _gradients(run, stage, batches)
     grad_norm = update(run.bare, run.optimizers, max_norm=arguments.max_grad_norm)
     _watch(run, stage, float(accelerator.reduce(parts["loss"], "sum")), grad_norm)

@@ -95,9 +95,8 @@ class Window:
         """Over the steps; of a metric with a count of its own, over what it counts, where there is any."""
         sums = {name: sum_over_processes(value).tolist() for name, value in self.sums.items()}
         means = {name: value / self.steps for name, value in sums.items() if not isinstance(value, list)}
-        return means | {
-            name: value[0] / value[1] for name, value in sums.items() if isinstance(value, list) and value[1]
-        }
+        pairs = {name: value for name, value in sums.items() if isinstance(value, list)}
+        return means | {name: value / count for name, (value, count) in pairs.items() if count}
 
 
 def share_done(arguments: TrainingArguments, progress: Progress) -> float:

@@ -25,7 +25,7 @@ from lacuna.common.work import Work
 
 from .arguments import TrainingArguments
 from .checkpoints.resuming import identity_of, resume, schedule_of
-from .checkpoints.saving import PATIENCE, Saver, Snapshot, native_form
+from .checkpoints.saving import PATIENCE, Saver, Snapshot, all_finite, native_form
 from .compiling import compile_model, should_compile, warm_up
 from .distributed import fsdp, zero
 from .environment import StopSignals, Watchdog, hardware, keep_memory, processes, resolved_precision, use_all_cores
@@ -73,11 +73,8 @@ class Run:
     stopping: bool = False  # whether a process was asked to stop, as all of them know
 
     def __post_init__(self) -> None:
-        arguments, is_main, output_dir = (
-            self.arguments,
-            self.accelerator.is_main_process,
-            Path(self.arguments.output_dir),
-        )
+        arguments, is_main = self.arguments, self.accelerator.is_main_process
+        output_dir = Path(arguments.output_dir)
         trackers = None
         if is_main and arguments.report_to:
             trackers = Trackers(
@@ -176,7 +173,7 @@ class Run:
         began = time.perf_counter()
         self.await_checkpoint()
         snapshot, self.copied_step = self._snapshot(), self.progress.step
-        if self.accelerator.is_main_process and snapshot.is_finite():
+        if self.accelerator.is_main_process and all_finite(snapshot.weights):
             self.saver.begin(snapshot)
             self.watchdog.beat()
         elif self.accelerator.is_main_process:

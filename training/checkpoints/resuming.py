@@ -39,9 +39,7 @@ _OURS = {"run.json", "metrics.jsonl", "checkpoints"}  # of these a folder with a
 def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> None:
     """Refuse a folder that holds another run or somebody's files, and lock it against other runs.
 
-    A `--push_to_hub` that cannot succeed is refused too.
-
-    With `--dry_run` nothing is claimed, since nothing is written.
+    A `--push_to_hub` that cannot succeed is refused too. With `--dry_run` nothing is claimed: nothing is written.
 
     `resumes`: whether the recipe has `--resume`, which is then offered.
 

@@ -55,10 +55,6 @@ class Snapshot:
         parts = (self.weights, self.optimizer, self.average, self.learned)
         return sum(tensor.nbytes for part in parts for tensor in part.values())
 
-    def is_finite(self) -> bool:
-        """Whether every weight is finite."""
-        return all_finite(self.weights)
-
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:

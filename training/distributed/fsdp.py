@@ -73,9 +73,7 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 def _uses(module: nn.Module) -> Counter[int]:
     """How often each parameter is registered: a tied one is more than once."""
-    return Counter(
-        id(weight) for part in module.modules() for weight in part._parameters.values() if weight is not None
-    )
+    return Counter(id(each) for part in module.modules() for each in part._parameters.values() if each is not None)
 
 
 def shard(model: nn.Module, *, device: torch.device, dtype: torch.dtype | None = None) -> None:

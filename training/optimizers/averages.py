@@ -61,11 +61,7 @@ class Average:
         if updates < 0 or {name: value.shape for name, value in state.items() if name != _UPDATES} != shapes:
             raise CorruptCheckpointError("the averaged weights of the checkpoint are not those of this model")
         self._updates = updates
-        self._weights = {
-            name: like(weight, state[name].to(torch.float32, copy=True))
-            for name, weight in self._like.items()
-            if name in shapes
-        }
+        self._weights = {name: like(self._like[name], state[name].to(torch.float32, copy=True)) for name in shapes}
 
     @contextlib.contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:

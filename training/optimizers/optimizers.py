@@ -115,12 +115,8 @@ def _groups(
 def _adamw(
     model: nn.Module, matrices: list[Tensor], rest: list[Tensor], arguments: "TrainingArguments"
 ) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(
-        _groups(model, matrices, rest, arguments),
-        lr=arguments.learning_rate,
-        betas=(0.9, arguments.adam_beta2),
-        fused=True,
-    )
+    groups, betas = _groups(model, matrices, rest, arguments), (0.9, arguments.adam_beta2)
+    return torch.optim.AdamW(groups, lr=arguments.learning_rate, betas=betas, fused=True)
 
 
 def adamw(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
@@ -213,11 +209,7 @@ def muon(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.O
     matrices, rest = split_parameters(model)
     output = output_layer(model)
     last = id(output.weight) if output is not None else 0
-    hidden = [
-        matrix
-        for matrix in matrices
-        if matrix.ndim == 2 and min(matrix.shape) >= SMALLEST_MATRIX and id(matrix) != last
-    ]
+    hidden = [each for each in matrices if each.ndim == 2 and min(each.shape) >= SMALLEST_MATRIX and id(each) != last]
     chosen = {id(matrix) for matrix in hidden}
     others = [matrix for matrix in matrices if id(matrix) not in chosen]
     optimizers = [_adamw(model, others, rest, arguments)] if others or rest else []
