@@ -36,8 +36,7 @@ from .optimizers.schedules import with_rate
 from .planning.flops import Throughput
 from .progress import Progress, check_skipped, ended_early, share_done, skipped_steps
 from .reports.card import choices_of, model_card
-from .reports.log import RunLog
-from .reports.trackers import Trackers
+from .reports.log import RunLog, Trackers
 from .stages import Stage, fit_micro_batches, resolve, skipped
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")

@@ -36,12 +36,6 @@ def test_the_precision_of_new_rows_is_said_on_the_page_and_in_the_help() -> None
         assert "computed in float32" in text and "in the third digit" in " ".join(text.split())
 
 
-def test_the_example_counts_characters_right() -> None:
-    context = re.search(r'context="(.*?)"\)', PAGE)[1]
-    place = re.search(r"'start': (\d+), 'end': (\d+), 'answer': '(\w+)'", PAGE)
-    assert context[int(place[1]) : int(place[2])] == place[3]
-
-
 def test_what_only_one_recipe_measures_is_explained() -> None:
     (row,) = (line for line in PAGE.splitlines() if "`finetune_seq2seq.py` |" in line)
     assert "`ended`: the share of texts that the model ended itself" in row

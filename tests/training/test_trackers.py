@@ -11,8 +11,7 @@ from accelerate import PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
 from lacuna.training.arguments import TRACKERS
-from lacuna.training.reports.log import RunLog
-from lacuna.training.reports.trackers import Trackers, presentable
+from lacuna.training.reports.log import RunLog, Trackers, presentable
 
 
 class FakeTracker(GeneralTracker):
