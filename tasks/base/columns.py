@@ -1,7 +1,7 @@
 """Finding the columns of a table that a task reads: as options name them, else by name, type and content."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lacuna.common.errors import InputError
@@ -34,8 +34,8 @@ class Layout:
     """What a task reads of a row: by the option that names its column, such as `text_column`."""
 
     columns: Mapping[str, Column]
-    pairs: Mapping[str, str] = field(default_factory=dict)
-    """Names of the first column, with those that the second has beside it."""
+    pairs: str = ""
+    """Names of the first column, each with those that the second has beside it, and commas between."""
     by_content: Callable[[Sequence[Row], Found, Free], None] = lambda rows, found, free: None
     """Finds what no name tells, by what is in the columns."""
 
@@ -81,11 +81,11 @@ class Layout:
         """What a column may be called, beside those that were found."""
         first, second, *_ = [*self.columns, ""]
         names = self.columns[name].names.split()
+        pairs = {one: others for one, *others in map(str.split, filter(None, self.pairs.split(",")))}
         if name == second:
-            return self.pairs[found[first]].split() if found[first] in self.pairs else names
+            return pairs.get(found[first], names)
         if name == first:
-            known = [one for one, others in self.pairs.items() if found.get(second) or {*others.split()} & {*fitting}]
-            return [*known, *names]
+            return [*(one for one, others in pairs.items() if found.get(second) or {*others} & {*fitting}), *names]
         return names
 
 

@@ -83,15 +83,10 @@ CLASSIFICATION = Layout(
         "text_pair_column": Column("the second text", "", TEXT, optional=True, instead="text_column"),
         "label_column": Column("the label", "label labels target class category sentiment gold_label y score rating"),
     },
-    pairs={
-        "sentence1": "sentence2",
-        "text1": "text2",
-        "text_a": "text_b",
-        "premise": "hypothesis",
-        "question1": "question2",
-        "question": "sentence",
-        "text": "text_pair",
-    },
+    pairs=(
+        "sentence1 sentence2, text1 text2, text_a text_b, premise hypothesis, question1 question2, "
+        "question sentence, text text_pair"
+    ),
     by_content=_longest_text,
 )
 

@@ -89,18 +89,11 @@ EMBEDDINGS = Layout(
             optional=True,
         ),
     },
-    pairs={
-        "anchor": "positive",
-        "query": "positive document passage answer response pos",
-        "premise": "hypothesis",
-        "sentence1": "sentence2",
-        "sentence_A": "sentence_B",
-        "text1": "text2",
-        "question1": "question2",
-        "question": "positive answer context passage",
-        "title": "body abstract text",
-        "text": "text_pair positive",
-    },
+    pairs=(
+        "anchor positive, query positive document passage answer response pos, premise hypothesis, "
+        "sentence1 sentence2, sentence_A sentence_B, text1 text2, question1 question2, "
+        "question positive answer context passage, title body abstract text, text text_pair positive"
+    ),
     by_content=only_ones,
 )
 

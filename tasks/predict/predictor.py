@@ -55,7 +55,7 @@ class PredictionArguments(Arguments):
 NEW_TOKENS = 64
 _BATCHES_AT_ONCE = 16  # whose rows are sorted by length
 _PAIR = replace(CLASSIFICATION.columns["text_pair_column"], optional=False, instead="")
-_TEXTS = CLASSIFICATION.only("text_column", by_content=only_ones, pairs={})
+_TEXTS = CLASSIFICATION.only("text_column", by_content=only_ones, pairs="")
 _TEXT_PAIRS = replace(CLASSIFICATION, columns={**_TEXTS.columns, "text_pair_column": _PAIR}, by_content=only_ones)
 
 

@@ -57,18 +57,11 @@ SEQUENCE_TO_SEQUENCE = Layout(
         "source_column": Column("the source", "", TEXT),
         "target_column": Column("what is to be written from it", "", TEXT),
     },
-    pairs={
-        "source": "target",
-        "src": "tgt trg",
-        "input": "output target",
-        "instruction": "output response",
-        "prompt": "completion response",
-        "article": "highlights summary abstract",
-        "document": "summary",
-        "dialogue": "summary",
-        "text": "summary title target",
-        "question": "answer",
-    },
+    pairs=(
+        "source target, src tgt trg, input output target, instruction output response, prompt completion response, "
+        "article highlights summary abstract, document summary, dialogue summary, text summary title target, "
+        "question answer"
+    ),
     by_content=only_ones,
 )
 
