@@ -175,13 +175,8 @@ class EmbeddingPredictor(Predictor):
     """The vector of a text."""
 
     def prepare(self) -> None:
-        asked = self.arguments
-        self._encoder = load_encoder(
-            model=asked.model,
-            max_length=asked.max_length,
-            trust_remote_code=asked.trust_remote_code,
-            revision=asked.revision,
-        )
+        named = ("model", "max_length", "trust_remote_code", "revision")
+        self._encoder = load_encoder(**{name: getattr(self.arguments, name) for name in named})
 
     def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
         for vector in self._encoder.encode(list(given), batch_size=len(given), show_progress_bar=False).tolist():

@@ -5,6 +5,7 @@ and a token that ends it, and continues from there.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,29 +63,22 @@ def resolve_lengths(
     return source or min(default[0], limit - 1 - target), target
 
 
+@dataclass(kw_only=True, eq=False)
 class Writer:
-    """What a tokenizer and a model need to know of each other for one to write texts.
+    """What a tokenizer and a model need to know of each other for one to write texts."""
 
-    Args:
-        max_length: tokens that a source is cut to, special tokens included.
-        max_target_length: tokens that a target is cut to, and that are written at most, the end included.
-        num_beams, source_prefix: as `SequenceToSequenceArguments` has them.
-    """
+    tokenizer: Any
+    config: Any
+    max_length: int
+    """Tokens that a source is cut to, special tokens included."""
+    max_target_length: int
+    """Tokens that a target is cut to, and that are written at most, the end included."""
+    num_beams: int = 1
+    source_prefix: str = ""
 
-    def __init__(
-        self,
-        *,
-        tokenizer: Any,
-        config: Any,
-        max_length: int,
-        max_target_length: int,
-        num_beams: int = 1,
-        source_prefix: str = "",
-    ) -> None:
-        self.tokenizer = tokenizer
+    def __post_init__(self) -> None:
+        tokenizer, config = self.tokenizer, self.config
         self.is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
-        self.max_length, self.max_target_length = max_length, max_target_length
-        self.num_beams, self.source_prefix = num_beams, source_prefix
         ends = [tokenizer.eos_token_id, tokenizer.sep_token_id, getattr(config, "eos_token_id", None)]
         end = next((token for token in ends if token is not None), None)
         if end is None:
