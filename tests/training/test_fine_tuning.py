@@ -39,10 +39,10 @@ def test_one_run(tuning_options, tmp_path, capsys) -> None:
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["running on 1 process", "24 rows"]
     score = f"{results['eval_score']:.4f}"
-    assert [line.split() for line in said[-3:-2]] == [
+    assert [line.split() for line in said[-4:-3]] == [
         ["score", score, "without", "a", "model", "0.1250", "bag", "of", "words", "0.2500"]
     ]
-    assert said[-1] == f"the model is in {folder}"
+    assert said[-2:] == [f"the model is in {folder}", f"a page on it: python recipes/report_run.py --run {folder}"]
     written = json.loads((folder / "records.json").read_text())
     assert results["best_step"] < 8, "the last weights are not the best, or this would prove less"
     assert written["score"] == results["eval_score"]
