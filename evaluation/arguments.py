@@ -27,7 +27,7 @@ _BECAUSE = "The chicken didn't cross the road because it was too"
 
 
 @dataclass
-class ModelArguments(Arguments):
+class ExaminedModelArguments(Arguments):
     """Which pretrained model."""
 
     model: str | None = option(
@@ -42,7 +42,7 @@ class ModelArguments(Arguments):
 
 
 @dataclass
-class EvaluationArguments(ModelArguments):
+class EvaluationArguments(ExaminedModelArguments):
     """Which model to examine, on what, and how."""
 
     suite: Literal["bits_per_byte", "minimal_pairs", "analogies", "similarity", "all"] = option(
@@ -104,7 +104,7 @@ class EvaluationArguments(ModelArguments):
 
 
 @dataclass
-class InspectionArguments(ModelArguments):
+class InspectionArguments(ExaminedModelArguments):
     """Which model to look into, and which texts it reads for that."""
 
     text: list[str] = option(

@@ -161,7 +161,7 @@ def _refuse_foresight(model: Any, *, prefix: tuple[int, ...], vocab_size: int) -
     """
     row = [*prefix, *(token % vocab_size for token in range(5, 12))]
     other = [*row[:-1], (row[-1] + 1) % vocab_size]
-    logits = _dense_logits(model, input_ids=torch.tensor([row, other], device=model.device))[:, :-1].float()
+    logits = dense_logits(model, input_ids=torch.tensor([row, other], device=model.device))[:, :-1].float()
     if (logits[0] - logits[1]).abs().max() > 1e-3 * logits.std().clamp(min=1e-3):
         raise InputError(
             f"{type(model).__name__} is used as a causal model but sees the tokens that follow: its predictions would "
@@ -189,7 +189,7 @@ class Scored:
     hits: np.ndarray
 
 
-def _dense_logits(model: Any, **inputs: Any) -> Tensor:
+def dense_logits(model: Any, **inputs: Any) -> Tensor:
     """Logits of all positions, [batch, length, vocabulary]; without a cache where the model could keep one."""
     if "use_cache" in signature(model.forward).parameters:
         inputs["use_cache"] = False
@@ -212,13 +212,13 @@ def logits_at(model: Any, inputs: dict[str, Tensor], *, rows: Tensor, positions:
     if (head := model.get_output_embeddings()) is not None:
         handle = head.register_forward_pre_hook(choose)
         try:
-            logits = _dense_logits(model, **inputs)
+            logits = dense_logits(model, **inputs)
             return logits[rows, positions] if logits.dim() == 3 else logits
         except (RuntimeError, IndexError, ValueError):
             pass  # what follows the head wants all positions
         finally:
             handle.remove()
-    return _dense_logits(model, **inputs)[rows, positions]
+    return dense_logits(model, **inputs)[rows, positions]
 
 
 @torch.no_grad()

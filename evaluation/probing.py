@@ -12,7 +12,7 @@ from lacuna.common.errors import InputError
 from lacuna.common.files import write_text
 from lacuna.common.options import Arguments, check_range, option
 
-from .language_model import LanguageModel, find_kind
+from .language_model import LanguageModel, dense_logits, find_kind
 from .minimal_pairs import group_pairs, measure_minimal_pairs
 
 SAMPLES = "samples.jsonl"
@@ -67,6 +67,7 @@ class Probe:
         self.tokenizer, self.pairs = tokenizer, {}
         if arguments.probe:
             self.pairs = group_pairs(rows=rows, max_examples=arguments.probe_examples)
+        self.baseline = {"minimal_pairs": 0.5} if self.pairs else {}
         self.prompts = _read_prompts(arguments.probe_prompts, mask=tokenizer.mask_token if kind == "masked" else None)
 
     def __call__(self, model: Any, step: int, folder: Path | None) -> dict[str, float]:
@@ -90,12 +91,10 @@ class Probe:
         ids = ids.to(asked.model.device)
         if asked.kind == "masked":
             places = ids == self.tokenizer.mask_token_id
-            output = asked.model(input_ids=ids)
-            logits = output.prediction_logits if "prediction_logits" in output else output.logits
-            ids[places] = logits[places].argmax(dim=-1)
+            ids[places] = dense_logits(asked.model, input_ids=ids)[places].argmax(dim=-1)
         else:
             for _ in range(min(NEW_TOKENS, limit - ids.shape[1])):
-                ids = torch.cat([ids, asked.model(input_ids=ids).logits[:, -1:].argmax(dim=-1)], dim=1)
+                ids = torch.cat([ids, dense_logits(asked.model, input_ids=ids)[:, -1:].argmax(dim=-1)], dim=1)
         return str(self.tokenizer.decode(ids[0], skip_special_tokens=True))
 
 

@@ -11,7 +11,7 @@ the standard library. Questions are read from SQuAD JSON (1.1 and 2.0, where som
 .parquet with the columns question, context and answers ({"text": [...], "answer_start": [...]}), and from the Hub. A
 context longer than --max_length is cut into windows that share --stride tokens. --model takes a folder made by
 recipes/pretrain.py or any encoder of the Hub. Beside the model, --output_dir receives results.json, predictions.jsonl
-(each held-out question, the prediction, its place and probability, and the answers), report.md with per-type.png, and
+(each held-out question, the prediction, its place and probability, and the answers), report.md, and
 task.json, which recipes/predict.py reads.
 """
 

@@ -9,8 +9,8 @@ Tagged sentences are read from columns of CoNLL (.conll, .txt: a token and its t
 sentence), from .jsonl and .parquet with a list of tokens and a list of tags in each row, from folders that `datasets`
 saved and from the Hub. Whether entities are written in IOB1, IOB2 or BIOES is inferred and printed; tags that
 are none of these are measured by accuracy. Beside the model, --output_dir receives results.json, predictions.jsonl
-(each held-out sentence with its entities, their characters and probability, and the right ones), report.md with
-per-type.png or confusion.png, and task.json, which recipes/predict.py reads. Needs the extra `tasks`.
+(each held-out sentence with its entities, their characters and probability, and the right ones), report.md,
+and task.json, which recipes/predict.py reads. Needs the extra `tasks`.
 """
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments

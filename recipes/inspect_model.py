@@ -8,6 +8,7 @@ Writes a page, inspection.html, which a browser opens from the folder without a 
 how to read them.
 """
 
+import math
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -65,9 +66,11 @@ def main() -> None:
         inspect_text(language_model=language_model, text=text, where=f"--text {number} ({visible(text)[:40]!r})")
         for number, text in enumerate(arguments.text, start=1)
     ]
+    guess = math.log2(len(language_model.tokenizer))
     for inspection in inspections:
         bits = [each.bits for each in inspection.predictions if each.bits is not None]
-        print(f"{len(bits)} tokens, {sum(bits) / len(bits):.2f} bits each: {visible(inspection.text)}")
+        mean = sum(bits) / len(bits)
+        print(f"{len(bits)} tokens, {mean:.2f} bits each ({guess:.2f} by a guess): {visible(inspection.text)}")
     facts = [f"{model.num_parameters():,} weights", f"{len(language_model.tokenizer):,} tokens in its vocabulary"]
     about = {
         "model": without_places(name),

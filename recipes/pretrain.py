@@ -113,6 +113,14 @@ def main() -> None:
         seed=arguments.seed,
     )
     objective.check_model(model)
+    if not model_arguments.model:
+        tokenizer = tokenization.adapt_tokenizer(
+            tokenizer=tokenizer,
+            shape=objective.shape,
+            segments=model.config.type_vocab_size > 1,
+            max_length=model.config.max_position_embeddings,
+        )
+    probe = make_probe(asked, model=model, tokenizer=tokenizer)
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
     facts = {"objective": objective.name, "text": store.summary(), "rows": [work.describe() for _, work in works]}
     facts["self_pretraining"] = of_task
@@ -121,13 +129,6 @@ def main() -> None:
         print(head, *facts["rows"], *lines, sep="\n", flush=True)
     if not model_arguments.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
         facts["warm_start_seconds"] = warm_start(model, objective, tokens=training.expected_tokens(arguments, works))
-    if not model_arguments.model:
-        tokenizer = tokenization.adapt_tokenizer(
-            tokenizer=tokenizer,
-            shape=objective.shape,
-            segments=model.config.type_vocab_size > 1,
-            max_length=model.config.max_position_embeddings,
-        )
     results = training.train(
         model=model,
         work=works,
@@ -135,7 +136,7 @@ def main() -> None:
         arguments=arguments,
         run_info={**facts, **asdict(model_arguments), **asdict(data)},
         evaluates_first=model_arguments.model is not None,
-        probe=make_probe(asked, model=model, tokenizer=tokenizer),
+        probe=probe,
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()},
     )
     if training.is_main_process():

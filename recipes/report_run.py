@@ -22,7 +22,7 @@ def main() -> None:
         raise InputError("--run is missing: name the folder of a run, as in --run runs/model")
     folders = [Path(name).expanduser() for name in arguments.run]
     path = Path(arguments.output_file).expanduser() if arguments.output_file else folders[0] / "run.html"
-    if not path.parent.is_dir():
+    if arguments.output_file and not path.parent.is_dir():
         raise InputError(f"--output_file {path}: there is no folder {path.parent}; make it, or name another place")
     write_page(folders, path)
     print(f"the page is {path}")

@@ -55,8 +55,7 @@ def train(
         run_info: more for run.json and the model card (objective, fingerprints).
         identity: what must be equal when this run is resumed (fingerprints of data and tokenizer).
         evaluates_first: evaluate before the first step too, for a model that knows something already.
-        probe: asked at every evaluation, with the model, the step and on the main process the output folder; what it
-            returns is logged as held-out scores are, and changes nothing of the run.
+        probe: what it returns is logged as held-out scores are, and changes nothing of the run.
         stay_joined: keep the process group, because another run follows.
 
     Returns the content of results.json, on every process.
@@ -298,7 +297,8 @@ def _stop_if_asked(run: Run) -> None:
 def _finish(run: Run) -> dict[str, float]:
     """Write the model and results.json."""
     progress, arguments, output_dir = run.progress, run.arguments, Path(run.arguments.output_dir)
-    baseline = {f"baseline_{name}": value for name, value in run.work.baseline().items()}
+    guesses = {**run.work.baseline(), **(run.probe.baseline if run.probe else {})}
+    baseline = {f"baseline_{name}": value for name, value in guesses.items()}
     if type(run.work).bag_of_words is not Work.bag_of_words:
         run.log.say("fitting a bag of words to compare with; on many rows this takes up to a minute")
     baseline |= {f"words_{name}": value for name, value in run.work.bag_of_words().items()}

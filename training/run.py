@@ -7,12 +7,12 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -41,7 +41,13 @@ from .stages import Stage, fit_micro_batches, resolve, skipped
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
-Probe = Callable[[Any, int, Path | None], dict[str, float]]
+
+class Probe(Protocol):
+    """Asked at every evaluation with the model, the step and, on the main process, the output folder."""
+
+    baseline: dict[str, float]  # what a guess reaches, by the names of the scores
+
+    def __call__(self, model: Any, step: int, folder: Path | None) -> dict[str, float]: ...
 
 
 @dataclass

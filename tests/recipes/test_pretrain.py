@@ -412,8 +412,9 @@ def test_probes_change_nothing_but_the_log(home, recipe) -> None:
     lines = [json.loads(line) for line in (home / "probed" / "metrics.jsonl").read_text().splitlines()]
     scores = {line["step"]: line["eval_minimal_pairs"] for line in lines if "eval_loss" in line}
     assert set(scores) == {2, 4, 5} and set(scores.values()) <= {0.0, 0.5, 1.0}
-    assert json.loads((home / "probed" / "results.json").read_text())["eval_minimal_pairs"] == scores[5]
+    results = json.loads((home / "probed" / "results.json").read_text())
+    assert results["eval_minimal_pairs"] == scores[5] and results["baseline_minimal_pairs"] == 0.5
     said = [json.loads(line) for line in (home / "probed" / "samples.jsonl").read_text().splitlines()]
     assert [line["step"] for line in said] == [2, 4, 5] and all("[MASK]" not in line["text"] for line in said)
     code, said = recipe(*options_of(home, home / "none", "--objective", "denoising", *asked))
-    assert code == 2 and "only encoders and decoders can be evaluated" in said
+    assert code == 2 and "only encoders and decoders can be evaluated" in said and "first embeddings" not in said

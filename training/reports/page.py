@@ -18,7 +18,7 @@ ASKED = (
     *("objective", "model", "family", "size", "data", "corpus", "for_file", "task", "optimizer", "learning_rate"),
     *("batch_size", "max_steps", "max_minutes", "max_epochs", "seed"),
 )
-PICTURES = ("curves.png", "confusion.png", "per-type.png")
+PICTURES = ("curves.png", "confusion.png", "scatter.png")
 EVENTS = {"resume": "taken up again", "skipped": "steps not applied", "spike": "spikes of the loss"}
 MOST_SAMPLES, MOST_NUMBERS = 12, 40
 STYLE = """
