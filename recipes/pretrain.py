@@ -104,14 +104,8 @@ def main() -> None:
         shown = [objectives.show_examples(work, tokenizer, goal.show_examples) for _, work in works]
         return print("\n\n".join([*lines, *shown]))
     objective = works[-1][1]
-    model = training.starting_model(
-        model_arguments,
-        modeling=modeling,
-        objective=objective,
-        tokenizer=tokenizer,
-        length=max(goal.lengths),
-        seed=arguments.seed,
-    )
+    how = {"tokenizer": tokenizer, "length": max(goal.lengths), "seed": arguments.seed}
+    model = training.starting_model(model_arguments, modeling=modeling, objective=objective, **how)
     objective.check_model(model)
     if not model_arguments.model:
         tokenizer = tokenization.adapt_tokenizer(
