@@ -16,6 +16,7 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.utils import logging as transformers_logging
 
+from .aliases import translate
 from .errors import InputError, StoppedError
 from .files import release
 from .options import ESSENTIALS, Arguments, Numbers, names_of
@@ -110,20 +111,18 @@ def _parser(kinds: Sequence[type], description: str | None) -> _Parser:
     return parser
 
 
-def _instead(name: str, known: Sequence[str]) -> str:
-    """The end of the message about an unknown option: other recipes have it, or the nearest known one."""
-    if name.lstrip("-") in Arguments.known_options():
-        return ": it belongs to other recipes"
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-    return f"; did you mean '{close[0]}'?" if close else ""
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """An unknown option, and where it belongs: to other recipes, or to the nearest known name."""
+    if name in Arguments.known_options():
+        return f"'--{name}': it belongs to other recipes"
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.66)
+    return f"'--{name}' (did you mean '--{close[0]}'?)" if close else f"'--{name}'"
 
 
-def _options_from_yaml(path: Path, known: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """Render a flat YAML mapping as command-line arguments, so that every value meets the same checks.
+def _options_from_yaml(path: Path) -> list[tuple[str, list[str], str]]:
+    """The options of a flat YAML mapping: name, values, and the place where it stands, file:line.
 
-    `known`: the options and their types. A list becomes several arguments, or one with commas where the option takes
-    one. Returns for each option the place where it stands, file:line, and its arguments. Raises InputError: the file
-    is missing, is not a flat mapping or has an unknown key.
+    Raises InputError: the file is missing or is not a flat mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -132,25 +131,61 @@ def _options_from_yaml(path: Path, known: dict[str, Any]) -> list[tuple[str, lis
         raise InputError(f"--config {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path} is not valid YAML: {error}") from error
-    if content is None:
-        return []
-    if not isinstance(content, dict):
+    if not isinstance(content or {}, dict):
         raise InputError(f"--config {path} must hold 'option: value' lines, not a {type(content).__name__}")
-    arguments: list[tuple[str, list[str]]] = []
-    for key, value in content.items():
+    options: list[tuple[str, list[str], str]] = []
+    for key, value in (content or {}).items():
         lines = enumerate(text.splitlines(), start=1)
         where = f"{path}:{next((number for number, line in lines if line.split(':')[0].strip() == str(key)), 1)}"
-        if key not in known:
-            raise InputError(f"{where}: unknown option '{key}'{_instead(str(key), list(known))}")
+        if key in ("config", "help", "help_all"):
+            raise InputError(f"{where}: '{key}' is for the command line only")
         if isinstance(value, dict):
             raise InputError(f"{where}: option '{key}' must be a value or a list, not a mapping")
-        if value is None:
-            continue
-        values = [str(item) for item in value] if isinstance(value, list) else [str(value)]
-        if get_origin(known[key]) is not list:
-            values = [",".join(values)]
-        arguments.append((where, [f"--{key}", *values]))
-    return arguments
+        if value is not None:
+            options.append((str(key), [str(each) for each in (value if isinstance(value, list) else [value])], where))
+    return options
+
+
+def _options_of(words: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Words of a command line as names, without dashes, and the values that follow each."""
+    options: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            options.append((name, [value] if equals else []))
+        elif word == "-h":
+            options.append(("help", []))
+        elif options:
+            options[-1][1].append(word)
+        else:
+            raise InputError(f"'{word}' stands before any option (--help lists the options)")
+    return options
+
+
+def _merged(options: Sequence[tuple[str, list[str]]], parser: _Parser) -> dict[str, list[str]]:
+    """The words of each option by the name of its field; lists that are given several times add up.
+
+    Raises InputError: names all options that are not known, or one that is given twice and takes one value.
+    """
+    actions = {word.lstrip("-").replace("-", "_"): action for word, action in parser._option_string_actions.items()}
+    if unknown := [name for name, _ in options if name.replace("-", "_") not in actions]:
+        many = "s" if len(unknown) > 1 else ""
+        nearest = "; ".join(_nearest(name, list(actions)) for name in dict.fromkeys(unknown))
+        raise InputError(f"unknown option{many} {nearest} (--help lists the options)")
+    merged: dict[str, list[str]] = {}
+    for name, values in options:
+        action = actions[name.replace("-", "_")]
+        word = f"--{name.replace('-', '_')}"
+        if action.dest in merged and action.nargs != "+":
+            given = " and ".join(" ".join(words) for words in (merged[action.dest], [word, *values]))
+            raise InputError(f"--{action.dest} is given twice: {given}")
+        if (len(values) > 1 and action.nargs != "+") or (not values and action.nargs is None):
+            raise InputError(f"{word} takes one value, got {' '.join(values) or 'none'} (--help lists the options)")
+        if action.nargs != "+" and len(values) == 1:
+            merged[action.dest] = [f"{word}={values[0]}"]  # a value that begins with a dash is one too
+        else:
+            merged[action.dest] = merged.get(action.dest, [word]) + values
+    return merged
 
 
 def parse_arguments(
@@ -163,32 +198,31 @@ def parse_arguments(
         arguments: what follows the program's name; `sys.argv[1:]` by default.
         description: shown by `--help`.
 
-    Returns one filled dataclass for each type, in order. Raises InputError: an unknown option (the nearest known one
-    is named), a value of the wrong type or choice.
+    Names of `TrainingArguments` are understood (`aliases.py`). Returns one filled dataclass for each type, in order.
+    Raises InputError: unknown options (with the nearest known ones), one given twice, a value of the wrong type or
+    choice.
     """
+    transformers_logging.disable_progress_bar()  # they would garble our progress line
     parser = _parser(dataclass_types, description)
     fields = [field for kind in dataclass_types for field in dataclasses.fields(kind)]
     known = {name: field.type for field in fields for name in names_of(field)}
-    given = list(sys.argv[1:] if arguments is None else arguments)
-
-    first = _Parser([], add_help=False, allow_abbrev=False)
-    first.add_argument("--config")
-    configuration = first.parse_known_args(given)[0].config
-    from_file: list[str] = []
-    for where, words in _options_from_yaml(Path(configuration), known) if configuration else []:
+    given = _options_of(sys.argv[1:] if arguments is None else arguments)
+    words, said = translate(given, known)
+    by_hand, from_file = _merged(_options_of(words), parser), dict[str, list[str]]()
+    for name, values, where in _options_from_yaml(Path(by_hand["config"][-1].removeprefix("--config="))) if "config" in by_hand else []:
+        single = [",".join(values)] if get_origin(known.get(name)) is not list else values
         try:
-            parser.parse_known_args(words)
+            words, more = translate([(name, single)], known)
+            option = _merged(_options_of(words), parser)
+            parser.parse_known_args([word for words in option.values() for word in words])
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
-        from_file += [] if any(word.split("=")[0] == words[0] for word in given) else words  # lists would add up
-
-    *filled, _, rest = parser.parse_args_into_dataclasses(
-        [*from_file, *given], return_remaining_strings=True, look_for_args_file=False
-    )
-    if rest:
-        name = rest[0].split("=")[0]
-        options = [f"--{option}" for option in [*known, "config"]]
-        raise InputError(f"unknown option '{name}'{_instead(name, options)} (--help lists the options)")
+        from_file |= option
+        said += more
+    if os.environ.get("RANK", "0") == "0" and said:
+        print(*said, sep="\n", file=sys.stderr)
+    last = [word for words in (from_file | by_hand).values() for word in words]
+    *filled, _ = parser.parse_args_into_dataclasses(last, look_for_args_file=False)
     return tuple(filled)
 
 
@@ -198,7 +232,6 @@ def exit_cleanly(main: Callable[[], object]) -> NoReturn:
     Of an exception with an `exit_code` only the message is printed. Any other exception is a bug and keeps its
     traceback.
     """
-    transformers_logging.disable_progress_bar()  # they would garble our progress line
     try:
         # At once: before and after training there is nothing to save.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

@@ -36,7 +36,6 @@ def option(
     metavar: str | None = None,
     choices: Iterable[str] | None = None,
     alias: str | None = None,
-    repeated: bool = False,
 ) -> Any:
     """A dataclass field for an option.
 
@@ -49,11 +48,9 @@ def option(
         choices: the values it can take, where its type is not a `Literal`: names, or a registry of classes by name,
             each with a `summary` for the help.
         alias: the name that people know it by, where Python keeps that for itself, such as `for`.
-        repeated: a list to which each time that the option is given adds. Its own default is then empty.
     """
     metadata = {"help": text, "group": group, "advanced": advanced}
     metadata |= {"aliases": [f"--{alias}"]} if alias else {}
-    metadata |= {"action": "extend"} if repeated else {}
     metadata |= {"metavar": metavar} if metavar else {}
     metadata |= {"choices": choices} if choices is not None else {}
     if isinstance(default, list):

@@ -112,7 +112,6 @@ class InspectionArguments(ExaminedModelArguments):
         "A text for the model to read; each time it is given adds one, and the others are compared with the first. "
         f'Default: "{_BECAUSE} tired" and "{_BECAUSE} wide".',
         group=ESSENTIALS,
-        repeated=True,
     )
     output_dir: str | None = option(
         None, "Folder of the page and its pictures. Default: inspection/ in --model, or here.", group=ESSENTIALS

@@ -15,6 +15,7 @@ Of several processes the first does it all.
 import json
 import os
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
@@ -83,11 +84,11 @@ def evaluate(model: evaluation.LanguageModel, arguments: evaluation.EvaluationAr
     return found
 
 
-def main() -> None:
-    """Parse, load, ask, report."""
-    (arguments,) = parse_arguments((evaluation.EvaluationArguments,), description=__doc__)
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, load, ask, report; returns the file of the results."""
+    (arguments,) = parse_arguments((evaluation.EvaluationArguments,), words, description=__doc__)
     if not is_main_process():
-        return
+        return ""
     os.environ["LOCAL_WORLD_SIZE"] = "1"  # the cores of the other processes are free
     use_all_cores()
     commit = commit_of(arguments.model, revision=arguments.revision)
@@ -126,6 +127,7 @@ def main() -> None:
         print("The tokenizer does not know all of this text: its bits per byte look better than they are.")
     write_text(path, json.dumps({**results, **about}, indent=2) + "\n", hint=". See --output_file")
     print(f"{seconds:.1f} s; results are in {path}")
+    return str(path)
 
 
 if __name__ == "__main__":

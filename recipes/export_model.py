@@ -13,6 +13,7 @@ the model: python recipes/predict.py --model runs/onnx --input new.csv --output 
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
@@ -52,9 +53,9 @@ def accuracy(predictor: Predictor) -> float:
     return sum(right) / len(right)
 
 
-def main() -> None:
-    """Parse, export, compare, report."""
-    (arguments,) = parse_arguments((ExportArguments,), description=__doc__)
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, export, compare, report; returns the folder of the export."""
+    (arguments,) = parse_arguments((ExportArguments,), words, description=__doc__)
     use_all_cores()
     before = None
     if arguments.eval_file:
@@ -76,6 +77,7 @@ def main() -> None:
     files = sorted(Path(arguments.output_dir).iterdir())
     size = sum(path.stat().st_size for path in files) / 1e6
     print(f"{len(files)} files, {size:.1f} MB, are in {arguments.output_dir}")
+    return str(arguments.output_dir)
 
 
 if __name__ == "__main__":

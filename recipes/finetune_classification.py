@@ -14,6 +14,7 @@ Hub. Beside the model, --output_dir receives results.json, predictions.jsonl (ea
 prediction and its probability), report.md with confusion.png, and task.json, which recipes/predict.py reads.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
@@ -25,10 +26,12 @@ from lacuna.tasks.classification.task import Classification
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
-def main() -> None:
-    """Parse, build, fine-tune."""
-    options = parse_arguments((ModelArguments, ClassificationArguments, FineTuningArguments), description=__doc__)
-    fine_tune_task(
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, build, fine-tune; returns the folder of the model."""
+    options = parse_arguments(
+        (ModelArguments, ClassificationArguments, FineTuningArguments), words, description=__doc__
+    )
+    return fine_tune_task(
         Classification,
         *options,
         fine_tune=fine_tune,

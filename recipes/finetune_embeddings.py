@@ -14,6 +14,7 @@ metrics.jsonl and curves.png. It is not Lacuna's loop that trains, so there is n
 --freeze_backbone or --early_stopping_patience here.
 """
 
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -38,9 +39,9 @@ from lacuna.training.reports.card import encoder_card
 from lacuna.training.reports.log import RunLog
 
 
-def main() -> None:
-    """Parse, build, train, save."""
-    start, data = parse_arguments((ModelArguments, EmbeddingArguments), description=__doc__)
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, build, train, save; returns the folder of the model."""
+    start, data = parse_arguments((ModelArguments, EmbeddingArguments), words, description=__doc__)
     fixed = FineTuningArguments(
         output_dir=data.output_dir,
         dry_run=data.dry_run,
@@ -72,7 +73,7 @@ def main() -> None:
         if is_main:
             lines = [learning(encoder, data.learning_rate), *refusal(fixed, resumes=False)]
             print("\n".join(lines), flush=True)
-        return
+        return str(folder)
     if is_main and fixed.learning_rate is None:
         print(
             f"learning rate {data.learning_rate:g}, automatic, scaled to the RMS of the weights (--learning_rate)",
@@ -98,6 +99,7 @@ def main() -> None:
         write_results(work, results, folder)
         print("\n".join([*outcome(results), f"the model is in {folder}"]), flush=True)
         push_trained(folder=data.output_dir, name=data.push_to_hub)
+    return str(folder)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ found. Beside the model, --output_dir receives results.json, predictions.jsonl (
 the right choice, the probability of each), report.md and task.json, which recipes/predict.py reads.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
@@ -22,10 +23,12 @@ from lacuna.tasks.multiple_choice.task import MultipleChoice, MultipleChoiceArgu
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
-def main() -> None:
-    """Parse, build, fine-tune."""
-    options = parse_arguments((ModelArguments, MultipleChoiceArguments, FineTuningArguments), description=__doc__)
-    fine_tune_task(
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, build, fine-tune; returns the folder of the model."""
+    options = parse_arguments(
+        (ModelArguments, MultipleChoiceArguments, FineTuningArguments), words, description=__doc__
+    )
+    return fine_tune_task(
         MultipleChoice, *options, fine_tune=fine_tune, as_ours=as_ours, read=partial(read_labelled, tagged=False)
     )
 

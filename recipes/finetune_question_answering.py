@@ -15,6 +15,7 @@ recipes/pretrain.py or any encoder of the Hub. Beside the model, --output_dir re
 task.json, which recipes/predict.py reads.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
@@ -26,10 +27,12 @@ from lacuna.tasks.question_answering.task import QuestionAnswering
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
-def main() -> None:
-    """Parse, build, fine-tune."""
-    options = parse_arguments((ModelArguments, QuestionAnsweringArguments, FineTuningArguments), description=__doc__)
-    fine_tune_task(
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, build, fine-tune; returns the folder of the model."""
+    options = parse_arguments(
+        (ModelArguments, QuestionAnsweringArguments, FineTuningArguments), words, description=__doc__
+    )
+    return fine_tune_task(
         QuestionAnswering,
         *options,
         fine_tune=fine_tune,

@@ -13,6 +13,7 @@ Beside the model, --output_dir receives results.json, predictions.jsonl (each he
 what should have been), report.md and task.json, which recipes/predict.py reads. Needs the extra `tasks`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
@@ -28,10 +29,12 @@ def read(file: str, target_file: str | None = None) -> list[Any]:
     return read_labelled(file, tagged=False) if target_file is None else read_parallel(file, target_file)
 
 
-def main() -> None:
-    """Parse, build, fine-tune."""
-    options = parse_arguments((ModelArguments, SequenceToSequenceArguments, FineTuningArguments), description=__doc__)
-    fine_tune_task(SequenceToSequence, *options, fine_tune=fine_tune, as_ours=as_ours, read=read)
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, build, fine-tune; returns the folder of the model."""
+    options = parse_arguments(
+        (ModelArguments, SequenceToSequenceArguments, FineTuningArguments), words, description=__doc__
+    )
+    return fine_tune_task(SequenceToSequence, *options, fine_tune=fine_tune, as_ours=as_ours, read=read)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ are none of these are measured by accuracy. Beside the model, --output_dir recei
 and task.json, which recipes/predict.py reads. Needs the extra `tasks`.
 """
 
+from collections.abc import Sequence
+
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
 from lacuna.modeling import as_ours
@@ -22,10 +24,12 @@ from lacuna.tasks.token_classification.task import TokenClassification
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
-def main() -> None:
-    """Parse, build, fine-tune."""
-    options = parse_arguments((ModelArguments, TokenClassificationArguments, FineTuningArguments), description=__doc__)
-    fine_tune_task(TokenClassification, *options, fine_tune=fine_tune, as_ours=as_ours, read=read_labelled)
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, build, fine-tune; returns the folder of the model."""
+    options = parse_arguments(
+        (ModelArguments, TokenClassificationArguments, FineTuningArguments), words, description=__doc__
+    )
+    return fine_tune_task(TokenClassification, *options, fine_tune=fine_tune, as_ours=as_ours, read=read_labelled)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ how to read them.
 
 import math
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -51,9 +52,9 @@ def draw(inspections: list[Inspection], folder: Path) -> int:
     return len(pictures)
 
 
-def main() -> None:
-    """Parse, load, read, write the page and the pictures."""
-    (arguments,) = parse_arguments((InspectionArguments,), description=__doc__)
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, load, read, write the page and the pictures; returns the page."""
+    (arguments,) = parse_arguments((InspectionArguments,), words, description=__doc__)
     start = time.perf_counter()
     use_all_cores()
     name, code = arguments.model, arguments.trust_remote_code
@@ -84,6 +85,7 @@ def main() -> None:
     count = draw(inspections, folder)
     seconds = time.perf_counter() - start
     print(f"{seconds:.1f} s; open {folder / 'inspection.html'} in a browser; {count} pictures are beside it")
+    return str(folder / "inspection.html")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ It takes all options of recipes/pretrain.py, and five of its own: --device, --nu
 of rows is part of the answer; weights are only described. docs/planning.md says how each number comes about.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from lacuna import corpus, modeling, objectives, tokenization, training
@@ -17,8 +19,8 @@ from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.training.planning.plan import PlanArguments, plan_run
 
 
-def main() -> None:
-    """Parse, build, plan."""
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, build, plan; returns the token store that the run will find."""
     wanted, data, goal, model_arguments, arguments = parse_arguments(
         (
             PlanArguments,
@@ -27,6 +29,7 @@ def main() -> None:
             training.NewModelArguments,
             training.TrainingArguments,
         ),
+        words,
         description=__doc__,
     )
     goal.check_used()
@@ -70,6 +73,7 @@ def main() -> None:
         )
     plan = plan_run(model=model, works=works, arguments=arguments, wanted=wanted)
     print(f"{type(model).__name__}, --objective {goal.objective}; text: {store.summary()}\n\n{plan}")
+    return str(store.path)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ is written whole or not at all. Everything is computed in float32: after trainin
 probabilities differ from those of its predictions.jsonl in the third digit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,9 @@ def read_texts(path: Path) -> Iterator[Record]:
                 yield Record({"text": text}, str(path), line.number, line.offset)
 
 
-def main() -> None:
-    """Parse, check, answer."""
-    (arguments,) = parse_arguments((PredictionArguments,), description=__doc__)
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, check, answer; returns the file of the answers."""
+    (arguments,) = parse_arguments((PredictionArguments,), words, description=__doc__)
     path, source = check_output(arguments), arguments.input
     next(read(source), None)  # report unreadable input before loading a model
     use_all_cores()
@@ -87,6 +87,7 @@ def main() -> None:
 
     written = write_rows(rows=answers(), path=path)
     print(f"{written:,} rows with their answers are in {path}")
+    return str(path)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ stopped. Pretraining takes the store with --corpus.
 """
 
 import time
+from collections.abc import Sequence
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.private import shown
@@ -15,9 +16,9 @@ from lacuna.corpus import StoreArguments, open_text, prepare_store
 from lacuna.tokenization import load_tokenizer, tokenizer_fingerprint
 
 
-def main() -> None:
-    """Parse, build, show what came of it."""
-    (arguments,) = parse_arguments((StoreArguments,), description=__doc__)
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, build, show what came of it; returns the folder of the store."""
+    (arguments,) = parse_arguments((StoreArguments,), words, description=__doc__)
     tokenizer = load_tokenizer(arguments.tokenizer or "runs/tokenizer")
     text = open_text(arguments)
     start = time.perf_counter()
@@ -32,6 +33,7 @@ def main() -> None:
     seconds = time.perf_counter() - start
     print(f"{shown(store.path)}: {store.summary()}, {seconds:.1f} s, {store.num_bytes / 1e6 / seconds:.1f} MB/s")
     print(store.report(decode=tokenizer.decode))
+    return str(arguments.output_dir)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ $LACUNA_CACHE), where later runs on the same text find it.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -81,8 +82,8 @@ def make_probe(asked: ProbeArguments, *, model: Any, tokenizer: Any) -> Probe | 
     return Probe(asked, rows=rows, tokenizer=tokenizer, model=model)
 
 
-def main() -> None:
-    """Parse, build, train."""
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, build, train; returns the folder of the model."""
     data, goal, model_arguments, arguments, asked = parse_arguments(
         (
             corpus.CorpusArguments,
@@ -91,6 +92,7 @@ def main() -> None:
             training.TrainingArguments,
             ProbeArguments,
         ),
+        words,
         description=__doc__,
     )
     goal.check_used()
@@ -102,7 +104,8 @@ def main() -> None:
     tokenizer, store, works = prepare(data, goal, model_arguments, more=more, seed=arguments.seed)
     if goal.show_examples:
         shown = [objectives.show_examples(work, tokenizer, goal.show_examples) for _, work in works]
-        return print("\n\n".join([*lines, *shown]))
+        print("\n\n".join([*lines, *shown]))
+        return str(arguments.output_dir)
     objective = works[-1][1]
     how = {"tokenizer": tokenizer, "length": max(goal.lengths), "seed": arguments.seed}
     model = training.starting_model(model_arguments, modeling=modeling, objective=objective, **how)
@@ -136,6 +139,7 @@ def main() -> None:
     if training.is_main_process():
         print(f"done: {results['steps']:,} steps; {training.ending(arguments.output_dir)}", flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
+    return str(arguments.output_dir)
 
 
 if __name__ == "__main__":

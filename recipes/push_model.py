@@ -10,6 +10,7 @@ connection broke, the same command does the rest. The code in README.md names th
 --license; the file here stays as it is.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
@@ -17,9 +18,9 @@ from lacuna.common.errors import InputError
 from lacuna.common.hub import PushArguments, check_login, push_model, report
 
 
-def main() -> None:
-    """Parse, check, push."""
-    (arguments,) = parse_arguments((PushArguments,), description=__doc__)
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, check, push; returns the folder of the model."""
+    (arguments,) = parse_arguments((PushArguments,), words, description=__doc__)
     if not arguments.model or not arguments.to:
         raise InputError("name the folder of a model with --model, and where it goes with --to OWNER/NAME")
     check_login(arguments.to, asked_with="--to")
@@ -31,6 +32,7 @@ def main() -> None:
         license=arguments.license,
     )
     print(report(pushed))
+    return str(arguments.model)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ file that needs no network. Samples are there after pretraining with --probe_pro
 recipes/evaluate_language_model.py, and fine-tuned models where their folders are beside that of their model.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
@@ -15,9 +16,9 @@ from lacuna.common.errors import InputError
 from lacuna.training.reports.page import ReportArguments, write_page
 
 
-def main() -> None:
-    """Parse, read, write."""
-    (arguments,) = parse_arguments((ReportArguments,), description=__doc__)
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, read, write; returns the page."""
+    (arguments,) = parse_arguments((ReportArguments,), words, description=__doc__)
     if not arguments.run:
         raise InputError("--run is missing: name the folder of a run, as in --run runs/model")
     folders = [Path(name).expanduser() for name in arguments.run]
@@ -26,6 +27,7 @@ def main() -> None:
         raise InputError(f"--output_file {path}: there is no folder {path.parent}; make it, or name another place")
     write_page(folders, path)
     print(f"the page is {path}")
+    return str(path)
 
 
 if __name__ == "__main__":

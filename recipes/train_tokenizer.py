@@ -13,7 +13,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -69,9 +69,9 @@ def measure(*, tokenizer: Any, old: Any, sample: Sample) -> dict[str, Any]:
     return report
 
 
-def main() -> None:
-    """Parse, sample, learn, measure, save."""
-    arguments, text_arguments = parse_arguments((TokenizerArguments, TextArguments), description=__doc__)
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, sample, learn, measure, save; returns the folder of the tokenizer."""
+    arguments, text_arguments = parse_arguments((TokenizerArguments, TextArguments), words, description=__doc__)
     old = check(arguments, text_arguments)
     tokenization.check_output_dir(arguments.output_dir)
     said: list[str] = []
@@ -116,6 +116,7 @@ def main() -> None:
     print(f"saved in {shown(output_dir)}")
     for message in said:
         print(f"warning: {message}", file=sys.stderr)
+    return str(output_dir)
 
 
 if __name__ == "__main__":

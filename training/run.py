@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import nn
 
 from lacuna.common.errors import InputError, StorageError
@@ -292,6 +293,7 @@ def _join(arguments: TrainingArguments) -> Accelerator:
     # Without `cpu`, accelerate 1.15 makes each process of `torchrun` a run of its own on a machine without a GPU.
     on_cpu = not torch.accelerator.is_available() and processes().count > 1
     is_divided = fsdp.asked_for() or zero.asked_for()
+    AcceleratorState._reset_state()  # a run before this one in the same process may have had another precision
     with fsdp.hidden_from_accelerate() if is_divided else contextlib.nullcontext():
         return Accelerator(mixed_precision=resolved_precision(arguments.mixed_precision), cpu=on_cpu)
 

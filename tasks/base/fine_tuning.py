@@ -57,8 +57,8 @@ def fine_tune_task(
     as_ours: Callable[[Any], Any],
     read: Callable[..., Sequence[Any]],
     builtin: Callable[[], Sequence[Any]] | None = None,
-) -> None:
-    """Fine-tune a pretrained model on a task.
+) -> str:
+    """Fine-tune a pretrained model on a task, and return the folder that it is in.
 
     Args:
         start, data, arguments: `ModelArguments`, the options of the task's data, `FineTuningArguments`.
@@ -90,3 +90,4 @@ def fine_tune_task(
         finish=partial(write_results, work),
         describe=work.describe,
     )
+    return str(arguments.output_dir)

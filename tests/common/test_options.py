@@ -85,7 +85,7 @@ def test_ranges(limits: dict[str, float], inside: list[Any], outside: list[float
 
 @dataclass
 class Repeated(Arguments):
-    text: list[str] = option([], "Texts.", repeated=True)
+    text: list[str] = option([], "Texts.")
 
 
 def test_an_option_that_adds_each_time_it_is_given(tmp_path) -> None:

@@ -1,0 +1,253 @@
+"""Lacuna in Python: what the recipes do, with the same options, checks and files.
+
+    import lacuna
+
+    run = lacuna.pretrain(data="my_texts/", max_minutes=20, output_dir="runs/model")
+    tuned = lacuna.finetune("classification", model=run, train_file=rows, output_dir="runs/reviews")
+    tuned.predict(["good", "bad"])
+
+Each function is a recipe, and its keyword arguments are the options that `lacuna.help("pretrain")` lists. Where an
+option names a file of text or rows, it may also be a `datasets.Dataset`, a frame of pandas or a list of dicts. What is
+returned can stand wherever a folder can. A mistake is an exception with the message of the command line
+(`lacuna.common.errors`); a run that is interrupted saves a checkpoint, and `resume=True` goes on from it.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import inspect as _inspect
+import json
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+TASKS = ("classification", "question_answering", "token_classification", "multiple_choice", "seq2seq", "embeddings")
+COMMANDS = {
+    "train_tokenizer": "train_tokenizer",
+    "prepare_corpus": "prepare_corpus",
+    "plan": "plan_run",
+    "pretrain": "pretrain",
+    **{f"finetune_{task}": f"finetune_{task}" for task in TASKS},
+    "predict": "predict",
+    "evaluate": "evaluate_language_model",
+    "inspect": "inspect_model",
+    "report": "report_run",
+    "export": "export_model",
+    "push": "push_model",
+}
+"""Names of functions here and after `lacuna` on the command line, and the recipe of each."""
+
+
+class Picture(os.PathLike):
+    """The path of a picture, which a notebook shows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return repr(str(self.path))
+
+    def _repr_png_(self) -> bytes:
+        return self.path.read_bytes()
+
+
+class Result(os.PathLike):
+    """What a recipe has written: a path, and what stands in its files."""
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        self.path = Path(path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        scores = {name: value for name, value in self.results.items() if name.startswith(("eval_", "baseline_"))}
+        return "\n".join([str(self.path), *(f"{name:<32}{value:>12.4f}" for name, value in scores.items())])
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """Scores by flat names: of results.json, tokenizer_report.json or the file itself; empty without one."""
+        for path in (self.path / "results.json", self.path / "tokenizer_report.json", self.path):
+            if path.is_file() and path.suffix == ".json":
+                return dict(json.loads(path.read_text(encoding="utf-8")))
+        return {}
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, one for each logged step."""
+        lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    @property
+    def curves(self) -> Picture:
+        """The curves of the run: a figure in a notebook, a path elsewhere."""
+        return Picture(self.path / "curves.png")
+
+    def predict(self, rows: Any, **options: Any) -> list[dict[str, Any]]:
+        """Rows (texts, dicts, a frame, a dataset or a file) with the model's answers; see `lacuna.predict`."""
+        return predict(model=self, input=rows, **options)
+
+
+def train_tokenizer(**options: Any) -> Result:
+    """Train a tokenizer on raw text; `data`, `vocab_size`, `output_dir` and others."""
+    return _call("train_tokenizer", options)
+
+
+def prepare_corpus(**options: Any) -> Result:
+    """Tokenize text once, into a store for `pretrain(corpus=...)`; `data`, `tokenizer`, `output_dir` and others."""
+    return _call("prepare_corpus", options)
+
+
+def plan(**options: Any) -> Result:
+    """Print what a run of `pretrain` would need, without training: its options, `device` and others."""
+    return _call("plan", options)
+
+
+def pretrain(**options: Any) -> Result:
+    """Pretrain a language model; `data`, `objective`, `size`, `max_minutes`, `output_dir` and others."""
+    return _call("pretrain", options)
+
+
+def finetune(task: str, **options: Any) -> Result:
+    """Fine-tune a model on a task of `TASKS`; `model`, `train_file`, `eval_file`, `output_dir` and others."""
+    from lacuna.common.errors import InputError
+
+    if task not in TASKS:
+        raise InputError(f"there is no task {task!r}; the tasks are {', '.join(TASKS)}")
+    return _call(f"finetune_{task}", options)
+
+
+def predict(*, model: Any, input: Any, output: Any = None, **options: Any) -> list[dict[str, Any]]:
+    """Rows with a model's answers, as dicts; `input` is a file, a dataset, a frame, dicts or texts.
+
+    `output` keeps them in a file too.
+    """
+    from lacuna.corpus import read_records
+
+    if isinstance(input, list | tuple) and all(isinstance(text, str) for text in input):
+        input = [{"text": text} for text in input]
+    with tempfile.TemporaryDirectory() as folder:
+        where = output or Path(folder, "answers.jsonl")
+        answered = _call("predict", {"model": model, "input": input, "output": where, **options})
+        return [record.fields for record in read_records(answered.path)]
+
+
+def evaluate(**options: Any) -> Result:
+    """Measure what a pretrained model knows; `model`, `suite`, `data` and others."""
+    return _call("evaluate", options)
+
+
+def inspect(**options: Any) -> Result:
+    """Make a page of what a model looks at, expects and makes of each token; `model`, `text`, `output_dir`."""
+    return _call("inspect", options)
+
+
+def report(**options: Any) -> Result:
+    """Make a page about one run or several; `run`, `output_file`."""
+    return _call("report", options)
+
+
+def export(**options: Any) -> Result:
+    """Export a model for other programs; `model`, `format`, `quantize`, `output_dir` and others."""
+    return _call("export", options)
+
+
+def push(**options: Any) -> Result:
+    """Push a model to the Hugging Face Hub; `model`, `to`, `public`, `license`."""
+    return _call("push", options)
+
+
+def help(command: str) -> None:
+    """Print all options of a function, as the command line has them; `help("finetune_classification")` for a task."""
+    with contextlib.suppress(SystemExit):
+        _recipe(command).main(["--help_all"])
+
+
+def _recipe(command: str) -> Any:
+    from lacuna.common.errors import InputError
+
+    if command not in COMMANDS:
+        raise InputError(f"there is no command {command!r}; the commands are {', '.join(COMMANDS)}")
+    return importlib.import_module(f"lacuna.recipes.{COMMANDS[command]}")
+
+
+def _call(command: str, options: dict[str, Any]) -> Result:
+    """Run a recipe with options as words of a command line, so that they meet the same checks."""
+    from lacuna.common.files import release
+
+    words = [word for name, value in options.items() for word in _words(name, value)]
+    recipe, before = _recipe(command), sys.argv
+    sys.argv = [f"lacuna {command}", *words]  # for run.json and messages
+    try:
+        with warnings.catch_warnings():
+            return Result(recipe.main(words))
+    finally:
+        sys.argv = before
+        release()
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    """An option as words of a command line; none for None."""
+    if hasattr(value, "save_to_disk") or hasattr(value, "to_json") or _is_rows(value):
+        value = _kept(value)
+    if isinstance(value, list | tuple):
+        yield f"--{name}"
+        yield from (os.fspath(each) if isinstance(each, os.PathLike) else str(each) for each in value)
+    elif value is not None:
+        yield f"--{name}={os.fspath(value) if isinstance(value, os.PathLike) else value}"
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _kept(rows: Any) -> Path:
+    """The file of rows in memory, named by what is in them, so that a run which is resumed finds the same."""
+    from lacuna.common.files import cache_folder, write_text
+
+    folder = cache_folder() / "rows"
+    if hasattr(rows, "save_to_disk"):  # of `datasets`: with the names of its labels
+        path = folder / hashlib.sha256(json.dumps([repr(rows.features), rows._fingerprint]).encode()).hexdigest()[:16]
+        if not path.exists():
+            begun = path.with_name(f".{path.name}.{os.getpid()}")
+            rows.save_to_disk(begun)
+            with contextlib.suppress(OSError):  # another process was faster
+                begun.rename(path)
+            shutil.rmtree(begun, ignore_errors=True)
+        return path
+    if hasattr(rows, "to_json"):
+        text = rows.to_json(orient="records", lines=True, force_ascii=False, date_format="iso")
+    else:
+        text = "".join(json.dumps(row, ensure_ascii=False, default=_plain) + "\n" for row in rows)
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
+    if not path.exists():
+        write_text(path, text)
+    return path
+
+
+def _plain(value: Any) -> Any:
+    """A number or an array of numpy as JSON takes it."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """The command `lacuna NAME [options]`: the recipe of that name."""
+    from lacuna.common.command_line import exit_cleanly
+
+    command, *words = sys.argv[1:] if words is None else words or ["--help"]
+    if command in ("--help", "-h"):
+        lines = [f"  {name:<32}{(_inspect.getdoc(_recipe(name)) or '').splitlines()[0]}" for name in COMMANDS]
+        print(
+            "\n".join(["usage: lacuna COMMAND [options]", "", *lines, "", "lacuna COMMAND --help lists the options"])
+        )
+        return
+    sys.argv = [f"lacuna {command}", *words]
+    exit_cleanly(lambda: _recipe(command).main(words))

@@ -1,0 +1,142 @@
+"""The names that people know from `TrainingArguments` and the example scripts of transformers, and ours for them."""
+
+import os
+from collections.abc import Container, Sequence
+
+from .errors import InputError
+
+SAME = {
+    "model_name_or_path": ("model",),
+    "tokenizer_name": ("tokenizer",),
+    "dataset_name": ("train_file", "data"),
+    "dataset_config_name": ("dataset_config",),
+    "train_file": ("train_file", "data"),
+    "validation_file": ("eval_file", "eval_data"),
+    "test_file": ("eval_file",),
+    "text_column_name": ("text_column", "tokens_column"),
+    "label_column_name": ("label_column", "tags_column"),
+    "max_seq_length": ("sequence_length", "max_length"),
+    "block_size": ("sequence_length", "max_length"),
+    "max_source_length": ("max_length",),
+    "doc_stride": ("stride",),
+    "mlm_probability": ("mask_probability",),
+    "num_train_epochs": ("max_epochs",),
+    "per_device_eval_batch_size": ("eval_batch_size",),
+    "lr": ("learning_rate",),
+    "warmup_ratio": ("warmup_steps",),
+    "lr_scheduler_type": ("schedule",),
+    "optim": ("optimizer",),
+    "save_total_limit": ("keep_checkpoints",),
+    "metric_for_best_model": ("metric",),
+    "dataloader_num_workers": ("num_workers",),
+    "hub_model_id": ("push_to_hub",),
+    "generation_max_length": ("max_target_length",),
+    "generation_num_beams": ("num_beams",),
+}
+"""Options that mean the same, and what they are called here: the first that a recipe has."""
+VALUES = {
+    "lr_scheduler_type": {"constant_with_warmup": "constant", "warmup_stable_decay": "wsd"},
+    "optim": {"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw"},
+    "report_to": {"none": ""},
+}
+SWITCHES = {
+    "bf16": "--mixed_precision=bf16",
+    "fp16": "--mixed_precision=fp16",
+    "torch_compile": "--compile=on",
+    "auto_find_batch_size": "--micro_batch_size=auto",
+    "load_best_model_at_end": "--average=best",
+    "resume_from_checkpoint": "--resume",
+}
+"""Options that are on or off, and what they are here when they are on."""
+NEEDLESS = {
+    "do_train": "training is what this recipe does",
+    "do_eval": "held-out data are evaluated anyway",
+    "do_predict": "predictions of held-out rows are written anyway; recipes/predict.py answers others",
+    "eval_strategy": "--eval_steps says when",
+    "evaluation_strategy": "--eval_steps says when",
+    "save_strategy": "--save_steps says when",
+    "logging_strategy": "--logging_steps says when",
+    "greater_is_better": "each metric knows",
+    "use_fast_tokenizer": "all tokenizers are",
+    "remove_unused_columns": "only the columns of the task are read",
+    "local_rank": "the launcher says it",
+    "hub_private_repo": "what is pushed is private",
+    "ddp_find_unused_parameters": "all parameters are used",
+}
+"""Options that change nothing here, and why."""
+REFUSED = {
+    "overwrite_output_dir": "a model is never overwritten; name another --output_dir, or --resume the run there",
+    "gradient_checkpointing": "not there; use a smaller --micro_batch_size",
+    "hub_token": "a token on a command line is seen by others; log in with: hf auth login",
+    "max_train_samples": "not there; use a smaller file, or --max_steps",
+    "max_eval_samples": "not there; use a smaller --eval_file or --eval_fraction",
+    "pad_to_max_length": "not there; batches are padded to their longest row",
+    "adam_beta1": "not there; it is 0.9",
+    "adam_epsilon": "not there; it is 1e-8",
+    "label_smoothing_factor": "not there",
+    "load_in_8bit": "not there; use --lora_rank to train in less memory",
+    "deepspeed": "start with: accelerate launch --config_file recipes/accelerate/deepspeed.yaml",
+    "fsdp": "start with: accelerate launch --config_file recipes/accelerate/fsdp.yaml",
+    "cache_dir": "set HF_HOME for what comes from the Hub, and LACUNA_CACHE for tokenized text",
+}
+"""Options that cannot be, and what to use."""
+_YES, _NO = ("", "true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+def translate(options: Sequence[tuple[str, list[str]]], known: Container[str]) -> tuple[list[str], list[str]]:
+    """Put our names for those of transformers; an option of the recipe is left alone.
+
+    Args:
+        options: names without dashes, each with its values, as they were given.
+        known: names of the options of the recipe.
+
+    Returns words of a command line, and a sentence on each that was put in place of another. Raises InputError: an
+    option of transformers that cannot be, and what to use.
+    """
+    words: list[str] = []
+    said: list[str] = []
+    given = dict(options)
+    steps = given.get("gradient_accumulation_steps")
+    for name, values in options:
+        shown, plain = " ".join([f"--{name}", *values]), " ".join(values).lower()
+        ours: list[str] | None = None
+        if name in VALUES and name in known:
+            kept = [each for each in (VALUES[name].get(value, value) for value in values) if each]
+            words += [f"--{name}", *kept] if kept else []
+        elif name in known:
+            words += [f"--{name}", *values]
+        elif name in REFUSED and plain not in _NO:
+            raise InputError(f"--{name}: {REFUSED[name]}")
+        elif name in NEEDLESS or name in REFUSED:
+            said.append(f"{shown} changes nothing: {NEEDLESS.get(name, 'it is so')}")
+        elif name in SWITCHES and plain in (*_YES, *_NO):
+            ours = [SWITCHES[name]] if plain in _YES else []
+        elif name == "per_device_train_batch_size" and "batch_size" in known:
+            ours = _batches(values, steps or ["1"])
+            shown += f" --gradient_accumulation_steps {' '.join(steps)}" if steps else ""
+        elif name == "gradient_accumulation_steps" and "batch_size" in known:
+            if "per_device_train_batch_size" not in given:
+                raise InputError(
+                    f"{shown}: give --per_device_train_batch_size with it, or here --batch_size, which is that of a "
+                    "step, and --micro_batch_size, which is that of a forward pass"
+                )
+        elif target := next((each for each in SAME.get(name, ()) if each in known), None):
+            ours = [f"--{target}", *(VALUES.get(name, {}).get(value, value) for value in values)]
+        else:
+            words += [f"--{name}", *values]
+        if ours is not None:
+            words += ours
+            said.append(f"{shown} is {' '.join(ours) or 'nothing'} here")
+    return words, said
+
+
+def _batches(size: list[str], steps: list[str]) -> list[str]:
+    """The batch of a step and of a forward pass, from that of a device and the number of passes in a step."""
+    try:
+        each, passes, processes = int(size[0]), int(steps[0]), int(os.environ.get("WORLD_SIZE", "1"))
+    except (IndexError, ValueError):
+        raise InputError(
+            f"--per_device_train_batch_size {' '.join(size)} --gradient_accumulation_steps {' '.join(steps)}: both "
+            "must be whole numbers"
+        ) from None
+    return [f"--batch_size={each * passes * processes}", f"--micro_batch_size={each}"]
