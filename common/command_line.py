@@ -209,7 +209,9 @@ def parse_arguments(
     given = _options_of(sys.argv[1:] if arguments is None else arguments)
     words, said = translate(given, known)
     by_hand, from_file = _merged(_options_of(words), parser), dict[str, list[str]]()
-    for name, values, where in _options_from_yaml(Path(by_hand["config"][-1].removeprefix("--config="))) if "config" in by_hand else []:
+    for name, values, where in (
+        _options_from_yaml(Path(by_hand["config"][-1].removeprefix("--config="))) if "config" in by_hand else []
+    ):
         single = [",".join(values)] if get_origin(known.get(name)) is not list else values
         try:
             words, more = translate([(name, single)], known)

@@ -137,7 +137,8 @@ def main(words: Sequence[str] | None = None) -> str:
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()},
     )
     if training.is_main_process():
-        print(f"done: {results['steps']:,} steps; {training.ending(arguments.output_dir)}", flush=True)
+        done, ending = f"done: {results['steps']:,} steps", training.ending(arguments.output_dir, of=objective.shape)
+        print(*training.outcome(results), f"{done}; {ending}", sep="\n", flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return str(arguments.output_dir)
 

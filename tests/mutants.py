@@ -224,11 +224,15 @@ def files_of(paths: Sequence[str], pattern: str) -> list[Path]:
 
 
 def sample(paths: list[Path], *, count: int, seed: int) -> list[Mutant]:
-    """Mutants of so many lines, drawn at random."""
+    """Mutants of so many lines, drawn at random; none that is explained, which computes the same."""
     by_line: dict[str, list[Mutant]] = defaultdict(list)
+    explained = json.loads(EXPLAINED.read_text(encoding="utf-8"))
     for path in paths:
-        for mutant in mutants_of(str(path.relative_to(REPOSITORY)), path.read_text(encoding="utf-8")):
-            by_line[mutant.place].append(mutant)
+        name, text = str(path.relative_to(REPOSITORY)), path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for mutant in mutants_of(name, text):
+            if f"{name}: {lines[mutant.first - 1].strip()}: {mutant}" not in explained:
+                by_line[mutant.place].append(mutant)
     draw = random.Random(seed)
     return [draw.choice(by_line[line]) for line in draw.sample(sorted(by_line), min(count, len(by_line)))]
 
@@ -585,15 +589,16 @@ def write_report(report: Any, fates: list[Fate]) -> None:
         {"where": room, "lines": sum(counts.values()), **{name: counts[name] for name in OUTCOMES}}
         for room, counts in sorted(rooms.items(), key=lambda item: (item[0] == "all", item))
     ]
-    why = json.loads(EXPLAINED.read_text(encoding="utf-8")) if EXPLAINED.exists() else {}
     survivors = [
         {"where": each.mutant.place, "line": f"`{each.mutant.line}`", "change": f"`{each.mutant}`", "tests": each.ran}
-        | {"why": why.get(f"{each.mutant.path}: {each.mutant.line}: {each.mutant}", "")}
         for each in fates
         if each.mutant and each.outcome in ("survived", "no end")
     ]
     report.body["mutants"] = [{**vars(each), "mutant": each.mutant and vars(each.mutant)} for each in fates]
-    told = "Survivors, and why where no test can notice; and those whose tests did not end:"
+    told = (
+        f"Changes that compute the same are not drawn ({EXPLAINED.name} says why). Survivors, and those whose tests "
+        "did not end:"
+    )
     lines = [*table(rates), "", told, "", *table(survivors)]
     report.write("Mutants: lines broken one at a time, and whether a test noticed", lines)
 

@@ -3,7 +3,7 @@
 from .arguments import FineTuningArguments, ModelArguments, NewModelArguments, TrainingArguments
 from .checkpoints.resuming import claim_output_dir, goes_on, refusal
 from .environment import is_main_process, processes, use_all_cores
-from .fine_tuning import fine_tune
+from .fine_tuning import fine_tune, outcome
 from .loop import train
 from .reports.page import ending
 from .stages import expected_tokens
@@ -20,6 +20,7 @@ __all__ = [
     "fine_tune",
     "goes_on",
     "is_main_process",
+    "outcome",
     "processes",
     "refusal",
     "starting_model",

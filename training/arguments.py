@@ -40,6 +40,7 @@ _RATES = "".join(
     f"{each.learning_rate:g} ({name}), " for name, each in OPTIMIZERS.items() if each.learning_rate != _USUAL_RATE
 )
 
+SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
 _essential = partial(option, group=ESSENTIALS)
 _model = partial(option, group="model")
 _length = partial(option, group="length of the run")
@@ -79,6 +80,24 @@ class NewModelArguments(ModelArguments):
         metavar="NAME",
     )
     vocab_size: int = _model(8192, "Vocabulary size of a newly trained tokenizer.")
+    num_hidden_layers: int | None = _model(None, "Layers of a new model. Default: those of --size.", advanced=True)
+    hidden_size: int | None = _model(None, "Width of a new model. Default: that of --size.", advanced=True)
+    num_attention_heads: int | None = _model(
+        None, "Attention heads in a layer of a new model. Default: those of --size.", advanced=True
+    )
+    intermediate_size: int | None = _model(
+        None, "Width of the MLPs of a new model. Default: that of --size.", advanced=True
+    )
+
+    def __post_init__(self) -> None:
+        check_range(self, *SHAPE, at_least=1)
+        if self.model and (asked := [name for name in SHAPE if getattr(self, name) is not None]):
+            raise InputError(f"--{asked[0]} is for a new model, and --model {self.model} has its own: leave it out")
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """What was asked for in place of the layers and widths of --size."""
+        return {name: value for name in SHAPE if (value := getattr(self, name)) is not None}
 
 
 @dataclass
@@ -86,7 +105,7 @@ class TrainingArguments(Arguments):
     """How long, how fast and in what portions to train."""
 
     max_minutes: float | None = _essential(
-        None, "Stop after this many minutes of training, learning-rate decay included; evaluation is extra."
+        None, "Stop after this many minutes of compiling and training; evaluation is extra. Default: no limit."
     )
     output_dir: str = _essential("runs/model", "Folder for model, checkpoints, metrics and curves.")
     resume: bool = _length(False, "Resume from the newest checkpoint in --output_dir.")
@@ -184,6 +203,9 @@ class TrainingArguments(Arguments):
     num_workers: int | None = _hardware(
         None, "Subprocesses that prepare batches, for each training process. Default: 2 on a GPU, 0 on a CPU."
     )
+    threads: int | None = _hardware(
+        None, "CPU threads of each process. Default: its share of the cores.", advanced=True
+    )
     seed: int = _hardware(0, "Seed of sample order, masks, dropout and new weights.")
 
     def __post_init__(self) -> None:
@@ -195,6 +217,7 @@ class TrainingArguments(Arguments):
         check_range(self, "max_bad_steps", "learning_rate", "logging_steps", "keep_checkpoints", above=0)
         check_range(self, "warmup_steps", "weight_decay", "max_grad_norm", "eval_steps", "save_steps", at_least=0)
         check_range(self, "save_minutes", "hang_timeout", "num_workers", "early_stopping_patience", at_least=0)
+        check_range(self, "threads", at_least=1)
         check_range(self, "micro_batch_size", "lora_rank", "push_steps", at_least=0)
         check_range(self, "seed", at_least=0, below=2**32)
         check_range(self, "decay_share", at_least=0, at_most=1)
@@ -239,7 +262,7 @@ class FineTuningArguments(TrainingArguments):
     """Training options with the defaults that fine-tuning wants."""
 
     max_minutes: float | None = _length(
-        None, "Stop after this many minutes of training, learning-rate decay included; evaluation is extra."
+        None, "Stop after this many minutes of compiling and training; evaluation is extra. Default: no limit."
     )
     max_epochs: float | None = _essential(None, "Stop after this many epochs. Default: 3 if no other limit is set.")
     output_dir: str = _essential("runs/finetuned", "Folder for model, predictions, metrics and curves.")

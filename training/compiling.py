@@ -19,8 +19,8 @@ from .arguments import TrainingArguments
 from .stages import Stage, tokens_per_step
 from .step import step
 
-CPU_SPEED = 1e12  # operations per second that a CPU is assumed to do, for runs limited by the clock
 LONG_ENOUGH = 6e13  # operations of a run from which on compiling for a CPU pays: about a minute on two cores
+MINUTES_ENOUGH = 5  # of --max_minutes, since a busy machine takes two or three of them to compile
 _VERSIONS = 64
 """Of a block's code: by type of layer, for training and evaluation, for each number of documents on a GPU."""
 
@@ -57,10 +57,11 @@ def should_compile(
         return False  # batches of other shapes are recompiled
     if device.type == "cuda":
         return True
-    operations = 60 * arguments.max_minutes * CPU_SPEED if arguments.max_minutes else math.inf
-    if arguments.max_steps:  # six operations for each weight and token
-        weights = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        operations = min(operations, 6 * weights * tokens_per_step(stages) * arguments.max_steps)
+    if arguments.max_minutes and arguments.max_minutes < MINUTES_ENOUGH:
+        return False
+    # Six operations for each weight and token.
+    weights = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    operations = 6 * weights * tokens_per_step(stages) * arguments.max_steps if arguments.max_steps else math.inf
     return operations >= LONG_ENOUGH
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lacuna.common.errors import NumericsError, StoppedError, StorageError
+from lacuna.common.errors import InputError, NumericsError, StoppedError, StorageError
 from lacuna.common.files import release
 from lacuna.common.work import TrainingBatches, Work
 
@@ -83,6 +84,10 @@ def train(
         with run.signals, Watchdog(arguments.hang_timeout) as run.watchdog:
             _train(run)
             results = _finish(run)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if refused := re.search(r"allocate (?:memory: you tried to allocate )?([\d.]+) ?(bytes|[KMG]iB)", str(error)):
+            raise InputError(_too_large(run, *refused.groups())) from error
+        raise
     finally:
         if run.pushes is not None:
             run.pushes.close(patience=arguments.hang_timeout if results else None)
@@ -273,6 +278,16 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
         generator=torch.Generator(),  # the loader draws a number; dropout's generator is left alone
         pin_memory=on_gpu,
         persistent_workers=num_workers > 0,
+    )
+
+
+def _too_large(run: Run, number: str, unit: str) -> str:
+    """What to say of a step for which memory was refused: so many bytes, KiB, MiB or GiB."""
+    rows = run.stages[run.progress.stage].micro_batch_size
+    size = float(number) / {"bytes": 2**30, "KiB": 2**20, "MiB": 2**10, "GiB": 1}[unit]
+    return (
+        f"a forward pass of {rows:,} rows needs more memory than there is: {size:,.1f} GiB more were refused. Lower "
+        "--micro_batch_size (steps stay the same), the length of rows, or --size; recipes/plan_run.py estimates a run"
     )
 
 

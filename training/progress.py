@@ -23,6 +23,7 @@ class Progress:
 
     step: int = 0
     seconds: float = 0.0  # seconds spent in training steps, over all sessions of the run
+    compile_seconds: float = 0.0  # seconds spent compiling before them, which count against --max_minutes
     tokens: int = 0
     stage: int = 0  # number of the stage the last step belonged to
     samples: int = 0  # examples seen of the work of that stage; the next step begins with this global sample number
@@ -104,7 +105,8 @@ def share_done(arguments: TrainingArguments, progress: Progress) -> float:
     by_steps = progress.step / arguments.max_steps if arguments.max_steps else 0.0
     if not arguments.max_minutes:
         return by_steps
-    limit, a_step = 60.0 * arguments.max_minutes, progress.seconds / max(progress.step, 1)
+    limit = max(60.0 * arguments.max_minutes - progress.compile_seconds, 1.0)
+    a_step = progress.seconds / max(progress.step, 1)
     by_clock = 1.0 if limit - progress.seconds < a_step / 2 else progress.seconds / limit
     return max(by_steps, by_clock)
 

@@ -22,6 +22,7 @@ from torch import nn
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.files import write_text
 from lacuna.common.hub import BackgroundPush
+from lacuna.common.private import shown_command
 from lacuna.common.work import Work
 
 from .arguments import TrainingArguments
@@ -137,13 +138,14 @@ class Run:
         return self.average.applied(self.bare) if self.average is not None and wanted else contextlib.nullcontext()
 
     def compile(self) -> None:
-        """Have everything compiled before the clock of the run starts, if it is to be compiled at all."""
+        """Have everything compiled before the first step, if it is to be compiled at all."""
         if self.arguments.compile != "on":
             return
-        self.log.say("compiling the model; on a CPU this takes half a minute")
         backward = partial(fsdp.backward, self.accelerator, self.model)
         ahead = self.stages[self.progress.stage :]
-        self.compile_seconds = warm_up(self.model, ahead, device=self.accelerator.device, backward=backward)
+        with self.log.waiting("compiling the model; on a CPU this takes half a minute"):
+            self.compile_seconds = warm_up(self.model, ahead, device=self.accelerator.device, backward=backward)
+        self.progress.compile_seconds += self.compile_seconds
         self.log.say(f"compiled in {self.compile_seconds:.0f} s")
 
     def card(self, metrics: dict[str, float], baseline: dict[str, float] | None = None) -> str:
@@ -284,7 +286,7 @@ def open_run(
 
 
 def _join(arguments: TrainingArguments) -> Accelerator:
-    use_all_cores()
+    use_all_cores(arguments.threads)
     keep_memory()
     if arguments.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
@@ -340,6 +342,8 @@ def _describe(run: Run, changed: list[dict[str, Any]]) -> None:
         run.log.mark("resume", run.progress.step, changes=changed)
     device = run.accelerator.device
     facts = {
+        "command": shown_command(),
+        "began": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "arguments": asdict(run.arguments),
         **run.info,
         "stages": [

@@ -46,6 +46,7 @@ def starting_model(
         vocab_size=-(-len(tokenizer) // 64) * 64,
         max_position_embeddings=max(length, 512),
         **ids,
+        **arguments.shape,
     )
     if config.shape != objective.shape:
         raise InputError(

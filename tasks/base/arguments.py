@@ -39,6 +39,13 @@ class TaskArguments(Arguments):
     eval_file: str | None = essential_option(None, "Rows to evaluate on. Default: a part of the training rows.")
     eval_fraction: float = data_option(0.1, "Fraction of the training rows to hold out without --eval_file.")
     max_length: int | None = max_length_option("Truncate texts to this many tokens.", 256)
+    metric: str | None = rest_option(
+        None,
+        "The held-out score by which the best weights are kept and early stopping judges, such as "
+        "matthews_correlation or loss. Default: the task's own.",
+        metavar="NAME",
+        advanced=True,
+    )
 
     def __post_init__(self) -> None:
         check_range(self, "eval_fraction", above=0, below=1)

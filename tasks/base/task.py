@@ -14,6 +14,7 @@ from lacuna.tasks.base.models import resolve_max_length
 from lacuna.tasks.base.report import Shown
 from lacuna.tasks.base.rows import Row, all_of, as_rows, some_of, split_groups, stratified_split
 
+LESS_IS_BETTER = ("loss", "mean_squared_error", "mean_absolute_error", "mse", "mae", "rmse")
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
 Batch = dict[str, Tensor]
@@ -109,7 +110,13 @@ class Task(Work):
             return read(*named) if named else []
 
         train = builtin() if builtin is not None and options.train_file is None else rows("train")
-        return cls(options, train_rows=train, eval_rows=rows("eval"), **parts)
+        task = cls(options, train_rows=train, eval_rows=rows("eval"), **parts)
+        if options.metric:
+            known = {"loss", *task.baseline()}
+            if options.metric not in known:
+                raise InputError(f"--metric {options.metric} is none of this task's: {', '.join(sorted(known))}")
+            task.metric, task.greater_is_better = options.metric, options.metric not in LESS_IS_BETTER
+        return task
 
     def longest(self) -> int:
         """`max_length`: the requested one, or the default, if the model takes as much."""

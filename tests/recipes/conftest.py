@@ -47,7 +47,7 @@ def folder_of(tokenizer, tmp_path_factory) -> Callable[..., Path]:
 @pytest.fixture
 def recipe(home, monkeypatch, run_recipe) -> Callable[..., tuple[int, str]]:
     """`run_recipe` in the folder `home` of a module, with its cache there."""
-    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda threads: torch.set_num_threads(1))
     monkeypatch.setenv("LACUNA_CACHE", str(home / "cache"))
     monkeypatch.chdir(home)
     return run_recipe

@@ -52,7 +52,7 @@ def main() -> None:
     for word in sys.argv[2:]:
         runs.append([]) if word == "--then" else runs[-1].append(word)
     # Rows of 32 tokens gain nothing from more threads, and lose much on a busy machine.
-    lacuna.training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
+    lacuna.training.run.use_all_cores = lambda threads: torch.set_num_threads(1)  # type: ignore[assignment]
     recipe = runpy.run_path(str(RECIPE), run_name="pretrain")
     for number, options in enumerate(runs):
         observe(folder / f"{number}-{os.environ.get('RANK', '0')}.txt")

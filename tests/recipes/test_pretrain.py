@@ -230,7 +230,7 @@ def test_a_used_folder_is_refused_before_any_work(recipe, home, tmp_path) -> Non
 
 
 def test_a_run_is_resumed_with_the_same_model_only(recipe, home, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda threads: torch.set_num_threads(1))
     options = options_of(home, tmp_path / "out", "--objective", "clm", "--eval_fraction", 0, "--save_steps", 1)
     options[options.index("--max_steps") + 1] = 1
     code, said = recipe(*options)
@@ -251,7 +251,7 @@ def test_a_run_is_resumed_with_the_same_model_only(recipe, home, tmp_path, monke
 
 
 def test_a_run_is_not_taken_up_on_a_text_of_which_one_byte_has_changed(recipe, home, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda threads: torch.set_num_threads(1))
     text = tmp_path / "text.jsonl"
     content = (home / "rows.jsonl").read_bytes()
     text.write_bytes(content)
@@ -283,7 +283,7 @@ def test_two_minutes_are_two_minutes_with_the_learning_rate_decayed(tmp_path) ->
 
 def test_a_native_model_goes_on_and_stays_native(recipe, home, tmp_path, monkeypatch) -> None:
     """Trained as ours, saved as it came or, if asked for, as ours; its first loss is that of the native class."""
-    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda threads: torch.set_num_threads(1))
     torch.manual_seed(0)
     config = BertConfig(vocab_size=320, max_position_embeddings=32, hidden_dropout_prob=0.0, **SMALL)
     config.attention_probs_dropout_prob = 0.0

@@ -22,7 +22,7 @@ SECRETS = (TOKEN, PASSWORD, KEY)
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Runs a recipe in this process with secrets around it; returns all that it printed, in which none may stand."""
-    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda threads: torch.set_num_threads(1))
     monkeypatch.setattr("lacuna.training.reports.log.draw_curves", lambda **_: None)
     for name, value in {
         "LACUNA_CACHE": str(tmp_path / "cache"),

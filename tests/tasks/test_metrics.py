@@ -264,6 +264,10 @@ def test_the_threshold_by_hand(references, threshold):
     assert tuned_threshold(["a", "b", "c"], references, no_answer=[0.0, 1.0, 2.0]) == threshold
 
 
+def test_a_threshold_below_infinity_stays_above_what_is_answered():
+    assert tuned_threshold(["a", "b"], [["a"], []], no_answer=[3.0, float("inf")]) == 4.0
+
+
 def test_the_two_scripts_differ_on_texts_without_words():
     assert token_f1("the", "a") == 0.0
     assert measure("squad_v2", predictions=["a cat"], references=[["cat"]])["exact_match"] == 100.0

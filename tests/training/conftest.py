@@ -16,7 +16,7 @@ from lacuna.training import FineTuningArguments, TrainingArguments
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices of 16 columns gain nothing from more, and lose much on a busy machine."""
-    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda threads: torch.set_num_threads(1))
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "comp
 
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch) -> None:
-    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda: torch.set_num_threads(1))
+    monkeypatch.setattr("lacuna.training.run.use_all_cores", lambda threads: torch.set_num_threads(1))
 
 
 def results_of(folder: Path) -> dict[str, Any]:

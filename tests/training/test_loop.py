@@ -15,6 +15,7 @@ from transformers import AutoModelForMaskedLM
 
 from lacuna.common.errors import InputError, NumericsError, StorageError
 from lacuna.common.files import OWNER
+from lacuna.common.work import Work
 from lacuna.training import TrainingArguments, claim_output_dir, loop, train
 from lacuna.training.checkpoints.saving import Progress, Saver, newest_checkpoint, read_progress
 from lacuna.training.order import dropout_seed, row_of
@@ -22,6 +23,7 @@ from lacuna.training.planning.memory import FakeStep
 from lacuna.training.progress import check_skipped, share_done
 from lacuna.training.reports.log import RunLog
 from lacuna.training.stages import Stage, resolve, skipped
+from lacuna.training.step import step as one_step
 
 
 @pytest.fixture
@@ -170,6 +172,22 @@ def test_loss_and_step_equal_a_loop_of_ten_lines(run, new_model, new_work, tmp_p
     assert all(
         torch.allclose(value, trained[name], rtol=1e-3, atol=1e-5) for name, value in model.state_dict().items()
     )
+
+
+@pytest.mark.parametrize("targets", [0, 1, 3])
+def test_a_step_is_divided_by_its_targets_and_by_one_where_there_are_none(targets) -> None:
+    divided: list[float] = []
+
+    class Counted(Work):
+        def count_targets(self, batch):
+            return {"words": targets}
+
+        def loss(self, model, batch, num_targets):
+            divided.append(float(num_targets["words"]))
+            return model(batch["input_ids"].float()).sum(), {}
+
+    one_step(Counted(), torch.nn.Linear(2, 1), [{"input_ids": torch.ones(1, 2)}], device=torch.device("cpu"))
+    assert divided == [max(targets, 1)]
 
 
 def test_workers_change_nothing(run, tmp_path, log_of) -> None:
@@ -428,6 +446,9 @@ def test_a_folder_that_holds_a_run_is_refused(run, options, tmp_path) -> None:
     run(max_steps=1)
     with pytest.raises(InputError, match=r"--output_dir .*run already holds a run; add --resume"):
         claim_output_dir(options())
+    with pytest.raises(InputError, match="is finished, with no checkpoint to continue from"):
+        claim_output_dir(options(resume=True))
+    (tmp_path / "run" / "checkpoints").mkdir()
     claim_output_dir(options(resume=True))
     file = tmp_path / "file"
     file.write_text("")
@@ -443,8 +464,9 @@ def test_resuming_with_other_data_seed_or_batch_is_refused(run, tmp_path, capsys
         ({"hidden_size": 32}, "model_config is"),
         ({"identity": {"corpus": "xyz"}}, "corpus is 'xyz'.*'abc'"),
         ({"identity": {}}, "corpus is None"),
+        ({"seed": 1, "identity": {}}, "corpus is None and was 'abc'; seed is 1 and was 0.*--allow_change corpus seed"),
     ):
-        with pytest.raises(InputError, match=f"--resume: {name}"):
+        with pytest.raises(InputError, match=f"--resume: .*: {name}"):
             run(**{"max_steps": 4, "resume": True, "identity": {"corpus": "abc"}, **change})
     with pytest.raises(InputError, match="has made 2 steps, and the limit is now 1; raise --max_steps"):
         run(max_steps=1, resume=True, identity={"corpus": "abc"})

@@ -50,6 +50,10 @@ def names_of(model: nn.Module, parameters) -> set[str]:
     return {names[id(parameter)] for parameter in parameters}
 
 
+def test_rates_when_none_is_asked_for() -> None:
+    assert {name: each.learning_rate for name, each in OPTIMIZERS.items()} == {"adamw": 1e-3, "muon": 6e-3}
+
+
 def test_matrices_decay_and_embeddings_norms_and_biases_do_not(new_model) -> None:
     model = new_model()
     matrices, rest = split_parameters(model)

@@ -71,7 +71,7 @@ if __name__ == "__main__":
 
     def main() -> None:
         (arguments,) = parse_arguments((FineTuningArguments,))
-        lacuna.training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
+        lacuna.training.run.use_all_cores = lambda threads: torch.set_num_threads(1)  # type: ignore[assignment]
         lacuna.training.reports.log.draw_curves = lambda **_: None
         tune(arguments)
 

@@ -74,6 +74,8 @@ def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
         raise InputError(f"--output_dir {folder} already holds a run; {ways}")
     if not arguments.resume and there:
         raise InputError(f"--output_dir {folder} is not empty and would be written over; name another folder")
+    if "config.json" in there and "checkpoints" not in there:
+        raise InputError(f"--resume: the run in {folder} is finished, with no checkpoint to continue from")
     if there and not _OURS & {*there}:
         raise InputError(
             f"--resume: {folder} holds no run but {there[0]}, which might be written over; name another folder"
@@ -123,13 +125,13 @@ def check_identity(
     """
     if unknown := sorted(set(allowed) - set(ours) - set(theirs)):
         raise InputError(f"--allow_change {unknown[0]} is unknown; known are {', '.join(sorted(ours))}")
-    for name in sorted({*ours, *theirs} - set(allowed)):
-        if ours.get(name) != theirs.get(name):
-            raise InputError(
-                f"--resume: {name} is {ours.get(name)!r}, but the run in {checkpoint} was made with "
-                f"{theirs.get(name)!r}; resume with the same value, start a new --output_dir, or say that it is "
-                f"meant: --allow_change {name}"
-            )
+    names = [name for name in sorted({*ours, *theirs} - set(allowed)) if ours.get(name) != theirs.get(name)]
+    if names:
+        differences = "; ".join(f"{name} is {ours.get(name)!r} and was {theirs.get(name)!r}" for name in names)
+        raise InputError(
+            f"--resume: this is another run than that in {checkpoint}: {differences}. Resume with the same values, "
+            f"start a new --output_dir, or say that it is meant: --allow_change {' '.join(names)}"
+        )
     return _changes(theirs, ours)
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -238,6 +239,27 @@ class RunLog:
             with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads, a log file on a full disk
                 tqdm.write(text, file=sys.stderr)
                 sys.stderr.flush()
+
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Say what is happening in here, with the seconds that have passed on a terminal."""
+        self.say(what)
+        began, over = time.monotonic(), threading.Event()
+
+        def tick() -> None:
+            while not over.wait(1.0):
+                with contextlib.suppress(OSError, ValueError):
+                    self._bar.set_description_str(f"{what}: {time.monotonic() - began:.0f} s")
+
+        thread = threading.Thread(target=tick, daemon=True)
+        if self.on_terminal:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if self.on_terminal:
+                thread.join()
 
     def advance(self, done: float, *, step: int | None = None) -> None:
         """Move to a share of the run, 0 to 1, and to an optimizer step, by default the last recorded one."""

@@ -44,9 +44,21 @@ class ReportArguments(Arguments):
     )
 
 
-def ending(folder: str) -> str:
-    """The last lines of a run: where its model is, and how to get the page on it."""
-    return f"the model is in {folder}\na page on it: python recipes/report_run.py --run {folder}"
+def ending(folder: str, *, of: str | None = None) -> str:
+    """The last lines of a run: where its model is, what may follow, and how to get the page on it.
+
+    `of`: the shape of a model that was pretrained.
+    """
+    lines = [f"the model is in {folder}"]
+    if of is not None:
+        task = "seq2seq" if of == "encoder-decoder" else "classification"
+        lines += ["what may follow:", f"  python recipes/try_models.py --model {folder}"]
+        lines += [
+            f"  python recipes/finetune_{task}.py --model {folder} --train_file train.csv --output_dir runs/{task}"
+        ]
+        if of != "encoder-decoder":
+            lines.append(f"  python recipes/evaluate_language_model.py --model {folder} --data held_out/")
+    return "\n".join([*lines, f"a page on it: python recipes/report_run.py --run {folder}"])
 
 
 def write_page(folders: Sequence[Path], path: Path) -> None:
