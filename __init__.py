@@ -223,10 +223,9 @@ def _kept(rows: Any) -> Path:
                 begun.rename(path)
             shutil.rmtree(begun, ignore_errors=True)
         return path
-    if hasattr(rows, "to_json"):
-        text = rows.to_json(orient="records", lines=True, force_ascii=False, date_format="iso")
-    else:
-        text = "".join(json.dumps(row, ensure_ascii=False, default=_plain) + "\n" for row in rows)
+    if hasattr(rows, "to_json"):  # of pandas: what is missing there is null
+        rows = json.loads(rows.to_json(orient="records", date_format="iso"))
+    text = "".join(json.dumps(row, ensure_ascii=False, default=_plain) + "\n" for row in rows)
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
     if not path.exists():
         write_text(path, text)
@@ -242,7 +241,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """The command `lacuna NAME [options]`: the recipe of that name."""
     from lacuna.common.command_line import exit_cleanly
 
-    command, *words = sys.argv[1:] if words is None else words or ["--help"]
+    command, *words = (sys.argv[1:] if words is None else words) or ["--help"]
     if command in ("--help", "-h"):
         lines = [f"  {name:<32}{(_inspect.getdoc(_recipe(name)) or '').splitlines()[0]}" for name in COMMANDS]
         print(

@@ -100,6 +100,8 @@ def translate(options: Sequence[tuple[str, list[str]]], known: Container[str]) -
     for name, values in options:
         shown, plain = " ".join([f"--{name}", *values]), " ".join(values).lower()
         ours: list[str] | None = None
+        if name == "push_to_hub" and plain in _YES:
+            raise InputError("--push_to_hub needs a name, as in --push_to_hub OWNER/NAME")
         if name in VALUES and name in known:
             kept = [each for each in (VALUES[name].get(value, value) for value in values) if each]
             words += [f"--{name}", *kept] if kept else []
@@ -109,7 +111,9 @@ def translate(options: Sequence[tuple[str, list[str]]], known: Container[str]) -
             raise InputError(f"--{name}: {REFUSED[name]}")
         elif name in NEEDLESS or name in REFUSED:
             said.append(f"{shown} changes nothing: {NEEDLESS.get(name, 'it is so')}")
-        elif name in SWITCHES and plain in (*_YES, *_NO):
+        elif name in SWITCHES:
+            if plain not in (*_YES, *_NO):
+                raise InputError(f"{shown}: here this is {SWITCHES[name]}, which takes no such value")
             ours = [SWITCHES[name]] if plain in _YES else []
         elif name == "per_device_train_batch_size" and "batch_size" in known:
             ours = _batches(values, steps or ["1"])

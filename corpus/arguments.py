@@ -54,6 +54,9 @@ class CorpusArguments(TextArguments):
     corpus: str | None = _data(
         None, "Token store made by recipes/prepare_corpus.py, instead of --data.", metavar="DIR"
     )
+    eval_data: list[str] = _data(
+        [], "Text to evaluate on, as --data. Default: a part of --data, --eval_fraction.", metavar="PATH"
+    )
     for_file: list[str] = _data(
         [],
         "Labelled rows that the model will be fine-tuned on: their texts are learned too, without labels and without "

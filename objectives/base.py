@@ -67,8 +67,9 @@ class TokenPrediction(Work):
             for by_source in (self.by_source, self.held_out_by_source)
         )
         self.weights: list[float] | None = getattr(store, "source_weights", None)
+        mixed = sum(map(bool, self.eval_rows.sizes)) > 1
         evaluated = spread_by_weight(
-            self.eval_rows.sizes, self.weights, arguments.max_eval_examples // self.evaluations
+            self.eval_rows.sizes, self.weights if mixed else None, arguments.max_eval_examples // self.evaluations
         )
         self._evaluated = np.repeat(evaluated, self.evaluations)
         self.num_examples, self.num_eval_examples = len(self.rows), len(self._evaluated)

@@ -111,14 +111,22 @@ def split_sources(*, store: Store, eval_fraction: float, seed: int) -> list[tupl
     """Divide the documents of each source into a training part and a held-out part, see `split_documents`.
 
     Without weights the whole text is one source: held-out documents come from all of it. A source that is a single
-    sentence stays in the training part.
+    sentence stays in the training part. Documents behind the last source (--eval_data) are the held-out part where
+    there are any, as if all were of the first source.
     """
     offsets = np.asarray(store.document_offsets[:], dtype=np.int64)
     documents = np.stack([offsets[:-1], offsets[1:]], axis=1)
+    sources = [*map(int, getattr(store, "source_offsets", [0, len(documents)]))]
+    if sources[-1] < len(documents):
+        ends = sources if getattr(store, "source_weights", None) else [0, sources[-1]]
+        return [
+            (documents[first:last], documents[sources[-1] :][: None if not first else 0])
+            for first, last in pairwise(ends)
+        ]
     if getattr(store, "source_weights", None) is None:
         return [split_documents(store=store, documents=documents, eval_fraction=eval_fraction, seed=seed)]
     parts = []
-    for source, (first, last) in enumerate(pairwise(map(int, store.source_offsets))):  # type: ignore[attr-defined]
+    for source, (first, last) in enumerate(pairwise(sources)):
         own = documents[first:last]
         fraction = 0 if len(own) == 1 and own[0, 1] - own[0, 0] == 1 else eval_fraction
         parts.append(split_documents(store=store, documents=own, eval_fraction=fraction, seed=seed, source=source))

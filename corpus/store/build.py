@@ -17,6 +17,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +81,25 @@ def prepare_corpus(
         tokenizer, store = tokenizer_for(None), open_store(arguments.corpus)
         if store.tokenizer_fingerprint != fingerprint_of(tokenizer):
             raise InputError(f"--corpus {arguments.corpus} was made with another tokenizer than the one that is given")
-        return tokenizer, store
+        return tokenizer, _with_held_out(store, arguments, tokenizer)
     text = open_text(arguments)
     if arguments.for_file:
         text = text.after(more, name=f"texts of {' '.join(arguments.for_file)}", share=arguments.for_share)
     tokenizer = tokenizer_for(text)
-    made_with = fingerprint_of(tokenizer)
+    return tokenizer, _with_held_out(_cached_store(text, tokenizer, fingerprint_of(tokenizer)), arguments, tokenizer)
+
+
+def _cached_store(text: Text, tokenizer: Any, made_with: str) -> TokenStore:
     folder = cache_folder() / "corpora" / hashlib.sha256(f"{text.fingerprint} {made_with}".encode()).hexdigest()[:16]
-    store = prepare_store(text=text, tokenizer=tokenizer, tokenizer_fingerprint=made_with, output_dir=folder)
-    return tokenizer, store
+    return prepare_store(text=text, tokenizer=tokenizer, tokenizer_fingerprint=made_with, output_dir=folder)
+
+
+def _with_held_out(store: TokenStore, arguments: CorpusArguments, tokenizer: Any) -> TokenStore:
+    """The store before the documents of --eval_data, if there are any."""
+    if not arguments.eval_data:
+        return store
+    text = open_text(replace(arguments, data=arguments.eval_data, corpus=None, for_file=[]))
+    return store.before(_cached_store(text, tokenizer, store.tokenizer_fingerprint))
 
 
 class _Builder:

@@ -10,6 +10,8 @@ A shard holds whole documents; a store of many shards is read as one. `build.py`
 beside its place and renames it when it is whole: what has its name is complete.
 """
 
+import copy
+import hashlib
 import json
 import operator
 from bisect import bisect_left, bisect_right
@@ -120,6 +122,7 @@ class TokenStore:
         self.num_bytes: int = manifest["num_bytes"]
         self.fingerprint: str = manifest["fingerprint"]
         self.tokenizer_fingerprint: str = manifest["tokenizer_fingerprint"]
+        self.held_out: TokenStore | None = None  # see `before`
         sources, shards = manifest["sources"], manifest["shards"]
         self.source_names: list[str] = [source["name"] for source in sources]
         weights = [source["weight"] for source in sources]
@@ -138,6 +141,11 @@ class TokenStore:
             f"{_count(self.num_documents, 'document')}, {_count(self.num_sentences, 'sentence')}, "
             f"{_count(self.num_tokens, 'token')}, {_size(self.num_bytes)} of text, "
             f"{self.num_bytes / self.num_tokens:.2f} bytes per token"
+            + (
+                ""
+                if self.held_out is None
+                else f"; held out: {_count(self.held_out.num_documents, 'document')} of others"
+            )
         )
 
     def report(self, *, decode: Callable[[list[int]], str], num_examples: int = 10, seed: int = 0) -> str:
@@ -171,10 +179,21 @@ class TokenStore:
             lines.append(f"  {place}: {_one_line(text, SHOWN_CHARACTERS)}")
         return "\n".join(lines)
 
+    def before(self, held_out: "TokenStore") -> "TokenStore":
+        """This store with the documents of another one, of the same tokenizer, behind its last source."""
+        both = copy.copy(self)
+        both.held_out = held_out
+        both.fingerprint = hashlib.sha256(f"{self.fingerprint} {held_out.fingerprint}".encode()).hexdigest()
+        both.tokens = JoinedArray(parts=[self.tokens, held_out.tokens])
+        for name, size in (("sentence_offsets", self.num_tokens), ("document_offsets", self.num_sentences)):
+            parts = [getattr(self, name)[:-1], getattr(held_out, name)]
+            setattr(both, name, JoinedArray(parts=parts, added=[0, size]))
+        return both
+
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker process that does not fork gets the path, not a copy of the corpus; and the weights, which another
         # run may change on the disk.
-        return _open_the_same, (self.path, self.fingerprint, self.source_weights)
+        return _open_the_same, (self.path, self.manifest["fingerprint"], self.source_weights, self.held_out)
 
 
 def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
@@ -212,12 +231,14 @@ def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
         raise InputError(f"{path} cannot be read ({type(error).__name__}: {str(error)[:120]}). {REMEDY}") from error
 
 
-def _open_the_same(path: Path, fingerprint: str, weights: list[float] | None) -> TokenStore:
+def _open_the_same(
+    path: Path, fingerprint: str, weights: list[float] | None, held_out: TokenStore | None
+) -> TokenStore:
     store = open_store(path)
     if store.fingerprint != fingerprint:
         raise InputError(f"{path} was replaced by another store while it was used. Start again.")
     store.source_weights = weights
-    return store
+    return store if held_out is None else store.before(held_out)
 
 
 def _check_file(file: Path, expected: dict[str, Any], *, verify: bool) -> None:

@@ -1,0 +1,158 @@
+"""`import lacuna`: what the recipes do, from Python."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pandas
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import lacuna
+from lacuna.common.errors import InputError, StoppedError
+
+TEXTS = [{"text": f"The river number {i} is {'deep' if i % 2 else 'wide'} and old. " * 6} for i in range(60)]
+ROWS = [{"text": f"{'good' if i % 2 else 'bad'} river {i}", "label": "yes" if i % 2 else "no"} for i in range(60)]
+SHORT: dict[str, Any] = {
+    "vocab_size": 300,
+    "max_steps": 3,
+    "batch_size": 4,
+    "max_eval_examples": 8,
+    "num_hidden_layers": 1,
+}
+SHORT |= {"mixed_precision": "no", "threads": 1, "compile": "off"}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("python")
+
+
+@pytest.fixture(autouse=True)
+def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("LACUNA_CACHE", str(home / "cache"))
+
+
+@pytest.fixture(scope="module")
+def run(home: Path) -> lacuna.Result:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LACUNA_CACHE", str(home / "cache"))
+        return lacuna.pretrain(data=TEXTS, output_dir=home / "model", **SHORT)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_from_text_in_memory_to_predictions(run: lacuna.Result, home: Path) -> None:
+    assert run.results["steps"] == 3 and [line["step"] for line in run.metrics if "loss" in line] == [3]
+    assert "eval_loss" in repr(run) and Path(run.curves).is_file() and run.curves._repr_png_()[1:4] == b"PNG"
+    frame = pandas.DataFrame(ROWS)
+    options: dict[str, Any] = {"max_steps": 3, "mixed_precision": "no", "threads": 1}
+    tuned = lacuna.finetune("classification", model=run, train_file=frame, output_dir=home / "tuned", **options)
+    answers = tuned.predict(["good river", "bad river"])
+    assert [row["text"] for row in answers] == ["good river", "bad river"]
+    assert all(row["prediction"] in ("yes", "no") for row in answers)
+    assert (
+        tuned.predict(ROWS[:1], output=home / "answers.csv")[0]["label"] == "no" and (home / "answers.csv").is_file()
+    )
+    # The names of labels of a `datasets.Dataset` are kept.
+    numbers = datasets.Dataset.from_list(ROWS).cast_column("label", datasets.ClassLabel(names=["no", "yes"]))
+    again = lacuna.finetune("classification", model=run, train_file=numbers, output_dir=home / "again", **options)
+    assert again.predict(ROWS[:1])[0]["prediction"] in ("yes", "no")
+    assert again.results["eval_accuracy"] == tuned.results["eval_accuracy"]
+
+
+def test_it_is_the_same_run_as_that_of_the_command_line(run: lacuna.Result, home: Path, run_recipe) -> None:
+    path = home / "texts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in TEXTS))
+    words = [word for name, value in SHORT.items() for word in (f"--{name}", str(value))]
+    code, said = run_recipe("pretrain", "--data", str(path), *words, "--output_dir", str(home / "typed"))
+    assert code == 0, said
+    ours, theirs = weights(run.path), weights(home / "typed")
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours | theirs)
+    command = json.loads((run.path / "run.json").read_text())["command"]
+    assert "lacuna pretrain" in command and "--max_steps=3" in command
+
+
+def test_mistakes_are_exceptions_with_the_same_words(home: Path) -> None:
+    with pytest.raises(InputError, match=r"unknown option '--bach_size' \(did you mean '--batch_size'"):
+        lacuna.pretrain(data=TEXTS, bach_size=4)
+    with pytest.raises(InputError, match="there is no task 'clasification'; the tasks are classification, "):
+        lacuna.finetune("clasification", model="x")
+    with pytest.raises(InputError, match="there is no command 'pretain'"):
+        lacuna.help("pretain")
+    with pytest.raises(InputError, match=r"--output_dir .*model already holds a run"):
+        lacuna.pretrain(data=TEXTS, output_dir=home / "model", **SHORT)
+
+
+def test_a_run_that_is_interrupted_saves_and_goes_on(run: lacuna.Result, home: Path) -> None:
+    """As the stop button of a notebook does it."""
+    folder, options = home / "stopped", {**SHORT, "max_steps": 3000, "eval_steps": 0, "save_steps": 0}
+
+    def stop() -> None:
+        while not (folder / "metrics.jsonl").is_file():
+            threading.Event().wait(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with pytest.raises(StoppedError, match="stopped by SIGINT after step"):
+        lacuna.pretrain(data=TEXTS, output_dir=folder, **options)
+    thread.join()
+    step = max(int(path.name[5:]) for path in (folder / "checkpoints").iterdir())
+    more = lacuna.pretrain(data=TEXTS, output_dir=folder, resume=True, **{**options, "max_steps": step + 2})
+    assert more.results["steps"] == step + 2
+
+
+def test_the_same_rows_have_one_file_and_others_another(home: Path) -> None:
+    kept = [lacuna._kept(rows) for rows in (ROWS, ROWS[:9], pandas.DataFrame(ROWS), list(ROWS))]
+    assert kept[0] == kept[2] == kept[3] != kept[1]
+    saved = [lacuna._kept(datasets.Dataset.from_list(rows)) for rows in (ROWS, list(ROWS), ROWS[:9])]
+    assert saved[0] == saved[1] != saved[2]
+
+
+def test_help_and_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    lacuna.help("finetune_classification")
+    assert "--label_column" in capsys.readouterr().out
+    lacuna.main([])
+    shown = capsys.readouterr().out
+    assert all(f"\n  {name} " in shown for name in lacuna.COMMANDS)
+    with pytest.raises(SystemExit) as ended:
+        lacuna.main(["predict", "--modle", "x"])
+    assert ended.value.code == 2 and "did you mean '--model'" in capsys.readouterr().err
+
+
+OWN = "raise ImportError('this is the user\\'s own module')\n"
+SCRIPT = """
+import lacuna
+if __name__ == "__main__":
+    run = lacuna.pretrain(data="texts.jsonl", output_dir="own", num_workers=1, {options})
+    tuned = lacuna.finetune("classification", model=run, train_file="rows.jsonl", output_dir="own_tuned", max_steps=1)
+    print(tuned.predict(["good"])[0]["prediction"])
+"""
+
+
+def test_modules_of_a_user_with_our_names_do_not_matter(tmp_path: Path) -> None:
+    for name in ("tasks.py", "training.py", "common.py", "corpus.py", "evaluation.py", "recipes.py"):
+        (tmp_path / name).write_text(OWN)
+    (tmp_path / "modeling").mkdir()
+    (tmp_path / "modeling" / "__init__.py").write_text(OWN)
+    for name, rows in (("texts", TEXTS), ("rows", ROWS)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ", ".join(f"{name}={value!r}" for name, value in SHORT.items())
+    (tmp_path / "script.py").write_text(SCRIPT.format(options=options))
+    environment = {**os.environ, "LACUNA_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONPATH", None)
+    ended = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == 0 and ended.stdout.splitlines()[-1] in ("yes", "no"), ended.stderr[-2000:]
