@@ -96,6 +96,7 @@ class Run:
             enabled=is_main,
             first_step=self.progress.step,
             done=self.done,
+            metric=self.work.metric,
             title=", ".join(filter(None, [type(self.bare).__name__, self.info.get("objective")])),
             trackers=trackers,
         )

@@ -65,7 +65,7 @@ def test_what_a_run_shows(drawn) -> None:
     loss, *others = figure.axes
     assert titles(figure) == ["loss", "held out", "learning rate", "tokens per second"]
     assert legend(loss) == ["train 3.008", "held out 2.3", "resume (1)", "checkpoint (2)", "skipped (1)"]
-    assert [legend(axes) for axes in others] == [["f1 0.5"], ["learning_rate 0.001"], ["tokens_per_second 1001"]]
+    assert [legend(axes) for axes in others] == [["f1 0.5"], ["learning_rate 0.001"], ["median 1,003"]]
     assert figure.get_suptitle() == "BertForMaskedLM, mlm  ·  step 120  ·  1.2 epochs  ·  04:00"
     assert len(others[2].lines) == 2, "each window, and their mean"
 
@@ -165,3 +165,16 @@ def test_a_persons_own_settings_of_matplotlib_change_nothing(tmp_path) -> None:
     )
     assert done.returncode == 0 and not done.stderr, done.stderr
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_metric_that_judges_comes_first_with_its_baselines_and_the_step_that_is_kept(drawn) -> None:
+    scores = {"eval_f1_macro": 0.5, "eval_f1_micro": 0.7, "eval_accuracy": 0.7, "eval_loss": 1.0}
+    records = [line(1), line(2, **scores), line(3), line(4, **{**scores, "eval_f1_macro": 0.6})]
+    figure = drawn(
+        records, metric="accuracy", results={"baseline_accuracy": 0.1, "words_accuracy": 0.8, "best_step": 2}
+    )
+    loss, held_out, *_ = figure.axes
+    assert legend(loss)[-1] == "kept" and loss.lines[-1].get_xdata() == [2, 2]
+    named = ["accuracy 0.7", "f1_macro 0.6", "without a model 0.1", "bag of words 0.8"]  # f1_micro would hide accuracy
+    assert legend(held_out) == named
+    assert legend(figure.axes[-1]) == ["median 1,002"]

@@ -203,8 +203,8 @@ def test_curves_that_cannot_be_drawn_are_one_warning(tmp_path, monkeypatch, caps
 def test_drawing_takes_a_tenth_of_the_time_and_the_end_is_drawn(tmp_path, monkeypatch, clock) -> None:
     drawn: list[int] = []
 
-    def draw(*, records: list[dict[str, Any]], path: Path, title: str) -> None:
-        assert path == tmp_path / "curves.png" and title == "a model"
+    def draw(*, records: list[dict[str, Any]], path: Path, title: str, **options: Any) -> None:
+        assert path == tmp_path / "curves.png" and title == "a model" and options.get("results") in (None, {})
         drawn.append(records[-1]["step"])
         clock.now += 2.0
 

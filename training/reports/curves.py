@@ -42,17 +42,31 @@ def smoothed(values: Values) -> Values:
     return np.where(np.isfinite(values), means, np.nan)
 
 
-def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "") -> None:
+def draw_curves(
+    *,
+    records: list[dict[str, Any]],
+    path: Path,
+    title: str = "",
+    metric: str = "",
+    results: dict[str, Any] | None = None,
+) -> None:
     """Draw the lines of metrics.jsonl, with marks where checkpoints were written, steps skipped and runs resumed.
 
-    The PNG file is replaced as a whole; StorageError where it cannot be written.
+    Args:
+        path: the PNG file, which is replaced as a whole; StorageError where it cannot be written.
+        metric: the held-out one that judges the model, which is drawn first and with its baseline.
+        results: of a run that has ended: its baselines, and the step whose weights are kept.
     """
+    results = results or {}
     from matplotlib import style
     from matplotlib.figure import Figure
 
     # Up to four held-out metrics beside the losses, which have an axis of their own: shares of one first.
     names = list(dict.fromkeys(name for record in records for name in record if name.startswith("eval_")))
     shares = [name for name in names if not any(unit in name for unit in ("loss", "bits", "perplexity"))]
+    shares.sort(key=lambda name: name != f"eval_{metric}")  # what judges is first
+    lines = {tuple(series(records, name)[1]): name for name in reversed(shares)}  # of equal ones the first
+    shares = [name for name in shares if name in lines.values()]
     metrics = (shares or [name for name in names if "bits" in name])[:4]
     below = {"held out": metrics, "learning rate": ["learning_rate"], "tokens per second": ["tokens_per_second"]}
     below = {name: shown for name, shown in below.items() if any(len(series(records, each)[0]) for each in shown)}
@@ -69,7 +83,13 @@ def draw_curves(*, records: list[dict[str, Any]], path: Path, title: str = "") -
             for color, each in zip((VERMILION, GREEN, PURPLE, ORANGE), shown, strict=False):
                 _plot(panels[name], records, each, label=each.removeprefix("eval_"), color=color)
             panels[name].set_title(name)
+            if name == "held out":
+                _draw_baselines(panels[name], results, shown[0].removeprefix("eval_"))
             panels[name].legend(fontsize=8.5)
+        if results.get("best_step", -1) >= 0:
+            for axes in [panels["loss"], *([panels["held out"]] if metrics else [])]:
+                axes.axvline(results["best_step"], color=GREY, linestyle=":", label="kept")
+            panels["loss"].legend(loc="upper right")
         for axes in panels.values():
             axes.set_xlabel("step")
             axes.set_xlim(0, 1.01 * newest.get("step", 1) or 1)
@@ -89,9 +109,18 @@ def _plot(axes: Any, records: list[dict[str, Any]], name: str, *, label: str, co
         axes.plot(steps, raw, color=color, linewidth=0.8, alpha=0.3)
     finite = values[np.isfinite(values)]
     last = f"{finite[-1]:.4g}" if len(finite) else "not finite"
+    if name == "tokens_per_second" and len(finite):  # the last interval says little of the run
+        label, last = "median", f"{np.median(finite):,.0f}"
     if len(values):
         axes.plot(steps, values, color=color, marker="o" if len(values) <= 30 else "", label=f"{label} {last}")
     return values
+
+
+def _draw_baselines(axes: Any, results: dict[str, Any], metric: str) -> None:
+    """Lines for what is reached without a model."""
+    for part, what, style in (("baseline", "without a model", "--"), ("words", "bag of words", "-.")):
+        if isinstance(value := results.get(f"{part}_{metric}"), int | float):
+            axes.axhline(value, color=GREY, linestyle=style, linewidth=1.2, label=f"{what} {value:.4g}")
 
 
 def _draw_loss(axes: Any, records: list[dict[str, Any]]) -> None:

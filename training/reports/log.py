@@ -198,14 +198,16 @@ class RunLog:
         first_step: int,
         done: float,
         title: str = "",
+        metric: str = "",
         trackers: Trackers | None = None,
     ) -> None:
         """Open the log of a run that has made `first_step` optimizer steps and is `done` to a share of 0 to 1.
 
-        It is `enabled` on the main process; `title` is that of curves.png.
+        It is `enabled` on the main process; `title` is that of curves.png, and `metric` what is drawn there first.
         """
-        self.output_dir, self.enabled, self.title, self.trackers = output_dir, enabled, title, trackers
-        self._failing = self._curves_failed = self._undrawn = self.on_terminal = False
+        self.output_dir, self.enabled, self.trackers = output_dir, enabled, trackers
+        self._drawn: dict[str, Any] = {"path": output_dir / "curves.png", "title": title, "metric": metric}
+        self._failing = self._curves_failed = self.on_terminal = False
         self._step: int | None = first_step or None
         self._done, self._timed_from = done, (0.0, 0.0)
         self._curves_wait_until = -math.inf
@@ -298,8 +300,8 @@ class RunLog:
     def finish(self, results: dict[str, float]) -> None:
         """Write results.json and close the progress line; StorageError where it cannot be written."""
         self.close()
-        if self._undrawn:
-            self._draw_curves(force=True)
+        self._drawn["results"] = results
+        self._draw_curves(force=True)
         if self.enabled:
             write_text(self.output_dir / "results.json", json.dumps(results, indent=2) + "\n")
 
@@ -314,7 +316,7 @@ class RunLog:
         """To metrics.jsonl; a file that cannot be written is one warning, until it can be again."""
         if not self.enabled:
             return
-        self._undrawn, failed = True, self._failing
+        failed = self._failing
         try:
             self._lines.append(*records)
             self._failing = False
@@ -363,8 +365,7 @@ class RunLog:
         if not self.enabled or (started < self._curves_wait_until and not force):
             return
         try:
-            draw_curves(records=self.records, path=self.output_dir / "curves.png", title=self.title)
-            self._undrawn = False
+            draw_curves(records=self.records, **self._drawn)
         except Exception as error:
             if not self._curves_failed:
                 cause = f"{type(error).__name__}: {error}"
