@@ -3,16 +3,21 @@
     python recipes/predict.py --model runs/classifier --input new.csv --output answers.csv
     python recipes/predict.py --model runs/answers --input questions.jsonl --output answers.jsonl --batch_size 8
     python recipes/predict.py --model runs/model --input masked.txt --output filled.jsonl       # a laptop, seconds
+    cat new.txt | python recipes/predict.py --model runs/classifier --input - --output - | head
 
 What is answered follows from the model: task.json, which fine-tuning has left beside it, or its head says it. Every
 row of --input is in --output with all its columns, in the same order, and the answer beside them: docs/fine_tuning.md
-says which columns a task reads and writes. All rows are checked first, so that a broken one is found at once; --output
-is written whole or not at all. Everything is computed in float32: after training in bf16 (--mixed_precision),
-probabilities differ from those of its predictions.jsonl in the third digit.
+says which columns a task reads and writes. A - stands for standard input (texts, one a line, or JSON) and output. All
+rows are checked first, so that a broken one is found at once; --output is written whole or not at all. Everything
+is computed in float32: after training in bf16 (--mixed_precision), probabilities differ from those of its
+predictions.jsonl in the third digit.
 """
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import transformers
@@ -71,13 +76,28 @@ def read_texts(path: Path) -> Iterator[Record]:
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, check, answer; returns the file of the answers."""
     (arguments,) = parse_arguments((PredictionArguments,), words, description=__doc__)
+    with TemporaryDirectory() as folder:
+        if arguments.input == "-":
+            data = sys.stdin.buffer.read()
+            rows = Path(folder, "standard_input.jsonl" if data.lstrip()[:1] == b"{" else "standard_input.txt")
+            rows.write_bytes(data)
+            arguments.input = str(rows)
+        if arguments.output != "-":
+            return str(answer(arguments, say=print))
+        arguments.output = str(Path(folder, "answers.jsonl"))
+        sys.stdout.write(answer(arguments, say=partial(print, file=sys.stderr)).read_text(encoding="utf-8"))
+        return "-"
+
+
+def answer(arguments: PredictionArguments, *, say: Callable[..., None]) -> Path:
+    """Write the rows of --input with the model's answers to --output; `say` is told how it goes."""
     path, source = check_output(arguments), arguments.input
     next(read(source), None)  # report unreadable input before loading a model
     use_all_cores()
     transformers.logging.set_verbosity_error()
     predictor = open_predictor(arguments)
     count = check_rows(predictor, read(source))
-    print("\n".join([f"{count:,} rows of {source} through {arguments.model}", *predictor.notes]), flush=True)
+    say("\n".join([f"{count:,} rows of {source} through {arguments.model}", *predictor.notes]), flush=True)
 
     def answers() -> Iterator[dict[str, Any]]:
         with tqdm(total=count, unit=" rows", delay=BAR_AFTER, leave=False, disable=None) as bar:
@@ -86,8 +106,8 @@ def main(words: Sequence[str] | None = None) -> str:
                 bar.update()
 
     written = write_rows(rows=answers(), path=path)
-    print(f"{written:,} rows with their answers are in {path}")
-    return str(path)
+    say(f"{written:,} rows with their answers are in {path}")
+    return path
 
 
 if __name__ == "__main__":

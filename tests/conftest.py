@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import last_of_each
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -40,7 +41,7 @@ def run_recipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
     def run(name: str, *words: object) -> tuple[int, str]:
         path = str(REPOSITORY / "recipes" / f"{name}.py")
-        monkeypatch.setattr(sys, "argv", [path, *map(str, words)])
+        monkeypatch.setattr(sys, "argv", [path, *last_of_each([*map(str, words)])])
         with pytest.raises(SystemExit) as left:
             runpy.run_path(path, run_name="__main__")
         return int(left.value.code or 0), capsys.readouterr().err

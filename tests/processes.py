@@ -24,12 +24,24 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["preloaded"])
 
 
+def last_of_each(words: list[str]) -> list[str]:
+    """A command line in which later options replace those of the same name before, which recipes refuse."""
+    options: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name = word.partition("=")[0]
+            options.pop(name, None)
+        options.setdefault(name, []).append(word)
+    return [word for group in options.values() for word in group]
+
+
 class Running:
     """A script that runs: one process, or as many as ranks."""
 
     def __init__(self, path: Path, words: list[str], *, cwd: Path, env: dict[str, str], num_processes: int) -> None:
         self._folder = TemporaryDirectory()
-        self.args = [str(path), *words]
+        self.args = [str(path), *last_of_each(words)]
         self.processes: list[ForkServerProcess] = []
         ranks = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         for rank in range(num_processes):

@@ -24,9 +24,13 @@ class PredictionArguments(Arguments):
 
     model: str = essential_option("runs/finetuned", "Fine-tuned model: a folder or Hub id.", metavar="MODEL")
     input: str = essential_option(
-        "", "Rows to answer: .jsonl, .json, .csv, .tsv, .parquet, or .txt with one text per line.", metavar="FILE"
+        "",
+        "Rows to answer: .jsonl, .json, .csv, .tsv, .parquet, .txt with one text per line, or - for standard input.",
+        metavar="FILE",
     )
-    output: str = essential_option("", "File for the rows and their answers: .jsonl, .csv or .tsv.", metavar="FILE")
+    output: str = essential_option(
+        "", "File for the rows and their answers: .jsonl, .csv or .tsv, or - for standard output.", metavar="FILE"
+    )
     task: str | None = option(None, "What the model does. Default: from its task.json or its head.", metavar="NAME")
     batch_size: int = option(32, "Rows, or windows of long rows, per forward pass.")
     text_column: str | None = option(None, "Column of the text. Default: as in training, or inferred and printed.")

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -609,3 +610,15 @@ def test_cells_come_back(tmp_path) -> None:
         {"a": 'x, "y"\nz', "b": '["1", null]', "c": "", "d": "0.5", "e": "ü"},
         {"a": "", "b": '{"k": 1}', "c": "", "d": "", "e": ""},
     ]
+
+
+@pytest.mark.parametrize("given", ['{"text": "good", "id": 7}\n{"text": "bad"}\n', "good\nbad\n"])
+def test_rows_of_standard_input_are_answered_on_standard_output(given, classifier, capsys, monkeypatch) -> None:
+    from lacuna.recipes.predict import main
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+    assert main(["--model", str(classifier), "--input", "-", "--output", "-"]) == "-"
+    shown = capsys.readouterr()
+    rows = [json.loads(line) for line in shown.out.splitlines()]
+    assert [row["text"] for row in rows] == ["good", "bad"] and all("prediction" in row for row in rows)
+    assert rows[0].get("id") == (7 if given[0] == "{" else None) and "2 rows of" in shown.err
