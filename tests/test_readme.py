@@ -35,6 +35,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "my_texts" / f"{number}.txt").write_text(text)
     rows = [f"{'good' if i % 2 else 'bad'} river {i},{'yes' if i % 2 else 'no'}" for i in range(60)]
     (folder / "train.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    (folder / "held_out").mkdir()
+    (folder / "held_out" / "a.txt").write_text("Sentence 1 of text 9 speaks of river 3. Sentence 2 of text 9 is here.")
     (folder / "new.csv").write_text("text\ngood river\nbad river\n")
     paragraphs = []
     for i in range(20):

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import torch
-from tqdm import tqdm
+from tqdm.auto import tqdm  # in a notebook a widget, where ipywidgets are
 
 from lacuna.common.errors import StorageError
 from lacuna.common.files import write_text
@@ -23,6 +23,7 @@ from lacuna.common.private import without_places, without_secrets
 from .curves import draw_curves
 
 _SIGN_OF_LIFE_SECONDS = 60.0
+_IN_NOTEBOOK = any("notebook" in kind.__module__ for kind in tqdm.__mro__)
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 _OTHER = {"step", "epoch", "loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu", "seconds", "event"}
 """What a line of metrics.jsonl holds beside the objective's own metrics."""
@@ -213,7 +214,7 @@ class RunLog:
         self._curves_wait_until = -math.inf
         self._printed = time.monotonic()
         with contextlib.suppress(AttributeError, ValueError, OSError):
-            self.on_terminal = enabled and sys.stderr.isatty()
+            self.on_terminal = enabled and (_IN_NOTEBOOK or sys.stderr.isatty())
         self._bar = tqdm(
             total=1.0,
             initial=done,
@@ -239,8 +240,9 @@ class RunLog:
         self._printed = time.monotonic()
         if self.enabled:
             with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads, a log file on a full disk
-                tqdm.write(text, file=sys.stderr)
-                sys.stderr.flush()
+                stream = sys.stdout if _IN_NOTEBOOK else sys.stderr  # which a notebook paints red
+                tqdm.write(text, file=stream)
+                stream.flush()
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
