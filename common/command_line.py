@@ -83,9 +83,9 @@ def _shown(action: argparse.Action) -> argparse.Action:
         text += f" One of {', '.join(map(str, action.choices))}."
     if action.default is True:
         text += f" On unless --no_{action.dest} is given."
-    elif "efault" not in text and action.default is not False and action.default not in (None, "", [], "==SUPPRESS=="):
-        default = f"{action.default:g}" if isinstance(action.default, float) else action.default
-        text += f" Default: {default}."
+    elif "efault" not in text and action.dest not in ("help", "help_all", "config"):
+        given = f"{action.default:g}" if isinstance(action.default, float) else action.default
+        text += f" Default: {'off' if given is False else given or ('none' if given != 0 else 0)}."
     shown.help = text.replace("%", "%%")
     return shown
 
@@ -106,8 +106,7 @@ def _parser(kinds: Sequence[type], description: str | None) -> _Parser:
     )
     parser.add_argument("--help", "-h", action="help", help="Show the main options and exit.")
     parser.add_argument("--config", metavar="FILE", help="YAML file of options; the command line overrides it.")
-    if any(field.metadata.get("advanced") for kind in kinds for field in dataclasses.fields(kind)):
-        parser.add_argument("--help_all", action=_HelpAll, nargs=0, help="Show all options and exit.")
+    parser.add_argument("--help_all", action=_HelpAll, nargs=0, help="Show all options and exit.")
     return parser
 
 

@@ -168,13 +168,16 @@ def test_help_has_one_spelling_the_kind_of_value_and_the_default(capsys, monkeyp
         r"--batch_size X\[,X\] .* Default: 32\.",
         r"--seed N .* Default: 0\.",
         r"--weight_decay X .* Default: 0\.01\.",
-        r"--resume +Resume .*",
+        r"--resume +Resume .* Default: off\.",
+        r"--max_steps N .* Default: none\.",
         r"--group_by_length .* On unless --no_group_by_length is given\.",
         r"--schedule NAME .*cosine.* Default: linear\.",
         r"--objective NAME +What the model learns\. mlm: masked tokens; .*; denoising: .* Default: mlm\.",
         r"--learning_rate X .* Default: automatic.*",
     ):
         assert re.search(f"^  {line}$", text, flags=re.MULTILINE), line
+    options = re.findall(r"^  (--(?!help|config).*(?:\n {20,}.*)*)$", text, flags=re.MULTILINE)
+    assert len(options) > 60 and all(re.search(r"[Dd]efault|On unless", option) for option in options)
 
 
 @pytest.mark.slow  # in tests/test_readme.py a message gets through
