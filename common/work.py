@@ -34,6 +34,10 @@ class Work:
         """Chosen options by name, for the model card."""
         return {}
 
+    def held_out_texts(self, tokenizer: Any) -> list[str]:
+        """Some held-out texts, which are kept beside the model to try it with."""
+        return []
+
     def example(self, row: int, index: int) -> dict[str, Any]:
         """Training example `row` (0 <= row < num_examples), as it is seen at global sample number `index`.
 

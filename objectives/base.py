@@ -87,6 +87,14 @@ class TokenPrediction(Work):
         """Training example `row` as seen at global sample number `index`."""
         return self._example(self.rows[row], index, rate=self.arguments.mask_rate, held_out=False)
 
+    def held_out_texts(self, tokenizer: Any, number: int = 20) -> list[str]:
+        """The beginnings of the first documents that are held out."""
+        texts = []
+        for first, last in self.held_out[:number].tolist():
+            begin, end = (int(self.store.sentence_offsets[place]) for place in (first, last))
+            texts.append(tokenizer.decode(np.asarray(self.store.tokens[begin : min(end, begin + 48)]).tolist()))
+        return texts
+
     def eval_example(self, row: int) -> dict[str, Any]:
         """Held-out example `row`, always the same."""
         return self._example(self.eval_rows[int(self._evaluated[row])], row, rate=self.eval_rate, held_out=True)

@@ -2,12 +2,12 @@
 
     python recipes/try_models.py --model runs/model
 
-What it does follows from the model: masks are filled, prompts continued, gaps mended; what was fine-tuned answers its
-predictions.jsonl. Native models need nothing else; one with code of its own needs --trust_remote_code, which runs it.
+Masks are filled, texts continued and gaps mended in texts that were held out; a fine-tuned model answers its own.
 """
 
 import argparse
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
-MASKED = ["Return a new [MASK] with the same items.", "If the argument is [MASK], the default value is used."]
-FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja", "*.py"]
-PROMPTS = ["Return the number of", "This module provides"]
+FILES, GAP = ["*.json", "*.jsonl", "*.safetensors", "*.txt", "*.jinja", "*.py"], "[GAP]"
 
 
 def show(given: str, found: str, right: object = None) -> None:
@@ -31,30 +29,31 @@ def show(given: str, found: str, right: object = None) -> None:
 def fill_masks(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
     """The three likeliest tokens for each mask."""
     model = transformers.AutoModelForMaskedLM.from_pretrained(**load)
-    fill = transformers.pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=3)
-    for text in MASKED:
-        found = fill(text.replace("[MASK]", tokenizer.mask_token))
-        show(text, ", ".join(f"{each['token_str'].strip()!r} {each['score']:.0%}" for each in found))
+    fill, mask = transformers.pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=3), tokenizer.mask_token
+    for row in rows:
+        found = [
+            f"{each['token_str'].strip()!r} {each['score']:.0%}" for each in fill(row["source"].replace(GAP, mask))
+        ]
+        show(row["source"], ", ".join(found), row["gold"])
 
 
 def continue_prompts(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
-    """Forty tokens after each prompt, the likeliest one each time, without repeating five of them."""
+    """Forty tokens after the first words of each text, the likeliest one each time, without repeating five of them."""
     model = transformers.AutoModelForCausalLM.from_pretrained(**load)
-    for text in PROMPTS:
-        ids = model.generate(
-            **tokenizer(text, return_tensors="pt"), max_new_tokens=40, do_sample=False, no_repeat_ngram_size=5
-        )
+    how = {"max_new_tokens": 40, "do_sample": False, "no_repeat_ngram_size": 5}
+    for text in (" ".join(row["text"].split()[:5])[:60] for row in rows):
+        ids = model.generate(**tokenizer(text, return_tensors="pt"), **how)
         print(f"  {text} ... {' '.join(tokenizer.decode(ids[0], skip_special_tokens=True)[len(text) :].split())}")
 
 
 def write(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
-    """What is written from each source; without sources a text with a gap anew, or what was in the gap."""
+    """What is written from each source; from a text with a gap the whole text, or what was in the gap."""
     pair = settings["is_encoder_decoder"]  # else a decoder, which continues after the source and a token that ends it
     model = (transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModelForCausalLM).from_pretrained(**load)
     ends = [each for each in (tokenizer.sep_token_id, tokenizer.eos_token_id) if each is not None]
     gap = "<extra_id_0>" if "<extra_id_0>" in tokenizer.get_vocab() else tokenizer.mask_token or ""
-    for row in rows or [{"source": text.replace("[MASK]", gap)} for text in MASKED]:
-        source = settings.get("source_prefix", "") + row["source"]
+    for row in rows:
+        source = settings.get("source_prefix", "") + row["source"].replace(GAP, gap)
         ids = tokenizer(source, truncation=True, max_length=settings.get("max_length", 256))["input_ids"]
         ids += [] if pair or ids[-1:] == ends[:1] else ends[:1]
         how = {"max_new_tokens": settings.get("max_target_length", 64), "num_beams": settings.get("num_beams", 1)}
@@ -115,16 +114,21 @@ def try_model(model: str, examples: str | None, number: int, revision: str | Non
     if not (folder / "config.json").is_file():
         raise ValueError(f"--model {model} is not the folder of a model: it has no config.json")
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    settings, rows = {"is_encoder_decoder": config.is_encoder_decoder}, []
+    settings = {"is_encoder_decoder": config.is_encoder_decoder}
     head = "SentenceTransformer" if (folder / "modules.json").is_file() else (config.architectures or ["no name"])[0]
     settings |= json.loads(path.read_text(encoding="utf-8")) if (path := folder / "task.json").is_file() else {}
     do = write if settings.get("name") == "sequence_to_sequence" else HEADS.get(next(filter(head.endswith, HEADS), ""))
     if do is None:
         raise ValueError(f"--model {model}: its head, {head}, is for recipes/predict.py --model {model} --input FILE")
-    if do in (classify, tag, answer) or (do is write and (examples or "name" in settings)):
-        if not (path := Path(examples or folder / "predictions.jsonl")).is_file():
-            raise ValueError(f"--examples {path}: no such file; fine-tuning writes predictions.jsonl beside the model")
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:number] if line]
+    tuned = do in (classify, tag, answer) or "name" in settings
+    path = Path(examples or folder / ("predictions.jsonl" if tuned else "held_out.jsonl"))
+    if not path.is_file():
+        raise ValueError(f"--examples {path}: no such file. Training writes it; name another one, .jsonl or .txt")
+    lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line][:number]
+    rows = [{"text": line} if path.suffix == ".txt" else json.loads(line) for line in lines]
+    for row in [] if tuned else rows:  # the first long word is the gap, or a letter where no blanks are between words
+        word = (re.findall(r"\b\w{6,18}\b", row["text"][:100]) or row["text"][7:8] or "-")[0]
+        row |= {"source": row["text"][:100].replace(word, GAP, 1), "gold": word}
     load = {"pretrained_model_name_or_path": str(folder), "trust_remote_code": trust_remote_code}
     do({**load, "use_safetensors": True}, transformers.AutoTokenizer.from_pretrained(**load), settings, rows)
 
@@ -134,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="A model: a folder, or OWNER/NAME on the Hub.")
     parser.add_argument("--revision", help="Branch, tag or commit on the Hub.")
-    parser.add_argument("--examples", help="Examples for a fine-tuned model. Default: its predictions.jsonl.")
+    parser.add_argument("--examples", help="Rows (.jsonl) or texts (.txt). Default: those that were held out.")
     parser.add_argument("--number", type=int, default=2, help="Examples to show.")
     parser.add_argument("--trust_remote_code", action="store_true", help="Run the code that the model brings along.")
     transformers.utils.logging.disable_progress_bar()
@@ -142,8 +146,8 @@ def main() -> None:
     try:
         try_model(**vars(parser.parse_args()))
     except (KeyError, OSError, ValueError, SafetensorError) as error:
-        known = {KeyError: "--examples: a row has no ", json.JSONDecodeError: "--examples: a line is not JSON: "}
-        parser.error(known.get(type(error), "") + " ".join(str(error).split()))
+        kinds = {KeyError: "--examples: a row has no ", json.JSONDecodeError: "--examples: a line is not JSON: "}
+        parser.error(kinds.get(type(error), "") + " ".join(str(error).split()))
 
 
 if __name__ == "__main__":

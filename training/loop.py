@@ -1,6 +1,7 @@
 """The training loop: `train` runs optimizer steps on a `Work`, and logs, evaluates and saves when each is due."""
 
 import contextlib
+import json
 import math
 import re
 import signal
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lacuna.common.errors import InputError, NumericsError, StoppedError, StorageError
-from lacuna.common.files import release
+from lacuna.common.files import release, write_text
 from lacuna.common.work import TrainingBatches, Work
 
 from .arguments import TrainingArguments
@@ -350,6 +351,9 @@ def _finish(run: Run) -> dict[str, float]:
             card = adapter_card(run.bare, run.adapter)
             run.adapter.save(weights, output_dir / "adapter", tokenizer=run.tokenizer, card=card)
         results |= check_native(run)
+        if texts := run.work.held_out_texts(run.tokenizer):
+            lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]
+            write_text(output_dir / "held_out.jsonl", "".join(lines))
     run.log.finish(results)
     run.accelerator.wait_for_everyone()
     return results

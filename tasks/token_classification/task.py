@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import confusion_matrix
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -301,7 +301,10 @@ class TokenClassification(Task):
             return {"Entities by type": Table(columns, rows)}
         predicted, gold = ([tag for each in part for tag in each] for part in (tags, self._gold()))
         counts = confusion_matrix(gold, predicted, labels=self.label_names).tolist()
-        return {"Confusion matrix": Matrix(self.label_names, counts)}
+        scores = precision_recall_fscore_support(gold, predicted, labels=self.label_names, zero_division=0)
+        rows = [list(row) for row in zip(self.label_names, *(each.tolist() for each in scores), strict=True)]
+        by_tag = Table(("tag", "precision", "recall", "f1", "number"), rows)
+        return {"Scores by tag": by_tag, "Confusion matrix": Matrix(self.label_names, counts)}
 
     def balance(self) -> Mapping[str, int]:
         return counted(self.label_names, np.concatenate(self._train_tags).tolist())

@@ -42,25 +42,36 @@ def given(folder: Path, *rows: dict[str, Any]) -> Path:
     return folder
 
 
+def held_out(folder: Path, *texts: str) -> Path:
+    lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+    (folder / "held_out.jsonl").write_text(lines, encoding="utf-8")
+    return folder
+
+
 @pytest.mark.parametrize("head", ["LacunaForMaskedLM", "LacunaForPreTraining"])
-def test_masks_are_filled(head: str, folder_of, tried) -> None:
-    said = tried("--model", folder_of("bert", head))
-    assert len(re.findall(r"^      '.*' \d+%, '.*' \d+%, '.*' \d+%$", said, flags=re.MULTILINE)) == 2
-    assert "  Return a new [MASK] with the same items.\n" in said
+def test_masks_are_filled_in_texts_that_were_held_out(head: str, folder_of, tried, tmp_path) -> None:
+    folder = held_out(folder_of("bert", head), "Das Fenster ist offen.", "日本語の文章です。")
+    said = tried("--model", folder)
+    assert len(re.findall(r"^      '.*' \d+%, '.*' \d+%, '.*' \d+% \(right: ", said, flags=re.MULTILINE)) == 2
+    assert "  Das [GAP] ist offen.\n" in said and "(right: Fenster)" in said and "[GAP]" in said.splitlines()[2]
+    (tmp_path / "mine.txt").write_text("Another window here.\n\nOne more sentence.\n")
+    said = tried("--model", folder, "--examples", tmp_path / "mine.txt")
+    assert "(right: Another)" in said and "(right: sentence)" in said
 
 
-def test_prompts_go_on_and_gaps_are_mended(folder_of, tried) -> None:
-    assert "  This module provides ... " in tried("--model", folder_of("qwen3", "LacunaForCausalLM"))
+def test_texts_go_on_and_gaps_are_mended(folder_of, tried) -> None:
+    text = "A window here."
+    assert "  A window here. ... " in tried("--model", held_out(folder_of("qwen3", "LacunaForCausalLM"), text))
     folder = folder_of("gpt2", "LacunaForCausalLM")
     sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
     config = transformers.GPT2Config(vocab_size=320, bos_token_id=2, eos_token_id=3, pad_token_id=0, **sizes)
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
-    assert "  This module provides ... " in tried("--model", folder)
+    assert "  A window here. ... " in tried("--model", held_out(folder, text))
     (folder / "task.json").write_text(json.dumps({"name": "sequence_to_sequence", "max_target_length": 4}))
     said = tried("--model", given(folder, {"source": "one\u2028", "gold": "x"}, {"source": "two"}))
     assert "  two" in said.splitlines()
-    said = tried("--model", folder_of("bart", "LacunaForConditionalGeneration")).splitlines()
-    assert len(said) == 4 and said[0] == "  Return a new [MASK] with the same items."
+    said = tried("--model", held_out(folder_of("bart", "LacunaForConditionalGeneration"), text, text)).splitlines()
+    assert len(said) == 4 and said[0] == "  A [GAP] here." and said[1].endswith("(right: window)")
 
 
 @pytest.mark.parametrize(
