@@ -116,7 +116,8 @@ def split_sources(*, store: Store, eval_fraction: float, seed: int) -> list[tupl
     """
     offsets = np.asarray(store.document_offsets[:], dtype=np.int64)
     documents = np.stack([offsets[:-1], offsets[1:]], axis=1)
-    sources = [*map(int, getattr(store, "source_offsets", [0, len(documents)]))]
+    given = getattr(store, "source_offsets", None)
+    sources = [0, len(documents)] if given is None else [*map(int, given)]
     if sources[-1] < len(documents):
         ends = sources if getattr(store, "source_weights", None) else [0, sources[-1]]
         return [

@@ -11,6 +11,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from .base import PackedPrediction, TokenPrediction
 from .data import IGNORED
@@ -19,6 +20,7 @@ from .pairs import PairPrediction
 WIDTH = 118  # columns of the text that is printed, where the terminal is not narrower
 
 _NARROWEST = 40
+_BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 EDGES = "├─── another document: neither sees the other"
 RESTS = "… the document continues in another row   ↵ line break"
@@ -165,8 +167,11 @@ class _Page:
         return begins + text + ("" if ids[-1] == self.tokens.end else "…")
 
     def _text(self, ids: np.ndarray) -> str:
-        """Decoded; lines end where they do in the text, with a sign for it."""
+        """Decoded, half a character as its bytes; lines end where they do in the text, with a sign for it."""
         text = self.tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        pieces = "".join(self.tokenizer.convert_ids_to_tokens(ids.tolist())) if "\ufffd" in text else ""
+        if pieces and {*pieces} <= _BYTES.keys():  # of a byte-level tokenizer
+            text = bytes(_BYTES[letter] for letter in pieces).decode("utf-8", errors="backslashreplace")
         return re.sub("(\n+)", lambda ends: "↵" * len(ends[1]) + "\n", text.replace("\r", "")).replace("\t", "⇥")
 
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.objectives import IGNORED, OBJECTIVES, SpecialTokens
-from lacuna.objectives.show import EDGES, RESTS, WIDTH, show_examples, wrap
+from lacuna.objectives.show import EDGES, RESTS, WIDTH, _Page, show_examples, wrap
 
 TEXT = """The cat sat on the mat and looked at the moon. It was a cold night,
 and nobody came. The dog slept in the barn. A wind rose from the north, and the old house sang all night long."""
@@ -171,3 +171,10 @@ def test_lines_are_broken_by_columns_and_lose_nothing(text, width) -> None:
 def test_lines_of_the_text_and_their_indents_stay() -> None:
     text = "def f():↵\n    return 1↵↵\n中文字中文字"
     assert wrap(text, width=14, first="│ ", later="│ ") == ["│ def f():↵", "│     return", "│ 1↵↵", "│ 中文字中文字"]
+
+
+def test_what_is_left_of_a_character_is_shown_as_bytes(make, tokenizer) -> None:
+    page = _Page(make("mlm", sequence_length=64), tokenizer, 100)
+    ids = tokenizer("cat 日", add_special_tokens=False)["input_ids"]
+    assert page._text(np.array(ids)) == "cat 日" and page._text(np.array(ids[:-1])) == "cat \\xe6\\x97"
+    assert page._text(np.array([tokenizer.mask_token_id, *ids[:-1]])) == "[MASK]cat \\xe6\\x97"
