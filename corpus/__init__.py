@@ -9,26 +9,3 @@ from .read.text import Document, Text, open_text
 from .store.build import prepare_corpus, prepare_store
 from .store.encoding import split_sentences
 from .store.token_store import TokenStore, open_store
-
-__all__ = [
-    "BUILTIN_TASKS",
-    "CorpusArguments",
-    "Document",
-    "Record",
-    "StoreArguments",
-    "Text",
-    "TextArguments",
-    "TokenStore",
-    "builtin_classification",
-    "builtin_documents",
-    "builtin_questions",
-    "find_files",
-    "open_store",
-    "open_text",
-    "prepare_corpus",
-    "prepare_store",
-    "read_labelled",
-    "read_parallel",
-    "read_records",
-    "split_sentences",
-]

@@ -13,24 +13,3 @@ from .bits_per_byte import measure_bits_per_byte
 from .language_model import LanguageModel, load_language_model
 from .minimal_pairs import group_pairs, measure_minimal_pairs, score_sentences
 from .words import collect_vectors, measure_words, nearest_neighbours, read_questions, words_of
-
-__all__ = [
-    "FORMS",
-    "EvaluationArguments",
-    "InspectionArguments",
-    "LanguageModel",
-    "check_output_file",
-    "collect_vectors",
-    "format_results",
-    "format_summary",
-    "group_pairs",
-    "load_language_model",
-    "measure_bits_per_byte",
-    "measure_minimal_pairs",
-    "measure_text_baselines",
-    "measure_words",
-    "nearest_neighbours",
-    "read_questions",
-    "score_sentences",
-    "words_of",
-]

@@ -1,5 +1,3 @@
 """A trained model in the form that other programs take, compared with the model before it is called done."""
 
 from .formats import ExportArguments, export_model
-
-__all__ = ["ExportArguments", "export_model"]

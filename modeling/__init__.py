@@ -41,27 +41,3 @@ def _register() -> None:
 
 
 _register()
-
-__all__ = [
-    "FAMILIES",
-    "HEADS",
-    "SIZES",
-    "ConfigurationError",
-    "ConversionError",
-    "LacunaConfig",
-    "LacunaForCausalLM",
-    "LacunaForConditionalGeneration",
-    "LacunaForMaskedLM",
-    "LacunaForMultipleChoice",
-    "LacunaForNextSentencePrediction",
-    "LacunaForPreTraining",
-    "LacunaForPreTrainingOutput",
-    "LacunaForQuestionAnswering",
-    "LacunaForSequenceClassification",
-    "LacunaForTokenClassification",
-    "LacunaModel",
-    "LacunaPreTrainedModel",
-    "as_ours",
-    "from_native",
-    "to_native",
-]

@@ -55,23 +55,3 @@ def make_works(
         arguments=arguments,
     )
     return [(at, make(sequence_length=length)) for at, length in arguments.stages]
-
-
-__all__ = [
-    "IGNORED",
-    "OBJECTIVES",
-    "CausalLanguageModelling",
-    "Denoising",
-    "HybridLanguageModelling",
-    "MaskedLanguageModelling",
-    "MaskedLanguageModellingWithOrder",
-    "MaskedLanguageModellingWithPairs",
-    "ObjectiveArguments",
-    "SpecialTokens",
-    "TokenPrediction",
-    "make_works",
-    "random_stream",
-    "show_examples",
-    "split_documents",
-    "warm_start",
-]

@@ -20,28 +20,3 @@ from .vocabulary import (
     token_edges,
     torn_warning,
 )
-
-__all__ = [
-    "SPECIAL_TOKENS",
-    "Sample",
-    "TokenizerArguments",
-    "adapt_tokenizer",
-    "check_extension",
-    "check_options",
-    "check_output_dir",
-    "compression_report",
-    "describe_report",
-    "extend_tokenizer",
-    "load_or_train",
-    "load_tokenizer",
-    "pattern_of",
-    "peak_memory",
-    "sample_documents",
-    "save_tokenizer",
-    "token_byte_lengths",
-    "token_edges",
-    "tokenizer_fingerprint",
-    "torn_warning",
-    "train_bpe",
-    "train_once",
-]
