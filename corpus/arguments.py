@@ -8,7 +8,7 @@ from lacuna.common.errors import InputError
 from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
 
 _data = partial(option, group="data")
-_work = partial(option, group="work and shards")
+_work = partial(option, group="work")
 
 
 @dataclass
@@ -92,8 +92,6 @@ class StoreArguments(TextArguments):
         "Worker processes, which split text into sentences and tokenize it; with 0 the main process does it. Default: "
         "one per core, at most 8.",
     )
-    max_shard_bytes: int = _work(4 << 30, "Largest size of one shard of the store, in bytes.")
 
     def __post_init__(self) -> None:
         check_range(self, "num_workers", at_least=0)
-        check_range(self, "max_shard_bytes", at_least=1)

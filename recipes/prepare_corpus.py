@@ -28,7 +28,6 @@ def main(words: Sequence[str] | None = None) -> str:
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
         output_dir=arguments.output_dir,
         num_workers=arguments.num_workers,
-        max_shard_bytes=arguments.max_shard_bytes,
     )
     seconds = time.perf_counter() - start
     print(f"{shown(store.path)}: {store.summary()}, {seconds:.1f} s, {store.num_bytes / 1e6 / seconds:.1f} MB/s")

@@ -1,4 +1,4 @@
-"""Build a token store: text -> pieces, by several processes -> shards. A killed build resumes.
+"""Build a token store: text -> pieces, by several processes -> files. A killed build resumes.
 
     .NAME.building-XXXX/            beside NAME, the place of the store; XXXX stands for text, tokenizer and options
         build.json  tokenizer.json  what all pieces are made with
@@ -27,8 +27,8 @@ from lacuna.common.files import cache_folder, locked, sync, write_text
 from ..arguments import CorpusArguments, StoreArguments
 from ..read.streams import progress_bar
 from ..read.text import Document, Text, open_text
+from .joining import assemble, check_weighted, write_manifest
 from .pieces import BUILD, KEPT, SUFFIX, TOKENIZER, BuildOptions, Piece, TextPiece, make_pieces
-from .shards import assemble, check_weighted, write_manifest
 from .token_store import FORMAT_VERSION, MANIFEST, TokenStore, open_store
 
 VERSION = 1  # rises when other sentences or tokens are made of the same text
@@ -43,14 +43,14 @@ def prepare_store(
     """Tokenize a text into a store at `output_dir`, or open the one that is there of the same text and tokenizer.
 
     A store of something else is replaced when the new one is whole; a folder that is no store is not touched.
-    Special tokens are text where they occur in documents. The options are num_workers and max_shard_bytes.
+    Special tokens are text where they occur in documents. `options`: num_workers.
 
     Raises InputError: bad text or options, no text at all, or `output_dir` holds something else; StorageError: the
     disk is full or read-only, and nothing half-built has the name of the store; WorkerError: a worker was killed.
     """
     asked = StoreArguments(**options)
     shared = BuildOptions(text.fingerprint, tokenizer_fingerprint, len(tokenizer), text.language)
-    builder = _Builder(_place(output_dir), shared, text, asked.max_shard_bytes)
+    builder = _Builder(_place(output_dir), shared, text)
     num_workers = asked.num_workers
     if num_workers is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -105,11 +105,10 @@ def _with_held_out(store: TokenStore, arguments: CorpusArguments, tokenizer: Any
 class _Builder:
     """One process that builds a store."""
 
-    def __init__(self, output_dir: Path, options: BuildOptions, text: Text, max_shard_bytes: int) -> None:
+    def __init__(self, output_dir: Path, options: BuildOptions, text: Text) -> None:
         self.output_dir = output_dir
         self.options = options
         self.text = text
-        self.max_shard_bytes = max_shard_bytes
         # 0.0 was an option once: without it, stores that are there would be built again.
         about = json.dumps([FORMAT_VERSION, *vars(options).values(), 0.0, VERSION])
         self.fingerprint = hashlib.sha256(about.encode()).hexdigest()
@@ -161,7 +160,7 @@ class _Builder:
             store = open_store(place)
         except InputError:
             return None  # damaged, or of an older version: it is built again
-        if store.fingerprint != self.fingerprint or store.manifest["max_shard_bytes"] != self.max_shard_bytes:
+        if store.fingerprint != self.fingerprint:
             return None
         if store.source_names != self.text.names or store.source_weights != self.text.weights:
             sources = [old | new for old, new in zip(store.manifest["sources"], self.sources, strict=True)]
@@ -226,7 +225,7 @@ class _Builder:
         """Put the pieces together and the store in its place."""
         store, done = self.folder / "store", json.loads(self.done.read_bytes())
         try:
-            manifest = assemble(self._ready(), self.options, self.sources, store=store, limit=self.max_shard_bytes)
+            manifest = assemble(self._ready(), self.options, self.sources, store=store)
         except BaseException:
             shutil.rmtree(store, ignore_errors=True)  # room for the pieces
             raise

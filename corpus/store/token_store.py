@@ -2,21 +2,17 @@
 
     manifest.json                 format, counts, sources, what was dropped, fingerprints, SHA-256 of every file
     00000/tokens.bin              token ids, none special, as the smallest unsigned integers that hold the vocabulary
-    00000/sentence_offsets.npy    int64 [sentences + 1], in tokens of this shard
-    00000/document_offsets.npy    int64 [documents + 1], in sentences of this shard
-    00001/...
+    00000/sentence_offsets.npy    int64 [sentences + 1], in tokens
+    00000/document_offsets.npy    int64 [documents + 1], in sentences
 
-A shard holds whole documents; a store of many shards is read as one. `build.py` makes a store in a hidden folder
-beside its place and renames it when it is whole: what has its name is complete.
+`build.py` makes a store in a hidden folder beside its place and renames it when it is whole: what has its name is
+complete.
 """
 
 import copy
 import hashlib
 import json
-import operator
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,82 +24,34 @@ from lacuna.common.private import shown, visible
 from ..read.text import sha256
 
 FORMAT_VERSION = 2
-MANIFEST = "manifest.json"
+MANIFEST, FOLDER = "manifest.json", "00000"
 FILES = ("tokens.bin", "sentence_offsets.npy", "document_offsets.npy")
 REMEDY = "Build it again: python recipes/prepare_corpus.py"
 SHOWN_CHARACTERS = 150  # of an example, in the report
 
 
-class JoinedArray:
-    """Arrays [n_i] of several files, read as one by whole numbers, slices and arrays of whole numbers.
+class _JoinedTokens:
+    """The tokens of two stores, read as one by slices, which are views but where they cross the edge."""
 
-    A slice within one file is a view of it where nothing is `added` to its values; all else is a copy.
-    """
-
-    def __init__(self, *, parts: Sequence[np.ndarray], added: Sequence[int] | None = None) -> None:
-        kept = [index for index, part in enumerate(parts) if len(part)]
-        self._parts = [parts[index] for index in kept]
-        self._added = [added[index] if added else 0 for index in kept]
-        self._edges = [0, *accumulate(map(len, self._parts))]
-        self.dtype = parts[0].dtype
-        self.shape = (self._edges[-1],)
+    def __init__(self, first: Any, second: Any) -> None:
+        self._first, self._second = first, second
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return len(self._first) + len(self._second)
 
-    def __getitem__(self, key: Any) -> Any:
-        """A number for a whole number; an array for a slice or an array of whole numbers; else IndexError."""
-        if isinstance(key, slice):
-            start, stop, step = key.indices(len(self))
-            return self._range(start, stop) if step == 1 else self._gather(np.arange(start, stop, step))
-        if isinstance(key, (list, np.ndarray)) and np.ndim(key):
-            places = np.asarray(key, dtype=None if len(key) else np.int64)
-            if places.dtype.kind not in "iu":
-                raise IndexError(f"indices must be whole numbers, not {places.dtype}")
-            return self._gather(places.astype(np.int64, copy=False))
-        place = operator.index(key)
-        place += len(self) if place < 0 else 0
-        if not 0 <= place < len(self):
-            raise IndexError(f"index {key} is out of range: there are {len(self):,}")
-        part = bisect_right(self._edges, place) - 1
-        return self._parts[part][place - self._edges[part]] + self.dtype.type(self._added[part])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """All of it, in memory. Only for what is small."""
-        return np.array(self[:], dtype=dtype)
-
-    def _range(self, start: int, stop: int) -> np.ndarray:
-        if stop <= start:
-            return np.empty(0, dtype=self.dtype)
-        pieces = []
-        for part in range(bisect_right(self._edges, start) - 1, bisect_left(self._edges, stop)):
-            begin, added = self._edges[part], self._added[part]
-            piece = self._parts[part][max(0, start - begin) : stop - begin]
-            pieces.append(piece + self.dtype.type(added) if added else piece)
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-    def _gather(self, places: np.ndarray) -> np.ndarray:
-        size = len(self)
-        if places.size and (places.min() < -size or places.max() >= size):
-            wrong = places[(places < -size) | (places >= size)].flat[0]
-            raise IndexError(f"index {wrong} is out of range: there are {size:,}")
-        places = np.where(places < 0, places + size, places)
-        if len(self._parts) == 1 and not self._added[0]:
-            return np.asarray(self._parts[0][places])
-        result = np.empty(places.shape, dtype=self.dtype)
-        owners = np.searchsorted(self._edges, places, side="right") - 1
-        for part in np.unique(owners):
-            chosen = owners == part
-            values = self._parts[part][places[chosen] - self._edges[part]]
-            result[chosen] = values + self.dtype.type(self._added[part])
-        return result
+    def __getitem__(self, key: slice) -> np.ndarray:
+        start, stop, _ = key.indices(len(self))
+        edge = len(self._first)
+        if start >= edge or stop <= edge:
+            return self._second[start - edge : stop - edge] if start >= edge else self._first[start:stop]
+        return np.concatenate([self._first[start:], self._second[: stop - edge]])
 
 
 class TokenStore:
     """A corpus of tokens, read by index from disk. Open one with `open_store`.
 
     Attributes:
-        tokens: uint8, uint16 or uint32 [num_tokens], as the next two a `JoinedArray`.
+        tokens: uint8, uint16 or uint32 [num_tokens], as the next two on disk and mapped into memory.
         sentence_offsets: int64 [num_sentences + 1], in tokens.
         document_offsets: int64 [num_documents + 1], in sentences.
         source_offsets: int64 [number of sources + 1], in documents; an array in memory.
@@ -123,17 +71,16 @@ class TokenStore:
         self.fingerprint: str = manifest["fingerprint"]
         self.tokenizer_fingerprint: str = manifest["tokenizer_fingerprint"]
         self.held_out: TokenStore | None = None  # see `before`
-        sources, shards = manifest["sources"], manifest["shards"]
+        sources = manifest["sources"]
         self.source_names: list[str] = [source["name"] for source in sources]
         weights = [source["weight"] for source in sources]
         self.source_weights: list[float] | None = None if None in weights else weights
         self.source_offsets = np.cumsum([0, *(source["num_documents"] for source in sources)], dtype=np.int64)
-        dtype = np.dtype(manifest["dtype"])
-        tokens, sentences, documents = ([path / shard["name"] / name for shard in shards] for name in FILES)
+        tokens, sentences, documents = (path / FOLDER / name for name in FILES)
         # Plain views: slices of np.memmap itself cost five times as much.
-        self.tokens = JoinedArray(parts=[np.memmap(file, dtype=dtype, mode="r").view(np.ndarray) for file in tokens])
-        self.sentence_offsets = _join_offsets(sentences, [shard["num_tokens"] for shard in shards])
-        self.document_offsets = _join_offsets(documents, [shard["num_sentences"] for shard in shards])
+        self.tokens = np.memmap(tokens, dtype=manifest["dtype"], mode="r").view(np.ndarray)
+        self.sentence_offsets = _load_offsets(sentences, self.num_tokens)
+        self.document_offsets = _load_offsets(documents, self.num_sentences)
 
     def summary(self) -> str:
         """One line for people."""
@@ -184,10 +131,9 @@ class TokenStore:
         both = copy.copy(self)
         both.held_out = held_out
         both.fingerprint = hashlib.sha256(f"{self.fingerprint} {held_out.fingerprint}".encode()).hexdigest()
-        both.tokens = JoinedArray(parts=[self.tokens, held_out.tokens])
+        both.tokens = _JoinedTokens(self.tokens, held_out.tokens)
         for name, size in (("sentence_offsets", self.num_tokens), ("document_offsets", self.num_sentences)):
-            parts = [getattr(self, name)[:-1], getattr(held_out, name)]
-            setattr(both, name, JoinedArray(parts=parts, added=[0, size]))
+            setattr(both, name, np.concatenate([getattr(self, name)[:-1], getattr(held_out, name)[:] + size]))
         return both
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -214,18 +160,16 @@ def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
                 f"{path} has format {version}, of {older} version of Lacuna; this one reads format {FORMAT_VERSION}. "
                 f"{REMEDY}"
             )
-        for shard in manifest["shards"]:
-            if not str(shard["name"]).replace("-", "").isalnum():  # a path, which would lead elsewhere
-                raise ValueError(f"a shard is named {shard['name']!r}")
-            for name in FILES:
-                _check_file(path / shard["name"] / name, shard["files"][name], verify=verify)
+        if [shard["name"] for shard in manifest["shards"]] != [FOLDER]:
+            raise InputError(f"{path} has other parts than {FOLDER}, of an older version of Lacuna. {REMEDY}")
+        for name in FILES:
+            _check_file(path / FOLDER / name, manifest["shards"][0]["files"][name], verify=verify)
         return TokenStore(path=path, manifest=manifest)
     except LacunaError:
         raise
     except OSError as error:
         raise StorageError(
-            f"{shown(path)} cannot be opened: {error.strerror}. Its files stay open, three for each shard: allow more "
-            "(ulimit -n), or build it with a larger --max_shard_bytes."
+            f"{shown(path)} cannot be opened: {error.strerror}. Its files stay open: allow more (ulimit -n)."
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read ({type(error).__name__}: {str(error)[:120]}). {REMEDY}") from error
@@ -250,14 +194,11 @@ def _check_file(file: Path, expected: dict[str, Any], *, verify: bool) -> None:
         raise InputError(f"{file} has changed since it was written (its SHA-256 differs). {REMEDY}")
 
 
-def _join_offsets(paths: list[Path], sizes: list[int]) -> JoinedArray:
-    """Offsets within shards as offsets within the store; the last of a shard is the first of the next."""
-    arrays = [np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray) for path in paths]
-    before = np.cumsum([0, *sizes]).tolist()
-    for path, array, size in zip(paths, arrays, sizes, strict=True):
-        if array[0] != 0 or array[-1] != size:
-            raise InputError(f"{path} ends at {array[-1]}, its manifest says {size}. {REMEDY}")
-    return JoinedArray(parts=[*(array[:-1] for array in arrays[:-1]), arrays[-1]], added=before[:-1])
+def _load_offsets(path: Path, size: int) -> np.ndarray:
+    array = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+    if array[0] != 0 or array[-1] != size:
+        raise InputError(f"{path} ends at {array[-1]}, its manifest says {size}. {REMEDY}")
+    return array
 
 
 def _count(number: int, noun: str) -> str:

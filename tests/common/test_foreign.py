@@ -489,9 +489,9 @@ def test_what_was_saved_by_datasets_stays_in_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/elsewhere", "..", ""])
-def test_the_shards_of_a_store_are_in_it(tmp_path: Path, name: str) -> None:
+def test_the_files_of_a_store_are_in_it(tmp_path: Path, name: str) -> None:
     about = {"bytes": 0, "sha256": ""}
     content = {"format_version": FORMAT_VERSION, "shards": [{"name": name, "files": dict.fromkeys(FILES, about)}]}
     (tmp_path / MANIFEST).write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"cannot be read \(ValueError: a shard is named"):
+    with pytest.raises(InputError, match="has other parts than 00000"):
         open_store(tmp_path)

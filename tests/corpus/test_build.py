@@ -171,13 +171,13 @@ def test_the_bytes_depend_on_neither_workers_nor_pieces(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_files(tmp_path / "text")
-    expected = contents(prepare(lines_of(data), tokenizer, tmp_path / "0", max_shard_bytes=3000).path)
-    assert len(expected) > 12
+    expected = contents(prepare(lines_of(data), tokenizer, tmp_path / "0").path)
+    assert len(expected) == 4
     for workers in (1, 2, 3):
-        store = prepare(lines_of(data), tokenizer, tmp_path / f"w{workers}", num_workers=workers, max_shard_bytes=3000)
+        store = prepare(lines_of(data), tokenizer, tmp_path / f"w{workers}", num_workers=workers)
         assert contents(store.path) == expected
     monkeypatch.setattr(build_module, "PIECE_BYTES", 10_000)
-    assert contents(prepare(lines_of(data), tokenizer, tmp_path / "large", max_shard_bytes=3000).path) == expected
+    assert contents(prepare(lines_of(data), tokenizer, tmp_path / "large").path) == expected
     assert sorted(os.listdir(tmp_path)) == ["0", "large", "text", "w1", "w2", "w3"]
 
 
@@ -327,8 +327,7 @@ def test_the_same_store_is_reused_and_another_one_replaced(
     with monkeypatch.context() as patch:
         patch.setattr(build_module, "VERSION", 2)
         assert prepare(text, tokenizer, folder).fingerprint != first.fingerprint
-    assert prepare(text, tokenizer, folder, max_shard_bytes=400).num_tokens == first.num_tokens
-    assert (folder / "00001").exists() and (folder / "00000").stat().st_ino != inode
+        assert (folder / "00000").stat().st_ino != inode
     other = write_rows(tmp_path / "rows.jsonl", ["Something else."])
     assert prepare(other, tokenizer, folder).num_documents == open_store(folder).num_documents == 1
     (folder / "00000" / "tokens.bin").write_bytes(b"")
@@ -416,7 +415,6 @@ def test_three_processes_at_once_build_once(driver: Driver, tmp_path: Path) -> N
     ("options", "message"),
     [
         ({"num_workers": -1}, "--num_workers must not be negative, got -1"),
-        ({"max_shard_bytes": 0}, "--max_shard_bytes must be at least 1, got 0"),
     ],
 )
 def test_impossible_options_are_refused(

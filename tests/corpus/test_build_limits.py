@@ -1,4 +1,4 @@
-"""What a build refuses or takes in the odd cases of places, names, weights and shards."""
+"""What a build refuses or takes in the odd cases of places, names and weights."""
 
 import json
 import os
@@ -43,19 +43,6 @@ def test_sections_are_not_cut_inside_white_space(
     store = prepare([f"{tmp_path}/a.txt"], tokenizer, tmp_path / "store")
     assert document_tokens(store, 0).tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
     assert "".join(encoding_module.cut_sections(b" " * 500)) == " " * 500
-
-
-def test_a_build_of_too_many_shards_keeps_its_pieces(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.txt").write_text("\n".join(f"The cat sat. A new one, {number}." for number in range(300)))
-    data, options = [f"{tmp_path}/a.txt"], {"document_boundary": "line"}
-    with pytest.raises(StorageError, match="makes more than 256 shards") as caught:
-        prepare(data, tokenizer, tmp_path / "store", max_shard_bytes=1, **options)
-    assert caught.value.exit_code == 5
-    store = prepare(data, tokenizer, tmp_path / "store", max_shard_bytes=1000, **options)
-    assert store.num_documents == 300 and len(store.manifest["shards"]) <= 256
-    assert "were ready and are kept" in capsys.readouterr().err
 
 
 def test_no_more_open_files_does_not_mean_damaged(

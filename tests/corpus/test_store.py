@@ -1,4 +1,4 @@
-"""The token store, read: joined files against one array, documents against their encoding, every kind of damage."""
+"""The token store, read: files, documents against their encoding, every kind of damage."""
 
 import json
 import os
@@ -11,14 +11,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from examples import document_tokens, examples, sentence_tokens
-from hypothesis import given
-from hypothesis import strategies as st
+from examples import document_tokens, sentence_tokens
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
 from lacuna.corpus import TextArguments, TokenStore, open_store, open_text, prepare_store
-from lacuna.corpus.store.token_store import JoinedArray
 from lacuna.tokenization import train_bpe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -36,7 +33,7 @@ Build = Callable[..., TokenStore]
 def build(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Build:
     """Builds a store at tmp_path / "store" of lines, each a document."""
 
-    def build(*lines: str, **options: int) -> TokenStore:
+    def build(*lines: str) -> TokenStore:
         file = tmp_path / "lines.txt"
         file.write_text("\n".join(lines))
         return prepare_store(
@@ -45,7 +42,6 @@ def build(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Build:
             tokenizer_fingerprint="t1",
             output_dir=tmp_path / "store",
             num_workers=0,
-            **options,
         )
 
     return build
@@ -54,70 +50,10 @@ def build(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Build:
 LINES = [f"Document {number}. It has text. The cat sat.{' It ran.' * (number % 7)}" for number in range(60)]
 
 
-# Joined files are one array
-
-
-@st.composite
-def arrays_in_parts(draw: st.DrawFn) -> tuple[list[np.ndarray], list[int], np.ndarray]:
-    sizes = draw(st.lists(st.integers(0, 6), min_size=1, max_size=6))
-    dtype = draw(st.sampled_from([np.uint8, np.uint16, np.int64]))
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(np.arange(start, start + size).astype(dtype))
-        start += size
-    added = draw(st.lists(st.integers(0, 50), min_size=len(sizes), max_size=len(sizes))) if draw(st.booleans()) else []
-    whole = np.concatenate([part + dtype(add) for part, add in zip(parts, added or [0] * len(parts), strict=True)])
-    return parts, added, whole
-
-
-@examples(300)
-@given(arrays_in_parts(), st.data())
-def test_parts_read_like_their_concatenation(
-    made: tuple[list[np.ndarray], list[int], np.ndarray], data: st.DataObject
-) -> None:
-    parts, added, whole = made
-    joined = JoinedArray(parts=parts, added=added or None)
-    size = len(whole)
-    assert len(joined) == size and joined.shape == whole.shape and joined.dtype == whole.dtype
-    assert np.array_equal(np.asarray(joined), whole)
-    bound = st.none() | st.integers(-size - 2, size + 2)
-    key = slice(data.draw(bound), data.draw(bound), data.draw(st.sampled_from([None, 1, 2, -1, -3])))
-    assert np.array_equal(joined[key], whole[key]) and joined[key].dtype == whole.dtype
-    places = data.draw(st.lists(st.integers(-size, size - 1), max_size=8)) if size else []
-    for chosen in (np.array(places, dtype=np.int64), places, np.array(places, dtype=np.int32).reshape(-1, 1)):
-        found = joined[chosen]
-        assert np.array_equal(found, whole[np.asarray(chosen, dtype=np.int64)]) and found.dtype == whole.dtype
-    for place in places:
-        assert joined[place] == whole[place] and joined[place].dtype == whole.dtype
-        assert joined[np.int64(place)] == whole[place]
-    for wrong in (size, -size - 1):
-        with pytest.raises(IndexError, match="out of range"):
-            joined[wrong]
-        with pytest.raises(IndexError, match=f"index {wrong} is out of range: there are {size}"):
-            joined[np.array([wrong])]
-    for kind in (np.array([0.5]), np.array([True])):
-        with pytest.raises(IndexError, match="whole numbers"):
-            joined[kind]
-
-
-def test_a_slice_within_one_file_is_a_view_and_across_files_a_copy() -> None:
-    parts = [np.arange(4), np.arange(4, 9)]
-    joined = JoinedArray(parts=parts)
-    assert joined[1:4].base is not None and np.shares_memory(joined[1:4], parts[0])
-    assert np.shares_memory(joined[4:9], parts[1])
-    assert not np.shares_memory(joined[3:5], parts[0])
-
-
-@pytest.mark.parametrize("max_shard_bytes", [1, 900, 1 << 30])
-def test_a_store_of_many_shards_reads_like_one(build: Build, tmp_path: Path, max_shard_bytes: int) -> None:
-    store = build(*LINES, max_shard_bytes=max_shard_bytes)
-    folders = sorted(path for path in (tmp_path / "store").iterdir() if path.is_dir())
-    assert len(folders) == {1: 60, 900: len(folders), 1 << 30: 1}[max_shard_bytes] and len(folders) != 2
-    for folder in folders:
-        size = sum(file.stat().st_size for file in folder.iterdir())
-        assert size <= max_shard_bytes or len(np.load(folder / "document_offsets.npy")) == 2
-    tokens = np.concatenate([np.fromfile(folder / "tokens.bin", dtype=np.uint16) for folder in folders])
-    assert np.array_equal(store.tokens[:], tokens) and store.num_tokens == len(store.tokens) == len(tokens)
+def test_a_store_reads_like_its_files(build: Build, tmp_path: Path) -> None:
+    store = build(*LINES)
+    tokens = np.fromfile(tmp_path / "store" / "00000" / "tokens.bin", dtype=np.uint16)
+    assert np.array_equal(store.tokens, tokens) and store.num_tokens == len(store.tokens) == len(tokens)
     sentences, documents = np.asarray(store.sentence_offsets), np.asarray(store.document_offsets)
     assert sentences.dtype == documents.dtype == np.int64
     assert (sentences[0], sentences[-1], len(sentences)) == (0, store.num_tokens, store.num_sentences + 1)
@@ -165,7 +101,7 @@ print(psutil.Process().memory_full_info().uss - before)
 
 
 def test_the_manifest_describes_every_file(build: Build, tmp_path: Path) -> None:
-    store = build(*LINES, max_shard_bytes=2000)
+    store = build(*LINES)
     manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
     assert manifest == store.manifest and manifest["format_version"] == 2
     described = {f"{shard['name']}/{name}" for shard in manifest["shards"] for name in shard["files"]}
@@ -217,9 +153,9 @@ def every_file(store: Path) -> list[Path]:
 
 
 def test_each_damaged_file_is_named(build: Build, tmp_path: Path) -> None:
-    build(*LINES, max_shard_bytes=2000)
+    build(*LINES)
     store = tmp_path / "store"
-    assert len(every_file(store)) > 6
+    assert len(every_file(store)) == 3
     for file in every_file(store):
         data = file.read_bytes()
         file.unlink()
@@ -241,6 +177,7 @@ def test_each_damaged_file_is_named(build: Build, tmp_path: Path) -> None:
         ('{"format_version": 1, "files": {}}', "format 1, of an older version .* Build it again"),
         ('{"format_version": 99}', "format 99, of a newer version"),
         ('{"format_version": 2}', "cannot be read"),
+        ('{"format_version": 2, "shards": [{"name": "00000"}, {"name": "00001"}]}', "has other parts than 00000"),
         ("[]", "cannot be read"),
         ("{", "cannot be read"),
     ],
