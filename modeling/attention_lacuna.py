@@ -52,7 +52,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q K^T / sqrt(D)) V (https://arxiv.org/abs/1706.03762, equation 1), returning the weights as well.
+    """softmax(Q K^T / sqrt(D)) V (https://arxiv.org/abs/1706.03762, equation 1), or with a score of the module's own.
 
     Args:
         query, key, value: [B, H, T, D], and twice [B, H / groups, S, D].
@@ -62,7 +62,10 @@ def eager_attention_forward(
         Output [B, T, H, D] and weights [B, H, T, S].
     """
     groups = module.num_key_value_groups
-    scores = torch.matmul(query, share_heads(key, groups).transpose(2, 3)) * scaling
+    if getattr(module, "score", None) is not None:
+        scores = module.score(query, share_heads(key, groups))
+    else:
+        scores = torch.matmul(query, share_heads(key, groups).transpose(2, 3)) * scaling
     return weigh_values(module, scores, share_heads(value, groups), attention_mask, dropout)
 
 
@@ -122,24 +125,8 @@ SCORES: dict[str, Callable[[LacunaConfig], nn.Module]] = {
 }
 
 
-def scored_attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """softmax(score(Q, K)) V with the score that the module owns; arguments as in `eager_attention_forward`."""
-    groups = module.num_key_value_groups
-    scores = module.score(query, share_heads(key, groups))
-    return weigh_values(module, scores, share_heads(value, groups), attention_mask, dropout)
-
-
 for _name in SCORES:  # Both registers: an attention function without a mask function of its name would get no mask.
-    AttentionInterface.register(_name, scored_attention_forward)
+    AttentionInterface.register(_name, eager_attention_forward)
     AttentionMaskInterface.register(_name, eager_mask)
 
 

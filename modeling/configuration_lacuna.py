@@ -263,7 +263,7 @@ class LacunaConfig(PreTrainedConfig):
         if fields.get("layer_types") is None:
             pattern = entry.get("layer_pattern", ["full_attention"])
             fields["layer_types"] = [pattern[layer % len(pattern)] for layer in range(fields["num_hidden_layers"])]
-        if fields.get("position_type") != "rotary" and "rope_parameters" not in overrides:
+        if fields.get("position_type", "rotary") != "rotary" and "rope_parameters" not in overrides:
             fields.pop("rope_parameters", None)
         return cls(**copy.deepcopy(fields))
 

@@ -36,7 +36,6 @@ SIZES: dict[str, dict[str, int]] = {
 # Blocks that families share.
 _POST_NORM: dict[str, Any] = {
     "gated_mlp": False,
-    "norm_type": "layer_norm",
     "norm_placement": "post",
     "norm_bias": True,
     "mlp_bias": True,
@@ -46,12 +45,9 @@ _POST_NORM: dict[str, Any] = {
 _LLAMA: dict[str, Any] = {
     "shape": "decoder",
     "hidden_act": "silu",
-    "gated_mlp": True,
     "norm_type": "rms_norm",
-    "norm_placement": "pre",
     "norm_eps": 1e-6,
     "embedding_norm": False,
-    "position_type": "rotary",
     "lm_head_bias": False,
     "classifier_transform": "none",
     "classifier_bias": False,
@@ -68,16 +64,14 @@ def _layers(*counts: int) -> dict[str, dict[str, int]]:
     return {size: {"num_hidden_layers": count} for size, count in zip(SIZES, counts, strict=True)}
 
 
-# `parts` are fields of LacunaConfig. `feed_forward` is intermediate_size / hidden_size, unless a size names the number
-# itself. `layer_pattern` repeats over the layers (default: full attention), and `sizes` takes precedence over SIZES.
+# `parts` are fields of LacunaConfig that differ from its defaults, which are ModernBERT's. `feed_forward` is
+# intermediate_size / hidden_size, unless a size names the number itself. `layer_pattern` repeats over the layers
+# (default: full attention), and `sizes` takes precedence over SIZES.
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {  # Devlin et al. 2018, https://arxiv.org/abs/1810.04805
         "parts": {
             **_POST_NORM,
-            "shape": "encoder",
-            "hidden_act": "gelu",
             "norm_eps": 1e-12,
-            "embedding_norm": True,
             "position_type": "learned",
             "max_position_embeddings": 512,
             "type_vocab_size": 2,
@@ -92,22 +86,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "modernbert": {  # Warner et al. 2024, https://arxiv.org/abs/2412.13663
         "parts": {
-            "shape": "encoder",
-            "hidden_act": "gelu",
-            "gated_mlp": True,
-            "norm_type": "layer_norm",
-            "norm_placement": "pre",
-            "norm_bias": False,
-            "norm_eps": 1e-5,
-            "embedding_norm": True,
-            "position_type": "rotary",
-            "max_position_embeddings": 8192,
             "rope_parameters": {
                 "full_attention": {"rope_type": "default", "rope_theta": 160_000.0},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
             },
             "sliding_window": 64,
-            "classifier_transform": "norm",
             "initialization": "truncated_normal",
         },
         "feed_forward": 2.0,
@@ -123,10 +106,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "freeze_padding": False,
             "hidden_act": "gelu_new",
             "gated_mlp": False,
-            "norm_type": "layer_norm",
-            "norm_placement": "pre",
             "norm_bias": True,
-            "norm_eps": 1e-5,
             "embedding_norm": False,
             "position_type": "learned",
             "max_position_embeddings": 1024,
@@ -143,11 +123,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "feed_forward": 4.0,
     },
     "llama": {  # Touvron et al. 2023, https://arxiv.org/abs/2302.13971; `large` is the shape of Llama 3.2 1B
-        "parts": {
-            **_LLAMA,
-            "max_position_embeddings": 8192,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0},
-        },
+        "parts": {**_LLAMA, "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}},
         "feed_forward": 2.5,
         "sizes": {
             **_SHARED_KEYS,
@@ -179,14 +155,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "parts": {
             **_POST_NORM,
             "shape": "encoder-decoder",
-            "hidden_act": "gelu",
-            "norm_eps": 1e-5,
-            "embedding_norm": True,
             "position_type": "learned",
             "max_position_embeddings": 1024,
             "position_offset": 2,
             "attention_bias": True,
-            "lm_head_bias": True,
             "classifier_transform": "tanh",
             "classifier_dropout": 0.0,
             "initialization": "normal",
@@ -204,7 +176,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "position_type": "sinusoidal",
             "max_position_embeddings": 1024,
             "scale_embedding": True,
-            "attention_bias": False,
             "lm_head_bias": False,
             "classifier_transform": "none",
             "initialization": "xavier_uniform",
