@@ -154,24 +154,17 @@ def check_mask(
     )
 
 
-def check_bounds(bounds: Tensor | None, *, position_ids: Tensor | None, name: str = "document_bounds") -> None:
-    """Refuse bounds of documents that no kernel could read, or that stand alone: not every kernel goes by them.
-
-    Args:
-        bounds: int32 [N + 1], or None.
-
-    Raises:
-        ValueError: when they are of another kind, or no `position_ids` are given beside them.
-    """
+def check_bounds(bounds: Tensor | None, *, position_ids: Tensor | None) -> None:
+    """Raise a `ValueError` for bounds that are not int32 [N + 1], or stand alone: not every kernel goes by them."""
     if bounds is None:
         return
     if bounds.dtype != torch.int32 or bounds.dim() != 1 or bounds.shape[0] < 2:
         raise ValueError(
-            f"{name} has the shape {tuple(bounds.shape)} and the dtype {bounds.dtype}; a row of two or more "
+            f"document_bounds has the shape {tuple(bounds.shape)} and the dtype {bounds.dtype}; a row of two or more "
             "torch.int32 is needed"
         )
     if position_ids is None:
-        raise ValueError(f"{name} is given without position_ids, which must restart where documents begin")
+        raise ValueError("document_bounds is given without position_ids, which must restart where documents begin")
 
 
 def check_masks_by_type(masks: dict[str, Any], *, layer_types: list[str], name: str) -> None:

@@ -621,7 +621,11 @@ class LacunaModel(LacunaPreTrainedModel):
         self, encoder_outputs: Any, inputs: dict[str, Any], decoder_inputs: dict[str, Any], **kwargs: Any
     ) -> Seq2SeqModelOutput:
         """Run the encoder, unless its outputs were given, and the decoder on what it returned."""
-        encoder_outputs = self._encode(encoder_outputs, **inputs, **kwargs)
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(**inputs, **kwargs)
+        elif not isinstance(encoder_outputs, ModelOutput):  # a tuple
+            names = ("last_hidden_state", "hidden_states", "attentions")
+            encoder_outputs = BaseModelOutput(**dict(zip(names, encoder_outputs, strict=False)))
         rows, length = encoder_outputs.last_hidden_state.shape[:2]
         if isinstance(inputs["attention_mask"], dict):
             raise ValueError("attention_mask is a dict, and an encoder-decoder needs a mask (rows, tokens)")
@@ -661,15 +665,6 @@ class LacunaModel(LacunaPreTrainedModel):
             encoder_attentions=encoder_outputs.attentions,
         )
 
-    def _encode(self, given: Any, **inputs: Any) -> BaseModelOutput:
-        """What the encoder makes of `inputs`, unless it was given: as an output, or as a tuple."""
-        if given is None:
-            return self.encoder(**inputs)
-        if isinstance(given, ModelOutput):
-            return given
-        names = ("last_hidden_state", "hidden_states", "attentions")
-        return BaseModelOutput(**dict(zip(names, given, strict=False)))
-
 
 def carry(outputs: ModelOutput) -> dict[str, Any]:
     """What a head passes on from the backbone: caches, hidden states and attentions, those that are there."""
@@ -690,6 +685,7 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
         self.model = LacunaModel(config, add_pooling_layer=add_pooling_layer)
         self.transform = LacunaPredictionHead(config) if fills_masks and not config.hybrid else None
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
+        self._tied_weights_keys = {"lm_head.weight": f"model.{config.stacks[0]}.embeddings.embed_tokens.weight"}
 
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
@@ -782,8 +778,6 @@ class LacunaForPreTrainingOutput(ModelOutput):
 class LacunaForPreTraining(LacunaLanguageModel):
     """Masked language modelling and sentence relation together (https://arxiv.org/abs/1810.04805)."""
 
-    _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.embed_tokens.weight"}
-
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config, fills_masks=True, add_pooling_layer=True)
         self.sentence_head = LacunaSentenceHead(config)
@@ -861,12 +855,8 @@ def is_sparse(model: nn.Module, sparse_prediction: bool | None) -> bool:
 class LacunaForMaskedLM(LacunaLanguageModel):
     """Masked language modelling, of an encoder or of a hybrid decoder."""
 
-    _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.embed_tokens.weight"}
-
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config, fills_masks=True)
-        if config.hybrid:
-            self._tied_weights_keys = LacunaForCausalLM._tied_weights_keys
         self.post_init()
 
     @can_return_tuple
@@ -910,8 +900,6 @@ class LacunaForMaskedLM(LacunaLanguageModel):
 
 class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
     """Predict the next token; generates."""
-
-    _tied_weights_keys = {"lm_head.weight": "model.decoder.embeddings.embed_tokens.weight"}
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
@@ -970,8 +958,6 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
 
 class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
     """Read one text, write another; generates."""
-
-    _tied_weights_keys = {"lm_head.weight": "model.encoder.embeddings.embed_tokens.weight"}
 
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
@@ -1065,15 +1051,18 @@ class LacunaTaskModel(LacunaPreTrainedModel):
     ):
         """Logits, and with labels a loss; the class says what the labels are."""
         kwargs = {"use_cache": False, **kwargs}  # nothing is generated here
-        outputs = self.model(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds=inputs_embeds, **kwargs
-        )
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        outputs = self.model(**self.as_rows(inputs), **kwargs)
         logits = self.make_logits(outputs, **inputs, **kwargs)
         loss = None
         if labels is not None:
             loss = self.make_loss(logits, labels, num_items_in_batch)
         return self.output_class(loss=loss, logits=logits, **carry(outputs))
+
+    def as_rows(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What the backbone reads of the inputs."""
+        return inputs
 
     def make_logits(self, outputs: ModelOutput, **inputs: Any) -> Tensor:
         """Logits of what the backbone returned for the inputs."""
@@ -1211,40 +1200,30 @@ class LacunaForMultipleChoice(LacunaTaskModel):
     numbers of the right choices.
     """
 
+    output_class = MultipleChoiceModelOutput
+
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
         self.build(config)
         self.score = LacunaClassifier(config.hidden_size, 1)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: int | Tensor | None = None,
-        **kwargs: Any,
-    ) -> MultipleChoiceModelOutput:
-        """Score every choice."""
-        given, dimensions = (input_ids, 3) if inputs_embeds is None else (inputs_embeds, 4)
+    def as_rows(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        name, dimensions = ("input_ids", 3) if inputs["inputs_embeds"] is None else ("inputs_embeds", 4)
+        given = inputs[name]
         if given is None or given.dim() != dimensions:
             shape = None if given is None else tuple(given.shape)
             raise ValueError(f"the input has the shape {shape}, and (questions, choices, tokens) is needed")
-        ids, mask, segments, positions, states = (
-            value if value is None else value.flatten(0, 1)
-            for value in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        )
-        kwargs = {"use_cache": False, **kwargs}
-        outputs = self.model(ids, mask, segments, positions, inputs_embeds=states, **kwargs)
-        logits = self.score(self.prepare(self.pooled(outputs, ids, mask))).view(given.shape[:2])
-        loss = None
-        if labels is not None:
-            loss = cross_entropy(logits, labels, num_items=num_items_in_batch, field="number of choices")
-        return MultipleChoiceModelOutput(loss=loss, logits=logits, **carry(outputs))
+        return {name: value if value is None else value.flatten(0, 1) for name, value in inputs.items()}
+
+    def make_logits(self, outputs: ModelOutput, **inputs: Any) -> Tensor:
+        given = inputs["input_ids"] if inputs["inputs_embeds"] is None else inputs["inputs_embeds"]
+        rows = self.as_rows({name: inputs[name] for name in ("input_ids", "attention_mask", "inputs_embeds")})
+        pooled = self.pooled(outputs, rows["input_ids"], rows["attention_mask"])
+        return self.score(self.prepare(pooled)).view(given.shape[:2])
+
+    def make_loss(self, logits: Tensor, labels: Tensor, num_items: int | Tensor | None) -> Tensor:
+        return cross_entropy(logits, labels, num_items=num_items, field="number of choices")
 
 
 # The heads that generate; all others say so and name the one to load.
