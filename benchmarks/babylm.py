@@ -66,7 +66,7 @@ class Challenge:
 
     def __init__(self, options: Namespace) -> None:
         self.options = options
-        files, size = find_texts(options.texts, None)
+        files, size = find_texts(options.texts)
         decides = {name: getattr(options, name) for name in ("max_words", "epochs", "minutes", "size", "seed")}
         decides |= {"objective": options.objective, "files": [Path(file).name for file in files], "bytes": size}
         self.folder = Path(options.work_dir, f"babylm-{short_hash(json.dumps(decides))}").absolute()

@@ -31,7 +31,7 @@ from lacuna.tokenization import peak_memory as since_start
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("LACUNA_DATA", REPOSITORY.parent / "shared" / "data"))
-PACKAGES = {"torch", "transformers", "tokenizers", "accelerate", "datasets", "sentencepiece", "numpy", "scikit-learn"}
+PACKAGES = {"torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "scikit-learn"}
 QUIET_CORES = 0.25  # with other programs on more, figures are not worth publishing
 STATUS, RESET_PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 Result = TypeVar("Result")
@@ -91,12 +91,12 @@ def begin(options: argparse.Namespace) -> "Report":
     return Report(options)
 
 
-def find_texts(folder: str, most: int | None) -> tuple[list[str], int]:
-    """The first `most` .txt files of a folder, and their bytes; reading them puts them into the system's cache."""
-    files = [str(path) for path in sorted(Path(folder).rglob("*.txt"))][:most]
+def find_texts(folder: str) -> tuple[list[str], int]:
+    """The .txt files of a folder, and their bytes."""
+    files = [str(path) for path in sorted(Path(folder).rglob("*.txt"))]
     if not files:
         raise SystemExit(f"there is no .txt file in {folder}")
-    return files, sum(len(Path(file).read_bytes()) for file in files)
+    return files, sum(Path(file).stat().st_size for file in files)
 
 
 def find_device() -> torch.device:
@@ -105,19 +105,13 @@ def find_device() -> torch.device:
 
 
 def take_turns(
-    contenders: Mapping[str, Callable[[], Result]], *, rounds: int, warm_up: int = 0, title: str = ""
+    contenders: Mapping[str, Callable[[], Result]], *, rounds: int, title: str = ""
 ) -> dict[str, list[Result]]:
-    """What each contender returned in each round, A B C A B C, so that a slow minute slows all of them alike.
-
-    The first `warm_up` rounds are left out.
-    """
+    """What each contender returned in each round, A B C A B C, so that a slow minute slows all of them alike."""
     found: dict[str, list[Result]] = {name: [] for name in contenders}
-    turns = [(number, name) for number in range(-warm_up, rounds) for name in contenders]
-    for number, name in (bar := tqdm(turns, unit="turn", leave=False)):
+    for name in (bar := tqdm([*contenders] * rounds, unit="turn", leave=False)):
         bar.set_description(f"{title} {name}")
-        result = contenders[name]()
-        if number >= 0:
-            found[name].append(result)
+        found[name].append(contenders[name]())
     return found
 
 
@@ -125,26 +119,6 @@ def compare(ours: Iterable[float], theirs: Iterable[float]) -> dict[str, Any]:
     """How many times as fast ours is, from the speeds of each round: the median and all ratios."""
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     return {"lacuna_faster_by": statistics.median(ratios), "lacuna_faster_by, range": ratios}
-
-
-def summarize(found: Mapping[str, list[dict[str, Any]]], *, ours: str, speed: str) -> dict[str, dict[str, Any]]:
-    """For each contender the medians over its rounds, and how many times as fast `ours` is."""
-    summary = {}
-    for name, turns in found.items():
-        facts = {fact: statistics.median(turn[fact] for turn in turns) for fact in turns[0]}
-        if name != ours:
-            facts |= compare(*([turn[speed] for turn in who] for who in (found[ours], turns)))
-        summary[name] = facts
-    return summary
-
-
-def timed(work: Callable[..., Any], *args: Any) -> dict[str, Any]:
-    """Its result, seconds, the cores that this process and its children kept busy, and the peak memory of this one."""
-    cpu, start = sum(os.times()[:4]), time.perf_counter()
-    result = work(*args)
-    seconds = time.perf_counter() - start
-    busy = (sum(os.times()[:4]) - cpu) / seconds
-    return {"seconds": seconds, "busy_cores": busy, "peak_memory": peak_memory(), "result": result}
 
 
 def peak_memory(*, reset: bool = False) -> int:
