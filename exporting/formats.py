@@ -263,12 +263,7 @@ def write_native(*, model: Any, folder: Path, **_: Any) -> Any:
 def write_onnx(*, model: Any, folder: Path, quantize: str | None, example: dict[str, Tensor], **_: Any) -> Any:
     """model.onnx, through the exporter of transformers: any batch size and length, logits only."""
     try:
-        from transformers.exporters import (
-            ExportedModel,
-            OnnxConfig,
-            OnnxRuntimeDynamicConfig,
-            OnnxRuntimeQuantizer,
-        )
+        from transformers.exporters import ExportedModel, OnnxConfig, OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
         from transformers.exporters.exporter_onnx import OnnxExporter
 
         exporter = OnnxExporter()

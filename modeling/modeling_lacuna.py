@@ -71,10 +71,6 @@ DEPTH_SCALED: dict[str, tuple[type[nn.Linear], ...]] = {
 }
 
 
-class NotGenerativeError(ConfigurationError, AttributeError):
-    """A model without a head that generates was asked to."""
-
-
 # ------------------------------------------------------------------------------------------------------------ pooling
 
 
@@ -260,16 +256,6 @@ class LacunaPreTrainedModel(PreTrainedModel):
                 embeddings.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
             )
         return super()._resize_token_embeddings(new_num_tokens, *args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        """Say why a head cannot generate; `hasattr(model, "generate")` stays False, which tools rely on."""
-        if name == "generate":
-            heads = [head for head in HEADS[self.config.shape].values() if head in GENERATIVE]
-            advice = f"load it as {heads[0]}" if heads else "only a decoder or an encoder-decoder can"
-            raise NotGenerativeError(
-                f"{type(self).__name__} with shape={self.config.shape!r} cannot generate: {advice}"
-            )
-        return super().__getattr__(name)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -1224,7 +1210,3 @@ class LacunaForMultipleChoice(LacunaTaskModel):
 
     def make_loss(self, logits: Tensor, labels: Tensor, num_items: int | Tensor | None) -> Tensor:
         return cross_entropy(logits, labels, num_items=num_items, field="number of choices")
-
-
-# The heads that generate; all others say so and name the one to load.
-GENERATIVE = ("LacunaForCausalLM", "LacunaForConditionalGeneration")

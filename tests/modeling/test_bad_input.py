@@ -318,14 +318,6 @@ def test_heads_of_other_shapes(shape: str) -> None:
             assert text in str(caught.value)
 
 
-@every_head
-def test_generation_is_for_heads_that_write(shape: str, head: str) -> None:
-    if head in (PAIR[1], "LacunaForCausalLM"):
-        return
-    with pytest.raises(ConfigurationError, match=f"{head} with shape='{shape}' cannot generate"):
-        make_model(small(shape), head).generate(random_ids(1, 4, seed=0))
-
-
 def test_a_window_of_one_token_is_for_encoders() -> None:
     one = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 1}
     LacunaConfig(shape="encoder", num_hidden_layers=2, **one)

@@ -18,7 +18,7 @@ from random_models import (
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
-from lacuna.modeling import ConfigurationError, LacunaConfig
+from lacuna.modeling import LacunaConfig
 from lacuna.modeling.configuration_lacuna import HEADS
 
 IMPLEMENTATIONS = st.sampled_from(["sdpa", "eager"])
@@ -205,20 +205,14 @@ def test_embeddings_in_place_of_a_prompt(config: LacunaConfig, seed: int) -> Non
 
 
 @pytest.mark.parametrize("shape", HEADS)
-def test_heads_that_do_not_generate_say_which_one_does(shape: str) -> None:
+def test_two_heads_generate_and_the_others_do_not(shape: str) -> None:
     config = LacunaConfig(
         shape=shape, vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
     )
-    advice = {
-        "encoder": "only a decoder or an encoder-decoder can",
-        "decoder": "load it as LacunaForCausalLM",
-        "encoder-decoder": "load it as LacunaForConditionalGeneration",
-    }[shape]
     for head in HEADS[shape].values():
         model = make_model(config, head)
         if head in ("LacunaForCausalLM", "LacunaForConditionalGeneration"):
             assert model.can_generate()
             continue
         assert not model.can_generate()
-        with pytest.raises(ConfigurationError, match=f"{head} with shape='{shape}' cannot generate: {advice}"):
-            model.generate(random_ids(1, 4, seed=0))
+        assert not hasattr(model, "generate")
