@@ -69,7 +69,6 @@ class EvaluationArguments(ExaminedModelArguments):
     stride: int | None = _bits(
         None, "Decoders: tokens from one window to the next within a document. Default: half a window."
     )
-    join_documents: bool = _bits(False, "Decoders: let windows cross document boundaries.")
     train_text: list[str] = _bits(
         [], "Text for a 5-gram model and compressors that stand beside the model, such as its own.", metavar="PATH"
     )

@@ -26,7 +26,6 @@ def measure_bits_per_byte(
     documents: Sequence[str],
     window: int | None = None,
     stride: int | None = None,
-    join_documents: bool = False,
     batch_size: int | None = None,
 ) -> dict[str, float]:
     """Bits per byte of documents: exact for causal models, at masked positions for masked ones.
@@ -54,7 +53,7 @@ def measure_bits_per_byte(
     stride = max(1, window // 2) if stride is None else stride
     if not 1 <= stride < window:
         raise InputError(f"--stride {stride} must be at least 1 and less than --window {window}")
-    return _causal(language_model, documents, window, stride, join_documents, batch_size)
+    return _causal(language_model, documents, window=window, stride=stride, batch_size=batch_size)
 
 
 def cut_windows(*, length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
@@ -69,34 +68,25 @@ def cut_windows(*, length: int, window: int, stride: int) -> Iterator[tuple[int,
 
 
 def _causal(
-    language_model: LanguageModel,
-    documents: Sequence[str],
-    window: int,
-    stride: int,
-    join_documents: bool,
-    batch_size: int | None,
+    language_model: LanguageModel, documents: Sequence[str], *, window: int, stride: int, batch_size: int | None
 ) -> dict[str, float]:
-    start = np.asarray(language_model.prefix, dtype=np.int64)
+    start = np.asarray(language_model.prefix, dtype=np.int64)  # one token, which is given
     streams = [np.concatenate([start, ids]) for ids, _ in _encode(language_model, documents)]
-    is_text = [np.arange(len(stream)) >= len(start) for stream in streams]
-    if join_documents:
-        streams, is_text = [np.concatenate(streams)], [np.concatenate(is_text)]
 
     def requests() -> Iterator[Request]:
-        for owner, (stream, text) in enumerate(zip(streams, is_text, strict=True)):
+        for owner, stream in enumerate(streams):
             for begin, first, end in cut_windows(length=len(stream), window=window, stride=stride):
-                scored = np.flatnonzero(text[first:end]) + first  # the start tokens of joined documents are given
-                if len(scored):
-                    yield Request(stream[begin:end], scored - 1 - begin, stream[scored], owner, len(scored))
+                places = np.arange(first, end) - 1 - begin
+                yield Request(stream[begin:end], places, stream[first:end], owner, end - first)
 
-    tokens = int(sum(text.sum() for text in is_text))
+    tokens = sum(len(stream) - 1 for stream in streams)
     if not tokens:
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
     nats, counts, _ = _sums(language_model, requests(), texts=len(streams), total=tokens, batch_size=batch_size)
     sizes = np.asarray([len(text.encode()) for text in documents])
     size = int(sizes.sum())
     return {
-        **_bits_of("bits_per_byte", nats, np.asarray([size]) if join_documents else sizes),
+        **_bits_of("bits_per_byte", nats, sizes),
         "baseline_unigram_bits_per_byte": _unigram_bits(counts) / size,
         "bits_per_token": float(nats.sum()) / math.log(2) / tokens,
         "bytes": size,

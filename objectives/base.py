@@ -14,7 +14,7 @@ from lacuna.common.errors import InputError
 from lacuna.common.work import Work
 
 from .arguments import ObjectiveArguments
-from .data import IGNORED, SpecialTokens, Store, split_sources, spread_by_weight, stack, unwrap
+from .data import IGNORED, SpecialTokens, Store, Tensors, split_sources, spread_by_weight, stack, unwrap
 from .packing import PACKINGS, PackedRow, SourceRows
 
 _LOGIT_BYTES = 2**28  # logits held at once while evaluating: 256 MiB
@@ -106,7 +106,7 @@ class TokenPrediction(Work):
         """
         raise NotImplementedError
 
-    def collate(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def collate(self, examples: list[dict[str, Any]]) -> Tensors:
         """Examples as tensors [batch, length], padded to the longest."""
         return stack(examples, padding={"input_ids": self.tokens.pad, "labels": IGNORED})
 
@@ -117,14 +117,14 @@ class TokenPrediction(Work):
         """Options that make a model of Lacuna return its loss without logits, which are most of a step's memory."""
         return {"skip_logits": True} if getattr(unwrap(model), "can_skip_logits", False) else {}
 
-    def in_parts(self, batch: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    def in_parts(self, batch: Tensors) -> Iterator[Tensors]:
         """A few rows of a batch at a time, so that float32 logits of all their positions stay small."""
         num_rows, length = batch["labels"].shape
         step = max(1, _LOGIT_BYTES // (4 * length * self.tokens.vocab_size))
         for start in range(0, num_rows, step):
             yield {name: value[start : start + step] for name, value in batch.items()}
 
-    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+    def count_targets(self, batch: Tensors) -> dict[str, int]:
         """Positions with a label."""
         return {"tokens": int((batch["labels"] != IGNORED).sum())}
 

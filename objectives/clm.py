@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .base import PackedPrediction, score_targets
-from .data import IGNORED, add_hints, for_model
+from .data import IGNORED, Tensors, add_hints, for_model
 from .packing import PackedRow
 
 LEGEND = "causal rows: every token is predicted from those before it, except ‹cat›, with which a piece begins"
@@ -33,7 +33,7 @@ class NextTokenPrediction(PackedPrediction):
     predicts_document_ends = True
     overlap = 1
 
-    def score_next_tokens(self, model: nn.Module, batch: dict[str, Tensor], **options: Any) -> list[dict[str, Any]]:
+    def score_next_tokens(self, model: nn.Module, batch: Tensors, **options: Any) -> list[dict[str, Any]]:
         """Sums over the targets of each row; `options` are further arguments of the model."""
         records: list[dict[str, Any]] = []
         for part in self.in_parts(batch):
@@ -55,19 +55,17 @@ class CausalLanguageModelling(NextTokenPrediction):
         shifts the labels."""
         return self._finished(row, row.ids, next_token_labels(row))
 
-    def with_hints(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def with_hints(self, batch: Tensors) -> Tensors:
         """Add the bounds of documents and the positions that predict."""
         return add_hints(batch, targets=functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED))
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy of each token given those before it."""
         options = {"use_cache": False, **self._loss_alone(model)}
         output = model(**for_model(model, batch), num_items_in_batch=num_targets["tokens"], **options)
         return output.loss, {}
 
-    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
         """Sums over the tokens of each row."""
         return self.score_next_tokens(model, batch)
 

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 
+Tensors = dict[str, Tensor]  # by name, as models take them
+
 IGNORED = -100  # the label of a position that is no target, as everywhere in transformers
 
 TOKENS_A_SLOT = 128
@@ -187,9 +189,9 @@ def spread_by_weight(sizes: list[int], weights: list[float] | None, at_most: int
     return np.concatenate(parts).astype(np.int64)
 
 
-def stack(examples: list[dict[str, Any]], *, padding: dict[str, int]) -> dict[str, Tensor]:
+def stack(examples: list[dict[str, Any]], *, padding: dict[str, int]) -> Tensors:
     """Stack examples into tensors; arrays shorter than the longest are filled at the end with `padding[name]`."""
-    batch: dict[str, Tensor] = {}
+    batch: Tensors = {}
     for name, value in examples[0].items():
         if np.ndim(value) == 0:
             batch[name] = torch.tensor([example[name] for example in examples])
@@ -234,7 +236,7 @@ def target_positions(labels: Tensor) -> Tensor:
     return (labels != IGNORED).flatten().nonzero().flatten()
 
 
-def add_hints(batch: dict[str, Tensor], *, targets: Tensor) -> dict[str, Tensor]:
+def add_hints(batch: Tensors, *, targets: Tensor) -> Tensors:
     """A batch on the CPU with its hints; `targets` [batch, length] says what each position predicts."""
     hints = {"target_positions": target_positions(targets)}
     if "position_ids" in batch:
@@ -242,7 +244,7 @@ def add_hints(batch: dict[str, Tensor], *, targets: Tensor) -> dict[str, Tensor]
     return {**batch, **hints}
 
 
-def for_model(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+def for_model(model: nn.Module, batch: Tensors) -> Tensors:
     """The batch as the model takes it: without hints, unless it is one of Lacuna's."""
     if getattr(unwrap(model), "can_take_hints", False):
         return batch

@@ -14,7 +14,7 @@ from lacuna.common.errors import InputError
 
 from .arguments import EVAL_CORRUPTION, MEAN_SPAN, sentinels_needed
 from .base import PackedPrediction, require_argument, score_targets, token_loss
-from .data import IGNORED, random_stream, rounded, spread, stack
+from .data import IGNORED, Tensors, random_stream, rounded, spread, stack
 from .packing import PackedRow
 
 EVAL_PROBABILITY = {"infilling": 0.3, "span_corruption": EVAL_CORRUPTION}
@@ -157,7 +157,7 @@ class Denoising(PackedPrediction):
         masks = {"attention_mask": "input_ids", "decoder_attention_mask": "labels"}
         return {**example, **{mask: np.ones_like(example[name]) for mask, name in masks.items()}}
 
-    def collate(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def collate(self, examples: list[dict[str, Any]]) -> Tensors:
         """Padded to the longest, on each side."""
         pad = self.tokens.pad
         return stack(examples, padding={"input_ids": pad, "decoder_input_ids": pad, "labels": IGNORED})
@@ -168,12 +168,10 @@ class Denoising(PackedPrediction):
             reason = "it cannot keep the documents of a row apart; use --packing none"
             require_argument(model, "decoder_position_ids", reason=reason)
 
-    def _inputs(self, batch: dict[str, Tensor]) -> dict[str, Any]:
+    def _inputs(self, batch: Tensors) -> dict[str, Any]:
         return {**{name: value for name, value in batch.items() if name != "labels"}, "use_cache": False}
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy of each token of the target given those before it and the corrupted text."""
         labels, num_items = batch["labels"], num_targets["tokens"]
         if options := self._loss_alone(model):
@@ -181,7 +179,7 @@ class Denoising(PackedPrediction):
             return loss, {}
         return token_loss(model(**self._inputs(batch)).logits, labels, num_items), {}
 
-    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
         """Sums over the targets of each row."""
         records: list[dict[str, Any]] = []
         for part in self.in_parts(batch):

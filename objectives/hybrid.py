@@ -17,7 +17,7 @@ from lacuna.common.errors import InputError
 from . import clm, mlm
 from .base import require_argument
 from .clm import NextTokenPrediction, next_token_labels
-from .data import IGNORED, random_stream
+from .data import IGNORED, Tensors, random_stream
 from .mlm import MaskedPrediction
 from .packing import PackedRow
 
@@ -76,14 +76,14 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         ids, labels = masking(row.ids, probability=rate, generator=generator, candidates=row.positions > 0)
         return {**self._finished(row, ids, labels), "is_causal": 0}
 
-    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+    def count_targets(self, batch: Tensors) -> dict[str, int]:
         """Positions with a label, in all rows and in each kind."""
         of_row = (batch["labels"] != IGNORED).sum(dim=1)
         total, causal = int(of_row.sum()), int(of_row[batch["is_causal"] == 1].sum())
         return {"tokens": total, "masked": total - causal, "causal": causal}
 
     @staticmethod
-    def _by_kind(batch: dict[str, Tensor], *, both: bool) -> list[tuple[bool, Tensor, dict[str, Tensor]]]:
+    def _by_kind(batch: Tensors, *, both: bool) -> list[tuple[bool, Tensor, Tensors]]:
         """For each kind that the batch holds: whether it is causal, its rows, and what the model gets of them.
 
         `both`: give a kind that is missing a row without a target.
@@ -99,9 +99,7 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
                 kinds.append((is_causal, rows, part))
         return kinds
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy of hidden and of next tokens, a mean over all; the model runs once for each kind.
 
         Each of several processes runs it for both kinds, even if its batch holds one: DDP shares buffers in each
@@ -124,7 +122,7 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         }
         return torch.stack(list(losses.values())).sum(), parts
 
-    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
         """Sums over the targets of each row, and which kind it is."""
         records: list[dict[str, Any]] = [{}] * len(batch["labels"])
         for is_causal, rows, part in self._by_kind(batch, both=False):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lacuna.common.errors import InputError
 
 from .base import PackedPrediction, TokenPrediction, at_targets, score_targets, token_loss
-from .data import IGNORED, SpecialTokens, add_hints, for_model, random_stream, rounded
+from .data import IGNORED, SpecialTokens, Tensors, add_hints, for_model, random_stream, rounded
 from .packing import PackedRow
 
 LEGEND = "⟦cat→[MASK]⟧ masked   ⟦cat≠tree⟧ replaced by a random token   ⟦cat=⟧ left as it is, but predicted"
@@ -257,13 +257,11 @@ class MaskedLanguageModelling(MaskedPrediction, PackedPrediction):
             raise InputError("--objective mlm cannot continue --model: it is a hybrid; use --objective hybrid")
         super().check_model(model)
 
-    def with_hints(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def with_hints(self, batch: Tensors) -> Tensors:
         """Add the bounds of documents and the masked positions."""
         return add_hints(batch, targets=batch["labels"])
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy at the masked positions."""
         options = self._loss_alone(model)
         output = model(**for_model(model, batch), num_items_in_batch=num_targets["tokens"], **options)
@@ -272,7 +270,7 @@ class MaskedLanguageModelling(MaskedPrediction, PackedPrediction):
             return token_loss(output.logits, batch["labels"], num_targets["tokens"]), {}
         return output.loss, {}
 
-    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
         """Sums over the masked positions of each row."""
         logits, labels = model(**batch, sparse_prediction=True).logits, batch["labels"]
         return score_targets(at_targets(logits, labels), labels, self.byte_lengths)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from lacuna.common.errors import InputError
 
 from .base import at_targets, score_targets, token_loss
-from .data import IGNORED, random_stream, spread
+from .data import IGNORED, Tensors, random_stream, spread
 from .mlm import MaskedPrediction
 from .packing import Chunk, Chunks
 
@@ -83,13 +83,11 @@ class PairPrediction(MaskedPrediction):
             "next_sentence_label": label,
         }
 
-    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+    def count_targets(self, batch: Tensors) -> dict[str, int]:
         """Masked positions, and pairs."""
         return {**super().count_targets(batch), "pairs": len(batch["next_sentence_label"])}
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy at the masked positions, a mean over tokens, plus that of the pairs, a mean over pairs."""
         output = model(**batch, num_items_in_batch=num_targets["tokens"], num_pairs_in_batch=num_targets["pairs"])
         logits, labels = output.prediction_logits, batch["labels"]
@@ -108,7 +106,7 @@ class PairPrediction(MaskedPrediction):
         }
         return mlm_loss + pair_loss, parts
 
-    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
         """Sums over the masked positions of each pair, and how the pair was judged."""
         output, labels = model(**batch, sparse_prediction=True), batch["labels"]
         pairs, answers = output.seq_relationship_logits.float(), batch["next_sentence_label"]

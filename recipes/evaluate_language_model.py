@@ -65,7 +65,7 @@ def evaluate(model: evaluation.LanguageModel, arguments: evaluation.EvaluationAr
     common: dict[str, Any] = {"language_model": model, "batch_size": arguments.batch_size}
     found: dict[str, dict[str, Any]] = {}
     if documents := data.get("bits_per_byte"):
-        windows = {name: getattr(arguments, name) for name in ("window", "stride", "join_documents")}
+        windows = {name: getattr(arguments, name) for name in ("window", "stride")}
         found["bits_per_byte"] = evaluation.measure_bits_per_byte(documents=documents, **windows, **common)
         found["bits_per_byte"] |= evaluation.measure_text_baselines(
             language_model=model, documents=documents, train_documents=train_documents

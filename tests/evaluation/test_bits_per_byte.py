@@ -34,12 +34,9 @@ def slow_causal_bits(model, streams: list[list[int]], given: set[int], window: i
 
 
 @pytest.mark.parametrize("window, stride", [(64, 32), (16, 5), (8, 1), (8, 7)])
-@pytest.mark.parametrize("join_documents", [False, True])
-def test_causal_equals_the_slow_way(tokenizer, make_model, window, stride, join_documents):
+def test_causal_equals_the_slow_way(tokenizer, make_model, window, stride):
     model = make_model("causal")
     streams = [[2, *tokenizer(text, add_special_tokens=False)["input_ids"]] for text in DOCUMENTS]
-    if join_documents:
-        streams = [[token for stream in streams for token in stream]]
     size = sum(len(text.encode("utf-8")) for text in DOCUMENTS)
     language_model = LanguageModel.of(model=model, tokenizer=tokenizer)
     assert language_model.kind == "causal" and language_model.prefix == (2,)
@@ -49,7 +46,6 @@ def test_causal_equals_the_slow_way(tokenizer, make_model, window, stride, join_
             documents=DOCUMENTS,
             window=window,
             stride=stride,
-            join_documents=join_documents,
             batch_size=batch_size,
         )
         for batch_size in (None, 1, 3)
