@@ -123,16 +123,6 @@ def _rope_for_all(config: LacunaConfig) -> dict[str, Any]:
     return {"rope_parameters": entries[0]} if entries else {}
 
 
-def _whole_heads(config: LacunaConfig) -> dict[str, Any]:
-    """The number of heads; Llama wants it to divide hidden_size, whatever head_dim is."""
-    number, size = config.num_attention_heads, config.hidden_size
-    if size % number:
-        raise ConversionError(
-            f"llama cannot express num_attention_heads={number}, only a divisor of hidden_size={size}"
-        )
-    return {"num_attention_heads": number}
-
-
 def _dropout_before_classifier(config: LacunaConfig) -> float:
     return config.hidden_dropout if config.classifier_dropout is None else config.classifier_dropout
 
@@ -390,11 +380,7 @@ CONVERSIONS: dict[str, Conversion] = {
         },
     ),
     "llama": Conversion(
-        fields={
-            **_LLAMA,
-            **same("mlp_bias"),
-            "num_attention_heads": Field(_whole_heads, lambda native: native.num_attention_heads),
-        },
+        fields={**_LLAMA, **same("mlp_bias")},
         weights=_LLAMA_WEIGHTS,
         heads=_llama_heads("Llama"),
         lost={"pretraining_tp": "nothing reads it"},

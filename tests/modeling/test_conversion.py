@@ -554,7 +554,7 @@ REFUSED = [
     ("llama", {"attention_score": "dot_product"}, "attention_score='dot_product'"),
     ("llama", {"qk_norm": True}, "qk_norm=True"),
     ("llama", {"scale_embedding": True}, "scale_embedding=True"),
-    ("llama", {"num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 8}, "num_attention_heads=5"),
+    ("llama", {"num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 8}, r"[\s\S]*attention heads \(5\)"),
     ("qwen3", {"mlp_bias": True}, "mlp_bias=True"),
     ("qwen3", {"norm_placement": "post"}, "norm_placement='post'"),
     ("bart", {"norm_eps": 1e-6}, "norm_eps=1e-06"),
