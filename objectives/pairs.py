@@ -14,14 +14,13 @@ from torch.nn import functional
 from lacuna.common.errors import InputError
 
 from .base import at_targets, score_targets, token_loss
-from .data import IGNORED, Tensors, random_stream, spread
+from .data import IGNORED, Tensors
 from .mlm import MaskedPrediction
 from .packing import Chunk, Chunks
 
 _CANDIDATES = 8
 """Places that are tried for a random B; the one whose sentences come nearest to the wanted length is taken."""
 
-_COUNTED_PAIRS = 2000  # pairs from which the share that a random B displaces is worked out: about a tenth of a second
 _COUNTED_CHUNKS = 200_000  # chunks from which the shares of padding and of cropped tokens are worked out
 
 IS_NEXT, IS_RANDOM = 0, 1  # labels of the pair in `mlm_nsp`, in BERT's order
@@ -136,10 +135,6 @@ class PairPrediction(MaskedPrediction):
         """For the pairs a coin."""
         return {"pair_nats": math.log(2), "pair_right": 0.5}
 
-    def _describe_left_out(self) -> str:
-        """What else of the text is not shown, after a sentence about what is cropped."""
-        return ""
-
     def _describe_rows(self) -> str:
         bounds = [
             np.array([part[chunk][2:] for chunk in range(min(len(part), _COUNTED_CHUNKS))], dtype=np.int64)
@@ -153,7 +148,7 @@ class PairPrediction(MaskedPrediction):
         return (
             f"{self.num_examples:,} pairs of up to {self.sequence_length:,} tokens from {len(self.documents):,} "
             f"documents: rows are {filled:.1%} full, padded to the longest of a batch; {cropped:.2%} of the text is "
-            f"cropped where a last sentence does not fit{self._describe_left_out()}, another part each time; "
+            "cropped where a last sentence does not fit, another part each time; "
             f"{self.num_eval_examples:,} of {len(self.eval_rows):,} held-out pairs are evaluated"
         )
 
@@ -253,18 +248,6 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
             )
             label = IS_RANDOM
         return *truncate_pair(before, after, room=self.room, generator=generator), label
-
-    def _describe_left_out(self) -> str:
-        """What follows A where B is random, of some chunks of the training part."""
-        shown, left_out = 0, 0
-        for row in spread(self.num_examples, _COUNTED_PAIRS).tolist():
-            generator = random_stream(seed=self.seed, stream="describe", index=row)
-            chunk = self.rows[row]
-            before, _, label = self._pair(chunk, held_out=False, generator=generator)
-            size = int(self.store.sentence_offsets[chunk.last]) - int(self.store.sentence_offsets[chunk.first])
-            shown += size
-            left_out += (min(size, self.room) - len(before)) * (label == IS_RANDOM)
-        return f", and about {left_out / max(shown, 1):.0%} makes room for a random B"
 
 
 class MaskedLanguageModellingWithOrder(PairPrediction):
