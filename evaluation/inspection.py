@@ -9,7 +9,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib import style
-from matplotlib.colors import PowerNorm, TwoSlopeNorm
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
@@ -250,37 +250,19 @@ def _rounded(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def difference(*, first: Inspection, second: Inspection, number: int) -> tuple[list[str], list[str], Attention]:
-    """What is seen more in the second text than in the first: labels of rows, of columns, and differences of weights.
-
-    `number`: which of the kinds of attention. Tokens that have no partner in the other text are left out.
-    """
-    one, other = first.attention[number], second.attention[number]
-    labels, places = [], []
-    for a, b in ((first.sides[side], second.sides[side]) for side in (one.rows, one.columns)):
-        pairs = align(a.ids, b.ids)
-        labels.append([a.tokens[i] if a.ids[i] == b.ids[j] else f"{a.tokens[i]} |{b.tokens[j]}" for i, j in pairs])
-        places.append(np.array(pairs, dtype=int).reshape(-1, 2).T)
-    (rows, other_rows), (columns, other_columns) = places
-    more = other.weights[..., other_rows[:, None], other_columns] - one.weights[..., rows[:, None], columns]
-    return labels[0], labels[1], replace(other, weights=more)
-
-
 def draw_attention(
     *, attention: Attention, rows: Sequence[str], columns: Sequence[str], path: Path, title: str
 ) -> None:
-    """Draw all heads of all layers: weights, or differences of weights, with labels of their rows and columns."""
+    """Draw the weights of all heads of all layers, with labels of their rows and columns."""
     weights = attention.weights
-    signed, (num_layers, num_heads, high, wide) = bool((weights < 0).any()), weights.shape
+    num_layers, num_heads, high, wide = weights.shape
     high, wide = high + 2, wide + 1  # with a gap above, for the name of the head, and one on the left
     padded = np.pad(weights, [(0, 0), (0, 0), (2, 0), (1, 0)], constant_values=np.nan)
     cell = max(0.105, 1.2 / wide)  # inches
 
     def fill(axes: Any) -> None:
         image = padded.transpose(0, 2, 1, 3).reshape(num_layers * high, num_heads * wide)
-        most = float(np.abs(weights).max(initial=0.01))
-        norm = TwoSlopeNorm(0, -most, most) if signed else PowerNorm(0.5, 0, 1)
-        drawn = axes.imshow(image, cmap="RdBu_r" if signed else "Blues", norm=norm, interpolation="nearest")
+        drawn = axes.imshow(image, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
         for layer, head in np.ndindex(num_layers, num_heads):
             name = f"layer {attention.layers[layer]}, head {head + 1}"
             axes.text(head * wide + 0.6, layer * high + 0.6, name, fontsize=7, va="center")
@@ -290,7 +272,7 @@ def draw_attention(
         axes.set_yticks(down, [*map(_label, rows)] * num_layers, fontsize=6)
         axes.tick_params(length=0)
         bar = axes.figure.colorbar(drawn, ax=axes, shrink=0.5, aspect=30, pad=0.01)
-        bar.set_label("more in the second text is red" if signed else "attention weight; a row adds up to 1")
+        bar.set_label("attention weight; a row adds up to 1")
 
     _draw(path, 1.8 + cell * num_heads * wide, 1.2 + cell * num_layers * high, title, fill)
 

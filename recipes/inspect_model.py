@@ -22,7 +22,6 @@ from lacuna.common.private import shown_command, visible, without_places
 from lacuna.evaluation import InspectionArguments, load_language_model
 from lacuna.evaluation.inspection import (
     Inspection,
-    difference,
     draw_attention,
     draw_predictions,
     inspect_text,
@@ -32,23 +31,18 @@ from lacuna.training import use_all_cores
 
 
 def draw(inspections: list[Inspection], folder: Path) -> int:
-    """Pictures of each text, and of the difference of each from the first; returns how many."""
+    """Pictures of each text; returns how many."""
     pictures = []
     for number, inspection in enumerate(inspections, start=1):
         title = f"What the model expects · {inspection.text}"
         pictures.append(folder / f"predictions_{number}.png")
         draw_predictions(predictions=inspection.predictions, path=pictures[-1], title=title)
-        for place, attention in enumerate(inspection.attention):
+        for attention in inspection.attention:
             rows, columns = (inspection.sides[side].tokens for side in (attention.rows, attention.columns))
             kind = "" if attention.kind == "self" else f"_{attention.kind}"
-            found = {f"attention_{number}{kind}": ((rows, columns, attention), inspection.text)}
-            if number > 1:
-                more = difference(first=inspections[0], second=inspection, number=place)
-                found[f"difference_{number}{kind}"] = (more, f"text {number} against text 1")
-            for name, ((rows, columns, weights), text) in found.items():
-                pictures.append(folder / f"{name}.png")
-                title = f"{attention.title} · {text}"
-                draw_attention(attention=weights, rows=rows, columns=columns, path=pictures[-1], title=title)
+            title = f"{attention.title} · {inspection.text}"
+            pictures.append(folder / f"attention_{number}{kind}.png")
+            draw_attention(attention=attention, rows=rows, columns=columns, path=pictures[-1], title=title)
     return len(pictures)
 
 

@@ -19,7 +19,6 @@ from lacuna.evaluation import LanguageModel, load_language_model, score_sentence
 from lacuna.evaluation.inspection import (
     align,
     describe_predictions,
-    difference,
     draw_attention,
     draw_predictions,
     inspect_text,
@@ -173,21 +172,6 @@ def test_texts_are_aligned(first: list[int], second: list[int], pairs: list[tupl
     assert align(first, second) == pairs
 
 
-def test_the_difference_of_two_texts(open_model) -> None:
-    opened = open_model("masked")
-    one, other = (inspect_text(language_model=opened, text=text) for text in ("The cats sit.", "The dogs sit."))
-    assert len(one.sides[0].ids) == len(other.sides[0].ids)  # cats and dogs are a token each
-    rows, columns, more = difference(first=one, second=other, number=0)
-    assert rows == columns and " cats | dogs" in rows
-    np.testing.assert_allclose(more.weights, other.attention[0].weights - one.attention[0].weights)
-    longer = inspect_text(language_model=opened, text="The cats the sit.")
-    rows, _, more = difference(first=one, second=longer, number=0)
-    kept = [place for place, token in enumerate(longer.sides[0].tokens) if token != " the"]
-    expected = longer.attention[0].weights[:, :, kept][..., kept] - one.attention[0].weights
-    np.testing.assert_allclose(more.weights, expected)
-    assert rows == one.sides[0].tokens
-
-
 def test_tokens_are_shown_as_text(tokenizer, open_model) -> None:
     ids = tokenizer("é", add_special_tokens=False)["input_ids"]
     assert [shown_token(tokenizer, token) for token in ids] == ["\\xc3", "\\xa9"]  # two bytes of one letter
@@ -284,10 +268,8 @@ def test_pictures(open_model, tmp_path: Path) -> None:
     one, other = (inspect_text(language_model=opened, text=text) for text in (TEXT, "The cats sit on $the dog. 日"))
     labels = one.sides[0].tokens
     draw_attention(attention=one.attention[0], rows=labels, columns=labels, path=tmp_path / "a.png", title="$x_ 日")
-    rows, columns, more = difference(first=one, second=other, number=0)
-    draw_attention(attention=more, rows=rows, columns=columns, path=tmp_path / "b.png", title="difference")
-    draw_predictions(predictions=other.predictions, path=tmp_path / "c.png", title="predictions")
-    for name in "abc":
+    draw_predictions(predictions=other.predictions, path=tmp_path / "b.png", title="predictions")
+    for name in "ab":
         image = np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB"))
         assert image.shape[0] > 200 and image.shape[1] > 300 and len(np.unique(image.reshape(-1, 3), axis=0)) > 20
-    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["a.png", "b.png", "c.png"]
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["a.png", "b.png"]

@@ -14,7 +14,7 @@ from transformers import BartConfig, BartForConditionalGeneration, BartForSequen
 
 TEXTS = ["The dog sleeps.", "The fox sleeps."]
 ONE = {"attention_1.png", "predictions_1.png", "inspection.html"}
-TWO = {"attention_2.png", "predictions_2.png", "difference_2.png"}
+TWO = {"attention_2.png", "predictions_2.png"}
 
 
 def data_of(page: Path) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_an_encoder_as_typed(folder_of, tmp_path: Path) -> None:
     bits = [each["bits"] for each in data["texts"][0]["predictions"]]
     mean, guess = sum(bits) / len(bits), math.log2(320)  # entries of the tokenizer
     assert f"{len(bits)} tokens, {mean:.2f} bits each ({guess:.2f} by a guess): {TEXTS[0]}" in done.stdout
-    assert done.stdout.splitlines()[-1].endswith("in a browser; 5 pictures are beside it")
+    assert done.stdout.splitlines()[-1].endswith("in a browser; 4 pictures are beside it")
 
 
 def test_a_decoder_reads_the_default_texts(folder_of, run_recipe, tmp_path: Path) -> None:
