@@ -92,9 +92,8 @@ def inspect_text(*, language_model: LanguageModel, text: str, where: str = "the 
     A masked model predicts each token where that is hidden, one at a time; a causal one predicts each from what stands
     before it. An encoder reads the whole text for a decoder, which then predicts the same text from left to right.
 
-    Raises:
-        InputError: the text is empty or too long, or the model returns no attention weights; `where` says which text.
-        NumericsError: the model returns what is not a number.
+    Raises InputError: the text is empty or too long, or the model returns no attention weights; `where` says which
+    text; NumericsError: the model returns what is not a number.
     """
     ids, characters = language_model.encode(text, where=where)
     if not text.strip() or not len(ids):

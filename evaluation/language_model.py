@@ -106,9 +106,8 @@ def load_language_model(
         revision: of a model of the Hub, as `commit_of` gives it.
         inspected: for `inspect_text`: with attention that shows its weights; encoder-decoders too.
 
-    Raises:
-        InputError: no model was named, it cannot be read, or it was saved without a head that predicts tokens.
-        CorruptCheckpointError: the weights cannot be read.
+    Raises InputError: no model was named, it cannot be read, or it was saved without a head that predicts tokens;
+    CorruptCheckpointError: the weights cannot be read.
     """
     if not model:
         raise InputError("there is nothing to evaluate: name a pretrained model's folder or Hub id with --model")

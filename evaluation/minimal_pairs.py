@@ -57,9 +57,8 @@ def measure_minimal_pairs(
 
     `accuracy` is the mean over the paradigms; `accuracy_PARADIGM` stands for each, if there are several.
 
-    Raises:
-        InputError: the scores do not depend on the sentences, or a sentence is too long for the model.
-        NumericsError: a score is not a finite number.
+    Raises InputError: the scores do not depend on the sentences, or a sentence is too long for the model;
+    NumericsError: a score is not a finite number.
     """
     pairs = {name: group for name, group in pairs.items() if group}
     if not pairs:

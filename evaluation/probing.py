@@ -60,8 +60,7 @@ class Probe:
             rows: fields, path and line of each pair of --probe.
             model: an encoder or a decoder with a head that predicts tokens.
 
-        Raises:
-            InputError: it is another model, there is no pair, or a prompt that cannot be asked.
+        Raises InputError: it is another model, there is no pair, or a prompt that cannot be asked.
         """
         kind = find_kind(model.config, architecture=type(model).__name__)
         self.tokenizer, self.pairs = tokenizer, {}

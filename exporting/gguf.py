@@ -36,8 +36,7 @@ def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None
         quantize: None, "f16", "q8_0" or "q4_k": how matrices are kept; vectors are always float32. The last one is
             made by llama.cpp itself, through llama-cpp-python, and keeps some matrices in more bits.
 
-    Raises:
-        InputError: a model or a tokenizer that llama.cpp would read differently, or a package is missing.
+    Raises InputError: a model or a tokenizer that llama.cpp would read differently, or a package is missing.
     """
     try:
         import gguf

@@ -58,8 +58,7 @@ def eager_attention_forward(
         query, key, value: [B, H, T, D], and twice [B, H / groups, S, D].
         attention_mask: added to the scores, or boolean with True for what is seen; [B, 1, T, S].
 
-    Returns:
-        Output [B, T, H, D] and weights [B, H, T, S].
+    Returns: Output [B, T, H, D] and weights [B, H, T, S].
     """
     groups = module.num_key_value_groups
     if getattr(module, "score", None) is not None:

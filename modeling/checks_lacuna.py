@@ -37,8 +37,7 @@ def check_range(numbers: Tensor, *, name: str, limit: int, field: str, ignored: 
     names nothing. A wrong tokenizer or a wrong label shows in the first batch, so one look at each shape is the best
     of both. On a CPU the look-up itself notices, at no cost, and then `refuse_outside` says what was wrong.
 
-    Raises:
-        ValueError: with the number, the argument and the field of the configuration that limits it.
+    Raises ValueError: with the number, the argument and the field of the configuration that limits it.
     """
     if numbers.device.type in ("cpu", "meta") or torch.compiler.is_compiling():
         return
@@ -83,12 +82,10 @@ def check_inputs(
 ) -> Tensor:
     """The one of `input_ids` and `inputs_embeds` that is given, after refusing what no model could read.
 
-    Args:
-        prefix: what stands before the names of the arguments, for the decoder of an encoder-decoder.
+    `prefix`: what stands before the names of the arguments, for the decoder of an encoder-decoder.
 
-    Raises:
-        ValueError: when not exactly one of `input_ids` and `inputs_embeds` is given, when they are no rows of token
-            ids or of vectors of hidden_size, when a row is empty, and when positions or segments have another shape.
+    Raises ValueError: when not exactly one of `input_ids` and `inputs_embeds` is given, when they are no rows of token
+    ids or of vectors of hidden_size, when a row is empty, and when positions or segments have another shape.
     """
     given = input_ids if inputs_embeds is None else inputs_embeds
     if given is None or (input_ids is not None and inputs_embeds is not None):
@@ -134,8 +131,7 @@ def check_mask(
         seen: number of tokens in the cache.
         is_fixed: whether the cache has a fixed length; a mask may then be as long as that.
 
-    Raises:
-        ValueError: with both shapes.
+    Raises ValueError: with both shapes.
     """
     columns = attention_mask.shape[-1] if attention_mask.dim() else 0
     covers = columns == seen + length or (is_fixed and columns > seen + length)

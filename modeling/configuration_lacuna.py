@@ -130,8 +130,7 @@ class LacunaConfig(PreTrainedConfig):
         pad_token_id, bos_token_id, eos_token_id, cls_token_id, sep_token_id: by default, of tokenizers trained here.
         decoder_start_token_id: what the decoder of an encoder-decoder reads first.
 
-    Raises:
-        ConfigurationError: on an unknown key (naming the nearest), a wrong type or an impossible combination.
+    Raises ConfigurationError: on an unknown key (naming the nearest), a wrong type or an impossible combination.
     """
 
     model_type = "lacuna"
@@ -251,8 +250,7 @@ class LacunaConfig(PreTrainedConfig):
             size: a key of `SIZES`; `tiny` has about 4 million parameters without the embeddings.
             **overrides: any field of `LacunaConfig`, taking precedence over the family and the size.
 
-        Raises:
-            ConfigurationError: on an unknown family, size or field.
+        Raises ConfigurationError: on an unknown family, size or field.
         """
         for name, value, known in (("family", family, FAMILIES), ("size", size, SIZES)):
             if value not in known:

@@ -57,9 +57,8 @@ def to_native(
         weights: taken in place of those of `model`, and not copied: what is returned is for `save_pretrained`, and
             cannot run. The sentence head of a LacunaForPreTraining is left out where the family has none.
 
-    Raises:
-        ConversionError: when no family, or not this one, can express the model; the field that stands in the way and
-            its value are named. Fields that only start or train a model do not stand in the way.
+    Raises ConversionError: when no family, or not this one, can express the model; the field that stands in the way
+    and its value are named. Fields that only start or train a model do not stand in the way.
     """
     family = _find_family(model.config) if family is None else family
     if family not in CONVERSIONS:
@@ -97,8 +96,8 @@ def to_native(
 def from_native(native: PreTrainedModel) -> LacunaPreTrainedModel:
     """Return the Lacuna model with the weights of a native model of one of the families, on its device, in its dtypes.
 
-    Raises:
-        ConversionError: when the model type or the head is not known, or a field has a value that we cannot express.
+    Raises ConversionError: when the model type or the head is not known, or a field has a value that we cannot
+    express.
     """
     family = native.config.model_type
     if family not in CONVERSIONS:

@@ -43,8 +43,7 @@ class DenseAttention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scaling: float) -> Tensor:
         """Queries [B, H, T, D], keys and values [B, H, S, D] -> [B, H, T, D].
 
-        Args:
-            bias: added to the scores; [T, S] or [B or 1, 1, T, S].
+        `bias`: added to the scores; [T, S] or [B or 1, 1, T, S].
         """
         rows, heads, length, size = query.shape
         query, key, value = (states.reshape(rows * heads, -1, size) for states in (query * scaling, key, value))
@@ -203,8 +202,7 @@ PACKED_KERNELS: dict[str, Callable[..., Tensor]] = {"varlen": flash_varlen, "fle
 def packed_kernel(hidden_states: Tensor, *, config: LacunaConfig, is_bounded: bool) -> str | None:
     """Which of `PACKED_KERNELS` attends over packed rows [B, T, C] here; None: neither, and a mask is needed.
 
-    Args:
-        is_bounded: whether it is known where the documents begin and end, see `packed_attention_forward`.
+    `is_bounded`: whether it is known where the documents begin and end, see `packed_attention_forward`.
     """
     device = hidden_states.device
     if config._attn_implementation != "sdpa" or device.type not in PACKED_DEVICES:
@@ -393,8 +391,7 @@ def attend_in_groups(
     An empty slot is seen by none and its output goes nowhere, so that all its gradients are zero and `_Into` may pass
     over them. A compiler would recompile for each batch's groups.
 
-    Args:
-        attend: queries, keys, values [N, H, L, D] and what is visible, bool [N, 1, L, L] or None -> [N, L, H, D].
+    `attend`: queries, keys, values [N, H, L, D] and what is visible, bool [N, 1, L, L] or None -> [N, L, H, D].
     """
     rows, _, width, _ = query.shape
     sizes = [group.documents * group.length for group in documents.groups]

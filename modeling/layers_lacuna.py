@@ -104,8 +104,7 @@ class LacunaTokenEmbedding(nn.Embedding):
 class LacunaEmbeddings(nn.Module):
     """Tokens, plus learned or sinusoidal positions and segments as configured, normalised if it says so.
 
-    Args:
-        is_second: whether these belong to the decoder of an encoder-decoder, which has no segments.
+    `is_second`: whether these belong to the decoder of an encoder-decoder, which has no segments.
     """
 
     def __init__(self, config: LacunaConfig, *, is_second: bool = False) -> None:
@@ -135,8 +134,7 @@ class LacunaEmbeddings(nn.Module):
             position_ids: [B or 1, T].
             token_type_ids: [B, T]; None: segment 0.
 
-        Raises:
-            ValueError: when a number is outside its table (on a GPU: in the first batch of each shape).
+        Raises ValueError: when a number is outside its table (on a GPU: in the first batch of each shape).
         """
         hidden_states = inputs_embeds
         if hidden_states is None:

@@ -60,8 +60,7 @@ def cross_entropy(
         name, field: what to call the labels, and the field that says V, when they do not fit.
         is_checked: whether `check_range` has seen the labels already.
 
-    Raises:
-        ValueError: when the shapes differ, or a label is outside V.
+    Raises ValueError: when the shapes differ, or a label is outside V.
     """
     refuse_other_shape(labels, tuple(logits.shape[:-1]), name=name)
     if not is_checked:
@@ -158,8 +157,7 @@ def score_targets(
         states: [N, C]; labels: [N], -100 where nothing is to be predicted; weight: [V, C]; bias: [V] or None.
         cap: see `LacunaLanguageModel.project`.
 
-    Returns:
-        The sum, float32, and its gradients for states [N, C], weight [V, C] and bias [V].
+    Returns: The sum, float32, and its gradients for states [N, C], weight [V, C] and bias [V].
     """
     logits = states @ weight.t()
     if bias is not None:  # apart from the product, which would first write it to every row of its result
@@ -233,11 +231,9 @@ def select_targets(
 ) -> tuple[Tensor, Tensor]:
     """Keep the positions that have a target: [..., C] and [...] -> [N, C] and [N], in row-major order.
 
-    Args:
-        positions: where in the flattened labels the targets are, rising, int64 [N]: a GPU is not waited for then.
+    `positions`: where in the flattened labels the targets are, rising, int64 [N]: a GPU is not waited for then.
 
-    Raises:
-        ValueError: when the shapes differ, or a label is outside the vocabulary (on a GPU: see `check_range`).
+    Raises ValueError: when the shapes differ, or a label is outside the vocabulary (on a GPU: see `check_range`).
     """
     refuse_other_shape(labels, tuple(hidden_states.shape[:-1]))
     check_range(labels, name="labels", limit=vocab_size, field="vocab_size", ignored=IGNORED)
@@ -275,8 +271,7 @@ def classification_loss(
         labels: [B] class numbers; [B, L] of 0 and 1 for several labels at once; [B] or [B, L] numbers for regression.
         num_items: number of elements of `labels` in the whole batch, as `Trainer` counts them.
 
-    Raises:
-        ValueError: when the shapes do not fit, or a class number is outside num_labels.
+    Raises ValueError: when the shapes do not fit, or a class number is outside num_labels.
     """
     if config.problem_type is None:
         if config.num_labels == 1:

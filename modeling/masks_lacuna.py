@@ -85,12 +85,10 @@ def build_attention_masks(
         position_ids, past_key_values, document_bounds: what the caller gave, see `LacunaModel.forward`.
         is_causal: whether the future is hidden.
 
-    Returns:
-        Masks by layer type (None where the kernel needs none, the fast path), further arguments for the attention
-        function, and the documents of packed rows [B, T], where they were looked for.
+    Returns: Masks by layer type (None where the kernel needs none, the fast path), further arguments for the attention
+    function, and the documents of packed rows [B, T], where they were looked for.
 
-    Raises:
-        ValueError: on a mask of the wrong shape.
+    Raises ValueError: on a mask of the wrong shape.
     """
     layer_types = sorted(set(config.layer_types_of(stack)))
     if isinstance(attention_mask, dict):
@@ -147,11 +145,9 @@ def build_cross_attention_mask(
         encoder_hidden_states: [B, S, C]; None where there is no encoder, and nothing to mask.
         encoder_attention_mask: [B, S], 1 for real tokens, or None.
 
-    Returns:
-        The mask, and further arguments for the attention function.
+    Returns: The mask, and further arguments for the attention function.
 
-    Raises:
-        ValueError: when only one side is packed, or the mask has the wrong shape.
+    Raises ValueError: when only one side is packed, or the mask has the wrong shape.
     """
     if encoder_hidden_states is None:
         return None, {}
@@ -182,8 +178,7 @@ def _build_packed_cross_mask(
 ) -> tuple[Any, dict[str, Any]]:
     """Masks that keep cross-attention inside the documents [B, T] and [B, S] of packed rows.
 
-    Args:
-        arguments: of `create_bidirectional_mask`.
+    `arguments`: of `create_bidirectional_mask`.
     """
     config = arguments["config"]
     if is_flash_attention_requested(config):

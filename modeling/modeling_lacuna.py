@@ -77,8 +77,7 @@ DEPTH_SCALED: dict[str, tuple[type[nn.Linear], ...]] = {
 def pool(hidden_states: Tensor, attention_mask: Any, pooling: str) -> Tensor:
     """The first or the last real token of each row, or the mean over its real tokens: [B, T, C] -> [B, C].
 
-    Args:
-        attention_mask: [B, T], 1 for real tokens. Anything else counts as all real.
+    `attention_mask`: [B, T], 1 for real tokens. Anything else counts as all real.
     """
     if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
         return hidden_states.mean(1) if pooling == "mean" else hidden_states[:, 0 if pooling == "first" else -1]
@@ -261,8 +260,7 @@ class LacunaPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a checkpoint; arguments as in `transformers.PreTrainedModel.from_pretrained`.
 
-        Raises:
-            ConfigurationError: when FSDP2 is asked for and tied embeddings have no multiple of 64 rows.
+        Raises ConfigurationError: when FSDP2 is asked for and tied embeddings have no multiple of 64 rows.
         """
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
@@ -317,8 +315,8 @@ class LacunaStack(LacunaPreTrainedModel):
         Args:
             **inputs: input_ids, inputs_embeds, token_type_ids and position_ids of `LacunaModel.forward`.
 
-        Raises:
-            ValueError: on what `check_inputs` refuses, and when a row is longer than the table of learned positions.
+        Raises ValueError: on what `check_inputs` refuses, and when a row is longer than the table of learned
+        positions.
         """
         given = check_inputs(**inputs, hidden_size=self.config.hidden_size, prefix=self.prefix)
         if inputs["position_ids"] is None:
@@ -344,9 +342,8 @@ class LacunaStack(LacunaPreTrainedModel):
     ) -> tuple[Tensor, dict[str, dict[str, Any]], Tensor | None]:
         """Everything that the layers need; `inputs` as in `embed`.
 
-        Returns:
-            Embeddings [B, T, C]; by layer type, the mask, the angles and the packing that layers of this type take;
-            and the documents of packed rows [B, T], or None.
+        Returns: Embeddings [B, T, C]; by layer type, the mask, the angles and the packing that layers of this type
+        take; and the documents of packed rows [B, T], or None.
         """
         hidden_states, positions = self.embed(past_key_values, **inputs)
         masks, packing, documents = build_attention_masks(
@@ -504,8 +501,7 @@ def shift_right(ids: Tensor, *, config: LacunaConfig, attention_mask: Any = None
 
     In rows that are padded on the left the start token stands before the first real one, as `attention_mask` says.
 
-    Raises:
-        ValueError: when the configuration has no `decoder_start_token_id`, or the ids are no rows of tokens.
+    Raises ValueError: when the configuration has no `decoder_start_token_id`, or the ids are no rows of tokens.
     """
     if ids.dim() != 2:
         raise ValueError(f"labels has the shape {tuple(ids.shape)}, and (rows, tokens) is needed")
@@ -521,9 +517,8 @@ def shift_right(ids: Tensor, *, config: LacunaConfig, attention_mask: Any = None
 class LacunaModel(LacunaPreTrainedModel):
     """An encoder, a decoder or both; hidden states out, no head.
 
-    Args:
-        add_pooling_layer: whether to build the pooler that the configuration has. Heads that do not read it leave it
-            out: a parameter without a gradient stops distributed training.
+    `add_pooling_layer`: whether to build the pooler that the configuration has. Heads that do not read it leave it
+    out: a parameter without a gradient stops distributed training.
     """
 
     encoder: Any  # LacunaEncoder, or None in a decoder
@@ -583,9 +578,8 @@ class LacunaModel(LacunaPreTrainedModel):
             output_attentions, output_hidden_states: also return these of every layer. Attention weights need
                 `attn_implementation="eager"`.
 
-        Raises:
-            ValueError: when ids are outside the vocabulary, rows longer than the learned positions, masks of a wrong
-                shape, or not exactly one of `input_ids` and `inputs_embeds` is given.
+        Raises ValueError: when ids are outside the vocabulary, rows longer than the learned positions, masks of a
+        wrong shape, or not exactly one of `input_ids` and `inputs_embeds` is given.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
@@ -1161,8 +1155,7 @@ class LacunaForQuestionAnswering(LacunaTaskModel):
     ) -> QuestionAnsweringModelOutput | Seq2SeqQuestionAnsweringModelOutput:
         """Score every token as start and as end of the answer.
 
-        Args:
-            start_positions, end_positions: [B], token numbers; those outside the row are ignored.
+        `start_positions`, `end_positions`: [B], token numbers; those outside the row are ignored.
         """
         kwargs = {"use_cache": False, **kwargs}
         outputs = self.model(

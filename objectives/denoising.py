@@ -33,8 +33,7 @@ def fill_in(
     and the tokens between them are laid out in random order. So that the text still fits its row, inserted masks that
     would make it longer than it was are left out.
 
-    Args:
-        text: int64 [length], not empty.
+    `text`: int64 [length], not empty.
 
     Returns: The corrupted text, and the lengths of the spans in the order of the text.
     """

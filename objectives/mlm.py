@@ -97,9 +97,8 @@ def draw_spans(
     places until one is free; here all spans and the words between them are laid out in random order on a ring, which
     is opened at a random word, so that every word is equally likely.
 
-    Args:
-        breaks: bool [words of the row], whether a word does not directly follow another one of its document: a span
-            ends there, and its rest is a span of its own.
+    `breaks`: bool [words of the row], whether a word does not directly follow another one of its document: a span ends
+    there, and its rest is a span of its own.
 
     Returns: Words in the order in which their spans were drawn, the span of each, and the lengths drawn.
     """

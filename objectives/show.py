@@ -182,8 +182,7 @@ def _counted(number: int, thing: str) -> str:
 def wrap(text: str, *, width: int, first: str, later: str) -> list[str]:
     """Lines of at most `width` columns, broken at spaces where there are some and at line breaks.
 
-    Args:
-        first, later: what the first line and all others begin with.
+    `first`, `later`: what the first line and all others begin with.
     """
     room = width - max(len(first), len(later))
     console = Console(file=StringIO(), width=room)

@@ -184,11 +184,11 @@ def compression_report(
 ) -> dict[str, Any]:
     """Encode the documents and count.
 
-    Returns:
-        vocab_size; texts, bytes, words (runs without white space) and tokens; bytes_per_token, characters_per_token,
-        tokens_per_word (fertility); single_byte_share (tokens of one byte over all tokens, spaces and punctuation
-        included); torn_share (bytes of characters that no token holds whole, over all bytes); unused_tokens (ids never
-        seen, special tokens aside); longest_tokens (the ten longest that are not white space alone, decoded).
+    Returns: vocab_size; texts, bytes, words (runs without white space) and tokens; bytes_per_token,
+    characters_per_token, tokens_per_word (fertility); single_byte_share (tokens of one byte over all tokens, spaces
+    and punctuation included); torn_share (bytes of characters that no token holds whole, over all bytes);
+    unused_tokens (ids never seen, special tokens aside); longest_tokens (the ten longest that are not white space
+    alone, decoded).
 
     Raises InputError: there is no text, or the tokenizer is not byte-level.
     """
