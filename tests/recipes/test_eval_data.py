@@ -76,7 +76,7 @@ def test_a_run_with_it(texts: Path, recipe) -> None:
         info["eval_data"] == [str(texts / "held")] and info["command"].endswith("--output_dir run") and info["began"]
     )
     code, said = recipe(
-        "pretrain.py", *words[:2], "--eval_data", str(texts / "nowhere"), "--output_dir", str(texts / "2")
+        "pretrain", *words[:2], "--eval_data", str(texts / "nowhere"), "--output_dir", str(texts / "2")
     )
     assert code == 2 and "nowhere" in said
 
