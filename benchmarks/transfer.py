@@ -266,7 +266,8 @@ class Pretrained:
         facts: dict[str, Any] = {key: value for path in files for key, value in json.loads(path.read_text()).items()}
         facts |= {name: " ".join(Path(path).name for path in facts.get(name) or ()) for name in ("data", "for_file")}
         names = ["objective", "data", *("for_file", "for_share") * bool(facts["for_file"]), "steps", "train_tokens"]
-        return {name: facts[name] for name in (*names, "train_seconds", "eval_loss") if facts.get(name)}
+        names += ["teacher_seconds", "train_seconds", "eval_loss"]
+        return {name: facts[name] for name in names if facts.get(name)}
 
     def first(self, work: Path, seed: int) -> Path:
         """The folder of first weights, which folders of the same architecture and tokenizer share."""

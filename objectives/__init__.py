@@ -16,6 +16,7 @@ from .base import TokenPrediction
 from .clm import CausalLanguageModelling
 from .data import IGNORED, SpecialTokens, random_stream, split_documents
 from .denoising import Denoising
+from .distillation import DISTILLED, DistillationArguments, fingerprint_of, load_teacher
 from .embeddings import warm_start
 from .hybrid import HybridLanguageModelling
 from .mlm import MaskedLanguageModelling
@@ -43,10 +44,12 @@ def make_works(
     byte_lengths: np.ndarray,
     token_edges: np.ndarray,
     seed: int,
+    teacher: DistillationArguments | None = None,
 ) -> list[tuple[float, TokenPrediction]]:
-    """For each stage of the run: the share of the run at which it starts, and the objective at its row length."""
+    """For each stage of the run: the share of the run at which it starts, and the objective at its row length; with a
+    `teacher` the objective of a student, which `learn_from` gives its answers."""
     make = partial(
-        OBJECTIVES[arguments.objective],
+        partial(DISTILLED[arguments.objective], how=teacher) if teacher else OBJECTIVES[arguments.objective],
         store=store,
         tokens=SpecialTokens.of(tokenizer),
         byte_lengths=byte_lengths,

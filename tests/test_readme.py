@@ -64,11 +64,11 @@ def test_a_command_of_the_readme_runs(command: str, workplace: Path, hub: HubSer
     """Forked, as many processes as its launcher would begin; `test_a_launcher_begins_it` has the launchers."""
     launcher, *words = shlex.split(command)
     words = words[1:] if launcher == "accelerate" else words
-    trains = "pretrain.py" in command or "finetune" in command
+    trains = any(name in command for name in ("pretrain.py", "distill.py", "finetune"))
     options = ["--max_steps", "2"] if trains and "--max_steps" not in words else []
     if "--max_steps" in words:
         words[words.index("--max_steps") + 1] = "2"
-    if "pretrain.py" in command:
+    if "pretrain.py" in command or "distill.py" in command:
         options += ["--max_eval_examples", "16"]
         options += ["--batch_size", "8"] if "--batch_size" not in words else []
     if trains and "--output_dir" not in command:  # its default is the folder of another command here
