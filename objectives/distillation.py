@@ -17,11 +17,11 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,14 +36,15 @@ from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
 from lacuna.common.work import to_device
 
 from .arguments import ObjectiveArguments
-from .base import PackedPrediction, at_targets
-from .clm import CausalLanguageModelling, next_tokens
-from .data import IGNORED, for_model
+from .base import PackedPrediction
+from .clm import CausalLanguageModelling
+from .data import IGNORED, for_model, target_positions
 from .mlm import MaskedLanguageModelling
 
 VERSION = 1  # rises when other answers are made of the same teacher, text and options
 ABOUT, IDS, LOG_PROBS, OFFSETS = "about.json", "ids.bin", "log_probs.bin", "offsets.bin"
 _AT_ONCE = 64  # examples that the teacher reads together
+_CHUNK = 2**19  # logits that a loss has in hand at a time on a CPU: 2 MiB
 _GIVEN = ("teacher_ids", "teacher_log_probs")
 _teacher = partial(option, group="teacher")
 
@@ -98,6 +99,53 @@ class Answers:
         return Answers, (self.folder,)  # a worker process that does not fork gets the path, not a copy
 
 
+class Goal(NamedTuple):
+    """What a student is to expect at N targets, and how much that counts."""
+
+    ids: Tensor  # int64 [N, K]
+    shares: Tensor  # float32 [N, K], probabilities of these tokens at this temperature, which sum to 1
+    temperature: float
+    weight: float
+
+
+class SoftCrossEntropy(torch.autograd.Function):
+    """Cross-entropies in nats of the same logits against several goals, each summed over the targets.
+
+    The student's logits are divided by the temperature of a goal, and its sum is multiplied by the square of that, so
+    that gradients stay as large as those of the text (Hinton et al., 2015, section 2). They are made in the forward
+    pass from a few rows at a time, which stay in the cache of a CPU: autograd would go through all logits a dozen
+    times, and on these a small student spends much of its time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, places: Tensor, goals: Sequence[Goal]) -> tuple[Tensor, Tensor]:
+        """Logits [M, vocab_size] of any float dtype, `places` of the targets [N] -> the weighted sum, and all sums."""
+        gradient, nats = torch.zeros_like(logits), logits.new_zeros(len(goals), dtype=torch.float32)
+        size = max(1, (_CHUNK if logits.device.type == "cpu" else 32 * _CHUNK) // logits.shape[1])
+        for start in range(0, len(places), size):
+            here = slice(start, start + size)
+            rows = logits[places[here]].float()
+            rows -= rows.amax(dim=-1, keepdim=True)
+            total = torch.zeros_like(rows)
+            for number, (ids, shares, temperature, weight) in enumerate(goals):
+                softened = rows / temperature
+                expected = softened.gather(1, ids[here])
+                powers = softened.exp_()
+                norm = powers.sum(dim=-1, keepdim=True)
+                nats[number] += temperature**2 * (shares[here] * (norm.log() - expected)).sum()
+                total += powers.mul_(weight * temperature / norm)
+                total.scatter_add_(1, ids[here], shares[here] * (-weight * temperature))
+            gradient[places[here]] = total.to(gradient.dtype)
+        ctx.save_for_backward(gradient)
+        ctx.mark_non_differentiable(nats)
+        return sum((goal.weight * each for goal, each in zip(goals, nats, strict=True)), nats.new_zeros(())), nats
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """That of the forward pass, times the factor that the sum was given."""
+        return ctx.saved_tensors[0] * gradients[0], None, None
+
+
 class Distilled(PackedPrediction):
     """What objectives of students share; it comes before the objective that they would have without a teacher.
 
@@ -138,20 +186,25 @@ class Distilled(PackedPrediction):
         answers = {name: torch.from_numpy(np.concatenate([each[name] for each in examples])) for name in given}
         return super().collate(plain) | answers
 
-    def logits(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Logits at the N targets of a batch [N, vocab_size], and the targets [N], in row-major order."""
+    def predict(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Logits [M, vocab_size] at some positions, and which of these see the N targets, rising: int64 [N]."""
         raise NotImplementedError
 
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`distill_weight` of `soft_loss` and the rest of the cross-entropy of the targets, which are reported too."""
-        given = {name: value for name, value in batch.items() if name not in _GIVEN}
-        logits, targets = self.logits(model, given)
-        soft = soft_loss(logits.float(), *(batch[name] for name in _GIVEN), temperature=self.how.temperature)
-        hard = functional.cross_entropy(logits.float(), targets, reduction="sum")
-        soft, hard, share = soft / num_targets["tokens"], hard / num_targets["tokens"], self.how.distill_weight
-        return share * soft + (1 - share) * hard, {"teacher_loss": soft.detach(), "text_loss": hard.detach()}
+        """Both cross-entropies, against teacher and text, are reported; the loss has `distill_weight` of the first."""
+        logits, places = self.predict(model, {name: value for name, value in batch.items() if name not in _GIVEN})
+        ids, log_probs = (batch[name] for name in _GIVEN)
+        weight, temperature = self.how.distill_weight, self.how.temperature
+        targets = batch["labels"][batch["labels"] != IGNORED][:, None]
+        goals = (
+            Goal(ids, functional.softmax(log_probs.float() / temperature, dim=-1), temperature, weight),
+            Goal(targets, torch.ones_like(targets, dtype=torch.float32), 1.0, 1 - weight),
+        )
+        loss, nats = SoftCrossEntropy.apply(logits, places, goals)
+        of_teacher, of_text = (nats / num_targets["tokens"]).unbind()
+        return loss / num_targets["tokens"], {"teacher_loss": of_teacher, "text_loss": of_text}
 
     def learn_from(self, teacher: nn.Module, *, made_of: dict[str, str], device: torch.device) -> None:
         """Find the answers of a teacher, or ask it: one process does, the others wait.
@@ -217,8 +270,9 @@ class Distilled(PackedPrediction):
         for start in bar(range(0, len(numbers), _AT_ONCE)):
             batch = self.collate([self._asked(number) for number in numbers[start : start + _AT_ONCE]])
             for part in self.in_parts(batch):
-                logits, _ = self.logits(teacher, to_device(part, device))
-                best = logits[:, : self.tokens.vocab_size].float().log_softmax(dim=-1).topk(self.how.top_k)
+                logits, places = self.predict(teacher, to_device(part, device))
+                known = logits[places, : self.tokens.vocab_size].float()
+                best = known.log_softmax(dim=-1).topk(self.how.top_k)
                 yield best.indices.cpu().numpy(), best.values.cpu().numpy()
 
     @torch.no_grad()
@@ -229,7 +283,7 @@ class Distilled(PackedPrediction):
             rows = range(start, min(start + _AT_ONCE, self.num_eval_examples))
             batch = self.collate([self.eval_example(row) for row in rows])
             records += self.evaluate(teacher.to(device), to_device(batch, device))
-        return self.summarize(records)
+        return self.summarize(records) if records else {}
 
     def _describe_targets(self) -> str:
         expected = f"its {self.how.top_k} likeliest tokens at temperature {self.how.temperature:g}"
@@ -242,11 +296,12 @@ class DistilledMasked(Distilled, MaskedLanguageModelling):
 
     teachers = ("ForMaskedLM", "ForPreTraining")
 
-    def logits(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """At the masked positions."""
-        labels = batch["labels"]
-        found = model(**for_model(model, batch), sparse_prediction=True).logits
-        return at_targets(found, labels), labels[labels != IGNORED]
+    def predict(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The masked positions, and all others too where a native model has no way to leave them out."""
+        logits = model(**for_model(model, batch), sparse_prediction=True).logits
+        if logits.ndim == 2:
+            return logits, torch.arange(len(logits), device=logits.device)
+        return logits.flatten(0, 1), target_positions(batch["labels"])
 
 
 class DistilledCausal(Distilled, CausalLanguageModelling):
@@ -254,30 +309,14 @@ class DistilledCausal(Distilled, CausalLanguageModelling):
 
     teachers = ("ForCausalLM", "LMHeadModel")
 
-    def logits(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """One position before the targets."""
+    def predict(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """All positions; a target is seen one before it."""
         given = {name: value for name, value in for_model(model, batch).items() if name != "labels"}
-        found, labels = next_tokens(model(**given, use_cache=False).logits, batch["labels"])
-        return at_targets(found, labels), labels[labels != IGNORED]
+        ahead = functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
+        return model(**given, use_cache=False).logits.flatten(0, 1), target_positions(ahead)
 
 
 DISTILLED: dict[str, type[Distilled]] = {"mlm": DistilledMasked, "clm": DistilledCausal}
-
-
-def soft_loss(logits: Tensor, ids: Tensor, log_probs: Tensor, *, temperature: float) -> Tensor:
-    """Cross-entropy of a student against the likeliest tokens of its teacher, in nats, summed over N targets.
-
-    The teacher's probabilities to the power 1 / temperature are made to sum to 1 over the tokens that are kept; the
-    student's logits, of all tokens, are divided by the temperature. The sum is multiplied by the square of the
-    temperature, so that its gradients stay as large as those of the text (Hinton et al., 2015, section 2).
-
-    Args:
-        logits: float32 [N, vocab_size].
-        ids, log_probs: int64 and any float dtype, [N, top_k].
-    """
-    shares, softened = functional.softmax(log_probs.float() / temperature, dim=-1), logits / temperature
-    expected = (shares * softened.gather(1, ids)).sum(dim=-1)
-    return temperature**2 * (softened.logsumexp(dim=-1) - expected).sum()
 
 
 def load_teacher(teacher: str, goal: ObjectiveArguments, *, as_ours: Callable[[Any], Any]) -> Any:

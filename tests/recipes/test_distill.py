@@ -60,7 +60,13 @@ def losses(output: Path) -> list[float]:
 @pytest.mark.parametrize(("objective", "auto"), [("mlm", AutoModelForMaskedLM), ("clm", AutoModelForCausalLM)])
 def test_a_student_and_what_it_writes_and_how_it_is_resumed(recipe, home, tmp_path, teachers, objective, auto) -> None:
     whole, halves, teacher = tmp_path / "whole", tmp_path / "halves", teachers(objective)
-    more = ["--save_steps", 2, "--average", "ema", *(["--mask_variants", 2] if objective == "mlm" else [])]
+    more = [
+        "--save_steps",
+        2,
+        "--average",
+        "ema",
+        *{"mlm": ("--mask_variants", 2), "clm": ("--micro_batch_size", "auto")}[objective],
+    ]
     code, said = recipe("distill", *options_of(teacher, whole, *more, objective=objective))
     assert code == 0, said
     about = json.loads((whole / "run.json").read_text())
