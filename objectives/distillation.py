@@ -54,7 +54,7 @@ class DistillationArguments(Arguments):
     """Whom the student learns from, and how much."""
 
     teacher: str = option(
-        "", "Pretrained model to learn from: a folder or Hub id. The student has its tokenizer.", group=ESSENTIALS
+        "", "Model to learn from, and to have the tokenizer of: a folder or Hub id.", group=ESSENTIALS, metavar="MODEL"
     )
     distill_weight: float = _teacher(
         0.5, "Share of the loss that is what the teacher expects; the rest is the text itself, as without a teacher."
@@ -113,8 +113,8 @@ class SoftCrossEntropy(torch.autograd.Function):
 
     The student's logits are divided by the temperature of a goal, and its sum is multiplied by the square of that, so
     that gradients stay as large as those of the text (Hinton et al., 2015, section 2). They are made in the forward
-    pass from a few rows at a time, which stay in the cache of a CPU: autograd would go through all logits a dozen
-    times, and on these a small student spends much of its time.
+    pass, from a few rows at a time that stay in the cache of a CPU: autograd would keep several tables of the size of
+    all logits, and go through each.
     """
 
     @staticmethod

@@ -5,9 +5,9 @@
     accelerate launch recipes/distill.py --teacher runs/decoder --objective clm --data my_texts/ --size tiny
     torchrun --nproc_per_node 2 recipes/distill.py --teacher runs/model --max_steps 20    # two processes on a CPU
 
-The teacher is a model of recipes/pretrain.py, or any encoder (mlm) or decoder (clm) of transformers; the student gets
-its tokenizer. It is asked once about all of the text, which takes as long as it takes to read it; its answers are kept
-in ~/.cache/lacuna (or $LACUNA_CACHE), where later runs on the same text find them. docs/pretraining.md says more.
+The teacher is a model of recipes/pretrain.py (mlm or clm), or of transformers with a byte-level tokenizer; the student
+has its tokenizer. It is asked once about all of the text, and how long that takes is shown; its answers are kept in
+~/.cache/lacuna (or $LACUNA_CACHE), where later runs on the same text find them. docs/pretraining.md says more.
 """
 
 from dataclasses import asdict
