@@ -111,18 +111,31 @@ def estimate(values: Sequence[float], *, rows: int | None = None) -> Estimate:
     return Estimate(mean, math.sqrt(mean * (1 - mean) / rows) if rows else None)
 
 
-def gained(first: Mapping[int, float], pretrained: Mapping[int, float], *, rows: int | None) -> Estimate | None:
-    """Of scores by seed: pretrained - first, seed against seed; None without a seed that both have.
+def gains(first: Mapping[int, float], pretrained: Mapping[int, float], *, rows: int | None) -> dict[str, Estimate]:
+    """Of scores by seed: pretrained - first, and its share of 1 - first where that is not 0; seed against seed.
 
     The two errors of a single seed count as independent, which is too much: they are of the same rows.
     """
     pairs = [(first[seed], pretrained[seed]) for seed in sorted(first.keys() & pretrained.keys())]
     if not pairs:
-        return None
-    found = estimate([ours - new for new, ours in pairs])
+        return {}
+    found = {"gained": estimate([ours - new for new, ours in pairs])}
+    if all(new < 1 for new, _ in pairs):
+        found["share"] = estimate([(ours - new) / (1 - new) for new, ours in pairs])
     if len(pairs) == 1 and rows:
-        found = found._replace(error=math.hypot(*(math.sqrt(score * (1 - score) / rows) for score in pairs[0])))
+        new, ours = (math.sqrt(score * (1 - score) / rows) for score in pairs[0])
+        found["gained"] = found["gained"]._replace(error=math.hypot(new, ours))
+        if share := found.get("share"):  # derivatives by both scores
+            found["share"] = share._replace(error=math.hypot(ours, new * (1 - share.value)) / (1 - pairs[0][0]))
     return found
+
+
+def mean_share(rows: Sequence[Mapping[str, Any]]) -> Estimate | None:
+    """The number that sums it up: the mean share over fine-tuned tasks. Those without an error count as exact."""
+    if not (shares := [row["share"] for row in rows if row["share"] and TASKS[row["name"]].recipe != "probe"]):
+        return None
+    error = math.hypot(*(share.error or 0 for share in shares)) / len(shares)
+    return Estimate(statistics.fmean(share.value for share in shares), error or None)
 
 
 def row_of(
@@ -135,9 +148,9 @@ def row_of(
     row = {"name": name, "task": task.what, "metric": some.get("metric", task.metric), "held_out": some["held_out"]}
     row |= {"seeds": len(scores["pretrained"]), "guess": some.get("guess"), "words": some.get("words")}
     row |= {"skip_gram": skip_gram and skip_gram["score"]}
-    row |= dict.fromkeys(("first_weights", "pretrained"))  # the order of columns
+    row |= dict.fromkeys(("first_weights", "pretrained", "gained", "share"))  # the order of columns
     row |= {kind: estimate(list(by.values()), rows=rows) for kind, by in scores.items() if by}
-    return row | {"gained": gained(scores["first_weights"], scores["pretrained"], rows=rows)}
+    return row | gains(scores["first_weights"], scores["pretrained"], rows=rows)
 
 
 def cell(name: str, value: Any) -> Any:
@@ -145,7 +158,7 @@ def cell(name: str, value: Any) -> Any:
     if not isinstance(value, Estimate):
         return f"{value:.3f}" if isinstance(value, float) else value
     error = "" if value.error is None else f" ± {value.error:.3f}"
-    return f"{value.value:{'+' if name == 'gained' else ''}.3f}{error}"
+    return f"{value.value:{'+' if name in ('gained', 'share') else ''}.3f}{error}"
 
 
 def side_by_side(models: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
@@ -158,11 +171,10 @@ def side_by_side(models: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
 
 
 def lines_of(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The table of a model in Markdown, without empty columns."""
-    names = [
-        name for name in (rows[0] if rows else ()) if name != "name" and any(row[name] is not None for row in rows)
-    ]
-    return table({name: cell(name, row[name]) for name in names} for row in rows)
+    """The table of a model in Markdown, without empty columns; the sum is its last line."""
+    rows = [*rows, {"task": "mean over fine-tuned tasks", "share": mean_share(rows)}]
+    names = [name for name in rows[0] if name != "name" and any(row.get(name) is not None for row in rows)]
+    return table({name: cell(name, row.get(name)) for name in names} for row in rows)
 
 
 def write_parts(data: Path, work: Path, *, only: Sequence[str]) -> None:
@@ -373,14 +385,15 @@ def main() -> None:
     models: dict[str, list[dict[str, Any]]] = {model.name: [] for model in benchmark.models}
     for model, name in tqdm([(model, name) for model in benchmark.models for name in options.only], unit="task"):
         models[model.name] += filter(None, [benchmark.row(model, name)])
-    report.body["models"] = models
+    report.body |= {"models": models, "mean_share": {name: mean_share(rows) for name, rows in models.items()}}
     parts = benchmark.parts
     line = (
         "Scores are from 0 to 1, bits per byte aside. After ± stands the standard error: over seeds, without that of "
-        "the held-out rows, which are the same for all (0.015 for 872); with one seed, that of the held-out rows. All "
-        f"of it took {sum(part['seconds'] for part in parts) / 60:.0f} minutes, "
-        f"{sum(not part['quiet'] for part in parts)} of {len(parts)} runs beside other programs, at "
-        f"{', '.join(sorted({part['commit'] for part in parts}))}."
+        "the held-out rows, which are the same for all (0.015 for 872); with one seed, that of the held-out rows. The "
+        "share is (pretrained - first weights) / (1 - first weights); in its mean, tasks without an error count as "
+        "exact. All of it took "
+        f"{sum(part['seconds'] for part in parts) / 60:.0f} minutes, {sum(not part['quiet'] for part in parts)} of "
+        f"{len(parts)} runs beside other programs, at {', '.join(sorted({part['commit'] for part in parts}))}."
     )
     report.body["pretraining"] = stories = {model.name: model.story() for model in benchmark.models}
     lines = [line, "", *side_by_side(models)]

@@ -12,7 +12,7 @@ import torch
 import transfer
 from processes import run
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transfer import estimate, gained, lines_of, row_of, side_by_side
+from transfer import estimate, gains, lines_of, mean_share, row_of, side_by_side
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from lacuna.corpus import builtin_questions, read_labelled
@@ -29,19 +29,22 @@ def test_the_error_is_that_over_seeds_or_of_the_rows() -> None:
 
 
 def test_gains_are_taken_seed_by_seed() -> None:
-    found = gained({0: 0.5, 1: 0.6, 7: 0.1}, {0: 0.6, 1: 0.8, 2: 0.9}, rows=400)
-    assert found == pytest.approx((0.15, 0.05))
-    assert gained({}, {0: 0.5}, rows=400) is None
-    assert gained({0: 0.5}, {0: 0.6}, rows=None) == (pytest.approx(0.1), None)
+    found = gains({0: 0.5, 1: 0.6, 7: 0.1}, {0: 0.6, 1: 0.8, 2: 0.9}, rows=400)
+    assert found["gained"] == pytest.approx((0.15, 0.05))
+    assert found["share"] == pytest.approx((0.35, 0.15))
+    assert gains({}, {0: 0.5}, rows=400) == {}
+    assert [found.error for found in gains({0: 0.5}, {0: 0.6}, rows=None).values()] == [None, None]
+    assert "share" not in gains({0: 1.0}, {0: 0.9}, rows=400), "nothing was missing"
 
 
 def test_the_error_of_one_seed_is_that_of_simulated_held_out_rows() -> None:
-    found = gained({0: 0.5}, {0: 0.8}, rows=400)
+    found = gains({0: 0.5}, {0: 0.8}, rows=400)
     drawn = np.random.default_rng(0).binomial(400, [[0.5], [0.8]], (2, 20_000)) / 400
-    assert found == pytest.approx((0.3, (drawn[1] - drawn[0]).std()), rel=0.03)
+    assert found["gained"] == pytest.approx((0.3, (drawn[1] - drawn[0]).std()), rel=0.03)
+    assert found["share"] == pytest.approx((0.6, ((drawn[1] - drawn[0]) / (1 - drawn[0])).std()), rel=0.03)
 
 
-def test_the_table() -> None:
+def test_the_table_and_the_number_that_sums_it_up() -> None:
     linear = {"score": 0.72, "held_out": 400}
     rows = [
         row_of("wnut17", {"first_weights": by_seed(0.1), "pretrained": by_seed(0.28, guess=0.09, words=0.2)}),
@@ -49,13 +52,15 @@ def test_the_table() -> None:
         row_of("probe", {"first_weights": by_seed(0.6), "pretrained": by_seed(0.9)}),
         row_of("bits_per_byte", {"first_weights": {}, "pretrained": by_seed(2.5, metric="masked_bits_per_byte")}),
     ]
-    head, _, names, few, probe, bits, _ = lines_of(rows)
-    titles = ["task", "metric", "held", "seeds", "guess", "words", "skip", "first", "pretrained", "gained"]
+    assert mean_share(rows) == pytest.approx((0.25, 0.05)), "of 0.2 without an error and 0.3 ± 0.1, without the probe"
+    head, _, names, few, probe, bits, total, _ = lines_of(rows)
+    titles = ["task", "metric", "held", "seeds", "guess", "words", "skip", "first", "pretrained", "gained", "share"]
     assert [title.split()[0] for title in head.strip("| ").split(" | ")] == titles
-    assert "| f1 | 400 | 1 | 0.090 | 0.200 |  | 0.100 | 0.280 | +0.180 |" in names, "F1 of names has no error"
-    assert "| 0.720 | 0.500 ± 0.000 | 0.650 ± 0.050 | +0.150 ± 0.050 |" in few
+    assert "| f1 | 400 | 1 | 0.090 | 0.200 |  | 0.100 | 0.280 | +0.180 | +0.200 |" in names, "F1 of names has no error"
+    assert "| 0.720 | 0.500 ± 0.000 | 0.650 ± 0.050 | +0.150 ± 0.050 | +0.300 ± 0.100 |" in few
     assert "0.900 ± 0.015" in probe
     assert bits.count("2.500") == 1 and "masked_bits_per_byte" in bits and "±" not in bits
+    assert total.endswith("| +0.250 ± 0.050 |") and mean_share(rows[3:]) is None
     assert "skip gram" not in lines_of(rows[:1])[0], "a column that nothing is in"
     assert side_by_side({"a": rows}) == []
     *_, first, _ = side_by_side({"a": rows[:1], "b": rows[:1]})
@@ -192,11 +197,12 @@ def test_it_fine_tunes_measures_and_reports(stand_ins: Path, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("*-transfer.json")
     report = json.loads(path.read_text())
-    (rows,) = report["models"].values()
+    (rows,), (share,) = report["models"].values(), report["mean_share"].values()
     assert [row["name"] for row in rows] == only
     few, probe, bits = rows
     assert few["held_out"] == 32 and 0 <= few["guess"] <= 1 and few["words"] == 1
     assert few["gained"][0] == pytest.approx(few["pretrained"][0] - few["first_weights"][0])
+    assert share[0] == pytest.approx(few["gained"][0] / (1 - few["first_weights"][0]))
     assert probe["held_out"] == 32 and probe["pretrained"][0] > 0.6
     assert bits["metric"] == "masked_bits_per_byte" and 0 < bits["pretrained"][0] < 10
     parts = tmp_path / "work" / "parts"
