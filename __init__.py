@@ -32,6 +32,7 @@ COMMANDS = {
     "prepare_corpus": "prepare_corpus",
     "plan": "plan_run",
     "pretrain": "pretrain",
+    "distill": "distill",
     **{f"finetune_{task}": f"finetune_{task}" for task in TASKS},
     "predict": "predict",
     "evaluate": "evaluate_language_model",
@@ -114,6 +115,11 @@ def plan(**options: Any) -> Result:
 def pretrain(**options: Any) -> Result:
     """Pretrain a language model; `data`, `objective`, `size`, `max_minutes`, `output_dir` and others."""
     return _call("pretrain", options)
+
+
+def distill(**options: Any) -> Result:
+    """Pretrain a small model that learns from a larger one; `teacher`, `data`, `size` and others."""
+    return _call("distill", options)
 
 
 def finetune(task: str, **options: Any) -> Result:

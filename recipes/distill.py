@@ -10,6 +10,7 @@ has its tokenizer. It is asked once about all of the text, and how long that tak
 ~/.cache/lacuna (or $LACUNA_CACHE), where later runs on the same text find them. docs/pretraining.md says more.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -65,8 +66,8 @@ def ask(teacher: Any, works: list[tuple[float, Any]], *, corpus: str) -> dict[st
     return {"teacher_weights": made_of["teacher"], "teacher_scores": scores, "teacher_seconds": seconds}
 
 
-def main() -> None:
-    """Parse, build, ask the teacher, train."""
+def main(words: Sequence[str] | None = None) -> str:
+    """Parse, build, ask the teacher, train; returns the folder of the model."""
     data, goal, how, start, arguments = parse_arguments(
         (
             corpus.CorpusArguments,
@@ -75,6 +76,7 @@ def main() -> None:
             training.NewModelArguments,
             training.TrainingArguments,
         ),
+        words,
         description=__doc__,
     )
     goal.check_used()
@@ -85,12 +87,11 @@ def main() -> None:
     teacher = objectives.load_teacher(how.teacher, goal, as_ours=modeling.as_ours)
     tokenizer, store, works = prepare(teacher, data, goal, how, start, seed=arguments.seed)
     if goal.show_examples:
-        return print("\n\n".join(objectives.show_examples(work, tokenizer, goal.show_examples) for _, work in works))
+        print("\n\n".join(objectives.show_examples(work, tokenizer, goal.show_examples) for _, work in works))
+        return str(arguments.output_dir)
     facts = ask(teacher, works, corpus=store.fingerprint)
     scores = ", ".join(f"{name} {value:.4f}" for name, value in facts["teacher_scores"].items())
-    of_teacher = (
-        f"{type(teacher).__name__}, {teacher.num_parameters() / 1e6:.2f} M parameters; held-out text: {scores}"
-    )
+    of_teacher = f"{type(teacher).__name__}, {teacher.num_parameters() / 1e6:.2f} M parameters; held out: {scores}"
     del teacher
     objective = works[-1][1]
     parts = {"tokenizer": tokenizer, "length": max(goal.lengths), "seed": arguments.seed}
@@ -123,8 +124,10 @@ def main() -> None:
         identity={**identity, **learned, "teacher_weights": facts["teacher_weights"]},
     )
     if training.is_main_process():
-        print(f"done: {results['steps']:,} steps; {training.ending(arguments.output_dir)}", flush=True)
+        done, ending = f"done: {results['steps']:,} steps", training.ending(arguments.output_dir, of=objective.shape)
+        print(*training.outcome(results), f"{done}; {ending}", sep="\n", flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
+    return str(arguments.output_dir)
 
 
 if __name__ == "__main__":
