@@ -92,7 +92,6 @@ def main(words: Sequence[str] | None = None) -> str:
     facts = ask(teacher, works, corpus=store.fingerprint)
     scores = ", ".join(f"{name} {value:.4f}" for name, value in facts["teacher_scores"].items())
     of_teacher = f"{type(teacher).__name__}, {teacher.num_parameters() / 1e6:.2f} M parameters; held out: {scores}"
-    del teacher
     objective = works[-1][1]
     parts = {"tokenizer": tokenizer, "length": max(goal.lengths), "seed": arguments.seed}
     model = training.starting_model(start, modeling=modeling, objective=objective, **parts)
@@ -105,15 +104,15 @@ def main(words: Sequence[str] | None = None) -> str:
             max_length=model.config.max_position_embeddings,
         )
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
-    facts |= {"text": store.summary(), "rows": [work.describe() for _, work in works]}
-    facts["objective"] = f"{objective.name}, distilled from `{without_places(how.teacher)}`"
+    learned = f"{objective.name}, distilled from `{without_places(how.teacher)}`"
+    facts |= {"text": store.summary(), "rows": [work.describe() for _, work in works], "objective": learned}
     if training.is_main_process():
         head = f"text: {facts['text']}\nteacher: {of_teacher}\nstudent: {described}; objective: {objective.name}"
         print(head, *facts["rows"], sep="\n", flush=True)
     if not start.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
         objectives.warm_start(model, objective, trained=training.expected_tokens(arguments, works))
-    learned = {name: value for name, value in asdict(how).items() if name != "teacher"}  # it counts by its weights
     identity = {"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()}
+    identity |= {name: value for name, value in asdict(how).items() if name != "teacher"}  # it counts by its weights
     results = training.train(
         model=model,
         work=works,
@@ -121,11 +120,10 @@ def main(words: Sequence[str] | None = None) -> str:
         arguments=arguments,
         run_info={**facts, **asdict(how), **asdict(start), **asdict(data)},
         evaluates_first=start.model is not None,
-        identity={**identity, **learned, "teacher_weights": facts["teacher_weights"]},
+        identity={**identity, "teacher_weights": facts["teacher_weights"]},
     )
     if training.is_main_process():
-        done, ending = f"done: {results['steps']:,} steps", training.ending(arguments.output_dir, of=objective.shape)
-        print(*training.outcome(results), f"{done}; {ending}", sep="\n", flush=True)
+        print(*training.outcome(results), training.ending(arguments.output_dir, of=objective.shape), sep="\n", flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return str(arguments.output_dir)
 

@@ -92,7 +92,7 @@ def test_modelling_is_flat() -> None:
 def test_every_folder_is_installed() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     folders = {".".join(["lacuna", *path.relative_to(REPOSITORY).parent.parts]) for path in ROOM_FILES}
-    assert set(project["tool"]["setuptools"]["packages"]) == folders
+    assert set(project["tool"]["setuptools"]["packages"]) == {*folders, "lacuna", "lacuna.recipes"}
 
 
 def test_recipes_hide_no_module() -> None:

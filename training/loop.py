@@ -82,13 +82,9 @@ def train(
     run.probe = probe
     results: dict[str, float] = {}
     try:
-        with run.signals, Watchdog(arguments.hang_timeout) as run.watchdog:
+        with run.signals, Watchdog(arguments.hang_timeout) as run.watchdog, _memory_errors(run):
             _train(run)
             results = _finish(run)
-    except (torch.OutOfMemoryError, RuntimeError) as error:
-        if refused := re.search(r"allocate (?:memory: you tried to allocate )?([\d.]+) ?(bytes|[KMG]iB)", str(error)):
-            raise InputError(_too_large(run, *refused.groups())) from error
-        raise
     finally:
         if run.pushes is not None:
             run.pushes.close(patience=arguments.hang_timeout if results else None)
@@ -282,14 +278,22 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
     )
 
 
-def _too_large(run: Run, number: str, unit: str) -> str:
-    """What to say of a step for which memory was refused: so many bytes, KiB, MiB or GiB."""
-    rows = run.stages[run.progress.stage].micro_batch_size
-    size = float(number) / {"bytes": 2**30, "KiB": 2**20, "MiB": 2**10, "GiB": 1}[unit]
-    return (
-        f"a forward pass of {rows:,} rows needs more memory than there is: {size:,.1f} GiB more were refused. Lower "
-        "--micro_batch_size (steps stay the same), the length of rows, or --size; recipes/plan_run.py estimates a run"
-    )
+@contextlib.contextmanager
+def _memory_errors(run: Run) -> Iterator[None]:
+    """A step for which memory was refused becomes an `InputError` that says how much, and the way out."""
+    try:
+        yield
+    except RuntimeError as error:  # torch.OutOfMemoryError is one
+        refused = re.search(r"allocate (?:memory: you tried to allocate )?([\d.]+) ?(bytes|[KMG]iB)", str(error))
+        if not refused:
+            raise
+        rows = run.stages[run.progress.stage].micro_batch_size
+        size = float(refused[1]) / {"bytes": 2**30, "KiB": 2**20, "MiB": 2**10, "GiB": 1}[refused[2]]
+        raise InputError(
+            f"a forward pass of {rows:,} rows needs more memory than there is: {size:,.1f} GiB more were refused. "
+            "Lower --micro_batch_size (steps stay the same), the length of rows, or --size; recipes/plan_run.py "
+            "estimates a run"
+        ) from error
 
 
 def _stop_if_asked(run: Run) -> None:

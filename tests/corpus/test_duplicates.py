@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.corpus import TextArguments, open_text, prepare_store
-from lacuna.corpus.store.joining import find_equal
+from lacuna.corpus.store.build import find_equal
 from lacuna.tokenization import train_bpe
 
 

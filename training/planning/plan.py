@@ -44,7 +44,9 @@ class PlanArguments(Arguments):
     memory_gb: float | None = _device(
         None, "Memory of each device in GB (10^9 bytes). Default: the GPU's, or all of this machine's."
     )
-    mfu: float = _device(0.3, "Assumed model FLOPs utilization (MFU) of the device; small models reach 0.05 to 0.5.")
+    mfu: float = _device(
+        0.3, "Assumed model FLOPs utilization (MFU) of the device; small models reach 0.05 to 0.5.", advanced=True
+    )
     watts: float | None = _device(
         None, "Power of each device in watts. Default: the GPU's board limit.", advanced=True
     )
