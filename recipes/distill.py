@@ -66,6 +66,21 @@ def ask(teacher: Any, works: list[tuple[float, Any]], *, corpus: str) -> dict[st
     return {"teacher_weights": made_of["teacher"], "teacher_scores": scores, "teacher_seconds": seconds}
 
 
+def make_student(start: Any, objective: Any, tokenizer: Any, *, length: int, seed: int) -> tuple[Any, Any]:
+    """The student, and the tokenizer that is saved beside it."""
+    parts = {"tokenizer": tokenizer, "length": length, "seed": seed}
+    model = training.starting_model(start, modeling=modeling, objective=objective, **parts)
+    objective.check_model(model)
+    if not start.model and {"[CLS]", "[SEP]"} <= tokenizer.get_vocab().keys():  # others stay as they are
+        tokenizer = tokenization.adapt_tokenizer(
+            tokenizer=tokenizer,
+            shape=objective.shape,
+            segments=model.config.type_vocab_size > 1,
+            max_length=model.config.max_position_embeddings,
+        )
+    return model, tokenizer
+
+
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, ask the teacher, train; returns the folder of the model."""
     data, goal, how, start, arguments = parse_arguments(
@@ -92,23 +107,15 @@ def main(words: Sequence[str] | None = None) -> str:
     facts = ask(teacher, works, corpus=store.fingerprint)
     scores = ", ".join(f"{name} {value:.4f}" for name, value in facts["teacher_scores"].items())
     of_teacher = f"{type(teacher).__name__}, {teacher.num_parameters() / 1e6:.2f} M parameters; held out: {scores}"
+    del teacher
     objective = works[-1][1]
-    parts = {"tokenizer": tokenizer, "length": max(goal.lengths), "seed": arguments.seed}
-    model = training.starting_model(start, modeling=modeling, objective=objective, **parts)
-    objective.check_model(model)
-    if not start.model and {"[CLS]", "[SEP]"} <= tokenizer.get_vocab().keys():  # others stay as they are
-        tokenizer = tokenization.adapt_tokenizer(
-            tokenizer=tokenizer,
-            shape=objective.shape,
-            segments=model.config.type_vocab_size > 1,
-            max_length=model.config.max_position_embeddings,
-        )
+    model, tokenizer = make_student(start, objective, tokenizer, length=max(goal.lengths), seed=arguments.seed)
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
     learned = f"{objective.name}, distilled from `{without_places(how.teacher)}`"
     facts |= {"text": store.summary(), "rows": [work.describe() for _, work in works], "objective": learned}
     if training.is_main_process():
-        head = f"text: {facts['text']}\nteacher: {of_teacher}\nstudent: {described}; objective: {objective.name}"
-        print(head, *facts["rows"], sep="\n", flush=True)
+        head = [f"text: {facts['text']}", f"teacher: {of_teacher}", f"student: {described}"]
+        print("\n".join([*head, *facts["rows"]]), flush=True)
     if not start.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
         objectives.warm_start(model, objective, trained=training.expected_tokens(arguments, works))
     identity = {"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()}
@@ -123,7 +130,8 @@ def main(words: Sequence[str] | None = None) -> str:
         identity={**identity, "teacher_weights": facts["teacher_weights"]},
     )
     if training.is_main_process():
-        print(*training.outcome(results), training.ending(arguments.output_dir, of=objective.shape), sep="\n", flush=True)
+        lines = [*training.outcome(results), training.ending(arguments.output_dir, of=objective.shape)]
+        print("\n".join(lines), flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return str(arguments.output_dir)
 
