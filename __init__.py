@@ -26,6 +26,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+# What torch lacks on Apple's GPUs it then computes on the CPU, with a warning. It asks when it is imported.
+os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+
 TASKS = ("classification", "question_answering", "token_classification", "multiple_choice", "seq2seq", "embeddings")
 COMMANDS = {
     "train_tokenizer": "train_tokenizer",

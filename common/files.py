@@ -26,7 +26,7 @@ def sync(path: Path) -> None:
     """Flush a file, or the entries of a folder, to disk (fsync)."""
     if os.name == "nt" and path.is_dir():
         return
-    number = os.open(path, os.O_RDONLY)
+    number = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows flushes what may be written
     try:
         os.fsync(number)
     finally:

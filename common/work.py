@@ -93,7 +93,7 @@ class TrainingBatches:
     """The collate function of a data loader: batches to train on, with hints where they go to a GPU."""
 
     def __init__(self, work: Work, device: torch.device) -> None:
-        self.work, self.hints = work, device.type == "cuda"
+        self.work, self.hints = work, device.type != "cpu"
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
         batch = self.work.collate(examples)

@@ -123,7 +123,8 @@ def load_language_model(
             f"--model {model} was saved without {missing[0]} ({len(missing)} such weights): it is no pretrained "
             f"{kind} language model. Name the folder that pretraining wrote"
         )
-    loaded = loaded.to("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16 if bf16 else torch.float32)
+    device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
+    loaded = loaded.to(device, torch.bfloat16 if bf16 else torch.float32)
     return LanguageModel.of(model=loaded, tokenizer=tokenizer, kind=kind)
 
 
@@ -268,7 +269,7 @@ def _score_batch(language_model: LanguageModel, batch: list[Request]) -> list[Sc
         rows=torch.from_numpy(np.repeat(np.arange(len(batch)), counts)).to(device),
         positions=torch.from_numpy(np.concatenate([request.positions for request in batch])).to(device),
     )
-    nats = F.cross_entropy(logits.float(), targets, reduction="none").double().cpu().numpy()
+    nats = F.cross_entropy(logits.float(), targets, reduction="none").cpu().double().numpy()
     hits = (logits.argmax(dim=-1) == targets).cpu().numpy()
     if not np.isfinite(nats).all():
         raise NumericsError(

@@ -125,7 +125,7 @@ def contextual_vectors(
     for batch in tqdm(of_one_length, desc="words in text", unit="batch", delay=3, leave=False):
         with torch.no_grad():
             output = language_model.model.base_model(**inputs_of(language_model, batch))
-        for states, request in zip(output.last_hidden_state.double().cpu().numpy(), batch, strict=True):
+        for states, request in zip(output.last_hidden_state.cpu().double().numpy(), batch, strict=True):
             for word, first, end in inside[request.owner]:
                 sums[word] = sums.get(word, 0.0) + states[first:end].mean(axis=0)
     return {word: total / counts[word] for word, total in sums.items() if counts[word] >= LEAST_OCCURRENCES}

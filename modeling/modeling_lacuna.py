@@ -37,7 +37,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import ModelOutput, can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_lacuna import SCORES, LacunaRotaryEmbedding
+from .attention_lacuna import SCORES, LacunaRotaryEmbedding, compute_dtype
 from .checks_lacuna import as_classes, check_inputs, check_mask, refuse_other_shape
 from .configuration_lacuna import HEADS, ConfigurationError, LacunaConfig
 from .layers_lacuna import (
@@ -703,7 +703,9 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
             return logits, cross_entropy(logits, labels, num_items=num_items, is_checked=is_checked)
         options: dict[str, Any] = {"num_items": num_items, "target_positions": target_positions}
         head = self.lm_head
-        if is_plain_linear(head) and not torch.compiler.is_compiling():
+        # Gradients that are made in the forward pass know nothing of a loss scale, without which fp16 overflows.
+        is_fp16 = compute_dtype(hidden_states) == torch.float16
+        if is_plain_linear(head) and not is_fp16 and not torch.compiler.is_compiling():
             options |= {"weight": head.weight, "bias": head.bias, "cap": self.config.final_logit_softcapping}
             return None, linear_cross_entropy(hidden_states, labels, score=self.score_targets, **options)
         options |= {"project": self.project, "vocab_size": self.config.vocab_size}

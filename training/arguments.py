@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from lacuna.common.errors import InputError
 from lacuna.common.options import ESSENTIALS, Arguments, Numbers, check_range, option
 
@@ -35,6 +37,7 @@ else:
     ScheduleName = Literal[tuple(SCHEDULES)]
     AverageName = Literal[("none", *AVERAGES)]
 
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast, by --mixed_precision
 _USUAL_RATE = OPTIMIZERS["adamw"].learning_rate
 _RATES = "".join(
     f"{each.learning_rate:g} ({name}), " for name, each in OPTIMIZERS.items() if each.learning_rate != _USUAL_RATE
@@ -194,8 +197,8 @@ class TrainingArguments(Arguments):
     )
     deterministic: bool = _hardware(False, "Use only deterministic kernels, which are slower on GPUs.", advanced=True)
     report_to: list[str] = _saving([], "Experiment trackers to log to.", choices=TRACKERS)
-    mixed_precision: Literal["auto", "no", "bf16"] = _hardware(
-        "auto", "bf16, no, or auto: bf16 on GPUs and on CPUs with AMX or AVX512-BF16."
+    mixed_precision: Literal["auto", "no", "bf16", "fp16"] = _hardware(
+        "auto", "bf16, fp16, no, or auto: bf16 on GPUs and on CPUs with AMX or AVX512-BF16, fp16 on older GPUs."
     )
     compile: Literal["auto", "on", "off"] = _hardware(
         "auto", "Compile the model: on, off, or auto: on GPUs, and on a CPU if the run is long enough."

@@ -39,8 +39,9 @@ def processes() -> Processes:
 
 def hardware(device: torch.device) -> str:
     """What a run computes on, all processes together."""
-    if device.type == "cuda":
-        return f"{processes().count} × {torch.cuda.get_device_name(device)}"
+    if device.type != "cpu":
+        gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        return f"{processes().count} × {gpu}"
     about = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     name = re.search(r"model name\s*: (.*)", about)
     return f"{processes().count * torch.get_num_threads()} × thread of {name[1] if name else platform.machine()}"
@@ -76,7 +77,7 @@ def keep_memory() -> bool:
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # another C library: macOS, musl, Windows
+    except (AttributeError, OSError, TypeError):  # another C library: macOS, musl, Windows
         return False
     trim_threshold, top_pad, mmap_max = -1, -2, -4
     return all([mallopt(trim_threshold, 2**31 - 1), mallopt(top_pad, 2**26), mallopt(mmap_max, 0)])
@@ -100,8 +101,10 @@ def bf16_is_fast() -> bool:
 
 
 def resolved_precision(asked: str) -> str:
-    """bf16 or no, of `--mixed_precision`."""
-    return ("bf16" if bf16_is_fast() else "no") if asked == "auto" else asked
+    """bf16, fp16 or no, of `--mixed_precision`. GPUs before Ampere have matrix units for fp16 alone, from Volta on."""
+    if asked != "auto" or bf16_is_fast():
+        return "bf16" if asked == "auto" else asked
+    return "fp16" if torch.cuda.is_available() and torch.cuda.get_device_capability() >= (7, 0) else "no"
 
 
 class StopSignals:

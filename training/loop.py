@@ -149,7 +149,7 @@ def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: Window) -
         group["lr"] = rate * group.get("rate_scale", 1.0)
     batches = [next(loader) for _ in range(stage.batch_size // (accelerator.num_processes * stage.micro_batch_size))]
     parts, tokens = _gradients(run, stage, batches)
-    grad_norm = update(run.bare, run.optimizers, max_norm=arguments.max_grad_norm)
+    grad_norm = update(run.bare, run.optimizers, max_norm=arguments.max_grad_norm, loss_scale=run.loss_scale)
     _watch(run, stage, float(accelerator.reduce(parts["loss"], "sum")), grad_norm)
     if accelerator.is_main_process:
         run.throughput.see(stage.work, batches[0], rows=stage.batch_size)
@@ -190,7 +190,7 @@ def _gradients(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tupl
         batches,
         device=accelerator.device,
         # DDP averages gradients over processes.
-        backward=lambda loss: fsdp.backward(accelerator, model, loss * accelerator.num_processes),
+        backward=lambda loss: fsdp.backward(accelerator, model, loss * (accelerator.num_processes * run.loss_scale)),
         micro_step=micro_step,
         over_processes=over_processes,
     )
@@ -198,18 +198,23 @@ def _gradients(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tupl
 
 def _watch(run: Run, stage: Stage, loss: float, grad_norm: float) -> None:
     """Log steps that were not applied and spikes of the loss; `NumericsError` after too many bad steps in a row."""
-    progress = run.progress
-    if math.isfinite(grad_norm):
+    progress, scale, is_applied = run.progress, run.loss_scale, math.isfinite(grad_norm)
+    what = "gradient" if math.isfinite(loss) else "loss"
+    overflows = not is_applied and what == "gradient" and scale > 1  # of which the scale may be the cause
+    if run.accelerator.mixed_precision == "fp16":
+        progress.adapt_scale(is_applied=is_applied, overflows=overflows)
+    if is_applied:
         progress.bad_steps = 0
         if (mean := progress.note_loss(loss)) is not None:
             samples = _mark_samples(run, "spike", stage, loss=loss)
             run.log.say(f"step {progress.step + 1:,}: loss {loss:.3f} after {mean:.3f} (samples {samples})")
         return
-    progress.bad_steps += 1
-    what = "loss" if not math.isfinite(loss) else "gradient"
-    samples = _mark_samples(run, "skipped", stage, reason=f"{what} not finite")
-    message = f"step {progress.step + 1:,}: the {what} is not finite (samples {samples}); the step was not applied"
-    if progress.bad_steps >= run.arguments.max_bad_steps:
+    progress.bad_steps += not overflows
+    reason = f"{what} not finite" + f" at loss scale {scale:,.0f}, now {progress.loss_scale:,.0f}" * overflows
+    samples = _mark_samples(run, "skipped", stage, reason=reason)
+    message = f"step {progress.step + 1:,}: the {reason.replace(' not', ' is not')} (samples {samples})"
+    message += "; the step was not applied"
+    if not overflows and progress.bad_steps >= run.arguments.max_bad_steps:
         raise NumericsError(
             f"{message}, nor were the {progress.bad_steps - 1} before it. Try a lower --learning_rate or "
             "--mixed_precision no, and --resume"

@@ -15,6 +15,7 @@ from .stages import Stage
 
 SPIKE = 6.0  # standard deviations above the mean of the last losses that make a loss a spike
 REMEMBERED, ENOUGH = 128, 32  # losses that the mean is taken of, at most and at least
+PATIENCE_TO_DOUBLE = 2000  # steps that are applied in a row before the scale of an fp16 loss is doubled
 
 
 @dataclass
@@ -29,6 +30,8 @@ class Progress:
     samples: int = 0  # examples seen of the work of that stage; the next step begins with this global sample number
     epochs: float = 0.0  # passes over the works of earlier stages
     bad_steps: int = 0  # steps in a row, up to this one, that were not applied because loss or gradient was not finite
+    loss_scale: float = 2.0**16  # of fp16: losses are multiplied by it, so that small gradients do not become zero
+    steps_at_scale: int = 0  # steps in a row, up to this one, that were applied with this scale
     losses: list[float] = field(default_factory=list)  # those of the last steps, from which a spike stands out
     metric: float | None = None  # what evaluation at this very step said of the model; None where there was none
     judged_step: int = -1  # the step of the last evaluation
@@ -65,6 +68,14 @@ class Progress:
         if is_better:
             self.best_metric, self.best_step, self.best_loss = metric, self.step, loss
         return is_better
+
+    def adapt_scale(self, *, is_applied: bool, overflows: bool) -> None:
+        """Halve the scale of the loss after a step that overflows; double it after many in a row that were applied."""
+        self.steps_at_scale = self.steps_at_scale + 1 if is_applied else 0
+        if overflows:
+            self.loss_scale /= 2
+        elif self.steps_at_scale == PATIENCE_TO_DOUBLE:
+            self.loss_scale, self.steps_at_scale = 2 * self.loss_scale, 0
 
     def note_loss(self, loss: float) -> float | None:
         """Remember the loss of a step; where it is a spike, return the mean of those before it."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import GradScalerKwargs
 from torch import nn
 
 from lacuna.common.errors import InputError, StorageError
@@ -25,7 +26,7 @@ from lacuna.common.hub import BackgroundPush
 from lacuna.common.private import shown_command
 from lacuna.common.work import Work
 
-from .arguments import TrainingArguments
+from .arguments import DTYPES, TrainingArguments
 from .checkpoints.resuming import identity_of, resume, schedule_of
 from .checkpoints.saving import PATIENCE, Saver, Snapshot, all_finite, native_form
 from .compiling import compile_model, should_compile, warm_up
@@ -128,6 +129,11 @@ class Run:
     def done(self) -> float:
         """The share of the run that is done: by steps or by the clock, whichever is further."""
         return share_done(self.arguments, self.progress)
+
+    @property
+    def loss_scale(self) -> float:
+        """What the loss is multiplied by before backward; 1 in any precision but fp16."""
+        return self.progress.loss_scale if self.accelerator.mixed_precision == "fp16" else 1.0
 
     @property
     def epochs(self) -> float:
@@ -294,11 +300,22 @@ def _join(arguments: TrainingArguments) -> Accelerator:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
     # Without `cpu`, accelerate 1.15 makes each process of `torchrun` a run of its own on a machine without a GPU.
-    on_cpu = not torch.accelerator.is_available() and processes().count > 1
-    is_divided = fsdp.asked_for() or zero.asked_for()
+    # Several processes cannot share the GPU of a Mac.
+    found = torch.accelerator.current_accelerator(check_available=True)
+    on_cpu = (found is None or found.type == "mps") and processes().count > 1
+    precision, is_divided = resolved_precision(arguments.mixed_precision), fsdp.asked_for() or zero.asked_for()
+    if precision == "fp16" and zero.asked_for():
+        raise InputError(
+            f"--mixed_precision {arguments.mixed_precision}: fp16 is not supported with DeepSpeed; use "
+            "--mixed_precision no, or start with recipes/accelerate/fsdp2.yaml or ddp.yaml"
+        )
     AcceleratorState._reset_state()  # a run before this one in the same process may have had another precision
     with fsdp.hidden_from_accelerate() if is_divided else contextlib.nullcontext():
-        return Accelerator(mixed_precision=resolved_precision(arguments.mixed_precision), cpu=on_cpu)
+        unscaled = [GradScalerKwargs(enabled=False)]  # the loop has a loss scale of its own, which checkpoints hold
+        accelerator = Accelerator(mixed_precision=precision, cpu=on_cpu, kwargs_handlers=unscaled)
+    if precision == "fp16":
+        accelerator.native_amp = True  # accelerate 1.15 silently computes in float32 on a CPU
+    return accelerator
 
 
 def _learners(accelerator: Accelerator, model: nn.Module, arguments: TrainingArguments) -> tuple[nn.Module, list[Any]]:
@@ -306,8 +323,7 @@ def _learners(accelerator: Accelerator, model: nn.Module, arguments: TrainingArg
     by_fsdp, by_deepspeed = fsdp.asked_for(), zero.asked_for()
     config = zero.check(optimizer=arguments.optimizer, max_grad_norm=arguments.max_grad_norm) if by_deepspeed else {}
     if by_fsdp:
-        dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else None
-        fsdp.shard(model, device=accelerator.device, dtype=dtype)
+        fsdp.shard(model, device=accelerator.device, dtype=DTYPES.get(accelerator.mixed_precision))
     # Autocast, and DDP where nothing else exchanges gradients.
     model = accelerator.prepare_model(model, evaluation_mode=by_fsdp or by_deepspeed)
     bare = accelerator.unwrap_model(model)

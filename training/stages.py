@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import psutil
@@ -219,12 +218,11 @@ def _fits(needs: StepNeeds, rows: int, held: int, device: torch.device) -> bool:
         del taken[1:]  # the gradients of earlier micro-batches become those that backward makes
         loss.backward()
 
-    autocast = partial(torch.autocast, device.type, dtype=torch.bfloat16, enabled=needs.precision == "bf16")
     try:
         with torch.random.fork_rng(devices=[device]):
             taken[0] = torch.empty(held, dtype=torch.uint8, device=device)
             taken += [torch.empty_like(weight) for weight in needs.model.parameters() if weight.requires_grad]
-            step(needs.work, needs.model, [needs.batch(rows)], device=device, backward=backward, autocast=autocast)
+            step(needs.work, needs.model, [needs.batch(rows)], device=device, backward=backward)
         return True
     except torch.OutOfMemoryError:
         return False

@@ -23,7 +23,6 @@ def step(
     *,
     device: torch.device,
     backward: Callable[[Tensor], object] = Tensor.backward,
-    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     micro_step: Callable[[int], AbstractContextManager[object]] = lambda number: nullcontext(),
     over_processes: Callable[[list[int]], Tensor] | None = None,
 ) -> tuple[dict[str, Tensor], int]:
@@ -33,10 +32,9 @@ def step(
     that is not finite has a gradient of NaN, which reaches all processes with the gradients.
 
     Args:
-        model: what forward passes go through, on `device`; put into training mode.
+        model: what forward passes go through, on `device`, under autocast by itself; put into training mode.
         micro_batches: as the work collates them, on the host.
         backward: makes gradients of the loss of a micro-batch.
-        autocast: entered for each forward pass, where the model does not do so itself.
         micro_step: number -> entered for forward and backward of this micro-batch.
         over_processes: counts of this process -> their sums over all, on the device; by default this process is alone.
 
@@ -51,30 +49,33 @@ def step(
         mask = batch.get("attention_mask")
         tokens += batch["input_ids"].numel() if mask is None else int(mask.sum())
     local = [*counts.values(), tokens]
-    *totals, all_tokens = torch.tensor(local, device=device) if over_processes is None else over_processes(local)
+    *totals, sum_of_tokens = torch.tensor(local, device=device) if over_processes is None else over_processes(local)
+    all_tokens = int(sum_of_tokens)  # asked for now, while a GPU has nothing to do, it waits for nobody
     # A step without a single target of a kind divides zero by one.
     num_targets = {name: total.clamp(min=1) for name, total in zip(counts, totals, strict=True)}
     parts: dict[str, Tensor] = {}
     for number, batch in enumerate(micro_batches):
         with micro_step(number):
-            with autocast():
-                loss, metrics = work.loss(model, to_device(batch, device), num_targets)
+            loss, metrics = work.loss(model, to_device(batch, device), num_targets)
             backward(loss * torch.where(torch.isfinite(loss.detach()), 1.0, math.nan))
         for name, value in {"loss": loss.detach(), **metrics}.items():
             parts[name] = parts[name] + value if name in parts else value
-    return parts, int(all_tokens)
+    return parts, all_tokens
 
 
-def update(model: nn.Module, optimizers: list[Any], *, max_norm: float) -> float:
+def update(model: nn.Module, optimizers: list[Any], *, max_norm: float, loss_scale: float = 1.0) -> float:
     """Clip the gradients to a norm (0: do not), make the optimizers' step, and clear the gradients.
 
-    Returns the norm that the gradients had, over all weights and the same on all processes. Where it is not finite, no
-    process has made the step.
+    `loss_scale`: what the loss was multiplied by, and gradients are divided by first. Returns the norm that they have
+    then, over all weights and the same on all processes. Where it is not finite, no process has made the step.
     """
     if isinstance(optimizers[0], ZeroOptimizer):
         return optimizers[0].update()
     weights = [weight for weight in model.parameters() if weight.grad is not None]
-    norm = nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    if loss_scale != 1:
+        torch._foreach_mul_(gradients, 1 / loss_scale)
+    norm = nn.utils.get_total_norm(gradients)
     if max_norm:
         nn.utils.clip_grads_with_norm_(weights, max_norm, norm)
     if math.isfinite(float(norm)):

@@ -83,7 +83,7 @@ def load_head(*, auto_class: str, model: str, trust_remote_code: bool, revision:
             f"--model {model} was not trained for this task: it has no {missing[0]}; fine-tune it first, or name "
             "another task with --task"
         )
-    return loaded.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    return loaded.to(torch.accelerator.current_accelerator(check_available=True) or "cpu").eval()
 
 
 def open_predictor(arguments: PredictionArguments) -> Predictor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
 
+from ..arguments import DTYPES
 from .memory import FakeStep, fake_copy
 
 
@@ -26,6 +27,7 @@ class Gpu(NamedTuple):
     bf16: float | None
     """TFLOP/s of dense matrix products with sums in float32 (half of what sheets give "with sparsity"), or None."""
     fp32: float  # TFLOP/s of float32 without TF32, torch's default
+    fp16: float | None = None  # TFLOP/s, where bf16 is missing; elsewhere both are equal
 
 
 GPUS = [  # NVIDIA: data sheets of 2019 to 2024, for RTX the architecture papers; AMD: data sheets of 2021 and 2023
@@ -33,8 +35,8 @@ GPUS = [  # NVIDIA: data sheets of 2019 to 2024, for RTX the architecture papers
     Gpu("A100 PCIE", 80, 300, 312, 19.5),
     Gpu("A100 40GB", 40, 400, 312, 19.5),
     Gpu("A100", 80, 400, 312, 19.5),
-    Gpu("V100", 32, 300, None, 15.7),
-    Gpu("T4", 16, 70, None, 8.1),
+    Gpu("V100", 32, 300, None, 15.7, fp16=125),
+    Gpu("T4", 16, 70, None, 8.1, fp16=65),
     Gpu("H100", 80, 700, 989.4, 67),
     Gpu("H100 PCIE", 80, 350, 756, 51),
     Gpu("H100 NVL", 94, 400, 835, 60),
@@ -70,18 +72,18 @@ def find_gpu(name: str) -> Gpu | None:
 
 
 def peak_flops(device: str | torch.device, precision: str) -> float | None:
-    """Peak FLOP/s of a torch device, or of a GPU by name, in dense matrix products at precision bf16 or no.
+    """Peak FLOP/s of a torch device, or of a GPU by name, in dense matrix products in bf16, fp16 or float32 (no).
 
     For a GPU the data sheet's number, None if the table lacks it. For a CPU what is measured here on torch's threads,
     once per process (half a second at most).
     """
     name = str(device)
     if name.startswith("cpu"):
-        return _measured_on_cpu(torch.bfloat16 if precision == "bf16" else torch.float32, torch.get_num_threads())
+        return _measured_on_cpu(DTYPES.get(precision, torch.float32), torch.get_num_threads())
     if name.startswith("cuda") and torch.cuda.is_available():
         name = torch.cuda.get_device_name(torch.device(name))
     gpu = find_gpu(name)
-    teraflops = gpu and (gpu.bf16 if precision == "bf16" else gpu.fp32)
+    teraflops = gpu and {"bf16": gpu.bf16, "fp16": gpu.fp16 or gpu.bf16}.get(precision, gpu.fp32)
     return teraflops * 1e12 if teraflops else None
 
 

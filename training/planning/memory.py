@@ -83,7 +83,7 @@ def fake_copy(model: nn.Module) -> nn.Module:
 class FakeStep(TorchDispatchMode):
     """A training step on a fake copy of a model: counts live memory, and the operations of matrix products.
 
-    `precision` is bf16 or no, and `device_type` "cpu" or "cuda": where the step would run.
+    `precision` is bf16, fp16 or no, and `device_type` "cpu" or "cuda": where the step would run.
     """
 
     def __init__(self, model: nn.Module, *, precision: str, device_type: str) -> None:
@@ -95,7 +95,7 @@ class FakeStep(TorchDispatchMode):
         tensors = [*self._model.parameters(), *self._model.buffers()]
         self._known = {id(tensor.untyped_storage()) for tensor in tensors}
         self._fake_mode, self._on_cpu = tensors[0].fake_mode, device_type == "cpu"
-        if precision == "bf16":  # as accelerate does
+        if precision != "no":  # as accelerate does; fp16 takes as much
             forward = torch.autocast("cpu", dtype=torch.bfloat16)(self._model.forward)
             self._model.forward = convert_outputs_to_fp32(forward)
 

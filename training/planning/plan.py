@@ -29,7 +29,7 @@ _MEANING = {
     "checkpoint_copy": "written while training continues, by the first process",
     "process": "Python and libraries, or the CUDA context",
 }
-_NUMBERS = {"bf16": "bf16", "no": "float32"}
+_NUMBERS = {"bf16": "bf16", "fp16": "fp16", "no": "float32"}
 _device = partial(option, group="device")
 
 
@@ -107,7 +107,8 @@ def _device_of(wanted: PlanArguments, precision: str) -> tuple[Gpu, str]:
     if name.lower() == "cpu":
         device, precision = Gpu("cpu", psutil.virtual_memory().total / 1e9, 0, None, 0), resolved_precision(precision)
     elif found := find_gpu(name):
-        device, precision = found, ("bf16" if found.bf16 else "no") if precision == "auto" else precision
+        fast = "bf16" if found.bf16 else "fp16" if found.fp16 else "no"
+        device, precision = found, fast if precision == "auto" else precision
     else:
         raise InputError(f"--device {name} is not known; known are cpu and {', '.join(gpu.name for gpu in GPUS)}")
     memory, watts = wanted.memory_gb or device.memory_gb, wanted.watts or device.watts

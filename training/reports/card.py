@@ -225,7 +225,7 @@ def choices_of(
         "learning rate": f"{arguments.learning_rate:g} at its peak, schedule {arguments.schedule}",
         "LoRA": f"rank {arguments.lora_rank}, alpha {alpha:g}" if arguments.lora_rank else "",
         "frozen": "the backbone" if arguments.freeze_backbone else "",
-        "precision": "bf16" if precision == "bf16" else "float32",
+        "precision": "float32" if precision == "no" else precision,
         "seed": str(arguments.seed),
     }
     return {name: text for name, text in found.items() if text}
