@@ -34,6 +34,11 @@ MASKS: dict[tuple[bool, str], Callable[..., Any]] = {
 }
 
 
+def is_awaited(tensor: Tensor) -> bool:
+    """Whether whoever looks at the numbers of a tensor makes training wait: the host is ahead of its GPU."""
+    return tensor.device.type != "cpu" and torch.is_grad_enabled()
+
+
 def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None, *, look: bool = True) -> Tensor | None:
     """Number the documents of packed rows: int64 [B, T], or None when every row holds at most one.
 
@@ -43,7 +48,7 @@ def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None, *
         position_ids: [B, T], restarting at 0 with each document.
         attention_mask: [B, T], 1 for real tokens, or None. With more dimensions it says itself who sees whom, and
             nothing is found.
-        look: whether to look at the numbers, for which a GPU makes the host wait; without, all rows count as packed.
+        look: whether to look at the numbers, unless `is_awaited`; without, all rows count as packed.
     """
     if (
         position_ids is None
@@ -57,7 +62,8 @@ def find_documents(position_ids: Tensor | None, attention_mask: Tensor | None, *
         starts = starts & attention_mask.bool()
         has_before = attention_mask.bool().cumsum(-1) > 1
     # The number of documents is not known while a graph is being traced: a mask that is right for any number is built.
-    if look and not torch.compiler.is_compiling() and not bool((starts & has_before).any()):
+    look = look and not is_awaited(position_ids) and not torch.compiler.is_compiling()
+    if look and not bool((starts & has_before).any()):
         return None
     documents = starts.cumsum(-1)
     return documents if attention_mask is None else documents.masked_fill(~attention_mask.bool(), -1)
@@ -117,6 +123,14 @@ def build_attention_masks(
         documents = documents.expand(batch_size, -1)
         masks, packing = _build_packed_masks(config, stack, hidden_states, documents, is_causal)
         return _ready(masks, hidden_states, config), packing, documents
+    if (
+        attention_mask is not None
+        and past_key_values is None
+        and is_awaited(hidden_states)
+        and config._attn_implementation in ("sdpa", "eager")
+    ):  # transformers would look whether anything is padded
+        seen_tokens = attention_mask.bool()[:, None, None, :]
+        return _plain_masks(seen_tokens, _reaches(config, layer_types, is_causal), is_causal), {}, None
     arguments = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
     arguments |= {"past_key_values": past_key_values, "position_ids": None} if is_causal else {}
     masks = {layer_type: MASKS[is_causal, layer_type](**arguments) for layer_type in layer_types}
@@ -164,12 +178,15 @@ def build_cross_attention_mask(
     if documents is not None and encoder_documents is not None:
         return _build_packed_cross_mask(arguments, documents, encoder_documents)
     # In a graph the numbers stand for rows that may or may not be packed, so that one side alone may have them.
-    if documents is not encoder_documents and not torch.compiler.is_compiling():
+    knows_packing = not (torch.compiler.is_compiling() or is_awaited(hidden_states))
+    if documents is not encoder_documents and knows_packing:
         packed, single = ("encoder", "decoder") if documents is None else ("decoder", "encoder")
         raise ValueError(
             f"the rows of the {packed} hold several documents and those of the {single} do not: give position_ids "
             "and decoder_position_ids that restart with each document"
         )
+    if encoder_attention_mask is not None and not knows_packing and config._attn_implementation in ("sdpa", "eager"):
+        return encoder_attention_mask.bool()[:, None, None, :], {}
     return create_bidirectional_mask(**arguments), {}
 
 
@@ -225,7 +242,7 @@ def _build_packed_masks(
         arguments |= {"past_key_values": None} if is_causal else {}
         within = packed_sequence_mask_function(documents)
         return {name: MASKS[is_causal, name](**arguments, and_mask_function=within) for name in layer_types}, {}
-    reaches = {name: config.sliding_window - is_causal if "sliding" in name else None for name in layer_types}
+    reaches = _reaches(config, layer_types, is_causal)
     if packed_kernel(hidden_states, config=config, is_bounded=False) == "flex":
         return {
             name: document_blocks(documents, is_causal=is_causal, reach=reach) for name, reach in reaches.items()
@@ -236,15 +253,25 @@ def _build_packed_masks(
         }
         if None not in groups.values():
             return groups, {}
-    # masking_utils would go through vmap here: 5.1 ms a mask at [64, 128] against 0.9 ms for the comparison below.
+    # masking_utils would go through vmap here: 5.1 ms a mask at [64, 128] against 0.9 ms for this comparison.
     same_document = documents[:, None, :, None] == documents[:, None, None, :]
-    positions = torch.arange(documents.shape[1], device=documents.device)
+    return _plain_masks(same_document, reaches, is_causal), {}
+
+
+def _reaches(config: LacunaConfig, layer_types: list[str], is_causal: bool) -> dict[str, int | None]:
+    """How far away a token may be that is seen, by type of layer; None: any distance."""
+    return {name: config.sliding_window - is_causal if "sliding" in name else None for name in layer_types}
+
+
+def _plain_masks(allowed: Tensor, reaches: dict[str, int | None], is_causal: bool) -> dict[str, Tensor]:
+    """Masks [B, 1, T, T] by type of layer: what `allowed` [B, 1, T or 1, T] has, within reach."""
+    positions = torch.arange(allowed.shape[-1], device=allowed.device)
     distance = positions[:, None] - positions[None, :]
     masks = {}
     for layer_type, reach in reaches.items():
         visible = distance >= 0 if is_causal else torch.ones_like(distance, dtype=torch.bool)
-        masks[layer_type] = same_document & (visible if reach is None else visible & (distance.abs() <= reach))
-    return masks, {}
+        masks[layer_type] = allowed & (visible if reach is None else visible & (distance.abs() <= reach))
+    return masks
 
 
 # --------------------------------------------------------------------------------------------------- blocks of scores

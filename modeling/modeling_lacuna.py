@@ -657,7 +657,7 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
     can_skip_logits = True
-    can_take_hints = True  # document_bounds and target_positions; an encoder-decoder passes over them
+    can_take_hints = True  # document_bounds, which an encoder-decoder passes over, and target_positions
     score_targets = staticmethod(score_targets)  # an instance may have one that was compiled
 
     def __init__(self, config: LacunaConfig, *, fills_masks: bool = False, add_pooling_layer: bool = False) -> None:
@@ -973,6 +973,7 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool = False,
         num_items_in_batch: int | Tensor | None = None,
+        target_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Predict the decoder's text.
@@ -981,6 +982,7 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
             labels: [B, T], what the decoder is to say, -100 where nothing is to be predicted. They are not shifted:
                 without `decoder_input_ids` the decoder reads them shifted by one.
             logits_to_keep, skip_logits: as in `LacunaForCausalLM`.
+            target_positions: see `select_targets`; with `skip_logits`.
         """
         if labels is not None:
             use_cache, labels = False, as_classes(labels)
@@ -994,7 +996,12 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
         if labels is not None:
             refuse_other_shape(labels, tuple(hidden_states.shape[:2]))
         logits, loss = self.predict_next(
-            hidden_states, labels, keep=logits_to_keep, skip_logits=skip_logits, num_items=num_items_in_batch
+            hidden_states,
+            labels,
+            keep=logits_to_keep,
+            skip_logits=skip_logits,
+            num_items=num_items_in_batch,
+            target_positions=target_positions,
         )
         return Seq2SeqLMOutput(loss=loss, logits=logits, **carry(outputs))
 

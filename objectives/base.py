@@ -14,7 +14,7 @@ from lacuna.common.errors import InputError
 from lacuna.common.work import Work
 
 from .arguments import ObjectiveArguments
-from .data import IGNORED, SpecialTokens, Store, Tensors, split_sources, spread_by_weight, stack, unwrap
+from .data import IGNORED, SpecialTokens, Store, Tensors, add_hints, split_sources, spread_by_weight, stack, unwrap
 from .packing import PACKINGS, PackedRow, SourceRows
 
 _LOGIT_BYTES = 2**28  # logits held at once while evaluating: 256 MiB
@@ -109,6 +109,10 @@ class TokenPrediction(Work):
     def collate(self, examples: list[dict[str, Any]]) -> Tensors:
         """Examples as tensors [batch, length], padded to the longest."""
         return stack(examples, padding={"input_ids": self.tokens.pad, "labels": IGNORED})
+
+    def with_hints(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Add the bounds of documents and the positions that predict something: those with a label."""
+        return add_hints(batch, targets=batch["labels"])
 
     def check_model(self, model: nn.Module) -> None:
         """Raise InputError, before training, for a model that cannot learn this."""

@@ -14,7 +14,7 @@ from lacuna.common.errors import InputError
 
 from .arguments import EVAL_CORRUPTION, MEAN_SPAN, sentinels_needed
 from .base import PackedPrediction, require_argument, score_targets, token_loss
-from .data import IGNORED, Tensors, random_stream, rounded, spread, stack
+from .data import HINTS, IGNORED, Tensors, random_stream, rounded, spread, stack
 from .packing import PackedRow
 
 EVAL_PROBABILITY = {"infilling": 0.3, "span_corruption": EVAL_CORRUPTION}
@@ -168,12 +168,13 @@ class Denoising(PackedPrediction):
             require_argument(model, "decoder_position_ids", reason=reason)
 
     def _inputs(self, batch: Tensors) -> dict[str, Any]:
-        return {**{name: value for name, value in batch.items() if name != "labels"}, "use_cache": False}
+        return {**{name: value for name, value in batch.items() if name not in ("labels", *HINTS)}, "use_cache": False}
 
     def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy of each token of the target given those before it and the corrupted text."""
         labels, num_items = batch["labels"], num_targets["tokens"]
         if options := self._loss_alone(model):
+            options |= {"target_positions": batch["target_positions"]} if "target_positions" in batch else {}
             loss = model(**self._inputs(batch), labels=labels, num_items_in_batch=num_items, **options).loss
             return loss, {}
         return token_loss(model(**self._inputs(batch)).logits, labels, num_items), {}

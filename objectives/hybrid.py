@@ -11,17 +11,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn import functional
 
 from lacuna.common.errors import InputError
 
 from . import clm, mlm
 from .base import require_argument
 from .clm import NextTokenPrediction, next_token_labels
-from .data import IGNORED, Tensors, random_stream
+from .data import HINTS, IGNORED, Tensors, add_hints, for_model, random_stream
 from .mlm import MaskedPrediction
 from .packing import PackedRow
 
 _BLOCK = 64  # samples that hold the stated share of causal rows
+_OF_NO_ROW = ("is_causal", "_False", "_True")  # ends of names in a batch that the model does not get row by row
 
 
 @lru_cache(maxsize=64)
@@ -82,6 +84,15 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         total, causal = int(of_row.sum()), int(of_row[batch["is_causal"] == 1].sum())
         return {"tokens": total, "masked": total - causal, "causal": causal}
 
+    def with_hints(self, batch: Tensors) -> Tensors:
+        """Add the rows of each kind, and the bounds of documents and the positions that predict in them."""
+        found = dict(batch)
+        for is_causal, rows, part in self._by_kind(batch, both=True):
+            hinted = add_hints(part, targets=functional.pad(part["labels"][:, 1:], (0, 1), value=IGNORED))
+            found |= {f"{name}_{is_causal}": value for name, value in hinted.items() if name in HINTS}
+            found[f"rows_{is_causal}"] = rows
+        return found
+
     @staticmethod
     def _by_kind(batch: Tensors, *, both: bool) -> list[tuple[bool, Tensor, Tensors]]:
         """For each kind that the batch holds: whether it is causal, its rows, and what the model gets of them.
@@ -90,9 +101,11 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         """
         kinds = []
         for is_causal in (False, True):
-            rows = (batch["is_causal"] == int(is_causal)).nonzero()[:, 0]
+            hints = {name: batch[f"{name}_{is_causal}"] for name in HINTS if f"{name}_{is_causal}" in batch}
+            rows = batch.get(f"rows_{is_causal}")
+            rows = (batch["is_causal"] == int(is_causal)).nonzero()[:, 0] if rows is None else rows
             chosen = rows if len(rows) else rows.new_zeros(1)
-            part = {name: value[chosen] for name, value in batch.items() if name != "is_causal"}
+            part = {name: value[chosen] for name, value in batch.items() if not name.endswith(_OF_NO_ROW)} | hints
             if not len(rows):
                 part["labels"] = torch.full_like(part["labels"], IGNORED)
             if len(rows) or both:
@@ -109,7 +122,9 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         counts: dict[bool, Tensor] = {}
         options = {"use_cache": False, **self._loss_alone(model)}
         for is_causal, _, part in self._by_kind(batch, both=several_processes()):
-            output = model(**part, is_causal=is_causal, num_items_in_batch=num_targets["tokens"], **options)
+            output = model(
+                **for_model(model, part), is_causal=is_causal, num_items_in_batch=num_targets["tokens"], **options
+            )
             losses[is_causal] = output.loss
             counts[is_causal] = (part["labels"] != IGNORED).sum()
         zero = torch.zeros((), device=batch["labels"].device)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lacuna.common.errors import InputError
 
 from .base import PackedPrediction, TokenPrediction, at_targets, score_targets, token_loss
-from .data import IGNORED, SpecialTokens, Tensors, add_hints, for_model, random_stream, rounded
+from .data import IGNORED, SpecialTokens, Tensors, for_model, random_stream, rounded
 from .packing import PackedRow
 
 LEGEND = "⟦cat→[MASK]⟧ masked   ⟦cat≠tree⟧ replaced by a random token   ⟦cat=⟧ left as it is, but predicted"
@@ -255,10 +255,6 @@ class MaskedLanguageModelling(MaskedPrediction, PackedPrediction):
         if getattr(model.config, "hybrid", False):
             raise InputError("--objective mlm cannot continue --model: it is a hybrid; use --objective hybrid")
         super().check_model(model)
-
-    def with_hints(self, batch: Tensors) -> Tensors:
-        """Add the bounds of documents and the masked positions."""
-        return add_hints(batch, targets=batch["labels"])
 
     def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy at the masked positions."""

@@ -14,7 +14,7 @@ from torch.nn import functional
 from lacuna.common.errors import InputError
 
 from .base import at_targets, score_targets, token_loss
-from .data import IGNORED, Tensors
+from .data import IGNORED, Tensors, for_model
 from .mlm import MaskedPrediction
 from .packing import Chunk, Chunks
 
@@ -88,7 +88,8 @@ class PairPrediction(MaskedPrediction):
 
     def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy at the masked positions, a mean over tokens, plus that of the pairs, a mean over pairs."""
-        output = model(**batch, num_items_in_batch=num_targets["tokens"], num_pairs_in_batch=num_targets["pairs"])
+        given = for_model(model, batch)
+        output = model(**given, num_items_in_batch=num_targets["tokens"], num_pairs_in_batch=num_targets["pairs"])
         logits, labels = output.prediction_logits, batch["labels"]
         pairs, answers = output.seq_relationship_logits, batch["next_sentence_label"]
         if logits.ndim == 3:  # a native model; Lacuna's only compute logits at the targets
@@ -96,7 +97,9 @@ class PairPrediction(MaskedPrediction):
             pair_loss = functional.cross_entropy(pairs.float(), answers, reduction="sum") / num_targets["pairs"]
         else:
             mlm_loss, pair_loss = output.mlm_loss, output.nsp_loss
-        is_found = at_targets(logits.detach(), labels).argmax(dim=-1) == labels[labels != IGNORED]
+        is_target = given.get("target_positions")
+        targets = labels[labels != IGNORED] if is_target is None else labels.flatten()[is_target]
+        is_found = at_targets(logits.detach(), labels).argmax(dim=-1) == targets
         parts = {
             "mlm_loss": mlm_loss.detach(),
             "mlm_accuracy": is_found.sum() / num_targets["tokens"],

@@ -78,9 +78,10 @@ def update(model: nn.Module, optimizers: list[Any], *, max_norm: float, loss_sca
     norm = nn.utils.get_total_norm(gradients)
     if max_norm:
         nn.utils.clip_grads_with_norm_(weights, max_norm, norm)
-    if math.isfinite(float(norm)):
+    found = float(norm)  # the one number of a step that the host waits for
+    if math.isfinite(found):
         for optimizer in optimizers:
             optimizer.step()
     for optimizer in optimizers:
         optimizer.zero_grad()
-    return float(norm)
+    return found

@@ -6,7 +6,7 @@ Each choice is scored beside the question by itself, and the scores of a questio
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -240,8 +240,7 @@ class MultipleChoice(Task):
         """
         choices = [choice for example in examples for choice in example["choices"]]
         batch = pad_inputs(examples=choices, tokenizer=self.tokenizer)
-        batch["choices"] = torch.tensor([len(example["choices"]) for example in examples])
-        return batch | stacked(examples, "labels", "row")
+        return batch | counted(len(example["choices"]) for example in examples) | stacked(examples, "labels", "row")
 
     def count_targets(self, batch: Batch) -> dict[str, int]:
         return {"examples": len(batch["choices"])}
@@ -253,8 +252,7 @@ class MultipleChoice(Task):
         All choices of the batch go in as those of one question, so that none is made up where another one has more.
         """
         scores = model(**{name: value[None] for name, value in model_inputs(batch).items()}).logits.float().flatten()
-        counts = batch["choices"]
-        there = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
+        there = batch["has_choice"]
         return scores.new_full(there.shape, -torch.inf).masked_scatter(there, scores)
 
     def loss(self, model: nn.Module, batch: Batch, num_targets: Batch) -> tuple[Tensor, Batch]:
@@ -344,6 +342,12 @@ def tokenize_choices(
     return tokenize(tokenizer=tokenizer, texts=texts, pairs=choices, max_length=max_length)
 
 
+def counted(choices: Iterable[int]) -> Batch:
+    """How many choices each question has, [batch], and which of the most that one has are there, [batch, most]."""
+    counts = torch.tensor(list(choices))
+    return {"choices": counts, "has_choice": torch.arange(int(counts.max())) < counts[:, None]}
+
+
 def probabilities(logits: Tensor, choices: Tensor) -> list[list[float]]:
     """Of each of the choices of each question, whose scores are [batch, most choices] and numbers [batch]."""
     rows = zip(logits.softmax(dim=1).tolist(), choices.tolist(), strict=True)
@@ -377,7 +381,7 @@ class ChoicePredictor(Predictor):
     def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
         examples, _ = tokenize_choices(given, tokenizer=self.tokenizer, max_length=self.max_length)
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
-        batch["choices"] = torch.tensor([len(problem.choices) for problem in given])
+        batch |= counted(len(problem.choices) for problem in given)
         logits = MultipleChoice.logits(self.model, self.to_model(batch))
         chosen, chances = logits.argmax(dim=1).tolist(), probabilities(logits, batch["choices"])
         for problem, best, row in zip(given, chosen, chances, strict=True):

@@ -156,6 +156,9 @@ class SequenceToSequence(Task):
     def count_targets(self, batch: Batch) -> dict[str, int]:
         return {"tokens": int((batch["labels"] != IGNORED).sum())}
 
+    def with_hints(self, batch: Batch) -> Batch:
+        return self.writer.with_hints(batch)
+
     def loss(self, model: nn.Module, batch: Batch, num_targets: Batch) -> tuple[Tensor, Batch]:
         """Cross-entropy of the targets' tokens, summed over the batch and divided by the tokens of the step."""
         return self.writer.nats(model, batch)[0].sum() / num_targets["tokens"], {}

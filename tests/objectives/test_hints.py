@@ -5,18 +5,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
 
 from lacuna.common.work import TrainingBatches
-from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
+from lacuna.modeling import LacunaConfig
 from lacuna.objectives import IGNORED, OBJECTIVES
 from lacuna.objectives.data import HINTS, TOKENS_A_SLOT, document_bounds, for_model, target_positions
 
 VOCAB = 60
-HEADS = {"mlm": ("encoder", LacunaForMaskedLM), "clm": ("decoder", LacunaForCausalLM)}
 
 
 @pytest.fixture(scope="module")
@@ -24,30 +32,37 @@ def make(store_of, parts):
     generator = np.random.default_rng(5)
     lengths = [generator.integers(1, 15, size=generator.integers(1, 12)) for _ in range(40)]
     store = store_of([[generator.integers(5, VOCAB, size=size).tolist() for size in document] for document in lengths])
-    return lambda name, **options: OBJECTIVES[name](**parts(store, objective=name, **options))
+    more = {"denoising": {"sentinels": 10}}
+    return lambda name, **options: OBJECTIVES[name](**parts(store, objective=name, **more.get(name, {}), **options))
 
 
 def model_for(name: str) -> Any:
-    shape, head = HEADS[name]
     torch.manual_seed(0)
-    sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return head(LacunaConfig(shape=shape, **sizes)).train()
+    sizes = {"vocab_size": VOCAB + 10, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LacunaConfig(shape=OBJECTIVES[name].shape, hybrid=name == "hybrid", **sizes)
+    return getattr(transformers, OBJECTIVES[name].head).from_config(config).train()
+
+
+def base_of(name: str) -> str:
+    """A hint without the kind of rows that it is for."""
+    return name.removesuffix("_True").removesuffix("_False")
 
 
 @pytest.mark.parametrize("packing", ["none", None])
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_hints_change_no_loss_and_no_gradient(make, name: str, packing: str | None) -> None:
-    work = make(name, **({} if packing is None else {"packing": packing}))
+    work = make(name, **({} if packing is None or name.startswith("mlm_") else {"packing": packing}))
     plain = work.collate([work.example(row, row) for row in range(4)])
     batch = work.with_hints(plain)
-    assert set(batch) - set(plain) == set(HINTS if packing is None else HINTS[1:])
+    hints = set(HINTS if "position_ids" in plain else HINTS[1:]) | ({"rows"} if name == "hybrid" else set())
+    assert {base_of(each) for each in set(batch) - set(plain)} == hints
     counts = {key: torch.tensor(count) for key, count in work.count_targets(plain).items()}
     found = []
     for inputs in (plain, batch):
         model = model_for(name)
-        loss, _ = work.loss(model, inputs, counts)
+        loss, metrics = work.loss(model, inputs, counts)
         loss.backward()
-        found.append([loss.detach(), *(parameter.grad for parameter in model.parameters())])
+        found.append([loss.detach(), *metrics.values(), *(parameter.grad for parameter in model.parameters())])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -56,12 +71,19 @@ def test_other_models_get_none(make) -> None:
     sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     bert = BertForMaskedLM(BertConfig(**sizes, intermediate_size=16))
     gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_embd=16, n_layer=1, n_head=2))
-    for name, model in (("mlm", bert), ("clm", gpt2)):
-        work = make(name)
-        batch = work.with_hints(work.collate([work.example(0, 0)]))
+    both = BertForPreTraining(BertConfig(**sizes, intermediate_size=16))
+    sides = {f"{side}_{what}": 1 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    widths = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": VOCAB + 10}
+    bart = BartForConditionalGeneration(BartConfig(**widths, **sides))
+    for name, model in (("mlm", bert), ("clm", gpt2), ("mlm_nsp", both), ("denoising", bart)):
+        work = make(name, **({"packing": "none"} if model is bart else {}))
+        plain = work.collate([work.example(row, row) for row in range(2)])
+        batch = work.with_hints(plain)
         assert not set(HINTS) & set(for_model(model, batch))
-        loss, _ = work.loss(model, batch, {"tokens": torch.tensor(3)})
-        assert torch.isfinite(loss)
+        counts = {"tokens": torch.tensor(3), "pairs": torch.tensor(2)}
+        model.eval()  # without dropout
+        losses = [work.loss(model, inputs, counts)[0].detach() for inputs in (plain, batch)]
+        torch.testing.assert_close(*losses)
 
 
 def test_only_a_gpu_is_told(make) -> None:
@@ -69,9 +91,15 @@ def test_only_a_gpu_is_told(make) -> None:
     examples = [work.example(row, row) for row in range(2)]
     assert set(TrainingBatches(work, torch.device("cpu"))(examples)) == {*work.collate(examples)}
     assert set(TrainingBatches(work, torch.device("cuda"))(examples)) == {*work.collate(examples), *HINTS}
-    pairs = make("mlm_nsp")  # has none
-    examples = [pairs.example(row, row) for row in range(2)]
-    assert set(TrainingBatches(pairs, torch.device("cuda"))(examples)) == {*pairs.collate(examples)}
+    assert set(TrainingBatches(work, torch.device("mps"))(examples)) == {*work.collate(examples), *HINTS}
+
+
+def test_masks_that_hide_nothing_are_left_out(make) -> None:
+    work = make("mlm_nsp")
+    by_length = sorted(range(work.num_examples), key=lambda row: len(work.example(row, row)["input_ids"]))
+    for rows, is_padded in ((by_length[:1], False), (by_length[:: len(by_length) - 1], True)):
+        batch = TrainingBatches(work, torch.device("cuda"))([work.example(row, row) for row in rows])
+        assert ("attention_mask" in batch) == is_padded
 
 
 @examples(40)

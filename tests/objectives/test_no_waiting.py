@@ -1,0 +1,170 @@
+"""No step of any objective, with any head, makes the host wait for a GPU; and the update after it does once."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
+from waiting import GPU, WAITING, NoWaiting, WaitsError, as_on_a_gpu, run_step
+
+from lacuna import modeling
+from lacuna.common.work import Work
+from lacuna.modeling import HEADS, LacunaConfig, masks_lacuna
+from lacuna.objectives import OBJECTIVES
+from lacuna.training import TrainingArguments
+from lacuna.training.optimizers.optimizers import OPTIMIZERS
+from lacuna.training.step import update
+
+SIZES: dict[str, Any] = {"vocab_size": 72, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES |= {"intermediate_size": 32, "max_position_embeddings": 512, "sliding_window": 8, "decoder_start_token_id": 2}
+HEADS_OF = [(shape, name) for shape, heads in HEADS.items() for name in dict.fromkeys(heads.values()) if "For" in name]
+
+
+@pytest.fixture(scope="module")
+def make(store_of: Any, parts: Any) -> Callable[..., Work]:
+    generator = np.random.default_rng(5)
+    lengths = [generator.integers(1, 15, size=generator.integers(1, 12)) for _ in range(60)]
+    store = store_of([[generator.integers(5, 60, size=size).tolist() for size in document] for document in lengths])
+    more = {"denoising": {"sentinels": 10}}
+    return lambda name, **options: OBJECTIVES[name](**parts(store, objective=name, **more.get(name, {}), **options))
+
+
+def model_for(name: str, **options: Any) -> Any:
+    objective = OBJECTIVES[name]
+    config = LacunaConfig(shape=objective.shape, hybrid=name == "hybrid", **{**SIZES, **options})
+    return getattr(transformers, objective.head).from_config(config)
+
+
+@pytest.mark.parametrize("kernel", ["varlen", "flex", "none"])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_no_packed_step_waits(make: Callable[..., Work], name: str, kernel: str) -> None:
+    """Layers of both types, rotary positions; sentence pairs are padded, not packed."""
+    kinds = ["full_attention", "full_attention" if name == "hybrid" else "sliding_attention"]
+    with as_on_a_gpu(kernel):
+        run_step(make(name), model_for(name, layer_types=kinds))
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_no_padded_step_waits(make: Callable[..., Work], name: str, implementation: str) -> None:
+    packing = {} if name.startswith("mlm_") else {"packing": "none"}
+    options = {"position_type": "learned", "attention_dropout": 0.1, "pooler": OBJECTIVES[name].shape == "encoder"}
+    model = model_for(name, tie_word_embeddings=False, **options)
+    model.set_attn_implementation(implementation)
+    with as_on_a_gpu():
+        if options["pooler"] and not name.startswith("mlm_"):
+            model.model.pooler = None  # nothing reads it
+        run_step(make(name, **packing), model)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_without_hints_it_would(make: Callable[..., Work], name: str) -> None:
+    with as_on_a_gpu(), pytest.raises(WaitsError):
+        run_step(make(name), model_for(name), has_hints=False)
+
+
+def labels_for(head: str, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    rows = torch.ones(len(ids), dtype=torch.long)
+    if head.endswith("QuestionAnswering"):
+        return {"start_positions": rows, "end_positions": 2 * rows}
+    if head.endswith("PreTraining"):
+        return {"labels": ids, "next_sentence_label": rows}
+    return {"labels": rows if head.endswith(("NextSentencePrediction", "Classification", "Choice")) else ids}
+
+
+def inputs_for(shape: str, head: str) -> dict[str, Any]:
+    """Four rows with padding, and what is to be learnt of them; of two questions with two choices."""
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 72, (4, 12), generator=draw)
+    mask = (torch.arange(12) < torch.tensor([12, 7, 9, 3])[:, None]).long()
+    labels = labels_for(head, ids.where(mask.bool(), -100))
+    if head.endswith("TokenClassification"):
+        labels = {"labels": (ids % 3).where(mask.bool(), -100)}
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if head.endswith("MultipleChoice"):
+        inputs = {name: value.view(2, 2, 12) for name, value in inputs.items()}
+        labels = {"labels": torch.tensor([0, 1])}
+    if head.endswith(("MaskedLM", "PreTraining")):  # everything is predicted, and where that is, a work knows
+        positions = (labels["labels"] != -100).flatten().nonzero()[:, 0]
+        labels["target_positions"] = positions
+    return inputs | labels
+
+
+def head_of(shape: str, head: str, **options: Any) -> Any:
+    torch.manual_seed(0)
+    options = {"num_labels": 3, "pad_token_id": 0, **options}
+    return getattr(modeling, head)(LacunaConfig(shape=shape, **{**SIZES, **options}))
+
+
+@pytest.mark.parametrize(("shape", "head"), HEADS_OF)
+def test_no_head_waits(shape: str, head: str) -> None:
+    model = head_of(shape, head, layer_types=["full_attention", "sliding_attention"]).to(GPU)
+    inputs = {name: value.to(GPU) for name, value in inputs_for(shape, head).items()}
+    with as_on_a_gpu(), NoWaiting():
+        model(**inputs).loss.backward()
+    assert all(weight.grad is not None and weight.grad.device == GPU for weight in model.parameters())
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize(("shape", "head"), HEADS_OF)
+def test_masks_that_nobody_looks_at_say_the_same(shape: str, head: str, implementation: str) -> None:
+    """Loss and gradients with the masks that training on a GPU has, and with those of transformers."""
+    inputs, found = inputs_for(shape, head), []
+    for is_awaited in (False, True):
+        model = head_of(shape, head, layer_types=["full_attention", "sliding_attention"], sliding_window=4)
+        model.set_attn_implementation(implementation)
+        with mock.patch.object(masks_lacuna, "is_awaited", lambda tensor, answer=is_awaited: answer):
+            loss = model(**inputs).loss
+        loss.backward()
+        found.append([loss.detach(), *(weight.grad for weight in model.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("loss_scale", [1.0, 1024.0])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_update_asks_for_one_number(optimizer: str, loss_scale: float) -> None:
+    """The norm of the gradients, and it has to: a step that is not finite is not made."""
+
+    class Asked(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: Counter[str] = Counter()
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.names[func.overloadpacket.__name__] += func.overloadpacket.__name__ in WAITING
+            return func(*args, **(kwargs or {}))
+
+    model = model_for("clm")
+    optimizers = OPTIMIZERS[optimizer](model, TrainingArguments(optimizer=optimizer, max_steps=4))
+    ids = torch.randint(5, 72, (4, 12))
+    for _ in range(2):
+        model(input_ids=ids, labels=ids).loss.backward()
+        with Asked() as asked:
+            update(model, optimizers, max_norm=1.0, loss_scale=loss_scale)
+        assert +asked.names == {"_local_scalar_dense": 1}
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        lambda x: x.sum().item(),
+        lambda x: bool((x > 0).any()),
+        lambda x: x[x > 0],
+        lambda x: (x > 0).nonzero(),
+        lambda x: x.masked_select(x > 0),
+        lambda x: x.unique(),
+        lambda x: x.cpu(),
+        lambda x: x + torch.ones(3),
+        lambda x: x.double(),
+        lambda x: x.__setitem__(x > 0, x),
+    ],
+)
+def test_what_is_looked_for(waits: Callable[[torch.Tensor], Any]) -> None:
+    with NoWaiting(), pytest.raises((WaitsError, NotImplementedError)):  # the latter of torch, for copies to the host
+        waits(torch.zeros(3, device=GPU))
