@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test test-slow test-extras soak mutants style quality audit bench clean
+.PHONY: help install demo test test-slow test-extras soak mutants style quality audit bench gpu-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
@@ -63,6 +63,10 @@ audit: ## Look up known flaws of the packages in constraints.txt, where the netw
 bench: install ## Measure training speed and memory beside transformers' own models, ten minutes
 	@echo "== bench: tokens per second and memory beside BERT, ModernBERT and GPT-2"
 	@$(BIN)/python benchmarks/side_by_side.py
+
+gpu-check: install ## Check kernels, compile, FSDP2, fp16 and resuming on one GPU, then measure its speed; ten minutes
+	@echo "== gpu-check: a table of checks and speeds; it fails if anything is wrong"
+	@$(BIN)/python tests/gpu_check.py
 
 clean: ## Remove the environment, caches and the demo's runs
 	@echo "== clean: $(VENV), caches, runs/demo"

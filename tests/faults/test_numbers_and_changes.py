@@ -1,12 +1,14 @@
 """Numbers that are not finite, losses that stand out, and runs that are taken up with something else than before."""
 
 import json
+import os
 from importlib.util import find_spec
 from typing import Any
 
+import processes
 import pytest
 from examples import fast
-from toy import Toy
+from toy import SCRIPT, Toy
 
 
 def events(toy: Toy, name: str) -> list[dict[str, Any]]:
@@ -113,6 +115,22 @@ def test_on_one_of_two_processes_too(toy: Toy, new_toy: Any, fault: str) -> None
     other = new_toy("other")
     assert other.run("slow_end@1", skip_steps="5", num_processes=2).returncode == 0
     assert toy.oracle()["model"] == other.oracle()["model"]
+
+
+@pytest.mark.parametrize("way", fast(["DDP", "FSDP2"], "FSDP2"))
+def test_all_processes_lower_the_scale_of_fp16(toy: Toy, way: str) -> None:
+    """A gradient overflows in one of them; a resumed run goes on with the scale that all have."""
+    env = {**os.environ, **({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"} if way == "FSDP2" else {})}
+    options = {"mixed_precision": "fp16", "save_steps": 3}
+    words = toy.words("inf_gradient@5:1", max_steps=9, **options)
+    done = processes.run(SCRIPT, *words, num_processes=2, env=env, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (skipped,) = events(toy, "skipped")
+    assert skipped["step"] == 5 and skipped["reason"] == "gradient not finite at loss scale 65,536, now 32,768"
+    again = processes.run(SCRIPT, *toy.words(resume=True, **options), num_processes=2, env=env, timeout=120)
+    assert again.returncode == 0 and "at step 9" in again.stderr, again.stderr
+    counters = toy.oracle()["counters"]
+    assert (counters["loss_scale"], counters["steps_at_scale"], counters["step"]) == (2.0**15, 7, 12)
 
 
 def test_too_many_in_a_row_end_the_run_and_what_is_saved_is_good(toy: Toy) -> None:

@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_said_and_so_is_what_does(workplace: Path) -> None:
     done = plan(workplace, *words, "--memory_gb", "0.8", "--num_devices", "2", "--batch_size", "64,128",
                 "--batch_size_at", "0,0.5")  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "does NOT fit into 0.8 GB of T4" in done.stdout and "at once, in float32" in done.stdout
+    assert "does NOT fit into 0.8 GB of T4" in done.stdout and "at once, in fp16" in done.stdout
     assert re.search(r"largest micro-batch from 0.5 of the run +\d+  of the 64 that a process has", done.stdout)
 
 

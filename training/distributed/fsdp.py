@@ -80,7 +80,7 @@ def shard(model: nn.Module, *, device: torch.device, dtype: torch.dtype | None =
     """Shard the weights of a model among all processes, in place: each block of its layers, and the rest together.
 
     Called before the optimizers are made, which then hold shards. All processes begin with the weights of rank 0.
-    `dtype`: in which the weights of the blocks are gathered on a GPU, for bf16 under autocast. Shards, gradients and
+    `dtype`: in which the weights of the blocks are gathered on a GPU, under autocast in it. Shards, gradients and
     reductions stay float32, as do embeddings and heads, and everything on a CPU, whose autocast wants norms in
     float32. Raises InputError: there is one process only, or some weight is not sharded.
     """
