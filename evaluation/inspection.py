@@ -166,7 +166,7 @@ def shown_token(tokenizer: Any, token: int) -> str:
 
 def describe_predictions(*, logits: Tensor, truths: Sequence[int | None], tokenizer: Any) -> list[Prediction]:
     """What rows of logits [places, vocabulary] expect, and what they think of the tokens that stand there."""
-    chances = logits.double().log_softmax(dim=-1)
+    chances = logits.cpu().double().log_softmax(dim=-1)
     top = chances.exp().topk(min(ALTERNATIVES, chances.shape[-1]), dim=-1)
     found = []
     for row, truth, *best in zip(chances, truths, top.indices.tolist(), top.values.tolist(), strict=True):

@@ -123,18 +123,26 @@ def build_attention_masks(
         documents = documents.expand(batch_size, -1)
         masks, packing = _build_packed_masks(config, stack, hidden_states, documents, is_causal)
         return _ready(masks, hidden_states, config), packing, documents
-    if (
-        attention_mask is not None
-        and past_key_values is None
-        and is_awaited(hidden_states)
-        and config._attn_implementation in ("sdpa", "eager")
-    ):  # transformers would look whether anything is padded
-        seen_tokens = attention_mask.bool()[:, None, None, :]
-        return _plain_masks(seen_tokens, _reaches(config, layer_types, is_causal), is_causal), {}, None
+    masks = _padded_masks(config, layer_types, hidden_states, attention_mask, past_key_values, is_causal)
+    return _ready(masks, hidden_states, config), {}, None
+
+
+def _padded_masks(
+    config: LacunaConfig,
+    layer_types: list[str],
+    hidden_states: Tensor,
+    attention_mask: Tensor | None,
+    past_key_values: Cache | None,
+    is_causal: bool,
+) -> dict[str, Any]:
+    """Masks of rows that hold one document each."""
+    is_ours = past_key_values is None and config._attn_implementation in ("sdpa", "eager")
+    if attention_mask is not None and is_ours and is_awaited(hidden_states):  # others look whether anything is padded
+        reaches = _reaches(config, layer_types, is_causal)
+        return _plain_masks(attention_mask.bool()[:, None, None, :], reaches, is_causal)
     arguments = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
     arguments |= {"past_key_values": past_key_values, "position_ids": None} if is_causal else {}
-    masks = {layer_type: MASKS[is_causal, layer_type](**arguments) for layer_type in layer_types}
-    return _ready(masks, hidden_states, config), {}, None
+    return {layer_type: MASKS[is_causal, layer_type](**arguments) for layer_type in layer_types}
 
 
 def _ready(masks: dict[str, Any], hidden_states: Tensor, config: LacunaConfig) -> dict[str, Any]:

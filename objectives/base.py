@@ -327,6 +327,6 @@ def score_targets(logits: Tensor, labels: Tensor, byte_lengths: Tensor) -> list[
         nats = losses.new_zeros(labels.shape).masked_scatter(is_target, losses)
         hits = torch.zeros_like(is_target).masked_scatter(is_target, logits.argmax(dim=-1) == labels[is_target])
     size = byte_lengths.to(labels.device)[labels.clamp(min=0)] * is_target
-    columns = torch.stack([column.double().sum(dim=1) for column in (nats, size, is_target, hits)], dim=1)
+    columns = torch.stack([column.cpu().double().sum(dim=1) for column in (nats, size, is_target, hits)], dim=1)
     names = ("nats", "bytes", "targets", "hits")
     return [dict(zip(names, values, strict=True)) for values in columns.tolist()]

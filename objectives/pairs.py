@@ -113,7 +113,7 @@ class PairPrediction(MaskedPrediction):
         output, labels = model(**batch, sparse_prediction=True), batch["labels"]
         pairs, answers = output.seq_relationship_logits.float(), batch["next_sentence_label"]
         records = score_targets(at_targets(output.prediction_logits, labels), labels, self.byte_lengths)
-        nats = functional.cross_entropy(pairs, answers, reduction="none").double().tolist()
+        nats = functional.cross_entropy(pairs, answers, reduction="none").tolist()
         right = (pairs.argmax(dim=-1) == answers).tolist()
         return [
             {**record, "pair_nats": loss, "pair_right": hit}

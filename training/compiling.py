@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from lacuna.common.errors import InputError
+from lacuna.common.work import TrainingBatches
 
 from .arguments import TrainingArguments
 from .stages import Stage, tokens_per_step
@@ -89,7 +90,8 @@ def warm_up(
     started = time.perf_counter()
     for stage in stages:
         rows = range(stage.micro_batch_size)
-        batch = stage.work.collate([stage.work.example(row % stage.work.num_examples, row) for row in rows])
+        examples = [stage.work.example(row % stage.work.num_examples, row) for row in rows]
+        batch = TrainingBatches(stage.work, device)(examples)  # as in training, or a GPU would compile other kernels
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             step(stage.work, model, [batch], device=device, backward=backward)
         model.zero_grad(set_to_none=True)

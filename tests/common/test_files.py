@@ -4,9 +4,11 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lacuna.common import files
 from lacuna.common.errors import StorageError
 from lacuna.common.files import locked, replacing, write_text
 
@@ -58,3 +60,15 @@ def test_whoever_comes_second_waits_and_says_so(tmp_path: Path, capsys: pytest.C
     with locked(path, waiting="never said"):
         pass
     assert capsys.readouterr().err == "waiting for the other\n"
+
+
+def test_windows_flushes_files_that_may_be_written_and_no_folders(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "a.txt").write_text("whole")
+    modes: list[int] = []
+    names = ("O_RDONLY", "O_RDWR", "fsync", "close")
+    windows = SimpleNamespace(name="nt", **{name: getattr(os, name) for name in names})
+    windows.open = lambda path, mode: modes.append(mode) or os.open(path, mode)
+    monkeypatch.setattr(files, "os", windows)
+    files.sync(tmp_path)
+    files.sync(tmp_path / "a.txt")
+    assert modes == [os.O_RDWR]
