@@ -177,8 +177,8 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "a model with short rows": (["--model", "{bad}/wide", "--objective", "mlm"], "--sequence_length 64"),
     "a decoder for masks": (["--model", "{bad}/decoder", "--objective", "mlm"], "--model {bad}/decoder"),
     "no model": (["--model", "{bad}/nowhere", "--objective", "mlm"], "{bad}/nowhere"),
-    "an unknown option": (["--lerning_rate", "1"], "unknown option '--lerning_rate' (did you mean '--learning_rate'?)"),
-    "a misspelt key": (["--config", "{bad}/options.yaml"], "{bad}/options.yaml:2: unknown option '--lerning_rate' (did"),
+    "an unknown option": (["--lerning_rate", "1"], "unknown option '--lerning_rate' (did you mean '--learning_rate'"),
+    "a misspelt key": (["--config", "{bad}/options.yaml"], "{bad}/options.yaml:2: unknown option '--lerning_rate'"),
     "a wrong value in a file": (["--config", "{bad}/value.yaml"], "{bad}/value.yaml:3: "),
     "a family of another shape": (
         ["--objective", "clm", "--family", "bert"],
