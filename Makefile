@@ -16,7 +16,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "== install: a virtual environment in $(VENV), versions from constraints.txt"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Lacuna needs Python 3.11 or newer; say which with: make PYTHON=python3.12"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,interop,tasks]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,interop,tasks,web]"
 	@mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/lacuna  # for mypy and editors, which see no import hooks
 	@touch $(INSTALLED)
 

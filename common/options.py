@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections.abc import Iterable
-from dataclasses import Field, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from .errors import InputError
@@ -56,6 +56,37 @@ def option(
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+@dataclass
+class ReadingArguments(Arguments):
+    """How files of text and of rows are read."""
+
+    column_names: list[str] = option(  # noqa: RUF009
+        [],
+        "Names of the columns of .csv and .tsv files whose first line holds none, as in id,label,text.",
+        group="data",
+        advanced=True,
+        metavar="NAME,NAME",
+    )
+    encoding: str = option(
+        "utf-8",
+        "Encoding of text, by its name in Python, such as latin-1, cp1252 or utf-16.",
+        group="data",
+        advanced=True,
+        metavar="NAME",
+    )
+
+    def reading(self) -> dict[str, Any]:
+        """What of the two was given, for whatever reads; InputError where names of columns are empty or repeated."""
+        names = [name.strip() for part in self.column_names for name in part.split(",")]
+        if not all(names) or len({*names}) < len(names):
+            raise InputError(
+                f"--column_names {' '.join(self.column_names)}: each column needs a name of its own, with commas "
+                "between, as in id,label,text"
+            )
+        given = {"column_names": names} if names else {}
+        return given if self.encoding == "utf-8" else {**given, "encoding": self.encoding}
 
 
 class Numbers(tuple[float, ...]):

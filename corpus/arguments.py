@@ -2,24 +2,24 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
+from lacuna.common.options import ESSENTIALS, ReadingArguments, check_range, option
 
 _data = partial(option, group="data")
 _work = partial(option, group="work")
 
 
 @dataclass
-class TextArguments(Arguments):
+class TextArguments(ReadingArguments):
     """Which text, and the tokenizer for it."""
 
     data: list[str] = option(
         [],
-        "Text to read: files, folders or globs (.txt, .jsonl, .csv, .tsv, .parquet, also .gz or .zst), folders saved "
-        "by `datasets`, Hub datasets (OWNER/NAME); weights as in a.txt:0.7 b/:0.3. Default: the built-in corpus, the "
-        "documentation inside the Python interpreter.",
+        "Text to read: files, folders or globs (.txt, .md, .html, .jsonl, .csv, .tsv, .parquet, also .gz or .zst), "
+        "folders saved by `datasets`, Hub datasets (OWNER/NAME); weights as in a.txt:0.7 b/:0.3. Default: the "
+        "built-in corpus, the documentation inside the Python interpreter.",
         group=ESSENTIALS,
         metavar="PATH",
     )
@@ -69,6 +69,10 @@ class CorpusArguments(TextArguments):
     for_task: str | None = _data(
         None, "Which task --for is for. Default: by its columns, and printed.", metavar="NAME", advanced=True
     )
+
+    def reading_for(self) -> dict[str, Any]:
+        """How the files of --for are read."""
+        return {"label_first": self.for_task == "classification", **self.reading()}
 
     def __post_init__(self) -> None:
         check_range(self, "for_share", above=0, below=1)

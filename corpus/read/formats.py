@@ -4,10 +4,11 @@ import csv
 import difflib
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,13 +22,14 @@ from .streams import (
     NUL,
     Line,
     Piece,
-    Progress,
+    Reading,
     bad_line,
     bad_record,
     decode,
     normalize_lines,
     open_stream,
     read_lines,
+    say_once,
     unreadable,
 )
 
@@ -55,18 +57,24 @@ def kind_of(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def iter_records(
-    path: Path, *, column: str | None = None, progress: Progress | None = None
-) -> Iterator[Record | BadRecord]:
+def iter_records(path: Path, how: Reading | None = None) -> Iterator[Record | BadRecord]:
     """Rows of a file whose kind is in `READERS`; in the place of a broken one, what to say about it.
 
-    Files that hold columns apart read only `column`. Raises InputError: the file cannot be read any further.
+    Raises InputError: the file cannot be read any further.
     """
-    return READERS[kind_of(path)](path, column, progress or Progress())
+    return READERS[kind_of(path)](path, how or Reading())
 
 
-def _read_jsonl(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
-    with open_stream(path, progress=progress) as stream:
+def check_named(path: Path, how: Reading | None) -> None:
+    """Refuse names of columns for what is no table, with an InputError."""
+    if how and how.column_names and kind_of(path) not in TABLES:
+        raise InputError(
+            f"--column_names is for {' and '.join(TABLES)} files, and {shown(path)} is none: leave it out"
+        )
+
+
+def _read_jsonl(path: Path, how: Reading) -> Iterator[Record | BadRecord]:
+    with open_stream(path, how) as stream:
         for line in read_lines(stream):
             if isinstance(line, BadRecord):
                 yield line
@@ -95,10 +103,10 @@ def _json_reason(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:80]
 
 
-def _read_json(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
+def _read_json(path: Path, how: Reading) -> Iterator[Record | BadRecord]:
     """The whole file at once, a list of objects, or an object whose "data" is such a list."""
     data = bytearray()
-    with open_stream(path, progress=progress) as stream:
+    with open_stream(path, how) as stream:
         while chunk := stream.read(CHUNK_BYTES):
             data += chunk
             if len(data) > MAX_JSON_BYTES:
@@ -148,16 +156,19 @@ class _CsvLines:
         return decode(line, self.path)
 
 
-def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
+def _read_csv(path: Path, how: Reading) -> Iterator[Record | BadRecord]:
     """Rows of .csv and .tsv; quotation marks mean nothing in the latter, as in the files of GLUE."""
     # The default, 128 KiB a field, is less than a chapter. The limit belongs to the process; it is never lowered here.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_DOCUMENT_BYTES))
-    is_tsv = kind_of(path) == ".tsv"
-    options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
-    with open_stream(path, progress=progress) as stream:
-        lines = _CsvLines(read_lines(stream), path)
+    with open_stream(path, how) as stream:
+        whole = read_lines(stream)
+        head = [*islice(whole, 1)]
+        options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+        if kind_of(path) != ".tsv":
+            options = {"delimiter": _separator(head, path), "strict": True}
+        lines = _CsvLines(chain(head, whole), path)
         rows = csv.reader(lines, **options)
-        columns: list[str] | None = None
+        columns = [*how.column_names] or None
         while True:
             lines.first = None
             try:
@@ -171,15 +182,24 @@ def _read_csv(path: Path, column: str | None, progress: Progress) -> Iterator[Re
                 if row is None:
                     return
                 if row and columns is None:
-                    columns = _header(row, path=path, column=column)
+                    columns = _header(row, path=path, column=how.column)
                 elif row and columns is not None and lines.first is not None and not lines.first.data.isspace():
-                    yield _row(columns, row, path=path, first=lines.first)
+                    yield _row(columns, row, path=path, first=lines.first, named=bool(how.column_names))
                 continue
             # Without the names of the columns nothing can be read. Nor after a row of several lines that is broken:
             # it is unknown whether what follows is inside quotation marks.
             if columns is None or lines.in_row:
                 raise bad
             yield bad
+
+
+def _separator(head: Sequence[Line | BadRecord], path: Path) -> str:
+    """A comma, unless the first line has none and has another sign, which is said."""
+    first = head[0].data if head and isinstance(head[0], Line) else b","
+    sign = max(",;\t|", key=lambda each: (each == "," and b"," in first, first.count(each.encode())))
+    if sign != ",":
+        say_once(f"{shown(path)}: columns are separated by {sign!r}")
+    return sign
 
 
 def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
@@ -193,9 +213,10 @@ def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
     return cells
 
 
-def _row(columns: list[str], cells: list[str], *, path: Path, first: Line) -> Record | BadRecord:
+def _row(columns: list[str], cells: list[str], *, path: Path, first: Line, named: bool) -> Record | BadRecord:
     if len(cells) != len(columns):
-        what = f"{len(cells)} values where the first line names {len(columns)} columns ({', '.join(columns)[:80]})"
+        names = f"{'--column_names' if named else 'the first line'} names {len(columns)} columns"
+        what = f"{len(cells)} values where {names} ({', '.join(columns)[:80]})"
         if kind_of(path) == ".tsv":
             what += "; .tsv has no quoting, so tabs and line ends always end a value"
         return bad_line(path, first, what, head=" | ".join(cells))
@@ -214,7 +235,7 @@ def _arrow_errors(path: Path, kind: str) -> Iterator[None]:
         raise InputError(f"{shown(path)} cannot be read as {kind}: {visible(str(error)[:200])}") from error
 
 
-def _read_parquet(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
+def _read_parquet(path: Path, how: Reading) -> Iterator[Record | BadRecord]:
     import pyarrow.parquet
 
     # Files are opened here and not by Arrow, which takes no name that is not UTF-8.
@@ -223,7 +244,7 @@ def _read_parquet(path: Path, column: str | None, progress: Progress) -> Iterato
         # Buffered and not fetched ahead: otherwise a whole row group, often a gigabyte, is in memory.
         with pyarrow.parquet.ParquetFile(whole, pre_buffer=False, buffer_size=1 << 20) as file:
             names = file.schema_arrow.names
-            columns = [column] if column in names else None
+            columns = [how.column] if how.column in names else None
             number = 0
             for group in range(file.num_row_groups):
                 about = file.metadata.row_group(group)
@@ -231,24 +252,24 @@ def _read_parquet(path: Path, column: str | None, progress: Progress) -> Iterato
                 for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=columns):
                     yield from _batch_records(batch, path=path, number=number)
                     number += batch.num_rows
-                    progress.current = size * number // file.metadata.num_rows
+                    how.progress.current = size * number // file.metadata.num_rows
 
 
-def _read_arrow(path: Path, column: str | None, progress: Progress) -> Iterator[Record | BadRecord]:
+def _read_arrow(path: Path, how: Reading) -> Iterator[Record | BadRecord]:
     """One data file of a folder that `datasets` saved: Arrow's stream format."""
     import pyarrow
 
     with _arrow_errors(path, "a dataset saved by `datasets`"), path.open("rb") as file:
         number = 0
         for batch in pyarrow.ipc.open_stream(file):
-            if column in batch.schema.names:
-                batch = batch.select([column])
+            if how.column in batch.schema.names:
+                batch = batch.select([how.column])
             step = max(1, BATCH_BYTES * batch.num_rows // max(1, batch.nbytes))
             for start in range(0, batch.num_rows, step):
                 part = batch.slice(start, step)
                 yield from _batch_records(part, path=path, number=number)
                 number += part.num_rows
-            progress.current = file.tell()
+            how.progress.current = file.tell()
 
 
 def _batch_records(batch: Any, *, path: Path, number: int) -> Iterator[Record | BadRecord]:
@@ -286,8 +307,8 @@ def _on_disk(path: Path) -> Iterator[BinaryIO]:
         yield copy
 
 
-# To add a kind of file: a function from its path, the column wanted and the progress to its rows, and its line here.
-READERS: dict[str, Callable[[Path, str | None, Progress], Iterator[Record | BadRecord]]] = {
+# To add a kind of file: a function from its path and how it is read to its rows, and its line here.
+READERS: dict[str, Callable[[Path, Reading], Iterator[Record | BadRecord]]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
@@ -295,6 +316,7 @@ READERS: dict[str, Callable[[Path, str | None, Progress], Iterator[Record | BadR
     ".parquet": _read_parquet,
     ".arrow": _read_arrow,
 }
+TABLES = (".csv", ".tsv")  # whose columns the first line names, or --column_names
 RECORD_KINDS = tuple(kind for kind in READERS if kind != ".arrow")
 
 
@@ -318,6 +340,8 @@ def text_of(record: Record, *, column: str) -> str:
         near = difflib.get_close_matches(column, record.fields, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         names = ", ".join(map(repr, record.fields))
+        if kind_of(Path(record.path)) in TABLES and record.line > 1:
+            hint += " If the first line holds no names, name the columns with --column_names."
         remedy = f"Name the one that holds the text with --text_column.{hint}"
         raise bad(what=f"there is no column {column!r}; there are: {names[:400]}", head=head, remedy=remedy)
     try:

@@ -10,15 +10,24 @@ from typing import Any
 from lacuna.common.errors import BadRecord, InputError
 from lacuna.common.private import shown
 
-from .formats import RECORD_KINDS, Record, iter_records, kind_of
+from .formats import RECORD_KINDS, Record, check_named, iter_records, kind_of
 from .sources import choose_split, hub_errors, is_hub_name, is_saved, load_hub, near_names, read_records, saved_files
-from .streams import Line, bad_line, decode, open_stream, read_lines
+from .streams import Line, Reading, bad_line, decode, open_stream, read_lines, say_once
 
+FEW_LABELS = 8  # are no sign that what lines begin with is no label
 TAGGED_KINDS = (".conll", ".txt", ".iob", ".bio", ".conllu")
 _WAYS = "a token and its tag a line, with tabs or blanks between them and an empty line after each sentence"
 
 
-def read_labelled(name: Path | str, split: str | None = None, *, tagged: bool = True) -> list[Record]:
+def read_labelled(
+    name: Path | str,
+    split: str | None = None,
+    *,
+    tagged: bool = True,
+    label_first: bool = False,
+    column_names: Sequence[str] = (),
+    encoding: str = "utf-8",
+) -> list[Record]:
     """All rows of a labelled data set; numbers of labels become their names, where these are kept beside them.
 
     Args:
@@ -27,15 +36,22 @@ def read_labelled(name: Path | str, split: str | None = None, *, tagged: bool = 
             of the Hub, OWNER/NAME:CONFIG:SPLIT, where configuration and split may be left out.
         split: of a saved folder or a dataset of the Hub; by default the only one, or "train".
         tagged: whether tagged sentences are wanted too; otherwise a file of them is refused.
+        label_first: whether a .txt file is one of texts instead, each a line that begins with its label.
+        column_names: of a .csv or .tsv whose first line does not hold them.
+        encoding: of a file, by the name of a codec of Python.
 
     Raises InputError or HubError if there is no such thing, or something in it is broken; the message says where.
     """
-    path = Path(name).expanduser()
+    path, how = Path(name).expanduser(), Reading(column_names=column_names, encoding=encoding)
     front, *behind = str(name).split(":")
     if behind and not path.exists() and Path(front).expanduser().is_dir():
         path, split = Path(front).expanduser(), ":".join(behind)
+    check_named(path, how)
     if path.exists():
-        rows = _read_saved(path, split) if path.is_dir() else _read_file(path, tagged=tagged)
+        if label_first and path.is_file() and kind_of(path) == ".txt":
+            rows = _read_label_first(path, how)
+        else:
+            rows = _read_saved(path, split) if path.is_dir() else _read_file(path, how, tagged=tagged)
         if not rows:
             raise InputError(f"{shown(path)} is empty: it has no row.")
         return rows
@@ -47,16 +63,17 @@ def read_labelled(name: Path | str, split: str | None = None, *, tagged: bool = 
     raise InputError(f"there is no file or folder {shown(path)}.{near_names(path)}")
 
 
-def _read_file(path: Path, *, tagged: bool) -> list[Record]:
+def _read_file(path: Path, how: Reading, *, tagged: bool) -> list[Record]:
     kind = kind_of(path)
     if kind not in TAGGED_KINDS:
-        return _with_labels(path, list(read_records(path)))
+        return _with_labels(path, list(read_records(path, how)))
     if not tagged:
         raise InputError(
             f"{shown(path)} has the ending {kind!r}; rows are read from {', '.join(RECORD_KINDS)}, each also with .gz "
-            "or .zst. If it has columns with tabs between them, call it .tsv, and name them in its first line."
+            "or .zst. If it has columns with tabs between them, call it .tsv, and name them in its first "
+            "line or with --column_names."
         )
-    return list(_read_universal(path) if kind == ".conllu" else _read_columns(path))
+    return list(_read_universal(path, how) if kind == ".conllu" else _read_columns(path, how))
 
 
 def _read_saved(folder: Path, split: str | None) -> list[Record]:
@@ -88,19 +105,19 @@ def _with_labels(file: Path, rows: Sequence[Record | BadRecord]) -> list[Record]
     return [replace(row, fields=with_names(row.fields, names)) for row in whole]
 
 
-def _lines(path: Path) -> Iterator[tuple[Line, str]]:
+def iter_lines(path: Path, how: Reading) -> Iterator[tuple[Line, str]]:
     """Lines of a file, and their text without its end; BadRecord where one is not UTF-8, or too long."""
-    with open_stream(path) as stream:
+    with open_stream(path, how) as stream:
         for line in read_lines(stream):
             if isinstance(line, BadRecord):
                 raise line
             yield line, decode(line, path).rstrip("\r\n")
 
 
-def _sentences(path: Path) -> Iterator[list[tuple[Line, str]]]:
+def _sentences(path: Path, how: Reading) -> Iterator[list[tuple[Line, str]]]:
     """Lines of a file up to each blank one, without those that say nothing of a token."""
     rows: list[tuple[Line, str]] = []
-    for line, text in chain(_lines(path), [(Line(b"", 0, 0), "")]):
+    for line, text in chain(iter_lines(path, how), [(Line(b"", 0, 0), "")]):
         if text.strip() and not text.startswith("-DOCSTART-"):
             rows.append((line, text))
         elif rows:
@@ -108,13 +125,13 @@ def _sentences(path: Path) -> Iterator[list[tuple[Line, str]]]:
             rows = []
 
 
-def _read_columns(path: Path) -> Iterator[Record]:
+def _read_columns(path: Path, how: Reading) -> Iterator[Record]:
     """Sentences of a file with a token a line: the token in the first column, its tag in the last.
 
     Columns between them become "column_2" and so on; lines that begin with -DOCSTART- are left out.
     """
     width = 0
-    for sentence in _sentences(path):
+    for sentence in _sentences(path, how):
         rows: list[list[str]] = []
         for line, text in sentence:
             cells = text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
@@ -131,9 +148,9 @@ def _read_columns(path: Path) -> Iterator[Record]:
         yield Record({"tokens": tokens, "tags": tags, **others}, str(path), first.number, first.offset)
 
 
-def _read_universal(path: Path) -> Iterator[Record]:
+def _read_universal(path: Path, how: Reading) -> Iterator[Record]:
     """Sentences of Universal Dependencies: words and their universal part of speech; "xpos" is the treebank's own."""
-    for sentence in _sentences(path):
+    for sentence in _sentences(path, how):
         rows: list[tuple[Line, list[str]]] = []
         for line, text in sentence:
             cells = text.split("\t")
@@ -146,6 +163,26 @@ def _read_universal(path: Path) -> Iterator[Record]:
             words, tags, own = ([cells[column] for _, cells in rows] for column in (1, 3, 4))
             first = rows[0][0]
             yield Record({"tokens": words, "tags": tags, "xpos": own}, str(path), first.number, first.offset)
+
+
+def _read_label_first(path: Path, how: Reading) -> list[Record]:
+    """Lines of a label, white space and a text, as TREC has them."""
+    rows: list[Record] = []
+    form = "in a .txt file of labelled texts each line is a label, white space and a text"
+    for line, text in iter_lines(path, how):
+        label, *rest = text.split(None, 1) or [""]
+        if label and not rest:
+            raise bad_line(path, line, f"no text after the label; {form}", head=text)
+        rows += [Record({"label": label, "text": each.strip()}, str(path), line.number, line.offset) for each in rest]
+    labels = {row.fields["label"]: None for row in rows}
+    if len(labels) > max(FEW_LABELS, len(rows) // 2):
+        some = ", ".join(repr(label[:20]) for label in [*labels][:3])
+        raise InputError(
+            f"{shown(path)}: {len(rows):,} lines begin with {len(labels):,} different words ({some}, ...), too many "
+            f"to be labels; {form}. Other rows are read from {', '.join(RECORD_KINDS)}."
+        )
+    say_once(f"{shown(path)}: each line is a label, then a text ({len(labels):,} labels)")
+    return rows
 
 
 def _read_split(*, name: str, config: str | None, split: str | None) -> Iterator[Record]:
@@ -189,17 +226,21 @@ def _named(value: Any, names: list[str]) -> Any:
     return value
 
 
-def read_parallel(source: Path | str, target: Path | str) -> list[Record]:
+def read_parallel(
+    source: Path | str, target: Path | str, *, column_names: Sequence[str] = (), encoding: str = "utf-8"
+) -> list[Record]:
     """Rows {"source", "target"} of two files with a text a line, where line N of one belongs to line N of the other.
 
     Raises InputError: a file is missing, empty or broken, one is longer, or a line is empty in one of them alone.
     """
     sides: list[list[tuple[Line, str]]] = []
+    how = Reading(column_names=column_names, encoding=encoding)
     for name in (source, target):
         path = Path(name).expanduser()
+        check_named(path, how)
         if not path.is_file():
             raise InputError(f"there is no file {shown(path)}.{near_names(path)}")
-        sides.append(list(_lines(path)))
+        sides.append(list(iter_lines(path, how)))
         while sides[-1] and not sides[-1][-1][1].strip():
             sides[-1].pop()
         if not sides[-1]:

@@ -16,12 +16,12 @@ from lacuna.common.errors import BadRecord, HubError, InputError, LacunaError
 from lacuna.common.hub import HUB_NAME
 from lacuna.common.private import shown, without_secrets
 
-from .formats import RECORD_KINDS, Record, iter_records, kind_of
-from .streams import COMPRESSIONS, unreadable
+from .formats import RECORD_KINDS, Record, check_named, iter_records, kind_of
+from .streams import COMPRESSIONS, MARKUP, Reading, unreadable
 
 GLOB_SIGNS = "*?["
 KINDS = frozenset({".txt", *RECORD_KINDS})
-FOLDER_KINDS = KINDS - {".json"}  # in a folder of text it is a description of it, not text; name it to read it
+TEXT_KINDS = KINDS | MARKUP.keys()
 SPLIT_WAY = "name one with --dataset_split"
 SAVED_DATASET, SAVED_SPLITS = "state.json", "dataset_dict.json"  # what `datasets` leaves beside the data it saves
 
@@ -59,27 +59,28 @@ def _parse_source(value: str) -> tuple[str, float | None]:
     return name, weight
 
 
-def find_files(*, paths: Sequence[str], split: str | None = None) -> list[Path]:
+def find_files(*, paths: Sequence[str], split: str | None = None, kinds: frozenset[str] = KINDS) -> list[Path]:
     """The files behind paths, folders (to the bottom, through links) and globs: each once, in order of their names.
 
-    Hidden files and .json are read only where they are named. A folder that `datasets` saved gives the data files of
-    `split`, or of the only one, or "train". Raises InputError if nothing is there, or nothing can be read.
+    Hidden files and .json are read only where they are named, others only if they are of `kinds`. A folder that
+    `datasets` saved gives the data files of `split`, or of the only one, or "train". Raises InputError if nothing is
+    there, or nothing can be read.
     """
     found: dict[Path, Path] = {}
     for name in paths:
-        for file in _files_of(name, split):
+        for file in _files_of(name, split, kinds):
             found.setdefault(file.resolve(), file)
     return list(found.values())
 
 
-def _files_of(name: str, split: str | None) -> list[Path]:
+def _files_of(name: str, split: str | None, kinds: frozenset[str]) -> list[Path]:
     path = _expand(name)
     try:
         if path.is_dir():
-            return _folder_files(path, split)
+            return _folder_files(path, split, kinds)
         if path.exists():
-            if kind_of(path) not in KINDS:
-                raise InputError(f"{shown(path)} has the ending {''.join(path.suffixes[-2:])!r}; {_readable()}.")
+            if kind_of(path) not in kinds:
+                raise InputError(f"{shown(path)} has the ending {''.join(path.suffixes[-2:])!r}; {_readable(kinds)}.")
             if not path.is_file():
                 raise InputError(
                     f"{shown(path)} is a pipe or a device, and text is read more than once. Write it to a file first."
@@ -90,29 +91,30 @@ def _files_of(name: str, split: str | None) -> list[Path]:
     if path.is_symlink():
         raise InputError(f"{shown(path)} is a link to {shown(os.readlink(path))}, which is not there.")
     if any(sign in name for sign in GLOB_SIGNS):
-        return _glob_files(name, split)
+        return _glob_files(name, split, kinds)
     raise InputError(f"there is no file or folder {shown(path)}.{near_names(path)}")
 
 
-def _glob_files(name: str, split: str | None) -> list[Path]:
+def _glob_files(name: str, split: str | None, kinds: frozenset[str]) -> list[Path]:
     matches = sorted(map(Path, glob.glob(str(_expand(name)), recursive=True)))
-    files = [match for match in matches if kind_of(match) in KINDS and match.is_file()]
+    files = [match for match in matches if kind_of(match) in kinds and match.is_file()]
     if not files:  # as the shell would, had it seen the pattern
-        files = [file for match in matches if match.is_dir() for file in _folder_files(match, split)]
+        files = [file for match in matches if match.is_dir() for file in _folder_files(match, split, kinds)]
     if not files:
-        raise InputError(f"no file matches {shown(name)!r} ({len(matches)} other matches); {_readable()}.")
+        raise InputError(f"no file matches {shown(name)!r} ({len(matches)} other matches); {_readable(kinds)}.")
     return files
 
 
-def _folder_files(folder: Path, split: str | None) -> list[Path]:
+def _folder_files(folder: Path, split: str | None, kinds: frozenset[str]) -> list[Path]:
     if is_saved(folder):
         return saved_files(folder, split)
     inside = _walk(folder)
-    files = [file for file in inside if kind_of(file) in FOLDER_KINDS]
+    # In a folder of text .json is a description of it, not text.
+    files = [file for file in inside if kind_of(file) in kinds - {".json"}]
     if not files:
         others = sorted({shown(file.suffix or file.name) for file in inside})
         holds = f"only {', '.join(others[:20])}" if others else "nothing"
-        raise InputError(f"the folder {shown(folder)} holds {holds}; {_readable()}.")
+        raise InputError(f"the folder {shown(folder)} holds {holds}; {_readable(kinds)}.")
     return files
 
 
@@ -174,7 +176,7 @@ def choose_split(splits: Sequence[str], split: str | None, *, where: str, way: s
     return chosen
 
 
-def read_records(path: Path | str) -> Iterator[Record]:
+def read_records(path: Path | str, how: Reading | None = None) -> Iterator[Record]:
     """Rows of a .jsonl, .json, .csv, .tsv or .parquet file, or of one of these with .gz or .zst after it.
 
     Raises InputError: the file is missing, empty or broken, or of another kind; the message says where.
@@ -191,8 +193,9 @@ def read_records(path: Path | str) -> Iterator[Record]:
         )
     if path.stat().st_size == 0:
         raise InputError(f"{shown(path)} is empty (0 bytes).")
+    check_named(path, how)
     row = None
-    for row in iter_records(path):
+    for row in iter_records(path, how):
         if isinstance(row, BadRecord):
             raise row
         yield row
@@ -216,8 +219,8 @@ def near_names(path: Path) -> str:
     return f" Did you mean {' or '.join(shown(parent / name) for name in near)}?" if near else ""
 
 
-def _readable() -> str:
-    return f"text is read from {', '.join(sorted(KINDS))}, each also with {' or '.join(COMPRESSIONS)}"
+def _readable(kinds: frozenset[str]) -> str:
+    return f"text is read from {', '.join(sorted(kinds))}, each also with {' or '.join(COMPRESSIONS)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +249,7 @@ class HubDataset:
 
 def is_hub_name(name: str) -> bool:
     """Whether a value of --data can be meant as OWNER/NAME or OWNER/NAME@REVISION of the Hub and not as a path."""
-    if not HUB_NAME.fullmatch(name.partition("@")[0]) or os.path.lexists(name) or kind_of(Path(name)) in KINDS:
+    if not HUB_NAME.fullmatch(name.partition("@")[0]) or os.path.lexists(name) or kind_of(Path(name)) in TEXT_KINDS:
         return False
     return not Path(name).parent.exists()  # beside files that are there it is a path that is not
 

@@ -1,10 +1,16 @@
 """Files as streams of bytes, lines and documents: decompressed on the way, bounded in memory."""
 
+import codecs
+import difflib
+import encodings.aliases
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -38,19 +44,63 @@ class Progress:
     current: int = 0
 
 
+@dataclass(slots=True)
+class Reading:
+    """How files are read, and how far their reader is. InputError: Python knows no such encoding of text."""
+
+    column: str | None = None  # the only one that is wanted, in files that hold columns apart
+    column_names: Sequence[str] = ()  # of tables whose first line does not hold them
+    encoding: str = "utf-8"
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        try:
+            "".encode(self.encoding)
+            self.encoding = codecs.lookup(self.encoding).name
+        except (LookupError, ValueError) as error:
+            near = difflib.get_close_matches(self.encoding.lower(), encodings.aliases.aliases, n=1)
+            hint = f" Did you mean {near[0].replace('_', '-')}?" if near else ""
+            raise InputError(
+                f"--encoding {visible(self.encoding)} is no encoding of text that Python knows, such as utf-8, "
+                f"latin-1, cp1252 or utf-16.{hint}"
+            ) from error
+
+
 @dataclass
 class Stream:
-    """An open file: `read` gives its uncompressed bytes and notes how far on disk that is."""
+    """An open file: `read` gives its uncompressed bytes, in UTF-8, and notes how far on disk that is."""
 
     path: Path
     raw: BinaryIO
     source: BinaryIO
     compression: str | None
     progress: Progress
+    encoding: str
     position: int = 0  # in the uncompressed bytes
 
+    def __post_init__(self) -> None:
+        self._decoder = None if self.encoding == "utf-8" else codecs.getincrementaldecoder(self.encoding)()
+
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes, empty at the end; InputError where the disk or the archive fails."""
+        """About `size` bytes, empty at the end; InputError where the disk, the archive or another encoding fails."""
+        data = self._read(size)
+        while self._decoder is not None:
+            try:
+                text = self._decoder.decode(data, final=not data).encode()
+            except UnicodeError as error:
+                which = ""
+                if isinstance(error, UnicodeDecodeError):
+                    offset = self.position - len(error.object) + error.start  # what the decoder held back is in there
+                    which = f" (0x{error.object[error.start]:02x}), at byte {offset}"
+                raise InputError(
+                    f"{shown(self.path)} is not valid {self.encoding}{which}: name another encoding with --encoding."
+                ) from error
+            if text or not data:
+                return text
+            data = self._read(size)
+        return data
+
+    def _read(self, size: int) -> bytes:
         try:
             data = self.source.read(size)
         except OSError as error:
@@ -67,24 +117,24 @@ class Stream:
 
 
 @contextmanager
-def open_stream(path: Path, *, progress: Progress | None = None) -> Iterator[Stream]:
+def open_stream(path: Path, how: Reading | None = None) -> Iterator[Stream]:
     """Open a file, decompressing .gz and .zst; InputError if it cannot be opened."""
     compression = COMPRESSIONS.get(path.suffix.lower())
-    progress = progress or Progress()
+    how = how or Reading()
     try:
         file = path.open("rb")
     except OSError as error:
         raise unreadable(path, error) from error
     with file:
         if compression is None:
-            yield Stream(path, file, file, None, progress)
+            yield Stream(path, file, file, None, how.progress, how.encoding)
         else:
             # Arrow reads both kinds with one call, takes members and frames that follow each other, tells a truncated
             # archive from a whole one (zstandard's stream_reader does not) and returns no more than requested.
             import pyarrow
 
             with pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), compression) as source:
-                yield Stream(path, file, source, compression, progress)
+                yield Stream(path, file, source, compression, how.progress, how.encoding)
 
 
 def read_lines(stream: Stream, *, limit: int = MAX_DOCUMENT_BYTES) -> Iterator[Line | BadRecord]:
@@ -158,13 +208,14 @@ def decode(line: Line, path: Path) -> str:
         begin = data.rfind(b"\n", 0, error.start) + 1
         utf16 = line.offset == 0 and data[:2] in (b"\xff\xfe", b"\xfe\xff")
         remedy = "It looks like UTF-16." if utf16 else "It may be in an older encoding such as Latin-1."
+        name = "utf-16" if utf16 else "latin1"  # as Python and iconv know it
         raise bad_record(
             path,
             number=line.number + data.count(b"\n", 0, error.start),
             what=f"not valid UTF-8 (0x{data[error.start]:02x})",
             offset=line.offset + error.start,
             head=data[begin : begin + 400].split(b"\n")[0],
-            remedy=f"{remedy} Convert it: iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8 {shown(path.name)}",
+            remedy=f"{remedy} Say --encoding {name}, or convert it: iconv -f {name} -t UTF-8 {shown(path.name)}",
         ) from error
     return text.removeprefix("\ufeff") if line.offset == 0 else text
 
@@ -177,6 +228,13 @@ def unreadable(path: Path, error: OSError) -> InputError:
     elif isinstance(error, PermissionError):
         reason = "may not be read by you (permission denied); change its permissions"
     return InputError(f"{shown(path)} {reason}.")
+
+
+@cache
+def say_once(text: str) -> None:
+    """A line on standard error, by the first process alone, and only the first time."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, file=sys.stderr, flush=True)
 
 
 def progress_bar(*, total: int | None, doing: str, delay: float = 0) -> Any:
@@ -196,9 +254,9 @@ class Piece:
     offset: int | None = None
 
 
-def read_text_file(path: Path, *, boundary: str, progress: Progress) -> Iterator[Piece | BadRecord]:
-    """Documents of a .txt file: all of it, its lines, or what stands between its blank lines (`boundary`)."""
-    with open_stream(path, progress=progress) as stream:
+def read_text_file(path: Path, how: Reading, *, boundary: str) -> Iterator[Piece | BadRecord]:
+    """Documents of a text file: all of it, its lines, or what stands between its blank lines (`boundary`)."""
+    with open_stream(path, how) as stream:
         yield from BOUNDARIES[boundary](stream)
 
 
@@ -239,6 +297,65 @@ def _between_blank_lines(stream: Stream) -> Iterator[Piece | BadRecord]:
             if len(data) > MAX_DOCUMENT_BYTES:
                 yield too_long(stream.path, first, "document")
                 data, first, broken = bytearray(), None, True
+
+
+_SILENT = frozenset({"script", "style", "nav", "template", "noscript"})
+_BLOCKS = """address article aside blockquote body caption details div dl fieldset figcaption figure footer form h1 h2
+    h3 h4 h5 h6 header hr legend main ol p pre section summary table title ul"""
+# The ends of blocks and of lines, and blanks, tabs and line ends that are kept, while white space is collapsed.
+_BLOCK, _LINE, _KEEP, _BACK = "\0", "\1", str.maketrans(" \t\n", "\2\3\4"), str.maketrans("\1\2\3\4", "\n \t\n")
+_ENDS = {
+    **dict.fromkeys(_BLOCKS.split(), _BLOCK),
+    **dict.fromkeys(["br", "dd", "dt", "li", "tr"], _LINE),
+    "td": " ",
+    "th": " ",
+}
+
+
+def _html_text(markup: str) -> str:
+    """What a page says, a paragraph for each of its blocks, with blank lines between; <pre> keeps its white space."""
+    import bs4
+
+    with warnings.catch_warnings(action="ignore"):  # that a text is XML, or looks like the name of a file
+        soup = bs4.BeautifulSoup(markup, "html.parser")
+    parts: list[str] = []
+    pending: list[tuple[Any, bool]] = [(soup, False)]
+    while pending:  # bs4's own ways to change a tree take longer than its depth allows
+        node, kept = pending.pop()
+        if isinstance(node, bs4.Tag):
+            end, kept = _ENDS.get(node.name, ""), kept or node.name == "pre"
+            inside = [] if node.name in _SILENT else reversed(node.contents)
+            pending += [(each, kept) for each in (end, *inside, end)]
+        elif type(node) in (str, bs4.NavigableString, bs4.CData):  # and no comment
+            parts.append(node.translate(_KEEP) if kept else node)
+    text = "".join(parts).encode(errors="replace").decode()  # &#xD800; is no character
+    blocks = (re.sub(" ?\1[ \1]*", _LINE, " ".join(block.split())) for block in text.split(_BLOCK))
+    return "\n\n".join(filter(str.strip, (block.translate(_BACK).strip("\n") for block in blocks)))
+
+
+def _markdown_text(markup: str) -> str:
+    """What a page says, without front matter, as `_html_text` gives it."""
+    from markdown_it import MarkdownIt
+
+    body = re.sub(r"\A---\n(.*?\n)?(---|\.\.\.)(\n|\Z)", "", markup, count=1, flags=re.DOTALL)
+    return _html_text(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(body))
+
+
+MARKUP: dict[str, Callable[[str], str]] = {".md": _markdown_text, ".html": _html_text, ".htm": _html_text}
+
+
+def read_markup(path: Path, how: Reading, *, kind: str) -> Iterator[Piece | BadRecord]:
+    """The text of a file whose kind is in `MARKUP`, one document; InputError where what reads it is not installed."""
+    try:
+        import bs4
+    except ImportError as error:
+        what = f"{shown(path)}: {', '.join(MARKUP)} files are read with the package beautifulsoup4"
+        raise InputError(f'{what} ({error}): pip install -e ".[web]"') from error
+    for piece in read_text_file(path, how, boundary="file"):
+        try:
+            yield piece if isinstance(piece, BadRecord) else replace(piece, text=MARKUP[kind](piece.text))
+        except bs4.ParserRejectedMarkup as error:
+            yield bad_record(path, number=1, what=f"not valid HTML ({str(error).splitlines()[-1].strip()[:80]})")
 
 
 BOUNDARIES: dict[str, Callable[[Stream], Iterator[Piece | BadRecord]]] = {

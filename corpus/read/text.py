@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from lacuna.common.errors import BadRecord, InputError, StorageError
 from lacuna.common.files import cache_folder, write_text
@@ -16,9 +17,9 @@ from lacuna.common.private import shown
 
 from ..arguments import TextArguments
 from ..builtin import builtin_documents, builtin_fingerprint
-from .formats import Record, iter_records, kind_of, read_texts, text_of
-from .sources import HubDataset, find_files, is_hub_name, open_dataset, parse_sources
-from .streams import Piece, Progress, progress_bar, read_text_file, unreadable
+from .formats import TABLES, Record, iter_records, kind_of, read_texts, text_of
+from .sources import TEXT_KINDS, HubDataset, find_files, is_hub_name, open_dataset, parse_sources
+from .streams import MARKUP, Piece, Progress, Reading, progress_bar, read_markup, read_text_file, unreadable
 from .unwrap import unwrapped
 
 VERSION = 1  # rises when other documents are made of the same files
@@ -106,14 +107,14 @@ class Text:
         self._files = list(files)
         self._more = list(more)  # texts of the first source, where they are not in a file
         self._arguments = arguments
-        self._progress = Progress()
+        self._how = Reading(column=arguments.text_column, **arguments.reading())
         self._records = 0  # bad ones included
         self._bad = 0
 
     @property
     def bytes_read(self) -> int:
         """How far on disk the present iteration of `documents` is."""
-        return self._progress.finished + self._progress.current
+        return self._how.progress.finished + self._how.progress.current
 
     @cached_property
     def fingerprint(self) -> str:
@@ -131,10 +132,19 @@ class Text:
             if isinstance(file, _HubFile):
                 about = [*astuple(file.dataset), file.part, options.text_column]
             else:
-                kind = kind_of(file.path)
-                about = [kind, options.document_boundary if kind == ".txt" else options.text_column, next(hashes)]
+                about = [*self._decides(kind_of(file.path)), next(hashes)]
             digest.update(json.dumps([file.source, about]).encode())
         return digest.hexdigest()
+
+    def _decides(self, kind: str) -> list[Any]:
+        """What decides the documents of a file of a kind, besides its content; what is as by default says nothing."""
+        how, options = self._how, self._arguments
+        decides: list[Any] = [kind]
+        if kind not in MARKUP:
+            decides.append(options.document_boundary if kind == ".txt" else options.text_column)
+        if how.encoding != "utf-8" and kind not in (".parquet", ".arrow"):
+            decides.append(how.encoding)
+        return [*decides, how.column_names] if how.column_names and kind in TABLES else decides
 
     def after(self, more: Sequence[str], *, name: str, share: float) -> "Text":
         """This text after more documents, a source of their own with the weight `share`.
@@ -164,7 +174,7 @@ class Text:
 
         Raises InputError: a file or record is broken or holds no text, or has changed; the message says where.
         """
-        self._progress = Progress()
+        self._how.progress = Progress()
         self.dropped, self.bad_records = {}, []
         self._records = self._bad = 0
         document = None
@@ -184,8 +194,8 @@ class Text:
         for file in self._files:
             yield from self._file_documents(file)
             if isinstance(file, _File):
-                self._progress.finished += file.size
-            self._progress.current = 0
+                self._how.progress.finished += file.size
+            self._how.progress.current = 0
 
     def _file_documents(self, file: _File | _HubFile) -> Iterator[Document]:
         file.check()
@@ -205,20 +215,23 @@ class Text:
                     self._stop_if_many_are_bad()
         if not anything and isinstance(file, _File) and self._bad == bad_before:
             self._records += 1
-            is_text = kind_of(file.path) == ".txt"
+            is_text = kind_of(file.path) in (".txt", *MARKUP)
             held = "it holds no text" if is_text else f"no row has text in the column {self._arguments.text_column!r}"
             self._pass_over(BadRecord(f"{shown(file.path)} is empty: {held}. Remove it from --data, or fill it."))
         file.check()
 
     def _pieces(self, file: _File | _HubFile) -> Iterator[Piece | BadRecord]:
-        boundary, column, together = self._arguments.document_boundary, self._arguments.text_column, False
+        boundary, column, how = self._arguments.document_boundary, self._arguments.text_column, self._how
+        kind, together = "" if isinstance(file, _HubFile) else kind_of(file.path), False
         if isinstance(file, _HubFile):
             pieces = read_texts(file.dataset.records(part=file.part, column=column), column=column)
-        elif kind_of(file.path) == ".txt":
-            pieces = read_text_file(file.path, boundary=boundary, progress=self._progress)
+        elif kind in MARKUP:
+            pieces = read_markup(file.path, how, kind=kind)
+        elif kind == ".txt":
+            pieces = read_text_file(file.path, how, boundary=boundary)
             together = boundary == "blank_line"
         else:
-            pieces = read_texts(iter_records(file.path, column=column, progress=self._progress), column=column)
+            pieces = read_texts(iter_records(file.path, how), column=column)
         return unwrapped(pieces, together=together) if self._arguments.unwrap else pieces
 
     def _pass_over(self, error: BadRecord) -> None:
@@ -255,7 +268,7 @@ def open_text(arguments: TextArguments) -> Text:
             dataset = open_dataset(name=name, config=arguments.dataset_config, split=arguments.dataset_split)
             files += [_HubFile(dataset, part, source) for part in range(dataset.num_parts)]
             continue
-        found = find_files(paths=[name], split=arguments.dataset_split)
+        found = find_files(paths=[name], split=arguments.dataset_split, kinds=TEXT_KINDS)
         new = [path for path in found if path.resolve() not in seen]
         if not new and weights is not None:
             raise InputError(f"--data: every file of {shown(name)} belongs to an earlier source, and it has a weight.")

@@ -19,6 +19,7 @@ from lacuna.common.errors import HubError, InputError, StorageError
 from lacuna.corpus import read_labelled, read_parallel
 from lacuna.corpus.read.formats import iter_records
 from lacuna.corpus.read.labelled import label_names, with_names
+from lacuna.corpus.read.streams import Reading
 
 endpoint = test_hub.endpoint
 
@@ -246,7 +247,7 @@ def test_first_lines_that_are_as_they_should_be(tmp_path: Path) -> None:
     long = "What did you like, apart from all the other things that we asked you before?"
     assert len(read_labelled(write(tmp_path / "a.tsv", f"{long}\nx\n"))) == 1
     twice = write(tmp_path / "b.csv", "text,label,label\nx,a,b\n")
-    assert [row.fields["text"] for row in iter_records(twice, column="text")] == ["x"]
+    assert [row.fields["text"] for row in iter_records(twice, Reading(column="text"))] == ["x"]
 
 
 def test_endings_that_are_not_read_are_not_offered(tmp_path: Path) -> None:

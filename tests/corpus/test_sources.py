@@ -46,7 +46,7 @@ def test_folders_and_globs_are_sorted_and_files_come_once(tmp_path: Path) -> Non
     (tmp_path / ".cache").mkdir()
     write(tmp_path / ".cache" / "a.txt", "hidden")
     write(tmp_path / "dataset_info.json", "{}")
-    write(tmp_path / "notes.md", "not read")
+    write(tmp_path / "notes.rst", "not read")
     assert documents(tmp_path) == ["a", "b", "c", "d\ne"]
     assert documents(tmp_path / "*.txt", tmp_path / "a.txt") == ["a", "b"]
     assert documents(tmp_path / "**" / "*.jsonl") == ["c", "d\ne"]
@@ -189,7 +189,7 @@ def test_links_are_followed_once_and_must_lead_somewhere(tmp_path: Path) -> None
     (tmp_path / "data" / "up").symlink_to("..")
     (tmp_path / "data" / "zz").symlink_to("../elsewhere")
     assert sorted(documents(tmp_path / "data")) == ["a", "b"]
-    (tmp_path / "elsewhere" / "gone.md").symlink_to("nothing")
+    (tmp_path / "elsewhere" / "gone.rst").symlink_to("nothing")
     assert documents(tmp_path / "elsewhere") == ["b"]
     (tmp_path / "elsewhere" / "gone.txt").symlink_to("nothing")
     gone = tmp_path / "elsewhere" / "gone.txt"

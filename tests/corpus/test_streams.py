@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lacuna.common.errors import BadRecord, InputError
 from lacuna.corpus.read import streams
-from lacuna.corpus.read.streams import CHUNK_BYTES, Line, Progress, open_stream, read_lines
+from lacuna.corpus.read.streams import CHUNK_BYTES, Line, Progress, Reading, open_stream, read_lines
 
 PACKERS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
 ROOM = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ def test_bytes_come_back_and_progress_counts_those_on_disk(tmp_path: Path, endin
     content = b"0123456789\n" * 100_000
     path.write_bytes(PACKERS[ending](content))
     progress = Progress()
-    with open_stream(path, progress=progress) as stream:
+    with open_stream(path, Reading(progress=progress)) as stream:
         parts = iter(lambda: stream.read(CHUNK_BYTES), b"")
         assert b"".join(parts) == content
     assert progress.current == path.stat().st_size
