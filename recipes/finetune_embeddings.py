@@ -65,10 +65,9 @@ def main(words: Sequence[str] | None = None) -> str:
     read_first_words(encoder.tokenizer)
     inner = getattr(encoder[0], "auto_model", encoder)
     data.learning_rate = with_rate(fixed, inner).learning_rate
-    named = ("batch_size", "max_steps", "max_epochs", "eval_steps", "learning_rate", "warmup_steps", "seed")
-    options = {name: getattr(data, name) for name in named}
+    named = ("batch_size", "max_steps", "max_epochs", "max_minutes", "eval_steps", "learning_rate", "warmup_steps")
+    options = {name: getattr(data, name) for name in (*named, "seed")} | {"num_processes": processes().count}
     options["bf16"] = bf16_is_fast() if data.mixed_precision == "auto" else data.mixed_precision == "bf16"
-    options["num_processes"] = processes().count
     if data.dry_run:
         if is_main:
             lines = [learning(encoder, data.learning_rate), *refusal(fixed, resumes=False)]

@@ -55,10 +55,11 @@ def load_encoder(
 
 
 class KeepBest(TrainerCallback):
-    """Logs a training to a `RunLog`, and returns to the weights of its best evaluation; they are kept in memory."""
+    """Logs a training to a `RunLog`, ends it after `max_minutes`, and returns to the weights of its best evaluation,
+    which are kept in memory."""
 
-    def __init__(self, task: Any, log: Any) -> None:
-        self.task, self.log = task, log
+    def __init__(self, task: Any, log: Any, *, max_minutes: float | None = None) -> None:
+        self.task, self.log, self.max_seconds, self.seconds = task, log, 60 * (max_minutes or math.inf), 0.0
         self.best, self.best_step, self.weights = -math.inf, 0, dict[str, Tensor]()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **parts: Any) -> None:
@@ -66,9 +67,21 @@ class KeepBest(TrainerCallback):
         if "loss" in (logs or {}):
             self.log.record({"step": state.global_step, **logs})
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Look at the clock."""
+        self.began = time.monotonic()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """Show how far training is."""
-        self.log.advance(state.global_step / state.max_steps, step=state.global_step)
+        """Show how far training is; where the time of a process is over, end it for all, with an evaluation."""
+        self.seconds += time.monotonic() - self.began
+        done = self.seconds / self.max_seconds
+        if self.max_seconds < math.inf and torch.distributed.is_initialized():
+            of_all = torch.tensor(done, device=args.device)
+            torch.distributed.all_reduce(of_all, torch.distributed.ReduceOp.MAX)
+            done = of_all.item()
+        self.log.advance(max(state.global_step / state.max_steps, done), step=state.global_step)
+        if done >= 1:
+            control.should_training_stop = control.should_evaluate = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **parts: Any) -> None:
         """Log the scores; keep the weights where they are the best, of equal ones the last."""
@@ -142,7 +155,9 @@ def make_trainer(
     return trainer
 
 
-def train_encoder(task: Embeddings, encoder: Any, *, log: Any, **options: Any) -> dict[str, float]:
+def train_encoder(
+    task: Embeddings, encoder: Any, *, log: Any, max_minutes: float | None = None, **options: Any
+) -> dict[str, float]:
     """Train an encoder in place with the options of `make_trainer`, and keep its best weights.
 
     Returns what results.json says: scores before (`start_`), after (`eval_`) and without a model (`baseline_`), steps
@@ -150,7 +165,7 @@ def train_encoder(task: Embeddings, encoder: Any, *, log: Any, **options: Any) -
     """
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(task, encoder, output_dir=folder, **options)
-        trainer.add_callback(KeepBest(task, log))
+        trainer.add_callback(KeepBest(task, log, max_minutes=max_minutes))
         start = task.evaluate_encoder(encoder) if trainer.is_world_process_zero() else {}
         log.evaluation({"step": 0, **_named("eval", start)})
         began = time.perf_counter()

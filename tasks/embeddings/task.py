@@ -60,6 +60,9 @@ class EmbeddingArguments(TaskArguments):
     )
     max_steps: int | None = optimizer_option(None, "Stop after this many steps.")
     max_epochs: float = essential_option(3.0, "Stop after this many passes over the data.")
+    max_minutes: float | None = optimizer_option(
+        None, "Stop after this many minutes of training, evaluation not counted; the best weights so far are kept."
+    )
     learning_rate: float | None = essential_option(
         None, "Peak learning rate. Default: automatic, scaled to the RMS of the weights."
     )
@@ -74,7 +77,7 @@ class EmbeddingArguments(TaskArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "batch_size", "max_steps", above=0)
-        check_range(self, "max_epochs", "learning_rate", above=0)
+        check_range(self, "max_epochs", "max_minutes", "learning_rate", above=0)
         check_range(self, "warmup_steps", "eval_steps", "seed", at_least=0)
 
 

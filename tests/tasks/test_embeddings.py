@@ -282,6 +282,20 @@ def test_the_best_weights_are_kept(encoder):
     assert judge.evaluated == [encoder]
 
 
+def test_minutes_end_a_training_with_an_evaluation(tokenizer, encoder, tmp_path, monkeypatch):
+    from lacuna.tasks.embeddings import encoders
+
+    seconds = iter(range(1000))  # a step takes one
+    clock = SimpleNamespace(monotonic=lambda: next(seconds), perf_counter=encoders.time.perf_counter)
+    monkeypatch.setattr(encoders, "time", clock)
+    work = task(tokenizer, PAIRS, eval_rows=PAIRS)
+    log = RunLog(output_dir=tmp_path / "out", enabled=True, first_step=0, done=0.0)
+    options = {"batch_size": 12, "max_steps": 30, "eval_steps": 3, "learning_rate": 3e-3}
+    results = encoders.train_encoder(work, encoder, log=log, max_minutes=3.5 / 60, **options)
+    assert results["steps"] == 4 and results["eval_mrr_at_10"] == work.scores()["mrr_at_10"]
+    assert [line["step"] for line in log.records if "eval_mrr_at_10" in line] == [0, 3, 4]
+
+
 # What people are told
 
 
