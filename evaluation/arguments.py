@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError, StorageError
-from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
+from lacuna.common.options import ESSENTIALS, Arguments, ReadingArguments, check_range, option
 
 SCORE = re.compile(r"(masked_)?bits_per_byte|(contextual_)?(accuracy(_3cos(add|mul))?|spearman)")
 DETAIL = re.compile(r"((contextual|baseline_\w+?)_(accuracy_3cosadd|spearman)|\w*accuracy_3cosmul)_(?!low$|high$)")
@@ -42,7 +42,7 @@ class ExaminedModelArguments(Arguments):
 
 
 @dataclass
-class EvaluationArguments(ExaminedModelArguments):
+class EvaluationArguments(ExaminedModelArguments, ReadingArguments):
     """Which model to examine, on what, and how."""
 
     suite: Literal["bits_per_byte", "minimal_pairs", "analogies", "similarity", "all"] = option(

@@ -26,6 +26,7 @@ from lacuna.common.errors import InputError
 from lacuna.common.files import write_text
 from lacuna.common.loading import commit_of
 from lacuna.corpus import TextArguments, find_files, open_text, read_records
+from lacuna.corpus.read.streams import Reading
 from lacuna.training import is_main_process, use_all_cores
 
 OTHER_DATA = ("train_text", "occurrences", "pairs", "analogies", "similarity")
@@ -33,7 +34,8 @@ OTHER_DATA = ("train_text", "occurrences", "pairs", "analogies", "similarity")
 
 def read_texts(paths: list[str], arguments: evaluation.EvaluationArguments, most: int | None = None) -> list[str]:
     """The first documents of paths, or of the built-in corpus."""
-    return list(islice(open_text(TextArguments(data=paths, text_column=arguments.text_column)).texts(), most))
+    how = {name: getattr(arguments, name) for name in ("text_column", "column_names", "encoding")}
+    return list(islice(open_text(TextArguments(data=paths, **how)).texts(), most))
 
 
 def read_data(suite: str, paths: list[str], arguments: evaluation.EvaluationArguments) -> Any:
@@ -45,13 +47,15 @@ def read_data(suite: str, paths: list[str], arguments: evaluation.EvaluationArgu
         return read_texts(paths, arguments, most)
     files = find_files(paths=paths)
     if suite == "minimal_pairs":
-        rows = ((each.fields, each.path, each.line) for path in files for each in read_records(path))
+        how = Reading(**arguments.reading())
+        rows = ((each.fields, each.path, each.line) for path in files for each in read_records(path, how))
         return evaluation.group_pairs(rows=rows, max_examples=most)
     if others := [path for path in files if ".txt" not in path.suffixes]:
         raise InputError(
             f"{others[0]}: --suite {suite} reads {evaluation.FORMS[suite]}; rename it if that is its form"
         )
-    lines = open_text(TextArguments(data=paths, document_boundary="line")).documents()
+    texts = TextArguments(data=[*map(str, files)], document_boundary="line", encoding=arguments.encoding)
+    lines = open_text(texts).documents()
     groups = evaluation.read_questions(((line.text, line.place) for line in lines), suite=suite)
     return {name: some[:most] for name, some in groups.items()}
 

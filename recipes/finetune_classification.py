@@ -7,11 +7,12 @@
     python recipes/finetune_classification.py --model runs/model --train_file rows.csv --dry_run
 
 The first runs on a laptop in about a minute: without --train_file the task is to tell which family of modules of the
-standard library a docstring is from. Labelled rows are read from .jsonl, .csv, .tsv and .parquet, from folders that
-`datasets` saved and from the Hub (nyu-mll/glue:sst2). Their columns, and whether a row has one label, several or a
-number, are inferred and printed, unless given. --model takes a folder made by recipes/pretrain.py or any model of the
-Hub. Beside the model, --output_dir receives results.json, predictions.jsonl (each held-out text, its label, the
-prediction and its probability), report.md with confusion.png, and task.json, which recipes/predict.py reads.
+standard library a docstring is from. Labelled rows are read from .jsonl, .csv, .tsv and .parquet, from .txt with a
+label before each text, from folders that `datasets` saved and from the Hub (nyu-mll/glue:sst2). Their columns, and
+whether a row has one label, several or a number, are inferred and printed, unless given. --model takes a folder made
+by recipes/pretrain.py or any model of the Hub. Beside the model, --output_dir receives results.json, predictions.jsonl
+(each held-out text, its label, the prediction and its probability), report.md with confusion.png, and task.json, which
+recipes/predict.py reads.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ def main(words: Sequence[str] | None = None) -> str:
         *options,
         fine_tune=fine_tune,
         as_ours=as_ours,
-        read=partial(read_labelled, tagged=False),
+        read=partial(read_labelled, tagged=False, label_first=True),
         builtin=builtin_classification,
     )
 

@@ -24,9 +24,11 @@ from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence, SequenceT
 from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
-def read(file: str, target_file: str | None = None) -> list[Any]:
+def read(file: str, target_file: str | None = None, **reading: Any) -> list[Any]:
     """The pairs of a file, or of two."""
-    return read_labelled(file, tagged=False) if target_file is None else read_parallel(file, target_file)
+    if target_file is None:
+        return read_labelled(file, tagged=False, **reading)
+    return read_parallel(file, target_file, **reading)
 
 
 def main(words: Sequence[str] | None = None) -> str:

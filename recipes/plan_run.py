@@ -11,6 +11,7 @@ of rows is part of the answer; weights are only described. docs/planning.md says
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -38,7 +39,8 @@ def main(words: Sequence[str] | None = None) -> str:
     if data.for_file:
         from lacuna.tasks.texts import read_task_texts  # takes a second, which other plans need not wait
 
-        options = {"task": data.for_task, "read": corpus.read_labelled, "builtin": corpus.BUILTIN_TASKS}
+        read = partial(corpus.read_labelled, **data.reading_for())
+        options = {"task": data.for_task, "read": read, "builtin": corpus.BUILTIN_TASKS}
         more, _ = read_task_texts(data.for_file, **options)
     tokenizer, store = corpus.prepare_corpus(
         data,

@@ -25,13 +25,13 @@ from tqdm import tqdm
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
-from lacuna.common.errors import BadRecord, InputError
+from lacuna.common.errors import InputError
 from lacuna.common.private import shown
 from lacuna.corpus import Record, read_labelled, read_records
-from lacuna.corpus.read.formats import kind_of
-from lacuna.corpus.read.labelled import TAGGED_KINDS
+from lacuna.corpus.read.formats import check_named, kind_of
+from lacuna.corpus.read.labelled import TAGGED_KINDS, iter_lines
 from lacuna.corpus.read.sources import RECORD_KINDS
-from lacuna.corpus.read.streams import decode, open_stream, read_lines
+from lacuna.corpus.read.streams import Reading
 from lacuna.tasks.base.rows import write_rows
 from lacuna.tasks.predict.inference import check_output, open_predictor
 from lacuna.tasks.predict.predictor import PredictionArguments, check_rows, predict
@@ -40,37 +40,34 @@ from lacuna.training import use_all_cores
 BAR_AFTER = 5  # seconds
 
 
-def read(name: str) -> Iterator[Record]:
-    """Rows of a file, one at a time; of .txt its lines. What has labels (sentences in columns, folders saved by
+def read(arguments: PredictionArguments) -> Iterator[Record]:
+    """Rows of --input, one at a time; of .txt its lines. What has labels (sentences in columns, folders saved by
     `datasets`, the Hub) is read as for training."""
-    path = Path(name).expanduser()
+    path, reading = Path(arguments.input).expanduser(), arguments.reading()
     if path.is_file() and kind_of(path) not in (*TAGGED_KINDS, *RECORD_KINDS):
         raise InputError(
             f"--input {shown(path)} has the ending {path.suffix!r}; rows are read from {', '.join(RECORD_KINDS)}, "
             "texts, one a line, from .txt, each also with .gz or .zst: rename or convert it"
         )
     if path.is_file() and kind_of(path) == ".txt":
-        yield from read_texts(path)
+        yield from read_texts(path, Reading(**reading))
     elif path.is_file() and kind_of(path) in RECORD_KINDS:
-        yield from read_records(path)
+        yield from read_records(path, Reading(**reading))
     else:
-        yield from read_labelled(name)
+        yield from read_labelled(arguments.input, **reading)
 
 
-def read_texts(path: Path) -> Iterator[Record]:
+def read_texts(path: Path, how: Reading) -> Iterator[Record]:
     """Lines of a file; an empty one is refused, but for those at the end."""
+    check_named(path, how)
     empty = 0
-    with open_stream(path) as stream:
-        for line in read_lines(stream):
-            if isinstance(line, BadRecord):
-                raise line
-            text = decode(line, path).rstrip("\r\n")
-            if not text.strip():
-                empty = empty or line.number
-            elif empty:
-                raise InputError(f"{shown(path)}:{empty}: line {empty} is empty: remove it or write its text")
-            else:
-                yield Record({"text": text}, str(path), line.number, line.offset)
+    for line, text in iter_lines(path, how):
+        if not text.strip():
+            empty = empty or line.number
+        elif empty:
+            raise InputError(f"{shown(path)}:{empty}: line {empty} is empty: remove it or write its text")
+        else:
+            yield Record({"text": text}, str(path), line.number, line.offset)
 
 
 def main(words: Sequence[str] | None = None) -> str:
@@ -92,16 +89,16 @@ def main(words: Sequence[str] | None = None) -> str:
 def answer(arguments: PredictionArguments, *, say: Callable[..., None]) -> Path:
     """Write the rows of --input with the model's answers to --output; `say` is told how it goes."""
     path, source = check_output(arguments), arguments.input
-    next(read(source), None)  # report unreadable input before loading a model
+    next(read(arguments), None)  # report unreadable input before loading a model
     use_all_cores()
     transformers.logging.set_verbosity_error()
     predictor = open_predictor(arguments)
-    count = check_rows(predictor, read(source))
+    count = check_rows(predictor, read(arguments))
     say("\n".join([f"{count:,} rows of {source} through {arguments.model}", *predictor.notes]), flush=True)
 
     def answers() -> Iterator[dict[str, Any]]:
         with tqdm(total=count, unit=" rows", delay=BAR_AFTER, leave=False, disable=None) as bar:
-            for row in predict(predictor, read(source)):
+            for row in predict(predictor, read(arguments)):
                 yield row
                 bar.update()
 

@@ -14,6 +14,7 @@ $LACUNA_CACHE), where later runs on the same text find it.
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from lacuna import corpus, modeling, objectives, tokenization, training
@@ -29,7 +30,8 @@ def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
         return [], [], []
     from lacuna.tasks import texts  # takes a second, which other runs need not wait
 
-    options = {"task": data.for_task, "read": corpus.read_labelled, "builtin": corpus.BUILTIN_TASKS}
+    read = partial(corpus.read_labelled, **data.reading_for())
+    options = {"task": data.for_task, "read": read, "builtin": corpus.BUILTIN_TASKS}
     more, facts = texts.read_task_texts(data.for_file, **options)
     return more, facts, texts.describe(facts, share=data.for_share)
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
+from lacuna.common.options import ESSENTIALS, ReadingArguments, check_range, option
 
 essential_option = partial(option, group=ESSENTIALS)
 data_option = partial(option, group="data")
@@ -30,7 +30,7 @@ def check_max_length(max_length: int | None) -> None:
 
 
 @dataclass
-class TaskArguments(Arguments):
+class TaskArguments(ReadingArguments):
     """The options of all tasks, to which each adds its own."""
 
     is_built_in: ClassVar[bool] = False
@@ -56,9 +56,15 @@ class TaskArguments(Arguments):
             raise InputError(f"--eval_file {self.eval_file} needs a --train_file")
 
 
+def identity(arguments: Any) -> dict[str, Any]:
+    """Options by name; how files are read only where that was given, as when it could not be given."""
+    options = {name: value for name, value in asdict(arguments).items() if name not in ("column_names", "encoding")}
+    return options | arguments.reading()
+
+
 def used(arguments: Any) -> dict[str, Any]:
     """Options of the data by name, for a model card: without those that decided nothing."""
-    options = asdict(arguments)
+    options = identity(arguments)
     without = {name for name, value in options.items() if value == ""}
     if options.get("eval_file"):
         without.add("eval_fraction")

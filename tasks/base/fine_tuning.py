@@ -4,13 +4,12 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lacuna.common.loading import commit_of
-from lacuna.tasks.base.arguments import used
+from lacuna.tasks.base.arguments import identity, used
 from lacuna.tasks.base.models import load_base, load_model
 from lacuna.tasks.base.report import write_results
 from lacuna.tasks.base.task import Task
@@ -86,7 +85,7 @@ def fine_tune_task(
         tokenizer=tokenizer,
         arguments=arguments,
         run_info={"objective": work.objective, "model": start.model, "revision": start.revision, "task": used(data)},
-        identity={"task": asdict(data), **labels, "examples": work.num_examples},
+        identity={"task": identity(data), **labels, "examples": work.num_examples},
         finish=partial(write_results, work),
         describe=work.describe,
     )

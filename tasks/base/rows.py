@@ -15,8 +15,9 @@ import numpy as np
 from lacuna.common.errors import InputError
 from lacuna.common.files import replacing
 
-_NAMED_BY_FIRST_LINE = re.compile(r"\.[ct]sv(\.gz|\.zst)?:\d+$", flags=re.IGNORECASE)
-_LONGEST_NAME = 40
+# A table with a row in its first line has its names from --column_names.
+_NAMED_BY_FIRST_LINE = re.compile(r"\.[ct]sv(\.gz|\.zst)?:(?!1$)\d+$", flags=re.IGNORECASE)
+_LONGEST_NAME, _MOST_WORDS = 40, 5
 _BREAKS = re.compile(r"[\t\r\n]")
 MOST_NAMED = 30
 """Labels that a line for people names."""
@@ -46,9 +47,17 @@ class Row:
             )
 
     def shown(self, columns: Iterable[str]) -> str:
-        """Columns, for a message; with a question for .csv and .tsv, of which the first line may hold no names."""
+        """Columns, for a message; with a hint for .csv and .tsv, of which the first line may hold no names."""
         names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in columns]
-        return f"{names}{' (does the first line hold names?)' if _NAMED_BY_FIRST_LINE.search(self.where) else ''}"
+        asked = "does the first line hold names? If not, name the columns with --column_names"
+        hint = self.unnamed() or (asked if _NAMED_BY_FIRST_LINE.search(self.where) else "")
+        return f"{names} ({hint})" if hint else f"{names}"
+
+    def unnamed(self) -> str:
+        """A hint where the first line of a table looks like data and not like names of columns; else empty."""
+        if not _NAMED_BY_FIRST_LINE.search(self.where) or not any(map(_is_no_name, self.fields)):
+            return ""
+        return "the first line looks like data and not like names: name the columns with --column_names"
 
     def text(self, column: str, *, option: str | None) -> str:
         """The text of a column, which `option` names, if one does; InputError where it is no text, or an empty one."""
@@ -60,6 +69,10 @@ class Row:
         if not value.strip():
             raise InputError(f"{self.where}: column '{column}' is empty: remove the row or fill in its text")
         return value
+
+
+def _is_no_name(cell: str) -> bool:
+    return len(cell) > _LONGEST_NAME or len(cell.split()) > _MOST_WORDS or as_number(cell) is not None
 
 
 def listed(row: Row, column: str, *, option: str) -> list[Any]:

@@ -99,7 +99,7 @@ class Task(Work):
         """The task with the rows of the files that the options name.
 
         Args:
-            read: file, and perhaps a second one of targets -> its rows.
+            read: file, perhaps a second one of targets, and what `options.reading` gives -> its rows.
             builtin: the training rows where no file is named.
             parts: tokenizer, configuration and seed.
         """
@@ -107,7 +107,7 @@ class Task(Work):
         def rows(part: str) -> Sequence[Any]:
             files = (getattr(options, f"{part}_{name}", None) for name in ("file", "target_file"))
             named = [file for file in files if file is not None]
-            return read(*named) if named else []
+            return read(*named, **options.reading()) if named else []
 
         train = builtin() if builtin is not None and options.train_file is None else rows("train")
         task = cls(options, train_rows=train, eval_rows=rows("eval"), **parts)
@@ -293,6 +293,8 @@ class Task(Work):
         guessed = any(found[name] and not given[name] for name in found)
         how = f" (inferred; {all_of([f'--{option}' for option in found])} override it)" if guessed else ""
         self.notes.append(instead or ", ".join(parts) + how)
+        if hint := rows[0].unnamed():
+            self.notes.append(f"warning: {rows[0].where}: {hint}")
         return found
 
     def note_cut(self, cut: int, *, of: int, what: str = "texts", option: str = "max_length") -> None:

@@ -23,7 +23,9 @@ class ClassificationArguments(TaskArguments):
     """Which labelled texts to learn from, and how to read them."""
 
     is_built_in = True
-    train_file: str | None = essential_option(None, f"Labelled rows to train on: {ROWS}. Default: the built-in task.")
+    train_file: str | None = essential_option(
+        None, f"Labelled rows to train on: {ROWS}, or .txt with a label before each text. Default: the built-in task."
+    )
     text_column: str | None = column_option("Column of the text.")
     text_pair_column: str | None = column_option("Column of the second text, for pairs.")
     label_column: str | None = column_option("Column of the label.")

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import Arguments, check_range, option
+from lacuna.common.options import ReadingArguments, check_range, option
 from lacuna.common.work import to_device
 from lacuna.tasks.base.arguments import check_max_length, essential_option
 from lacuna.tasks.base.columns import only_ones
@@ -19,7 +19,7 @@ from lacuna.tasks.classification.reader import CLASSIFICATION
 
 
 @dataclass
-class PredictionArguments(Arguments):
+class PredictionArguments(ReadingArguments):
     """Which model answers which rows, and where the answers go."""
 
     model: str = essential_option("runs/finetuned", "Fine-tuned model: a folder or Hub id.", metavar="MODEL")

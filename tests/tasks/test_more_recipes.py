@@ -194,14 +194,17 @@ def test_mistakes_are_one_message_and_leave_nothing(recipe, options, message, ch
     assert not output.exists()
 
 
-ASKED = "['the fox', 'a fox', '5.0'] (does the first line hold names?)"
+ASKED = (
+    "['the fox', 'a fox', '5.0'] (the first line looks like data and not like names: name the columns with "
+    "--column_names)"
+)
 
 
 @pytest.mark.parametrize(
     ("recipe", "name", "message"),
     [
         ("finetune_embeddings", "pairs.txt", "has the ending '.txt'; rows are read from"),
-        ("finetune_classification", "pairs.txt", "has the ending '.txt'; rows are read from"),
+        ("finetune_multiple_choice", "pairs.txt", "has the ending '.txt'; rows are read from"),
         ("finetune_embeddings", "pairs.tsv", f"which columns of {ASKED} hold a text and one that belongs to it?"),
         ("finetune_classification", "pairs.tsv", f"which column of {ASKED} holds the label?"),
         ("finetune_multiple_choice", "pairs.tsv", f"which columns of {ASKED} hold the question, the choices ("),

@@ -26,9 +26,27 @@ def test_only_tables_whose_first_line_names_columns_are_asked_about(path, asked)
     (row,) = as_rows([Record({"text": "x"}, path)], part="training")
     with pytest.raises(InputError) as caught:
         row.value("label", option="--label_column")
-    question = " (does the first line hold names?)" if asked else ""
+    question = " (does the first line hold names? If not, name the columns with --column_names)" if asked else ""
     columns = f"{path}:2: no column 'label'; the columns there are ['text']"
     assert str(caught.value) == f"{columns}{question}: name one with --label_column"
+
+
+@pytest.mark.parametrize("column", ["5.0", "7", "x" * 41, "a line of more than five words"])
+def test_names_that_look_like_data_are_told(column):
+    hint = "the first line looks like data and not like names: name the columns with --column_names"
+    (row,) = as_rows([Record({column: "x", "b": "y"}, "a.tsv")], part="training")
+    assert row.unnamed() == hint and row.shown(["b"]) == f"['b'] ({hint})"
+    for record in (
+        Record({column: "x"}, "a.tsv", line=1),
+        Record({column: "x"}, "a.jsonl"),
+        Record({"b": ""}, "a.tsv"),
+    ):
+        (row,) = as_rows([record], part="training")
+        assert not row.unnamed()  # it was named with --column_names, or is no table, or looks like names
+    (first,) = as_rows([Record({"b": "x"}, "a.tsv", line=1)], part="training")
+    assert first.shown(["b"]) == "['b']"
+    (eleventh,) = as_rows([Record({"b": "x"}, "a.tsv", line=11)], part="training")
+    assert "does the first line hold names?" in eleventh.shown(["b"])
 
 
 def test_columns_that_are_texts_are_cut():
