@@ -99,6 +99,22 @@ def test_all_suites_make_a_table(
     assert code == 0 and "| similarity | not run: there is no data |" in (folder / model / "evaluation.md").read_text()
 
 
+def test_other_encodings_and_pages_beside_pairs(
+    folder: Path, tmp_path: Path, run_recipe: Callable[..., tuple[int, str]]
+) -> None:
+    (tmp_path / "latin.txt").write_bytes("Un café, un été.\n".encode("latin-1"))
+    pairs = tmp_path / "latin_pairs"
+    pairs.mkdir()
+    (pairs / "README.md").write_text("About the pairs.")
+    (pairs / "one.csv").write_bytes("sentence_good;sentence_bad\nLe café;Le le\n".encode("latin-1"))
+    for options in (["--data", tmp_path / "latin.txt"], ["--suite", "minimal_pairs", "--data", pairs]):
+        words = ["--model", folder / "encoder", *options, "--output_file", tmp_path / "found.json"]
+        code, said = run_recipe("evaluate_language_model", *words)
+        assert code == 2 and "not valid UTF-8 (0xe9)" in said and "--encoding latin1" in said
+        code, said = run_recipe("evaluate_language_model", *words, "--encoding", "latin-1")
+        assert code == 0, said
+
+
 @pytest.mark.parametrize("model", ["encoder", "decoder"])
 def test_neither_batches_nor_processes_change_a_result(folder: Path, model: str) -> None:
     """Choices are the same; sums of float32 differ in their last digits with the size of a batch, and no otherwise."""
