@@ -48,10 +48,8 @@ def read_labelled(
         path, split = Path(front).expanduser(), ":".join(behind)
     check_named(path, how)
     if path.exists():
-        if label_first and path.is_file() and kind_of(path) == ".txt":
-            rows = _read_label_first(path, how)
-        else:
-            rows = _read_saved(path, split) if path.is_dir() else _read_file(path, how, tagged=tagged)
+        options = {"tagged": tagged, "label_first": label_first}
+        rows = _read_saved(path, split) if path.is_dir() else _read_file(path, how, **options)
         if not rows:
             raise InputError(f"{shown(path)} is empty: it has no row.")
         return rows
@@ -63,16 +61,12 @@ def read_labelled(
     raise InputError(f"there is no file or folder {shown(path)}.{near_names(path)}")
 
 
-def _read_file(path: Path, how: Reading, *, tagged: bool) -> list[Record]:
+def _read_file(path: Path, how: Reading, *, tagged: bool, label_first: bool) -> list[Record]:
     kind = kind_of(path)
-    if kind not in TAGGED_KINDS:
+    if label_first and kind == ".txt":
+        return _read_label_first(path, how)
+    if kind not in TAGGED_KINDS or not tagged:
         return _with_labels(path, list(read_records(path, how)))
-    if not tagged:
-        raise InputError(
-            f"{shown(path)} has the ending {kind!r}; rows are read from {', '.join(RECORD_KINDS)}, each also with .gz "
-            "or .zst. If it has columns with tabs between them, call it .tsv, and name them in its first "
-            "line or with --column_names."
-        )
     return list(_read_universal(path, how) if kind == ".conllu" else _read_columns(path, how))
 
 

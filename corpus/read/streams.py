@@ -1,8 +1,6 @@
 """Files as streams of bytes, lines and documents: decompressed on the way, bounded in memory."""
 
 import codecs
-import difflib
-import encodings.aliases
 import os
 import re
 import sys
@@ -58,12 +56,8 @@ class Reading:
             "".encode(self.encoding)
             self.encoding = codecs.lookup(self.encoding).name
         except (LookupError, ValueError) as error:
-            near = difflib.get_close_matches(self.encoding.lower(), encodings.aliases.aliases, n=1)
-            hint = f" Did you mean {near[0].replace('_', '-')}?" if near else ""
-            raise InputError(
-                f"--encoding {visible(self.encoding)} is no encoding of text that Python knows, such as utf-8, "
-                f"latin-1, cp1252 or utf-16.{hint}"
-            ) from error
+            what = f"--encoding {visible(self.encoding)} is no encoding of text that Python knows"
+            raise InputError(f"{what}, such as utf-8, latin-1, cp1252 or utf-16.") from error
 
 
 @dataclass
@@ -88,13 +82,11 @@ class Stream:
             try:
                 text = self._decoder.decode(data, final=not data).encode()
             except UnicodeError as error:
-                which = ""
-                if isinstance(error, UnicodeDecodeError):
-                    offset = self.position - len(error.object) + error.start  # what the decoder held back is in there
-                    which = f" (0x{error.object[error.start]:02x}), at byte {offset}"
-                raise InputError(
-                    f"{shown(self.path)} is not valid {self.encoding}{which}: name another encoding with --encoding."
-                ) from error
+                what = f"{shown(self.path)} is not valid {self.encoding}"
+                if isinstance(error, UnicodeDecodeError):  # what the decoder held back is in its object, too
+                    offset = self.position - len(error.object) + error.start
+                    what += f" (0x{error.object[error.start]:02x}), at byte {offset}"
+                raise InputError(f"{what}: name another encoding with --encoding.") from error
             if text or not data:
                 return text
             data = self._read(size)
@@ -324,7 +316,7 @@ def _html_text(markup: str) -> str:
         node, kept = pending.pop()
         if isinstance(node, bs4.Tag):
             end, kept = _ENDS.get(node.name, ""), kept or node.name == "pre"
-            inside = [] if node.name in _SILENT else reversed(node.contents)
+            inside = [] if node.name in _SILENT else node.contents[::-1]
             pending += [(each, kept) for each in (end, *inside, end)]
         elif type(node) in (str, bs4.NavigableString, bs4.CData):  # and no comment
             parts.append(node.translate(_KEEP) if kept else node)

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from lacuna.common.errors import BadRecord, InputError, StorageError
 from lacuna.common.files import cache_folder, write_text
@@ -17,7 +16,7 @@ from lacuna.common.private import shown
 
 from ..arguments import TextArguments
 from ..builtin import builtin_documents, builtin_fingerprint
-from .formats import TABLES, Record, iter_records, kind_of, read_texts, text_of
+from .formats import Record, iter_records, kind_of, read_texts, text_of
 from .sources import TEXT_KINDS, HubDataset, find_files, is_hub_name, open_dataset, parse_sources
 from .streams import MARKUP, Piece, Progress, Reading, progress_bar, read_markup, read_text_file, unreadable
 from .unwrap import unwrapped
@@ -122,6 +121,8 @@ class Text:
         Names, dates and weights do not count."""
         options = self._arguments
         digest = hashlib.sha256(f"{VERSION} {options.on_bad_record} {options.unwrap} {len(self.names)}".encode())
+        if reading := options.reading():
+            digest.update(json.dumps(reading).encode())
         if not self._files:
             digest.update(builtin_fingerprint().encode())
         if self._more:
@@ -132,19 +133,11 @@ class Text:
             if isinstance(file, _HubFile):
                 about = [*astuple(file.dataset), file.part, options.text_column]
             else:
-                about = [*self._decides(kind_of(file.path)), next(hashes)]
+                kind = kind_of(file.path)
+                is_text = kind in (".txt", *MARKUP)
+                about = [kind, options.document_boundary if is_text else options.text_column, next(hashes)]
             digest.update(json.dumps([file.source, about]).encode())
         return digest.hexdigest()
-
-    def _decides(self, kind: str) -> list[Any]:
-        """What decides the documents of a file of a kind, besides its content; what is as by default says nothing."""
-        how, options = self._how, self._arguments
-        decides: list[Any] = [kind]
-        if kind not in MARKUP:
-            decides.append(options.document_boundary if kind == ".txt" else options.text_column)
-        if how.encoding != "utf-8" and kind not in (".parquet", ".arrow"):
-            decides.append(how.encoding)
-        return [*decides, how.column_names] if how.column_names and kind in TABLES else decides
 
     def after(self, more: Sequence[str], *, name: str, share: float) -> "Text":
         """This text after more documents, a source of their own with the weight `share`.

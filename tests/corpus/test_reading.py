@@ -5,13 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from lacuna.common.errors import InputError
 from lacuna.corpus import Text, TextArguments, open_text, read_labelled, read_parallel
-from lacuna.corpus.read.streams import CHUNK_BYTES, Reading
+from lacuna.corpus.read.streams import CHUNK_BYTES
 
 COLA = "gj04\t1\t\tOur friends won't buy this analysis.\ngj04\t0\t*\tThe more books I ask.\n"
 
@@ -148,26 +146,24 @@ def test_names_that_are_no_encoding(tmp_path: Path, name: str) -> None:
         read_labelled(write(tmp_path / "a.tsv", "a\nb\n"), encoding=name)
 
 
-def test_a_near_name_is_suggested() -> None:
-    with pytest.raises(InputError, match=r"--encoding latin11 is no .* Did you mean latin-?1\?"):
-        Reading(encoding="latin11")
-
-
 # What is read is in the fingerprint
 
 
 def test_fingerprints_know_what_decides_the_text(tmp_path: Path) -> None:
     text, table = write(tmp_path / "a.txt", "one\n"), write(tmp_path / "a.csv", "text,n\nx,1\n")
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"]}), rows := tmp_path / "a.parquet")
-    plain = [opened(path).fingerprint for path in (text, table, rows)]
+    plain = [opened(path).fingerprint for path in (text, table)]
     # As they were before there were such options, so that stores and runs of then are found.
-    assert [each[:16] for each in plain[:2]] == ["becd455ed10b224b", "d4d5502cda65889a"]
-    assert [opened(path, encoding="UTF8").fingerprint for path in (text, table, rows)] == plain
-    latin = [opened(path, encoding="latin-1").fingerprint for path in (text, table, rows)]
-    assert [new != old for new, old in zip(latin, plain, strict=True)] == [True, True, False]
-    named = [opened(path, column_names=["text,n"]).fingerprint for path in (text, table, rows)]
-    assert [new != old for new, old in zip(named, plain, strict=True)] == [False, True, False]
-    assert len({plain[1], latin[1], named[1], opened(table, column_names=["iso8859-1"]).fingerprint}) == 4
+    assert [each[:16] for each in plain] == ["becd455ed10b224b", "d4d5502cda65889a"]
+    options = (
+        {},
+        {"encoding": "latin-1"},
+        {"encoding": "cp1252"},
+        {"column_names": ["text,n"]},
+        {"column_names": ["n"]},
+    )
+    assert len({opened(table, **each).fingerprint for each in options}) == len(options)
+    spellings = (["text,n"], ["text", "n"], ["text, n"])
+    assert len({opened(table, column_names=names).fingerprint for names in spellings}) == 1
 
 
 # What separates columns
