@@ -167,7 +167,15 @@ def test_embeddings_on_two_processes(checkpoint, tmp_path):
     pytest.importorskip("sentence_transformers")
     rows = [{"question": row["en"], "answer": row["de"]} for row in PAIRS]
     results = fine_tuned(
-        "finetune_embeddings", checkpoint("modernbert"), rows, tmp_path, "--batch_size", 8, num_processes=2
+        "finetune_embeddings",
+        checkpoint("modernbert"),
+        rows,
+        tmp_path,
+        "--batch_size",
+        8,
+        "--max_minutes",
+        60,
+        num_processes=2,
     )
     assert results["steps"] == 2 and 0 < results["eval_mrr_at_10"] <= 1
 
