@@ -120,7 +120,7 @@ class Text:
         """SHA-256 (hexadecimal) of all that decides the documents: content of the files in order, options, version.
         Names, dates and weights do not count."""
         options = self._arguments
-        digest = hashlib.sha256(f"{VERSION} {options.on_bad_record} {options.unwrap} {len(self.names)}".encode())
+        digest = hashlib.sha256(f"{VERSION} {options.on_bad_record} {options.unwrap and 2} {len(self.names)}".encode())
         if reading := options.reading():
             digest.update(json.dumps(reading).encode())
         if not self._files:
