@@ -12,7 +12,7 @@ from typing import Any
 ROOMS = ("corpus", "evaluation", "modeling", "objectives", "tasks", "tokenization", "training")
 REPOSITORY = Path(__file__).resolve().parent.parent
 LIBRARIES = (
-    *("accelerate.utils", "datasets", "evaluate", "matplotlib.pyplot", "safetensors.torch", "sentencex", "tokenizers"),
+    *("accelerate.utils", "datasets", "matplotlib.pyplot", "safetensors.torch", "sentencex", "tokenizers"),
     *("torch.distributed.fsdp", "torch.nn.parallel", "torch.utils.data", "transformers.modeling_utils"),
     *("transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto"),
     *(

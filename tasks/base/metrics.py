@@ -9,8 +9,6 @@ from importlib import import_module
 from itertools import zip_longest
 from typing import Any
 
-import datasets
-import evaluate
 import numpy as np
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
@@ -214,39 +212,17 @@ def generation(predictions: Sequence[str], references: Sequence[Sequence[str]]) 
     }
 
 
-_CLASS, _NUMBER, _TEXT = (datasets.Value(kind) for kind in ("int32", "float64", "string"))
-_CLASSES, _TEXTS = datasets.List(_CLASS), datasets.List(_TEXT)
-
-METRICS: dict[str, tuple[Callable[..., dict[str, Any]], Any, Any]] = {
-    "classification": (classification, _CLASS, _CLASS),
-    "multi_label": (multi_label, _CLASSES, _CLASSES),
-    "correlation": (correlation, _NUMBER, _NUMBER),
-    "squad": (squad, _TEXT, _TEXTS),
-    "squad_v2": (squad_v2, _TEXT, _TEXTS),
-    "entity_f1": (entity_f1, _TEXTS, _TEXTS),
-    "generation": (generation, _TEXT, _TEXTS),
+METRICS: dict[str, Callable[..., dict[str, Any]]] = {
+    "classification": classification,
+    "multi_label": multi_label,
+    "correlation": correlation,
+    "squad": squad,
+    "squad_v2": squad_v2,
+    "entity_f1": entity_f1,
+    "generation": generation,
 }
-"""What computes metrics, and the types of a prediction and a reference."""
-
-
-class Metric(evaluate.Metric):
-    """One of `METRICS` for `evaluate`, in memory: others make a locked file in the user's cache for a number."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, keep_in_memory=True)
-
-    def _info(self) -> evaluate.MetricInfo:
-        function, prediction, reference = METRICS[self.config_name]
-        features = datasets.Features({"predictions": prediction, "references": reference})
-        return evaluate.MetricInfo(description=function.__doc__ or "", citation="", features=features)
-
-    def _build_data_dir(self) -> str:
-        return ""  # nothing is kept there
-
-    def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
-        return METRICS[self.config_name][0](predictions, references, **options)
 
 
 def measure(name: str, *, predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
     """The scores of one of `METRICS`, to which `options` go. InputError: a package that it needs is not installed."""
-    return Metric(name).compute(predictions=list(predictions), references=list(references), **options)
+    return METRICS[name](predictions, references, **options)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.metrics import (
-    Metric,
     best_over_answers,
     exact_match,
     measure,
@@ -345,14 +344,6 @@ def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch):
         with pytest.raises(InputError, match=r"pip install -e '\.\[tasks\]'") as caught:
             call()
         assert caught.value.exit_code == 2
-
-
-def test_metrics_keep_evaluates_own_interface():
-    metric = Metric("classification")
-    metric.add_batch(predictions=[1, 0], references=[1, 1])
-    metric.add(prediction=1, reference=1)
-    assert metric.compute()["accuracy"] == pytest.approx(2 / 3)
-    assert metric.compute(predictions=[1], references=[1])["accuracy"] == 1.0
 
 
 @pytest.mark.slow
