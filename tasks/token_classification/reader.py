@@ -40,9 +40,6 @@ class TokenClassificationArguments(TaskArguments):
         "Names of numeric tags, in order; or all tags that can occur. Default: those in the training data.",
         metavar="NAME",
     )
-    label_all_tokens: bool = data_option(
-        False, "Train on all tokens of a word and average their predictions. Default: the first token alone."
-    )
     max_length: int | None = max_length_option("Tokens per window; longer sentences have several windows.", 256)
 
 
@@ -268,8 +265,8 @@ def window_bounds(*, length: int, room: int) -> list[tuple[int, int]]:
     return [(start, start + room) for start in starts]
 
 
-def assign_words(words: np.ndarray, bounds: Sequence[tuple[int, int]], *, all_tokens: bool) -> list[np.ndarray]:
-    """For each window, which of its tokens speaks for which word: every word in one window, that with most around it.
+def assign_words(words: np.ndarray, bounds: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+    """For each window, which of its tokens speaks for which word: its first, in the window with most around the word.
 
     Of the int32 [tokens] of a sentence, as `words_of_tokens` makes them, int32 [tokens of the window] each, -1 for
     tokens that speak for none.
@@ -282,19 +279,17 @@ def assign_words(words: np.ndarray, bounds: Sequence[tuple[int, int]], *, all_to
     right = np.where(ends < length, ends - 1 - last, length)
     around = np.where((starts <= first) & (first < ends), np.minimum(left, right), -length - 1)
     chosen = around.argmax(axis=1)[places]  # the window of each token's word
-    speaks = (words >= 0) & (all_tokens | np.isin(np.arange(length), firsts))
+    speaks = (words >= 0) & np.isin(np.arange(length), firsts)
     spoken = [np.where(speaks & (chosen == number), words, -1) for number in range(len(bounds))]
     return [each[start:end] for each, (start, end) in zip(spoken, bounds, strict=True)]
 
 
-def cut_sentences(
-    *, sentences: Sequence[Sequence[str]], tokenizer: Any, max_length: int, all_tokens: bool = False
-) -> list[TokenWindow]:
+def cut_sentences(*, sentences: Sequence[Sequence[str]], tokenizer: Any, max_length: int) -> list[TokenWindow]:
     """Windows of at most `max_length` tokens, special ones included, in the order of the sentences, one or more each.
 
     A sentence is tokenized as its words with a blank between each two, and tokens find their words by characters,
     which is exact for any fast tokenizer. A word without a token of its own (control characters that a tokenizer
-    drops) is in no window. With `all_tokens` all tokens of a word speak for it, else the first.
+    drops) is in no window.
     """
     windows: list[TokenWindow] = []
     # With `verbose` it would warn of sentences that are longer than the model takes.
@@ -308,7 +303,7 @@ def cut_sentences(
             first, stop, length = own[0], own[-1] + 1, len(offsets)
             words = words_of_tokens(sentences[sentence], offsets[first:stop])
             bounds = window_bounds(length=len(words), room=max_length - length + len(words))
-            for (start, end), speaking in zip(bounds, assign_words(words, bounds, all_tokens=all_tokens), strict=True):
+            for (start, end), speaking in zip(bounds, assign_words(words, bounds), strict=True):
                 kept = np.r_[:first, first + start : first + end, stop:length]
                 framed = np.pad(speaking, (first, length - stop), constant_values=-1)
                 windows.append(TokenWindow({name: ids[kept] for name, ids in inputs.items()}, sentence, framed))

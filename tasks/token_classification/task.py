@@ -167,12 +167,8 @@ class TokenClassification(Task):
 
     def _examples(self, sentences: Sequence[Sentence], tags: Sequence[np.ndarray]) -> list[Inputs]:
         """A window each: inputs, `labels` and `words` [length], and the number of its `sentence`."""
-        windows = cut_sentences(
-            sentences=[item.words for item in sentences],
-            tokenizer=self.tokenizer,
-            max_length=self.max_length,
-            all_tokens=self.options.label_all_tokens,
-        )
+        words = [item.words for item in sentences]
+        windows = cut_sentences(sentences=words, tokenizer=self.tokenizer, max_length=self.max_length)
         labels = [np.where(each.words >= 0, tags[each.sentence][each.words], IGNORED) for each in windows]
         return [
             {**window.inputs, "words": window.words, "labels": label.astype(np.int32), "sentence": window.sentence}
@@ -288,8 +284,7 @@ class TokenClassification(Task):
         return readable
 
     def settings(self) -> dict[str, Any]:
-        more = {"label_all_tokens": self.options.label_all_tokens, "label_names": self.label_names}
-        return {**super().settings(), **self.columns, **more, "scheme": self.scheme}
+        return {**super().settings(), **self.columns, "label_names": self.label_names, "scheme": self.scheme}
 
     def tables(self) -> dict[str, Shown]:
         """Entities by type; of plain tags what was taken for what."""
@@ -319,18 +314,14 @@ class TokenClassification(Task):
 
 
 def word_choices(logits: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The label of each word, with the highest mean probability over the tokens that speak for it.
+    """The most probable label of each word, by the token that speaks for it.
 
     Of logits [batch, length, labels] and words [batch, length] (-1 for tokens that speak for none): number in the
     batch, word, label and its probability, each [words of the batch], in the order of the tokens.
     """
     rows, places = torch.nonzero(words >= 0, as_tuple=True)
-    probabilities = logits[rows, places].softmax(dim=-1)
-    keys = torch.stack([rows, words[rows, places]], dim=1)
-    kept, group, sizes = torch.unique_consecutive(keys, dim=0, return_inverse=True, return_counts=True)
-    sums = probabilities.new_zeros(len(kept), probabilities.shape[1]).index_add(0, group, probabilities)
-    best, labels = (sums / sizes[:, None]).max(dim=-1)
-    return kept[:, 0], kept[:, 1], labels, best
+    best, labels = logits[rows, places].softmax(dim=-1).max(dim=-1)
+    return rows, words[rows, places], labels, best
 
 
 def tagged(
@@ -408,10 +399,7 @@ class TagPredictor(Predictor):
     @torch.no_grad()
     def _found(self, sentences: Sequence[Sequence[str]]) -> Iterator[tuple[int, int, str, float]]:
         """Sentence, word, tag and probability, with as much as possible around it where a sentence is long."""
-        together = self.settings.get("label_all_tokens", False)
-        windows = cut_sentences(
-            sentences=sentences, tokenizer=self.tokenizer, max_length=self.max_length, all_tokens=together
-        )
+        windows = cut_sentences(sentences=sentences, tokenizer=self.tokenizer, max_length=self.max_length)
         for start in range(0, len(windows), self.batch_size):
             part = windows[start : start + self.batch_size]
             batch = pad_inputs(examples=[window.inputs for window in part], tokenizer=self.tokenizer)

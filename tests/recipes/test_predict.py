@@ -214,15 +214,14 @@ def by_task(work: Any, folder: Path, head: str) -> list[dict[str, Any]]:
     return work.predictions()
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_tags_of_tokens(together: bool, folder_of, run_recipe, tmp_path) -> None:
+def test_tags_of_tokens(folder_of, run_recipe, tmp_path) -> None:
     """As the task itself finds them, also in sentences longer than a window."""
     rows = [{"words": f"{text} {' '.join(TEXTS[:number])}".split(), "id": number} for number, text in enumerate(TEXTS)]
     tags = [
         {**row, "tags": (["S-person", "B-place", "E-place"] + ["O"] * len(row["words"]))[: len(row["words"])]}
         for row in rows
     ]
-    settings = {"max_length": 40, "tokens_column": "words", "scheme": "BIOES", "label_all_tokens": together}
+    settings = {"max_length": 40, "tokens_column": "words", "scheme": "BIOES"}
     folder = folder_of(
         "modernbert",
         "LacunaForTokenClassification",
@@ -233,9 +232,7 @@ def test_tags_of_tokens(together: bool, folder_of, run_recipe, tmp_path) -> None
     code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", output, "--batch_size", 4)
     assert code == 0, said
     work = TokenClassification(
-        TokenClassificationArguments(
-            train_file="tags.jsonl", label_names=KINDS, label_all_tokens=together, max_length=40
-        ),
+        TokenClassificationArguments(train_file="tags.jsonl", label_names=KINDS, max_length=40),
         train_rows=tags,
         eval_rows=tags,
         tokenizer=AutoTokenizer.from_pretrained(folder),

@@ -204,12 +204,8 @@ def test_every_token_finds_its_word(tokenizer, kind):
         assert text[start:end].strip() == own
     assert (np.diff(found[found >= 0]) >= 0).all()
     # Words in front of words do not change which token is the first.
-    firsts, everything = (
-        cut_sentences(sentences=[WORDS], tokenizer=chosen, max_length=500, all_tokens=each)[0].words
-        for each in (False, True)
-    )
+    firsts = cut_sentences(sentences=[WORDS], tokenizer=chosen, max_length=500)[0].words
     assert firsts[firsts >= 0].tolist() == list(range(len(WORDS)))
-    assert sorted(set(everything.tolist()) - {-1}) == list(range(len(WORDS)))
 
 
 def test_a_sentence_that_fits_is_what_the_tokenizer_makes_of_it(tokenizer):
@@ -219,11 +215,10 @@ def test_a_sentence_that_fits_is_what_the_tokenizer_makes_of_it(tokenizer):
     assert window.inputs["token_type_ids"].tolist() == expected["token_type_ids"]
 
 
-@pytest.mark.parametrize("all_tokens", [False, True])
-def test_long_sentences_are_cut_and_every_word_is_seen_once(tokenizer, all_tokens):
+def test_long_sentences_are_cut_and_every_word_is_seen_once(tokenizer):
     generator = np.random.default_rng(0)
     sentence = [WORDS[i] for i in generator.integers(0, len(WORDS), 60)]
-    windows = cut_sentences(sentences=[["a"], sentence], tokenizer=tokenizer, max_length=32, all_tokens=all_tokens)
+    windows = cut_sentences(sentences=[["a"], sentence], tokenizer=tokenizer, max_length=32)
     own = [window for window in windows if window.sentence == 1]
     assert len(own) > 3 and all(len(window.inputs["input_ids"]) <= 32 for window in windows)
     ids = tokenizer(" ".join(sentence), add_special_tokens=False)["input_ids"]
@@ -231,7 +226,7 @@ def test_long_sentences_are_cut_and_every_word_is_seen_once(tokenizer, all_token
     assert own[-1].inputs["input_ids"][1:-1].tolist() == ids[-30:]
     spoken = [sorted(set(window.words[window.words >= 0].tolist())) for window in own]
     assert sorted(word for words in spoken for word in words) == list(range(60))
-    full = cut_sentences(sentences=[sentence], tokenizer=tokenizer, max_length=5000, all_tokens=all_tokens)[0]
+    full = cut_sentences(sentences=[sentence], tokenizer=tokenizer, max_length=5000)[0]
     counts = np.bincount(np.concatenate([window.words[window.words >= 0] for window in own]))
     assert counts.tolist() == np.bincount(full.words[full.words >= 0]).tolist()
 
@@ -258,15 +253,13 @@ def test_a_word_that_is_nothing_to_the_tokenizer_is_tagged_all_the_same(tokenize
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("all_tokens", [False, True])
-def test_loss_is_that_of_the_model(tokenizer, tagger, side, all_tokens):
+def test_loss_is_that_of_the_model(tokenizer, tagger, side):
     padded = copy.deepcopy(tokenizer)
     padded.padding_side = side
-    work = task(padded, eval_rows=ROWS, label_all_tokens=all_tokens)
+    work = task(padded, eval_rows=ROWS)
     batch = work.collate([work.example(row, 0) for row in range(4)])
     words = 5 + 8 + 2 + 6
-    assert work.count_targets(batch)["tokens"] == (batch["labels"] >= 0).sum() >= words
-    assert all_tokens or work.count_targets(batch)["tokens"] == words
+    assert work.count_targets(batch)["tokens"] == (batch["labels"] >= 0).sum() == words
     assert torch.equal(batch["input_ids"] == 0, batch["attention_mask"] == 0)
     model = tagger(5).eval()
     expected = model(**batch).loss
@@ -312,12 +305,12 @@ def test_a_model_that_finds_nothing_has_a_table_of_it(tokenizer, tmp_path):
     assert "## Entities by type\n\nThere are none.\n" in (tmp_path / "nothing" / "report.md").read_text()
 
 
-def test_words_are_decided_by_the_mean_of_their_tokens():
-    words = torch.tensor([[-1, 0, 0, 1], [0, 0, 0, -1]])
+def test_words_are_decided_by_the_token_that_speaks_for_them():
+    words = torch.tensor([[-1, 0, -1, 1], [0, -1, -1, -1]])
     probabilities = torch.tensor([[[0.5, 0.5], [0.9, 0.1], [0.3, 0.7], [0.2, 0.8]], [[0.4, 0.6]] * 3 + [[1.0, 0.0]]])
     rows, found, labels, sure = word_choices(probabilities.clamp(min=1e-9).log(), words)
     assert (rows.tolist(), found.tolist(), labels.tolist()) == ([0, 0, 1], [0, 1, 0], [0, 1, 1])
-    assert sure.tolist() == pytest.approx([0.6, 0.8, 0.6])
+    assert sure.tolist() == pytest.approx([0.9, 0.8, 0.6])
 
 
 def test_scores_are_those_of_seqeval(tokenizer, tagger, evaluate):
