@@ -2,11 +2,11 @@
 
     accelerate launch recipes/finetune_embeddings.py --model runs/model --train_file rows.jsonl
     torchrun --nproc_per_node 2 recipes/finetune_embeddings.py --model runs/model --train_file stsb.csv --max_steps 20
-    python recipes/finetune_embeddings.py --model runs/model --train_file nli.jsonl --dry_run
+    python recipes/finetune_embeddings.py --model runs/model --train_file triples.jsonl --dry_run
 
 Rows are read from .jsonl, .csv, .tsv and .parquet, from folders that `datasets` saved and from the Hub: two texts with
-a score of how alike they are, two that belong together (question and answer), three of which the last does not, or
-premise, hypothesis and label. What they are is inferred from the columns and printed. Trainer and losses are from
+a score of how alike they are, two that belong together (question and answer), or three of which the last does not.
+What they are is inferred from the columns and printed. Trainer and losses are from
 sentence-transformers (the extra `embeddings`), and so is the folder: `SentenceTransformer(output_dir)` loads it. The
 weights of the best evaluation after training began are kept. Beside the model, --output_dir receives results.json
 (scores beside those before training and those of words without a model), predictions.jsonl, report.md, task.json,

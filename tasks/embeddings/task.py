@@ -5,7 +5,7 @@ Measured is the correlation of cosines with scores, or at which rank a text find
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import datasets
@@ -40,11 +40,9 @@ from lacuna.tasks.base.task import Inputs, Task
 class EmbeddingArguments(TaskArguments):
     """Which texts that belong together to learn from, and how; training is that of sentence-transformers."""
 
-    train_file: str | None = essential_option(
-        None, f"Rows to train on: scored pairs, pairs, triples, or premise, hypothesis and label; {ROWS}."
-    )
-    kind: Literal["auto", "scored", "pairs", "triples", "nli"] = data_option(
-        "auto", "What the rows are: scored (pairs), pairs, triples, nli or auto (inferred from columns and printed)."
+    train_file: str | None = essential_option(None, f"Rows to train on: scored pairs, pairs or triples; {ROWS}.")
+    kind: Literal["auto", "scored", "pairs", "triples"] = data_option(
+        "auto", "What the rows are: scored (pairs), pairs, triples or auto (inferred from columns and printed)."
     )
     text_column: str | None = column_option("Column of the first text.")
     text_pair_column: str | None = column_option("Column of the matching text.")
@@ -100,7 +98,7 @@ EMBEDDINGS = Layout(
     by_content=only_ones,
 )
 
-SCORED, PAIRS, TRIPLES, NLI = "scored", "pairs", "triples", "nli"
+SCORED, PAIRS, TRIPLES = "scored", "pairs", "triples"
 """The kinds of rows."""
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}
 _SPOKEN = {
@@ -108,9 +106,6 @@ _SPOKEN = {
     PAIRS: "pairs that belong together",
     TRIPLES: "triples: two texts that belong together and one that does not",
 }
-_RELATIONS = ("entailment", "neutral", "contradiction")
-_NUMBERS = ("0", "1", "2")
-_UNKNOWN = {"-1", "-", ""}
 CUTOFFS = (1, 5, 10)
 _QUERIES_AT_ONCE = 256
 
@@ -131,29 +126,24 @@ class RelatedTexts:
 
 
 def kind_of(rows: Sequence[Row], columns: Columns) -> str:
-    """Which kind the rows are, told by their columns and by the values of the label."""
+    """Which kind the rows are, told by their columns. InputError: they say what follows from a premise."""
     if columns["negative_column"] is not None:
         return TRIPLES
-    label = columns["label_column"]
-    if label is None:
+    if columns["label_column"] is None:
         return PAIRS
-    given = [row.fields.get(label) for row in rows]
-    values = {str(value).strip().lower() for value in given if value is not None} - _UNKNOWN
-    if values <= set(_RELATIONS) or (columns["text_column"] == "premise" and values <= set(_NUMBERS)):
-        return NLI
+    if columns["text_column"] == "premise":
+        raise InputError(
+            f"{rows[0].where}: premises with labelled hypotheses are of no kind that is learnt from: keep those that "
+            "follow as pairs, or as triples with a contradiction (sentence-transformers/all-nli:triplet has them)"
+        )
     return SCORED
 
 
-def read_related(rows: Sequence[Row], columns: Columns, *, kind: str) -> tuple[list[RelatedTexts], list[str]]:
-    """What the rows hold, and notes on what was made of them and left out.
-
-    Hypotheses that follow from a premise make triples with those that contradict it, or pairs where no premise has
-    both.
-    """
+def read_related(rows: Sequence[Row], columns: Columns, *, kind: str) -> list[RelatedTexts]:
+    """What the rows hold."""
     if kind == TRIPLES and columns["negative_column"] is None:
         raise InputError(f"{rows[0].where}: triples need a third text: name its column with --negative_column")
-    label = str(columns["label_column"])
-    if kind in (SCORED, NLI) and columns["label_column"] is None:
+    if kind == SCORED and columns["label_column"] is None:
         raise InputError(
             f"{rows[0].where}: which of {rows[0].shown(columns_of(rows))} is the label? Name it with --label_column"
         )
@@ -161,10 +151,9 @@ def read_related(rows: Sequence[Row], columns: Columns, *, kind: str) -> tuple[l
     found = []
     for row in rows:
         texts = tuple(row.text(str(columns[name]), option=f"--{name}").strip() for name in named)
-        found.append(RelatedTexts(texts, _score(row, label) if kind == SCORED else 1.0, row.where))
-    if kind != NLI:
-        return found, []
-    return _from_premises(found, [_relation(row, label) for row in rows])
+        score = _score(row, str(columns["label_column"])) if kind == SCORED else 1.0
+        found.append(RelatedTexts(texts, score, row.where))
+    return found
 
 
 def _score(row: Row, column: str) -> float:
@@ -178,44 +167,6 @@ def _score(row: Row, column: str) -> float:
     return number
 
 
-def _relation(row: Row, column: str) -> str | None:
-    """Entailment, neutral or contradiction; None where nobody could agree on it."""
-    value = row.value(column, option="--label_column")
-    name = "" if value is None else str(value).strip().lower()
-    if name in _UNKNOWN:
-        return None
-    if name not in (*_RELATIONS, *_NUMBERS):
-        raise InputError(
-            f"{row.where}: label {value!r} in column '{column}' is none of {', '.join(_RELATIONS)} (or 0, 1, 2): mend "
-            "the row, or name another column with --label_column"
-        )
-    return _RELATIONS[int(name)] if name in _NUMBERS else name
-
-
-def _from_premises(
-    rows: Sequence[RelatedTexts], relations: Sequence[str | None]
-) -> tuple[list[RelatedTexts], list[str]]:
-    by_premise: dict[str, dict[str | None, list[RelatedTexts]]] = {}
-    for row, relation in zip(rows, relations, strict=True):
-        by_premise.setdefault(row.texts[0], {}).setdefault(relation, []).append(row)
-    follow = [groups.get("entailment", []) for groups in by_premise.values()]
-    against = [groups.get("contradiction", []) for groups in by_premise.values()]
-    pairs = [row for group in follow for row in group]
-    triples = [
-        replace(row, texts=(*row.texts, other.texts[1]))
-        for group, others in zip(follow, against, strict=True)
-        for row, other in zip(group, others, strict=False)
-    ]
-    if not pairs:
-        where = rows[0].where if rows else "the training rows"
-        raise InputError(f"{where}: no row is labelled {_RELATIONS[0]}, so no two texts are known to belong together")
-    kept, used, what = pairs, len(pairs), "pairs"
-    if triples:
-        kept, used, what = triples, 2 * len(triples), "triples of a premise, what follows and what contradicts it"
-    note = f"of {len(rows):,} premises with a hypothesis {used:,} make {len(kept):,} {what}; the others are left out"
-    return kept, [note]
-
-
 class Embeddings(Task):
     """Learning vectors (in `encoders`) from texts that belong together; all rows of a text are held out together."""
 
@@ -225,17 +176,15 @@ class Embeddings(Task):
 
     def read(self, train: list[Any], held_out: list[Any]) -> None:
         self.columns = self.find_columns(EMBEDDINGS, train)
-        kind = self.options.kind
-        found = kind_of(train, self.columns) if kind == "auto" else kind
-        train, notes = read_related(train, self.columns, kind=found)
-        held_out = read_related(held_out, self.columns, kind=found)[0] if held_out else []
-        self.kind = SCORED if found == SCORED else PAIRS if len(train[0].texts) == 2 else TRIPLES
+        asked = self.options.kind
+        self.kind = kind_of(train, self.columns) if asked == "auto" else asked
+        train, held_out = (read_related(part, self.columns, kind=self.kind) for part in (train, held_out))
         self.metric, self.mistakes_heading = "mrr_at_10", "The {count} surest wrong texts"
         if self.kind == SCORED:
             self.metric, self.error = "spearman", "rank_difference"
             self.mistakes_heading = "The {count} largest differences of rank"
-        how = " (inferred; --kind overrides it)" if kind == "auto" else ""
-        self.notes += [f"the rows are {_SPOKEN[self.kind]}{how}; the loss is {LOSSES[self.kind]}", *notes]
+        how = " (inferred; --kind overrides it)" if asked == "auto" else ""
+        self.notes.append(f"the rows are {_SPOKEN[self.kind]}{how}; the loss is {LOSSES[self.kind]}")
         self.train_items, self.eval_items = self.divide(
             train, held_out, same=lambda item: item.texts, group=lambda item: item.texts[0], how=", by first text"
         )

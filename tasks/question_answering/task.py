@@ -242,24 +242,17 @@ class QuestionAnswering(Task):
         return best_over_answers(exact_match, prediction, answers), best_over_answers(overlap, prediction, answers)
 
     def tables(self) -> dict[str, Shown]:
-        """Scores by the first word of the question (rare ones together), and with and without an answer."""
+        """Scores by the first word of the question (rare ones together)."""
         marks: dict[str, list[tuple[float, float]]] = {}
         kinds = Counter(_first_word(item) for item in self._eval_questions).most_common(_MOST_KINDS)
         frequent = [word for place, (word, count) in enumerate(kinds) if count >= FEW or not place]
-        with_answer: dict[str, list[tuple[float, float]]] = {}
         for answer in self._answers():
             question = self._eval_questions[answer["id"]]
             word, mark = _first_word(question), self._marks(answer["prediction"], question.answers)
             marks.setdefault(word if word in frequent else "others", []).append(mark)
-            with_answer.setdefault("has an answer" if question.answers else "has none", []).append(mark)
         columns = ("question", "exact_match", "f1", "questions")
         order = sorted(marks, key=lambda word: (word == "others", -len(marks[word])))
-        by_word = Table(columns, [_line(word, marks[word]) for word in order])
-        shown: dict[str, Shown] = {"By the first word of the question": by_word}
-        if self.may_have_none:
-            lines = [_line(name, part) for name, part in sorted(with_answer.items())]
-            shown["With and without an answer"] = Table(columns, lines)
-        return shown
+        return {"By the first word of the question": Table(columns, [_line(word, marks[word]) for word in order])}
 
     def settings(self) -> dict[str, Any]:
         more = {name: getattr(self, name) for name in ("stride", "max_answer_length", "threshold")}

@@ -48,11 +48,7 @@ SCORED = [
     for i, one in enumerate(WORDS)
     for other in (one, WORDS[i - 1])
 ]
-NLI = [
-    {"premise": f"the {word}", "hypothesis": f"{start} {word}", "label": label}
-    for word in WORDS
-    for start, label in (("a", "entailment"), ("no", "contradiction"), ("my", "neutral"))
-]
+NLI = {"premise": "the fox", "hypothesis": "no fox", "label": 2}
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +93,6 @@ def task(tokenizer, rows=PAIRS, eval_rows=(), **options) -> Embeddings:
         (PAIRS[0], ("anchor", "positive", None, None), "pairs"),
         (TRIPLES[0], ("anchor", "positive", "negative", None), "triples"),
         (SCORED[0], ("sentence1", "sentence2", None, "score"), "scored"),
-        (NLI[0], ("premise", "hypothesis", None, "label"), "nli"),
-        ({"premise": "x", "hypothesis": "y", "label": 2}, ("premise", "hypothesis", None, "label"), "nli"),
         (
             {"question1": "x", "question2": "y", "is_duplicate": 1},
             ("question1", "question2", None, "is_duplicate"),
@@ -119,19 +113,6 @@ def test_columns_that_are_named_win():
     found = EMBEDDINGS.find(rows, text_column="a", text_pair_column="b", negative_column="c", label_column="s")
     assert found == ("a", "b", "c", "s")
     assert EMBEDDINGS.find(as_rows([{"a": "x", "b": "y"}], part="training"), text_column="b")[1] == "a"
-
-
-def test_premises_make_triples_and_what_is_left_out_is_said(tokenizer):
-    work = task(tokenizer, [*NLI, {"premise": "x", "hypothesis": "y", "label": None}], eval_rows=NLI)
-    assert work.kind == "triples" and len(work.train_items) == 12
-    assert work.train_items[0].texts == ("the fox", "a fox", "no fox")
-    assert any("of 37 premises with a hypothesis 24 make 12 triples" in note for note in work.notes)
-    pairs = task(tokenizer, [row for row in NLI if row["label"] != "contradiction"])
-    assert pairs.kind == "pairs"
-    numbers = [{**row, "label": ["entailment", "neutral", "contradiction"].index(row["label"])} for row in NLI]
-    assert [item.texts for item in task(tokenizer, numbers, eval_rows=NLI).train_items] == [
-        item.texts for item in work.train_items
-    ]
 
 
 # Scores
@@ -214,8 +195,8 @@ def test_what_cannot_be_told_apart_is_not_found(tokenizer):
 
 @pytest.mark.parametrize(
     ("rows", "metric"),
-    [(SCORED, "spearman"), (PAIRS, "mrr_at_10"), (TRIPLES, "mrr_at_10"), (NLI, "mrr_at_10")],
-    ids=["scored", "pairs", "triples", "nli"],
+    [(SCORED, "spearman"), (PAIRS, "mrr_at_10"), (TRIPLES, "mrr_at_10")],
+    ids=["scored", "pairs", "triples"],
 )
 def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, metric, capsys, monkeypatch):
     from lacuna.tasks.embeddings.encoders import save_encoder, train_encoder
@@ -349,8 +330,7 @@ def test_a_bad_row_is_named(tokenizer, rows, bad, message):
         (PAIRS, {"kind": "triples"}, "triples need a third text.*--negative_column"),
         (PAIRS, {"kind": "scored"}, "which of .* is the label.*--label_column"),
         ([{**row, "score": 1} for row in PAIRS], {}, "every pair has the score 1.*--kind pairs"),
-        ([{**NLI[0], "label": "neutral"}], {}, "no row is labelled entailment"),
-        ([{**NLI[0], "label": "maybe"}], {"kind": "nli"}, "label 'maybe' in column 'label' is none of entailment"),
+        ([NLI], {}, "premises with labelled hypotheses are of no kind.*as triples"),
         (PAIRS, {"text_column": "txt"}, "no column 'txt'.*--text_column"),
     ],
 )
