@@ -5,33 +5,29 @@ from typing import Any
 
 from lacuna.common.errors import InputError
 from lacuna.common.private import shown
-from lacuna.tasks.base.arguments import TaskArguments
 from lacuna.tasks.base.columns import Layout
 from lacuna.tasks.base.fine_tuning import fingerprints
 from lacuna.tasks.base.rows import Row, as_rows
 from lacuna.tasks.base.task import Task
-from lacuna.tasks.classification.reader import CLASSIFICATION, ClassificationArguments
+from lacuna.tasks.classification.reader import CLASSIFICATION
 from lacuna.tasks.classification.task import Classification
-from lacuna.tasks.embeddings.task import EmbeddingArguments, Embeddings
-from lacuna.tasks.multiple_choice.task import MULTIPLE_CHOICE, MultipleChoice, MultipleChoiceArguments
-from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
+from lacuna.tasks.embeddings.task import Embeddings
+from lacuna.tasks.multiple_choice.task import MULTIPLE_CHOICE, MultipleChoice
 from lacuna.tasks.question_answering.task import QuestionAnswering
-from lacuna.tasks.sequence_to_sequence.task import (
-    SEQUENCE_TO_SEQUENCE,
-    SequenceToSequence,
-    SequenceToSequenceArguments,
-    unfold,
-)
-from lacuna.tasks.token_classification.reader import TOKEN_CLASSIFICATION, TokenClassificationArguments
+from lacuna.tasks.sequence_to_sequence.task import SEQUENCE_TO_SEQUENCE, SequenceToSequence, unfold
+from lacuna.tasks.token_classification.reader import TOKEN_CLASSIFICATION
 from lacuna.tasks.token_classification.task import TokenClassification
 
-TASKS: dict[str, tuple[type[Task], type[TaskArguments]]] = {
-    "classification": (Classification, ClassificationArguments),
-    "question_answering": (QuestionAnswering, QuestionAnsweringArguments),
-    "token_classification": (TokenClassification, TokenClassificationArguments),
-    "multiple_choice": (MultipleChoice, MultipleChoiceArguments),
-    "sequence_to_sequence": (SequenceToSequence, SequenceToSequenceArguments),
-    "embeddings": (Embeddings, EmbeddingArguments),
+TASKS: dict[str, type[Task]] = {
+    kind.name: kind
+    for kind in (
+        Classification,
+        QuestionAnswering,
+        TokenClassification,
+        MultipleChoice,
+        SequenceToSequence,
+        Embeddings,
+    )
 }
 
 _MOST_LABELS = 20  # or half of the rows: with more different texts a column is no column of labels
@@ -62,7 +58,8 @@ def read_task_texts(
     for file in files:
         rows = builtin[file]() if file in builtin else read(file)
         name = task or (file if file in builtin else task_of(as_rows(rows, part="training"), file=file))
-        kind, options = TASKS[name]
+        kind = TASKS[name]
+        options = kind.__annotations__["options"]
         try:
             # The default seed of fine-tuning, which decides what is held out, whatever that of pretraining is.
             work = kind(options(train_file=file), train_rows=rows, tokenizer=None, seed=0)

@@ -21,18 +21,21 @@ from lacuna.tasks.token_classification.task import TagPredictor
 
 SETTINGS = "task.json"
 
-# What the names of heads end with, and what they are for; the first that fits.
-HEADS = {
-    "ForSequenceClassification": "classification",
-    "ForQuestionAnswering": "question_answering",
-    "ForTokenClassification": "token_classification",
-    "ForMultipleChoice": "multiple_choice",
-    "ForConditionalGeneration": "sequence_to_sequence",
-    "ForMaskedLM": "fill_mask",
-    "ForPreTraining": "fill_mask",
-    "ForCausalLM": "text_generation",
-    "LMHeadModel": "text_generation",
+PREDICTORS: dict[str, type[Predictor]] = {
+    "classification": ClassificationPredictor,
+    "question_answering": QuestionPredictor,
+    "token_classification": TagPredictor,
+    "multiple_choice": ChoicePredictor,
+    "sequence_to_sequence": WritingPredictor,
+    "embeddings": EmbeddingPredictor,
+    "fill_mask": FillMaskPredictor,
+    "text_generation": GenerationPredictor,
 }
+
+HEADS = {kind.auto_class.removeprefix("AutoModel"): task for task, kind in PREDICTORS.items() if kind.auto_class}
+HEADS |= {"ForConditionalGeneration": "sequence_to_sequence", "ForPreTraining": "fill_mask"}
+HEADS |= {"LMHeadModel": "text_generation"}
+"""What the names of heads end with, and what they are for."""
 
 
 def read_settings(model: str, *, revision: str | None = None) -> dict[str, Any]:
@@ -136,15 +139,3 @@ def check_output(arguments: PredictionArguments) -> Path:
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InputError(f"--output {path}: {parent} is a file or cannot be written; name another place")
     return path
-
-
-PREDICTORS: dict[str, type[Predictor]] = {
-    "classification": ClassificationPredictor,
-    "question_answering": QuestionPredictor,
-    "token_classification": TagPredictor,
-    "multiple_choice": ChoicePredictor,
-    "sequence_to_sequence": WritingPredictor,
-    "embeddings": EmbeddingPredictor,
-    "fill_mask": FillMaskPredictor,
-    "text_generation": GenerationPredictor,
-}

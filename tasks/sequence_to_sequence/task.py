@@ -22,7 +22,6 @@ from lacuna.tasks.base.arguments import (
 from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
 from lacuna.tasks.base.features import IGNORED, records, stacked
 from lacuna.tasks.base.metrics import measure
-from lacuna.tasks.base.report import Shown, Table, groups
 from lacuna.tasks.base.rows import Row, gathered
 from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.predict.predictor import NEW_TOKENS, Predictor
@@ -199,16 +198,6 @@ class SequenceToSequence(Task):
             right = record["prediction"].split() == pair.target.split()
             readable.append({**sides, "probability": record["probability"], "correct": right})
         return readable
-
-    def tables(self) -> dict[str, Shown]:
-        """Scores by the length of the source, in parts of about as many texts each."""
-        words = [len(self._eval_pairs[record["row"]].source.split()) for record in self.records]
-        rows: list[list[object]] = []
-        for name, part in groups(words):
-            found = self._scores([self.records[place] for place in part])
-            rows.append([name, len(part), found["bleu"], found["chrf"], found["rougeL"]])
-        columns = ("words of the source", "texts", "bleu", "chrf", "rougeL")
-        return {"By the length of the source": Table(columns, rows)}
 
     def settings(self) -> dict[str, Any]:
         options = {name: getattr(self.options, name) for name in ("num_beams", "source_prefix")}

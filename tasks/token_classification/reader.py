@@ -21,6 +21,7 @@ from lacuna.common.errors import InputError
 from lacuna.tasks.base.arguments import TaskArguments, column_option, data_option, essential_option, max_length_option
 from lacuna.tasks.base.columns import SAMPLE, Column, Found, Free, Layout
 from lacuna.tasks.base.features import encodings, tokenizer_inputs
+from lacuna.tasks.base.metrics import optional_module
 from lacuna.tasks.base.rows import Row, listed
 
 
@@ -154,23 +155,13 @@ def join_tag(letter: str, kind: str) -> str:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence, in order, as the script of CoNLL-2000 finds them in tags of any of the three ways.
+    """The entities of a sentence, in order, as seqeval and the script of CoNLL-2000 find them in any of the schemes.
 
     "I-" or "E-" after nothing of its type begins an entity too. ValueError: a tag is not one of entities.
     """
-    found: list[Entity] = []
-    start: int | None = None
-    before, kind_before = OUTSIDE, ""
-    for place, tag in enumerate([*tags, OUTSIDE]):
-        letter, kind = split_tag(tag)
-        begins = letter != OUTSIDE and (letter in "BS" or before in "OES" or kind != kind_before)
-        if start is not None and (begins or letter == OUTSIDE):
-            found.append(Entity(start, place, kind_before))
-            start = None
-        if begins:
-            start = place
-        before, kind_before = letter, kind
-    return found
+    find = optional_module("seqeval.metrics.sequence_labeling").get_entities
+    found = find([join_tag(*split_tag(tag)) for tag in tags])
+    return [Entity(start, last + 1, "" if kind == "_" else kind) for kind, start, last in found]
 
 
 def write_tags(found: Iterable[Entity], *, length: int, scheme: str) -> list[str]:

@@ -64,7 +64,8 @@ def test_they_are_what_fine_tuning_reads_and_nothing_of_what_it_holds_out(task, 
     file = write(tmp_path / "rows.jsonl", task)
     texts, [facts] = texts_of(file)
     assert facts["task"] == task and facts["texts"] == len(texts) == len(set(texts))
-    kind, options = TASKS[task]
+    kind = TASKS[task]
+    options = kind.__annotations__["options"]
     config, shape = (GPT2Config(), "decoder") if kind.writes else (BertConfig(), "encoder")
     adapted = adapt_tokenizer(tokenizer=tokenizer, shape=shape, segments=False, max_length=512)
     work = kind.from_arguments(options(train_file=file), tokenizer=adapted, config=config, read=read_labelled)
@@ -155,7 +156,8 @@ def test_what_cannot_be_read_is_said(tmp_path) -> None:
 
 def test_fine_tuning_notices_a_split_of_its_own(tokenizer, tmp_path, monkeypatch) -> None:
     file, other = write(tmp_path / "rows.jsonl", "classification"), write(tmp_path / "b.jsonl", "classification", 60)
-    kind, options = TASKS["classification"]
+    kind = TASKS["classification"]
+    options = kind.__annotations__["options"]
     _, facts = texts_of(file)
     (tmp_path / "run.json").write_text(json.dumps({"self_pretraining": facts}))
     (tmp_path / "bare").mkdir()
