@@ -30,8 +30,7 @@ _HARMLESS = {"attn_implementation", "do_lower_case", "dtype", "max_length", "tor
 def check_foreign(folder: Path, *, tokenizer: bool = False, weights: bool = False) -> None:
     """InputError for a folder with which a library would run code, read files elsewhere or fill the memory.
 
-    Args:
-        tokenizer, weights: whether they are opened next.
+    `tokenizer` and `weights` say whether they are opened next.
     """
     inside = [folder.resolve()]
     if is_cached := inside[0].parent.name == "snapshots":  # by the client of the Hub: each file is a link

@@ -83,10 +83,9 @@ class Pushed:
 
 
 def check_login(name: str, *, asked_with: str) -> None:
-    """Refuse what could never be pushed, without asking the Hub.
+    """Refuse what could never be pushed, without asking the Hub; `asked_with` is the option that named the repository.
 
-    `asked_with`: the option that named the repository. Raises InputError: it is not OWNER/NAME, nobody is logged in,
-    or the network is turned off.
+    Raises InputError: it is not OWNER/NAME, nobody is logged in, or the network is turned off.
     """
     try:
         huggingface_hub.utils.validate_repo_id(name)
@@ -101,10 +100,7 @@ def check_login(name: str, *, asked_with: str) -> None:
 
 
 def files_to_push(folder: Path) -> list[str]:
-    """Names of the files of a model that others need; nothing of its training, and no data.
-
-    Raises InputError: the folder holds no model.
-    """
+    """Names of the files of a model that others need, none of its training. InputError: there is no model."""
     if not folder.is_dir():
         raise InputError(f"--model: there is no folder {folder}")
     names = {path.name for path in folder.iterdir() if path.is_file()}
@@ -155,21 +151,14 @@ def _card_for_hub(folder: Path, *, name: str, revision: str | None, license: str
 def push_model(
     *, folder: Path, name: str, public: bool = False, revision: str | None = None, license: str = "", tag: str = ""
 ) -> Pushed:
-    """Push a model in one commit; where that broke off, the same again does the rest.
+    """Push the model in a folder in one commit; where that broke off, the same again does the rest.
 
-    Args:
-        folder: of the model, with or without a run around it.
-        name: the repository, OWNER/NAME, which is made if it is not there; weights there that are not in the folder
-            go, since `from_pretrained` might prefer them.
-        public: whether a new repository is for everybody.
-        revision: a branch, which is made if it is not there; main by default.
-        license: one of the Hub's names, for the head of the card there.
-        tag: moved to the commit, which then never follows one that came meanwhile.
+    The repository, `name`, is made if it is not there, for everybody if `public`. Weights there that are not in the
+    folder go, since `from_pretrained` might prefer them. The branch `revision` is made, too. A `tag` is moved to the
+    commit, which then never follows one that came meanwhile; `license` goes into the card there.
 
-    Raises:
-        InputError: the folder holds no model or something private, nobody is logged in, or a repository that everybody
-            sees is there and `public` is not given.
-        HubError: the Hub refuses, fails or is out of reach.
+    Raises InputError: there is no model, something private is in it, nobody is logged in, or everybody sees the
+    repository and `public` is not given; HubError: the Hub refuses, fails or is out of reach.
     """
     names = files_to_push(folder)
     _refuse_private(folder, names)

@@ -64,10 +64,7 @@ def missing_folder(model: str) -> str | None:
 
 
 def check_folder(model: str) -> None:
-    """Refuse a path without a model, before transformers asks the Hub for it.
-
-    Raises InputError: there is no folder, it has no config.json, or nothing but an adapter.
-    """
+    """Refuse a path that is no folder, or has no config.json, with an InputError, before transformers asks the Hub."""
     if _is_path(model) and (missing := missing_folder(model)):
         raise InputError(missing)
     folder = Path(model)
@@ -104,9 +101,7 @@ def file_of(model: str, name: str, *, revision: str | None = None) -> Path | Non
 def commit_of(model: str | None, *, revision: str | None = None) -> str | None:
     """The commit of a model of the Hub, so that all that is loaded of it is of one state; None for a folder.
 
-    Raises:
-        InputError: a folder has no revisions, or there is none of that name.
-        HubError: see `file_of`.
+    Raises InputError: a folder has no revisions, or there is none of that name; HubError: see `file_of`.
     """
     if model and not _is_path(model) and not Path(model).is_dir():
         try:
@@ -138,14 +133,10 @@ def look_through(model: str, *, revision: str | None = None, **opened: bool) -> 
 
 
 def load_configuration(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
-    """The configuration of a model.
+    """The configuration of a model, at a `revision` as `commit_of` gives it. InputError: there is no such model.
 
-    Args:
-        revision: of a model of the Hub, as `commit_of` gives it.
-        trust_remote_code: whether code in the checkpoint may run; checkpoints of Lacuna need none where
-            `lacuna.modeling` is imported.
-
-    Raises InputError: there is no model under that name.
+    Code in the checkpoint may run with `trust_remote_code`; checkpoints of Lacuna need none where `lacuna.modeling` is
+    imported.
     """
     check_folder(model)
     look_through(model, revision=revision)
@@ -158,10 +149,7 @@ def load_configuration(model: str, *, trust_remote_code: bool = False, revision:
 
 
 def load_tokenizer(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
-    """The tokenizer of a model, at a `revision` of the Hub.
-
-    Raises InputError: there is none, or its files are missing.
-    """
+    """The tokenizer of a model, at a `revision` of the Hub. InputError: there is none, or its files are missing."""
     look_through(model, revision=revision, tokenizer=True)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision or "main"}
     try:
@@ -217,16 +205,10 @@ def load_model(
 ) -> tuple[Any, dict[str, Any]]:
     """The weights of a model with a head, in float32 whatever the file holds: bf16 weights swallow small updates.
 
-    Args:
-        auto_class: name of the Auto class of the head, such as "AutoModelForSequenceClassification".
-        revision: of a model of the Hub, as `commit_of` gives it.
-        options: more of what `from_pretrained` takes, and values that replace those of the configuration.
-
-    Returns the model and transformers' report: `missing_keys`, `unexpected_keys`, `mismatched_keys`.
-
-    Raises:
-        InputError: there is no such model, or it cannot have that head.
-        CorruptCheckpointError: its weights cannot be read, or weights of its body are missing.
+    `auto_class` names the Auto class of the head, and `options` are more of what `from_pretrained` takes. Returns the
+    model and transformers' report: `missing_keys`, `unexpected_keys`, `mismatched_keys`. Raises InputError: there is
+    no such model, or it cannot have that head; CorruptCheckpointError: weights cannot be read, or are missing of its
+    body.
     """
     look_through(model, revision=revision, weights=True)
     try:
@@ -277,10 +259,7 @@ class Exported(transformers.PreTrainedModel):
 
 
 def load_exported(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Exported:
-    """What `recipes/export_model.py --format onnx` wrote.
-
-    Raises InputError: it cannot be read, or the packages that run it are missing.
-    """
+    """What `recipes/export_model.py --format onnx` wrote. InputError: it, or what runs it, cannot be loaded."""
     look_through(model, revision=revision)
     try:
         from transformers.exporters import ExportedModel
@@ -306,10 +285,7 @@ def num_positions(config: Any) -> int | None:
 
 
 def longest_input(*, config: Any, tokenizer: Any) -> int | None:
-    """Most tokens that model and tokenizer take, special tokens included; None when neither has a limit.
-
-    transformers writes a tokenizer's "no limit" as a number near 1e30.
-    """
+    """Most tokens that model and tokenizer take, special tokens included; None when neither has a limit."""
     limits = [num_positions(config), getattr(tokenizer, "model_max_length", None)]
     finite = [int(limit) for limit in limits if limit is not None and 0 < limit < 10**9]
     return min(finite) if finite else None

@@ -28,18 +28,16 @@ def measure_bits_per_byte(
     stride: int | None = None,
     batch_size: int | None = None,
 ) -> dict[str, float]:
-    """Bits per byte of documents: exact for causal models, at masked positions for masked ones.
+    """Bits per byte of documents: exact for causal models, at masked positions for masked ones (docs/evaluation.md).
 
     Causal models: every token is scored once, each document behind a start token; its end is not scored. Windows of a
     longer document overlap, so that all tokens but its first are predicted from at least `window - stride` others.
 
     Masked models: 15 % of the units of each window are masked, and the nats of what was hidden are divided by its
-    bytes. This is not the likelihood of the text and cannot be compared with a causal model's, hence the other name. A
-    unit is a token; tokens that share a character are hidden together, and white space belongs to the unit after it.
+    bytes. A unit is a token; tokens that share a character are hidden together, and white space belongs to the unit
+    after it.
 
-    `EvaluationArguments` explains the options. `baseline_unigram_...` is of the best model without context;
-    `unknown_tokens` make bits per byte look too good. Intervals (`_low`, `_high`) are over documents. Raises
-    InputError: there is no text, or the window does not fit the model.
+    Raises InputError: there is no text, or the window does not fit the model.
     """
     limit = language_model.max_length
     if window is None:

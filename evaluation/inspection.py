@@ -89,11 +89,10 @@ class Inspection:
 def inspect_text(*, language_model: LanguageModel, text: str, where: str = "the text") -> Inspection:
     """Let a model read a text, and note what it sees, expects and makes of each token.
 
-    A masked model predicts each token where that is hidden, one at a time; a causal one predicts each from what stands
-    before it. An encoder reads the whole text for a decoder, which then predicts the same text from left to right.
-
-    Raises InputError: the text is empty or too long, or the model returns no attention weights; `where` says which
-    text; NumericsError: the model returns what is not a number.
+    A masked model predicts each token where that is hidden, one at a time; a causal one from what stands before it. An
+    encoder reads the whole text for a decoder, which then predicts the same text from left to right. Raises
+    InputError: the text, which `where` names, is empty or too long, or there are no weights; NumericsError: what is
+    not a number.
     """
     ids, characters = language_model.encode(text, where=where)
     if not text.strip() or not len(ids):
@@ -224,9 +223,8 @@ def align(first: Sequence[int], second: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def render_page(*, inspections: Sequence[Inspection], about: dict[str, Any]) -> str:
-    """One HTML page that needs nothing else, neither files nor a network.
-
-    `about`: `model`, the title; `head`, its class; `kind`; `facts`, `made_with`: lines of text.
+    """One HTML page that needs neither files nor a network; `about` has `model`, `head`, `kind`, `facts` and
+    `made_with`.
     """
     texts = []
     for inspection in inspections:

@@ -102,12 +102,9 @@ def load_language_model(
 ) -> LanguageModel:
     """Load a checkpoint of Lacuna or of any native family in float32 or bf16, on the GPU if there is one.
 
-    Args:
-        revision: of a model of the Hub, as `commit_of` gives it.
-        inspected: for `inspect_text`: with attention that shows its weights; encoder-decoders too.
-
-    Raises InputError: no model was named, it cannot be read, or it was saved without a head that predicts tokens;
-    CorruptCheckpointError: the weights cannot be read.
+    For `inspect_text` (`inspected`) attention shows its weights, and encoder-decoders are taken too. Raises
+    InputError: no model was named, it cannot be read or has no head that predicts tokens; CorruptCheckpointError:
+    weights cannot be read.
     """
     if not model:
         raise InputError("there is nothing to evaluate: name a pretrained model's folder or Hub id with --model")
@@ -227,10 +224,7 @@ def score(
 ) -> Iterator[Scored]:
     """Score requests, in another order than they came, with a progress bar after three seconds.
 
-    Args:
-        total: sum of their weights.
-        batch_size: requests at once; None: about `TOKENS_AT_ONCE` tokens.
-
+    `total` is the sum of their weights; without a `batch_size` there are about `TOKENS_AT_ONCE` tokens in a batch.
     Raises NumericsError: a target's likelihood is not a finite number.
     """
     vocab_size = language_model.model.get_input_embeddings().num_embeddings

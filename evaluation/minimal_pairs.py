@@ -55,10 +55,8 @@ def measure_minimal_pairs(
 ) -> dict[str, float]:
     """Share of pairs, (good, bad) sentences by paradigm, in which the good one gets the higher score.
 
-    `accuracy` is the mean over the paradigms; `accuracy_PARADIGM` stands for each, if there are several.
-
-    Raises InputError: the scores do not depend on the sentences, or a sentence is too long for the model;
-    NumericsError: a score is not a finite number.
+    `accuracy` is the mean over the paradigms, `accuracy_PARADIGM` that of each of several. Raises InputError: scores
+    do not depend on the sentences, or one is too long for the model; NumericsError: a score is not a finite number.
     """
     pairs = {name: group for name, group in pairs.items() if group}
     if not pairs:

@@ -55,10 +55,7 @@ class Probe:
         tokenizer: Any,
         model: Any,
     ) -> None:
-        """
-        Args:
-            rows: fields, path and line of each pair of --probe.
-            model: an encoder or a decoder with a head that predicts tokens.
+        """Take fields, path and line of each pair of --probe, for an encoder or a decoder that predicts tokens.
 
         Raises InputError: it is another model, there is no pair, or a prompt that cannot be asked.
         """

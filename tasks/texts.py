@@ -42,14 +42,9 @@ def read_task_texts(
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """The texts of the rows that fine-tuning on each file learns from by default, and what run.json says of each file.
 
-    The rows are read and divided by the `Task` itself, so that none of those that it holds out is among them.
-
-    Args:
-        files: as `--train_file` of the fine-tuning recipes names them, or names in `builtin`.
-        task: one of `TASKS`; None: by the columns of each file.
-
-    Raises:
-        InputError: there is no such task, its columns do not tell the task, or fine-tuning would refuse the file.
+    The rows are read and divided by the `Task` itself, so that none of those that it holds out is among them. Files
+    are named as with `--train_file`, or are in `builtin`; `task` is one of `TASKS`, None: by the columns of each file.
+    Raises InputError: there is no such task, its columns do not tell the task, or fine-tuning would refuse the file.
     """
     if task is not None and task not in TASKS:
         raise InputError(f"--for_task {task} is not known; choose from {', '.join(TASKS)}")

@@ -47,8 +47,7 @@ def fine_tune(
         finish: called on the main process with the results and the folder of each run, once its model is there.
         describe: number -> lines about what is learned, with so many examples.
 
-    Returns the content of results.json; with several seeds means, standard deviations (eval_NAME_std), `seeds`,
-    `best_seed`, whose model is kept, its metrics (best_seed_NAME). Empty with `--dry_run`. May raise HubError.
+    Returns results.json (docs/fine_tuning.md says what is in it), empty with `--dry_run`. May raise HubError.
     """
     shown = describe or (lambda examples: ())
     if arguments.dry_run:

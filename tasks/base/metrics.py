@@ -75,10 +75,8 @@ def squad_v2(
 ) -> dict[str, float]:
     """Exact match and F1 in percent, by the script for SQuAD 2.0, also for questions with and without an answer alone.
 
-    Args:
-        predictions: the best text of each question, also where "no answer" is more likely.
-        references: the answers of each question; none where it cannot be answered.
-        no_answer: how likely "no answer" is for each question; above `threshold` it counts as not answered.
+    Predicted are the best texts, also where "no answer" is more likely: a question for which that, `no_answer`, is
+    above the `threshold` counts as not answered. A question without answers cannot be answered.
     """
     refused = [value > threshold for value in no_answer] if no_answer is not None else [False] * len(predictions)
     scores = {

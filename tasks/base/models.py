@@ -21,13 +21,8 @@ def load_base(
 ) -> tuple[Any, Any]:
     """The configuration and the tokenizer of a checkpoint; the tokenizer knows how long a text the model takes.
 
-    Args:
-        model: a folder or Hub id, the value of --model.
-        revision: of a model of the Hub, as `commit_of` gives it.
-        writes: whether the model generates text; else see `pad_for_reading` and `read_first_words`.
-
-    Raises:
-        InputError: no model was named, or there is no model or no fast tokenizer under that name.
+    One that `writes` generates text; for others see `pad_for_reading` and `read_first_words`. Raises InputError: no
+    model was named, or there is no model or no fast tokenizer under that name.
     """
     if not model:
         raise InputError("fine-tuning needs a pretrained model: name its folder or Hub id with --model")
@@ -110,13 +105,10 @@ def load_model(
 
     Args:
         label_names: labels in the order of the head's outputs; a head of another number of labels is replaced.
-        problem_type: for `config.problem_type`; None: the head has none.
-        pooling: "first" or "mean": what of an encoder a classifier reads; "auto": as its configuration says. A
-            decoder's is the last token that is not padding.
+        pooling: "first" or "mean": what of an encoder a classifier reads; "auto": as its configuration says.
 
-    Raises:
-        InputError: no such head or pooling, or tokenizer or weights do not fit the configuration.
-        CorruptCheckpointError: the weights cannot be read.
+    Raises InputError: no such head or pooling, or tokenizer or weights do not fit the configuration;
+    CorruptCheckpointError: the weights cannot be read.
     """
     origin: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision}
     options: dict[str, Any] = {"ignore_mismatched_sizes": True}

@@ -115,10 +115,8 @@ def make_trainer(
 ) -> Any:
     """The trainer of sentence-transformers, with a loss for the rows; `task` evaluates on the way and at the end.
 
-    Args:
-        batch_size: rows in one step, over all processes; InputError where they do not share it evenly.
-        eval_steps: steps between evaluations, below 1 a share of the run; 0: only at the end.
-        options: of the same name there: `learning_rate`, `warmup_steps`, `seed`, `bf16`.
+    `batch_size` are rows in one step, over all processes; InputError where they do not share it evenly. With
+    `eval_steps` 0 it evaluates only at the end.
     """
     if batch_size % num_processes:
         raise InputError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")

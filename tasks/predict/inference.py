@@ -90,13 +90,7 @@ def load_head(*, auto_class: str, model: str, trust_remote_code: bool, revision:
 
 
 def open_predictor(arguments: PredictionArguments) -> Predictor:
-    """What answers the rows of --input with the model of --model.
-
-    Raises:
-        InputError: there is no such model, or it is for nothing that is known.
-        HubError: the Hub does not show it, or is out of reach.
-        CorruptCheckpointError: its weights cannot be read.
-    """
+    """What answers the rows of --input with the model of --model. InputError, HubError, CorruptCheckpointError."""
     name, task, code = arguments.model, arguments.task, arguments.trust_remote_code
     if task is not None and task not in PREDICTORS:
         raise InputError(f"--task {task} is not known; choose from {', '.join(PREDICTORS)}")

@@ -83,11 +83,8 @@ class Predictor:
         tokenizer: Any = None,
         max_length: int = 512,
     ) -> None:
-        """
-        Args:
-            settings: what fine-tuning has left in `task.json`.
-            model, tokenizer: with the head of the task; None where the subclass loads its own.
-            max_length: tokens that an input is cut to.
+        """Open it with the `settings` that fine-tuning has left in `task.json`; without a model the subclass loads its
+        own.
         """
         self.model, self.tokenizer, self.settings, self.arguments = model, tokenizer, settings, arguments
         self.max_length, self.batch_size = max_length, arguments.batch_size

@@ -336,9 +336,8 @@ def best_answers(
 ) -> list[dict[str, Any]]:
     """The best span over all windows of each question in the records, with blanks around it removed.
 
-    Its score is its lead over "no answer", in nats; that of an empty prediction, given where "no answer" leads by more
-    than `threshold`, is the lead of "no answer". Its probability is that among all spans of all windows and "no
-    answer"; a place in several windows counts once, by its best score.
+    Its score is its lead over "no answer", in nats; above `threshold` "no answer" wins, and the text is empty. Its
+    probability is that among all spans of all windows and "no answer"; a place in several windows counts once.
     """
     places: dict[int, dict[tuple[int, int], float]] = {}
     rests: dict[int, list[float]] = {}
@@ -368,18 +367,13 @@ def best_spans(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The best spans of every window, exactly: all spans up to the longest are scored, not only pairs of good ends.
 
-    The score of a span is the sum of the logits of its ends, minus that sum at the first token of the window: its
-    lead, in nats, over "not in this window". With "no answer" at a score of 0, a softmax over all spans of all windows
-    of a question says how probable an answer is.
+    Of start and end logits [batch, length], tokens that are `allowed` as ends, bool [batch, length], and the position
+    that is `null`, "not in this window", int64 [batch]. The score of a span is the sum of the logits of its ends,
+    minus that sum at `null`: its lead in nats. With "no answer" at a score of 0, a softmax over all spans of all
+    windows of a question says how probable an answer is.
 
-    Args:
-        start, end: logits [batch, length].
-        allowed: bool [batch, length], tokens at which a span may start and end.
-        null: int64 [batch], the position that stands for "not in this window".
-
-    Returns:
-        Scores (-inf where a window has fewer spans), first and last tokens, each [batch, at most num_best], best
-        first; and the log-sum-exp of the scores of all other spans [batch].
+    Returns scores (-inf where a window has fewer spans), first and last tokens, each [batch, at most num_best], best
+    first; and the log-sum-exp of the scores of all other spans [batch].
     """
     length = start.shape[1]
     width = min(max_answer_length, length)

@@ -39,14 +39,9 @@ _OURS = {"run.json", "metrics.jsonl", "checkpoints"}  # of these a folder with a
 def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True) -> None:
     """Refuse a folder that holds another run or somebody's files, and lock it against other runs.
 
-    A `--push_to_hub` that cannot succeed is refused too. With `--dry_run` nothing is claimed: nothing is written.
-
-    `resumes`: whether the recipe has `--resume`, which is then offered.
-
-    Raises:
-        InputError: the folder holds something that must stay, is a file, or a run is in it now; the name for the Hub
-            is none, or nobody is logged in.
-        StorageError: the folder cannot be written.
+    A `--push_to_hub` that cannot succeed is refused too; with `--dry_run` nothing is. A recipe that `resumes` has
+    `--resume`, which is offered. Raises InputError: something must stay as it is; StorageError: the folder cannot be
+    written.
     """
     if not getattr(arguments, "dry_run", False):
         _check_output_dir(arguments, resumes=resumes)
@@ -95,9 +90,7 @@ def goes_on(arguments: TrainingArguments) -> bool:
 def identity_of(*, arguments: TrainingArguments, config: Any, facts: dict[str, Any]) -> dict[str, Any]:
     """What must not change between a run and its continuation, as JSON gives it back.
 
-    Args:
-        config: of the model; None where it has none.
-        facts: what the recipe knows: fingerprints of data and tokenizer, the objective.
+    `facts` are what the recipe knows: fingerprints of data and tokenizer, the objective.
     """
     options = {
         name: str(value) if isinstance(value := getattr(arguments, name), tuple) else value for name in IDENTITY
@@ -118,10 +111,9 @@ def schedule_of(arguments: TrainingArguments) -> dict[str, Any]:
 def check_identity(
     *, ours: dict[str, Any], theirs: dict[str, Any], allowed: Sequence[str], checkpoint: Any
 ) -> list[dict[str, Any]]:
-    """Compare the identity of this run with that of a checkpoint; returns the changes that were allowed.
+    """Compare the identity of this run with that of a checkpoint; returns the changes that were `allowed`.
 
-    `allowed`: names of `--allow_change`. Raises InputError: something else differs, or `allowed` names what there is
-    not.
+    Raises InputError: something else differs, or `--allow_change` names what there is not.
     """
     if unknown := sorted(set(allowed) - set(ours) - set(theirs)):
         raise InputError(f"--allow_change {unknown[0]} is unknown; known are {', '.join(sorted(ours))}")
@@ -155,13 +147,9 @@ def resume(
 ) -> tuple[Progress, list[dict[str, Any]], list[str]]:
     """Load the newest checkpoint; returns its progress, the options that changed since, and messages for people.
 
-    Args:
-        model: the bare model.
-        fresh: the progress of a run from the beginning, with the identity and the options of this one.
-
-    Raises:
-        InputError: the run is finished or another one.
-        CorruptCheckpointError: no checkpoint verifies, or it is of another model.
+    The model is the bare one, and `fresh` the progress of a run from the beginning, with identity and options of this
+    one. Raises InputError: the run is finished or another one; CorruptCheckpointError: no checkpoint verifies and
+    fits.
     """
     output_dir = Path(arguments.output_dir)
     checkpoint, notices = newest_checkpoint(output_dir)

@@ -74,9 +74,8 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def native_form(model: nn.Module, save_as: str) -> tuple[nn.Module | None, str]:
-    """The model of transformers that is saved in place of one of ours, without its weights; None where there is none.
-
-    Returns it, and a line for people, which says why where there is none; no line where there is no choice.
+    """The model of transformers that is saved in place of one of ours, without its weights, or None; and a line for
+    people, which says why there is none. No line where there is no choice.
     """
     if save_as != "native" or not hasattr(model, "to_native"):
         return None, ""
@@ -98,11 +97,9 @@ def save_model(
     native: bool,
     weights: dict[str, Tensor] | None = None,
 ) -> None:
-    """Write a folder that `from_pretrained` loads.
+    """Write a folder that `from_pretrained` loads, of these weights or the model's own.
 
-    Args:
-        native: as the model of transformers that computes the same.
-        weights: saved in place of those of the model.
+    `native`: as the model of transformers that computes the same.
     """
     if native:
         model.to_native(weights=model.state_dict() if weights is None else weights).save_pretrained(folder)
@@ -125,9 +122,7 @@ def save_final(
 ) -> None:
     """Put the files of a trained model into the output folder itself, each of them whole.
 
-    Raises:
-        NumericsError: a weight is not finite.
-        StorageError: the folder cannot be written.
+    Raises NumericsError: a weight is not finite; StorageError: the folder cannot be written.
     """
     if not all_finite(weights):
         raise NumericsError(
@@ -315,9 +310,8 @@ def _is_whole(folder: Path) -> bool:
 
 
 def verify_checkpoint(folder: Path) -> None:
-    """Check that a checkpoint has exactly the files and bytes that were written.
-
-    Raises CorruptCheckpointError: names the first file that is missing, unexpected, changed, a link or a pickle.
+    """CorruptCheckpointError where a checkpoint has not exactly the files and bytes that were written; it names the
+    first.
     """
 
     def check(holds: object, what: str) -> None:
@@ -354,10 +348,7 @@ def verify_checkpoint(folder: Path) -> None:
 
 
 def newest_checkpoint(output_dir: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that verifies, and why newer ones were passed over.
-
-    Raises CorruptCheckpointError: there are checkpoints, and none verifies.
-    """
+    """The newest checkpoint that verifies, and why newer ones were not. CorruptCheckpointError: none verifies."""
     skipped: list[str] = []
     for folder in sorted((output_dir / "checkpoints").glob("step-*"), reverse=True):
         try:

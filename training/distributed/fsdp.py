@@ -40,8 +40,7 @@ def _is_on(variable: str, default: str = "false") -> bool:
 
 
 def asked_for() -> bool:
-    """Whether the launcher asks for FSDP: `accelerate launch --config_file recipes/accelerate/fsdp2.yaml`, or
-    `ACCELERATE_USE_FSDP=true FSDP_VERSION=2 torchrun`.
+    """Whether the launcher asks for FSDP, by accelerate's configuration file or by variables (docs/distributed.md).
 
     Raises InputError: it asks for FSDP1, or for something else that is not supported.
     """
@@ -193,13 +192,9 @@ def full_model_state(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_model_state(model: nn.Module, state: dict[str, Tensor], *, names: Collection[str] | None = None) -> None:
-    """Load weights, whole on every process; names that tying makes superfluous may be missing.
+    """Load weights (by default all), whole on every process; names that tying makes superfluous may be missing.
 
-    `names`: of the weights to load; by default all.
-
-    Raises:
-        KeyError: a weight is missing.
-        ValueError: a weight has another shape.
+    Raises KeyError: a weight is missing; ValueError: a weight has another shape.
     """
     given: set[int] = set()
     tensors = model.state_dict(keep_vars=True)

@@ -31,10 +31,8 @@ def asked_for() -> bool:
 
 
 def check(*, optimizer: str, max_grad_norm: float) -> dict[str, Any]:
-    """DeepSpeed's configuration for a run, from accelerate's.
-
-    Raises InputError: DeepSpeed is not installed, there is one process only, or something is asked for that is not
-    supported.
+    """DeepSpeed's configuration for a run, from accelerate's. InputError: DeepSpeed is not installed, there is one
+    process only, or something is asked for that is not supported.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         raise InputError(

@@ -184,9 +184,7 @@ def state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int:
 class StepNeeds:
     """What one training step of a work needs in one process; its methods raise InputError, see `FakeStep.run`.
 
-    Args:
-        model: on any device, meta included.
-        share: rows of a batch that one process has; smaller micro-batches accumulate gradients.
+    The model may be on any device, meta included; `share` are the rows of a batch that one process has.
     """
 
     model: nn.Module

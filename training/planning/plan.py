@@ -59,11 +59,8 @@ class PlanArguments(Arguments):
 def plan_run(
     *, model: nn.Module, works: Sequence[tuple[float, Work]], arguments: TrainingArguments, wanted: PlanArguments
 ) -> str:
-    """A table for people of all that a run will need.
-
-    Args:
-        model: on any device, meta included.
-        works: each with the share of the run from which on it is learned.
+    """A table for people of all that a run will need; each work comes with the share of the run from which it is
+    learned.
     """
     device, precision = _device_of(wanted, arguments.mixed_precision)
     on_cpu, count, is_auto = device.name == "cpu", wanted.num_devices, arguments.micro_batch_size == 0

@@ -64,12 +64,7 @@ def ending(folder: str, *, of: str | None = None) -> str:
 def write_page(folders: Sequence[Path], path: Path) -> None:
     """Write the page of finished or interrupted runs; of several, their scores and losses stand side by side first.
 
-    Args:
-        folders: output folders of recipes that train.
-        path: the HTML file.
-
-    Raises:
-        InputError: a folder has no run.json.
+    Raises InputError: a folder is none of a recipe that trains, and has no run.json.
     """
     for folder in folders:
         if not (folder / "run.json").is_file():
