@@ -7,8 +7,8 @@
 
 Tagged sentences are read from columns of CoNLL (.conll, .txt: a token and its tag a line, an empty line after each
 sentence), from .jsonl and .parquet with a list of tokens and a list of tags in each row, from folders that `datasets`
-saved and from the Hub. Whether entities are written in IOB1, IOB2 or BIOES is inferred and printed; tags that
-are none of these are measured by accuracy. Beside the model, --output_dir receives results.json, predictions.jsonl
+saved and from the Hub. Entities are read in IOB1, IOB2 and BIOES, and predicted in IOB2; tags that are none of
+these are measured by accuracy. Beside the model, --output_dir receives results.json, predictions.jsonl
 (each held-out sentence with its entities, their characters and probability, and the right ones), report.md,
 and task.json, which recipes/predict.py reads. Needs the extra `tasks`.
 """

@@ -6,8 +6,8 @@ Tags of entities come in schemes (IOB1, IOB2, BIOES). By the example of two plac
     IOB2    B-LOC B-LOC I-LOC           B- at the beginning of every entity
     BIOES   S-LOC B-LOC E-LOC           with an end of its own, and one letter for entities of a single token
 
-BILOU (L for E, U for S) and BMES (M for I), with W for S, are read as BIOES. Tags without such letters, as those of
-parts of speech, are PLAIN: each stands for itself.
+BILOU (L for E, U for S) and BMES (M for I), with W for S, are read as BIOES. What is learnt and written is IOB2. Tags
+without such letters, as those of parts of speech, are PLAIN: each stands for itself.
 """
 
 import re
@@ -120,8 +120,7 @@ def name_numbers(sentences: Sequence[Sentence], names: Sequence[str] | None) -> 
 
 # Tags
 
-PLAIN = "plain"
-SCHEMES = ("IOB2", "IOB1", "BIOES")
+PLAIN, ENTITIES = "plain", "IOB2"
 OUTSIDE = "O"
 _TAG = re.compile(r"O|([BIESLUMW])(?:-(.+))?", flags=re.DOTALL)
 _READ_AS = {"L": "E", "U": "S", "W": "S", "M": "I"}
@@ -164,44 +163,26 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return [Entity(start, last + 1, "" if kind == "_" else kind) for kind, start, last in found]
 
 
-def write_tags(found: Iterable[Entity], *, length: int, scheme: str) -> list[str]:
-    """The tags of a sentence of `length` tokens, by one of `SCHEMES`; entities must not overlap."""
+def write_tags(found: Iterable[Entity], *, length: int) -> list[str]:
+    """The IOB2 tags of a sentence of `length` tokens; entities must not overlap."""
     tags = [OUTSIDE] * length
-    before: Entity | None = None
-    for entity in sorted(found):
-        size = entity.end - entity.start
-        touches = before is not None and (before.end, before.type) == (entity.start, entity.type)
-        letters = ["I"] * size
-        if scheme != "IOB1" or touches:
-            letters[0] = "B"
-        if scheme == "BIOES":
-            letters[-1] = "E" if size > 1 else "S"
+    for entity in found:
+        letters = "B" + "I" * (entity.end - entity.start - 1)
         tags[entity.start : entity.end] = [join_tag(letter, entity.type) for letter in letters]
-        before = entity
     return tags
 
 
-def irregular(tags: Sequence[str], *, scheme: str) -> int:
-    """How many tags of a sentence are not as the scheme would write its entities."""
-    proper = write_tags(entities(tags), length=len(tags), scheme=scheme)
-    return sum(join_tag(*split_tag(tag)) != wanted for tag, wanted in zip(tags, proper, strict=True))
-
-
 def find_scheme(sentences: Sequence[Sequence[str]]) -> str:
-    """Which of `SCHEMES` these tags follow most closely, the first of equal ones; `PLAIN` if they are no entity tags.
+    """Whether these are tags of `ENTITIES`, in any scheme, or `PLAIN` ones.
 
     They are entity tags where most of them begin with a letter and "-", or where all are letters and O.
     """
     seen = {tag for tags in sentences for tag in tags}
     named = seen - {OUTSIDE}
-    typed = {tag for tag in named if is_tag(tag) and split_tag(tag)[1]}
-    if 2 * len(typed) < len(named) or not typed:
-        if not named or OUTSIDE not in seen or not named <= {*"BIES"}:
-            return PLAIN
-        typed = named
-    known = {*typed, OUTSIDE}
-    whole = [tags for tags in sentences if known.issuperset(tags)]
-    return min(SCHEMES, key=lambda scheme: sum(irregular(tags, scheme=scheme) for tags in whole))
+    typed = [tag for tag in named if is_tag(tag) and split_tag(tag)[1]]
+    if typed and 2 * len(typed) >= len(named):
+        return ENTITIES
+    return ENTITIES if named and OUTSIDE in seen and named <= {*"BIES"} else PLAIN
 
 
 def spans(words: Sequence[str], tags: Sequence[str], sure: Sequence[float] | None = None) -> list[dict[str, Any]]:

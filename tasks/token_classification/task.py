@@ -1,7 +1,7 @@
 """Token classification: every token of a sentence gets a tag, as part of an entity (names) or by itself (verbs).
 
-Whatever scheme the data has, the model's labels are IOB2, which the pipelines of transformers read; predictions are
-written in the scheme of the data.
+Whatever scheme the data has, the model's labels are IOB2, which the pipelines of transformers read, and so are
+predictions.
 """
 
 from collections import Counter
@@ -31,7 +31,6 @@ from lacuna.tasks.token_classification.reader import (
     cut_sentences,
     entities,
     find_scheme,
-    irregular,
     is_tag,
     join_tag,
     name_numbers,
@@ -123,14 +122,7 @@ class TokenClassification(Task):
             self.notes.append(f"{len(self.label_names)} tags without B- or I-: measured by accuracy")
             return
         counts = some_of([f"{kind} ({count:,})" for kind, count in sorted(self._counts(train).items())])
-        written = "" if self.scheme == "IOB2" else "; the model's labels are IOB2, predictions are written as the data"
-        self.notes.append(f"entities written as {self.scheme}{written}: {counts}")
-        odd = {item.where: count for item in train if (count := irregular(item.tags, scheme=self.scheme))}
-        if odd:
-            self.notes.append(
-                f"{sum(odd.values()):,} tags are not proper {self.scheme} (the first: {next(iter(odd))}); every run "
-                "of one type is taken for an entity, as CoNLL's script does"
-            )
+        self.notes.append(f"entities, which labels and predictions write as IOB2: {counts}")
 
     def _normalized(self, sentences: Sequence[Sentence]) -> list[np.ndarray]:
         """The labels of each sentence as the model has them, int32 [words]; InputError for one that it has not."""
@@ -140,7 +132,7 @@ class TokenClassification(Task):
             if self.scheme != PLAIN:
                 for tag in tags:
                     self._split(tag, item.where)
-                tags = write_tags(entities(tags), length=len(tags), scheme="IOB2")
+                tags = write_tags(entities(tags), length=len(tags))
             unknown = next((place for place, tag in enumerate(tags) if tag not in self._number_of), None)
             if unknown is not None:
                 raise InputError(
@@ -279,7 +271,7 @@ class TokenClassification(Task):
             if self.scheme != PLAIN:
                 found |= {"prediction": spans(item.words, tags, sure), "gold": spans(item.words, gold)}
                 found["correct"] = entities(tags) == entities(gold)
-                found["tags"] = write_tags(entities(tags), length=len(tags), scheme=self.scheme)
+                found["tags"] = write_tags(entities(tags), length=len(tags))
             readable.append(found)
         return readable
 
@@ -393,7 +385,7 @@ class TagPredictor(Predictor):
             elif self.tokens_column is None:
                 yield {"prediction": [_in_text(span, text, placed) for span in spans(words, tags, sure)]}
             else:
-                written = write_tags(entities(tags), length=len(tags), scheme=self.scheme)
+                written = write_tags(entities(tags), length=len(tags))
                 yield {"prediction": spans(words, tags, sure), "predicted_tags": written}
 
     @torch.no_grad()
