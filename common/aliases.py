@@ -43,7 +43,6 @@ SWITCHES = {
     "bf16": "--mixed_precision=bf16",
     "fp16": "--mixed_precision=fp16",
     "torch_compile": "--compile=on",
-    "auto_find_batch_size": "--micro_batch_size=auto",
     "load_best_model_at_end": "--average=best",
     "resume_from_checkpoint": "--resume",
 }
@@ -66,6 +65,7 @@ NEEDLESS = {
 """Options that change nothing here, and why."""
 REFUSED = {
     "overwrite_output_dir": "a model is never overwritten; name another --output_dir, or --resume the run there",
+    "auto_find_batch_size": "not there; recipes/plan_run.py says how many rows fit, for --micro_batch_size",
     "gradient_checkpointing": "not there; use a smaller --micro_batch_size",
     "hub_token": "a token on a command line is seen by others; log in with: hf auth login",
     "max_train_samples": "not there; use a smaller file, or --max_steps",

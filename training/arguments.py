@@ -1,9 +1,8 @@
 """The options of a training run."""
 
-import argparse
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -16,16 +15,6 @@ from .optimizers.schedules import SCHEDULES
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """What --report_to takes; each is an extra of the package by the same name."""
-
-
-class MicroBatchSize(int):
-    """A number of examples; 0 stands for "auto", as many as fit."""
-
-    def __new__(cls, value: Any) -> "MicroBatchSize":
-        """Parse text. Raises argparse.ArgumentTypeError: the text is "0"."""
-        if value == "0":
-            raise argparse.ArgumentTypeError("expected a number of examples or auto, got '0'")
-        return super().__new__(cls, 0 if value == "auto" else value)
 
 
 if TYPE_CHECKING:  # after construction it is there
@@ -122,11 +111,10 @@ class TrainingArguments(Arguments):
     batch_size_at: Numbers = _optimizer(
         Numbers(0), "Fraction of the run at which each --batch_size starts, as in 0,0.5.", advanced=True
     )
-    micro_batch_size: MicroBatchSize | None = _hardware(
+    micro_batch_size: int | None = _hardware(
         None,
-        "Examples per forward pass of one process; fewer than its share of --batch_size means gradient accumulation; "
-        "auto: as many as fit in memory. Default: its share.",
-        metavar="N",
+        "Examples per forward pass of one process; fewer than its share of --batch_size means gradient accumulation. "
+        "Default: its share. recipes/plan_run.py says how many fit in memory.",
     )
     eval_batch_size: int = _saving(64, "Examples per evaluation batch of one process.", advanced=True)
     optimizer: str = _optimizer("muon", "What updates the weights.", choices=OPTIMIZERS)
@@ -220,8 +208,8 @@ class TrainingArguments(Arguments):
         check_range(self, "max_bad_steps", "learning_rate", "logging_steps", "keep_checkpoints", above=0)
         check_range(self, "warmup_steps", "weight_decay", "max_grad_norm", "eval_steps", "save_steps", at_least=0)
         check_range(self, "save_minutes", "hang_timeout", "num_workers", "early_stopping_patience", at_least=0)
-        check_range(self, "threads", at_least=1)
-        check_range(self, "micro_batch_size", "lora_rank", "push_steps", at_least=0)
+        check_range(self, "threads", "micro_batch_size", at_least=1)
+        check_range(self, "lora_rank", "push_steps", at_least=0)
         check_range(self, "seed", at_least=0, below=2**32)
         check_range(self, "decay_share", at_least=0, at_most=1)
         check_range(self, "layerwise_decay", above=0, at_most=1)

@@ -40,8 +40,6 @@ class Progress:
     best_loss: float | None = None  # the held-out loss there, by which equals are told apart
     without_better: int = 0  # evaluations since the last that was better than all before
     evaluation_due: bool = False  # whether evaluation at this step was given up for a request to stop
-    micro_batch_sizes: list[int] = field(default_factory=list)  # of each stage, in the session that wrote this
-    num_processes: int = 0  # in that session
     identity: dict[str, Any] = field(default_factory=dict)
     """What must not change when the run is resumed: model, data, tokenizer, seed, batch size."""
     options: dict[str, Any] = field(default_factory=dict)  # options that may change when it is resumed, as they were

@@ -40,7 +40,7 @@ from .planning.flops import Throughput
 from .progress import Progress, check_skipped, ended_early, share_done, skipped_steps
 from .reports.card import choices_of, model_card
 from .reports.log import RunLog, Trackers
-from .stages import Stage, fit_micro_batches, resolve, skipped
+from .stages import Stage, resolve, skipped
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
@@ -265,12 +265,6 @@ def open_run(
             arguments, model=bare, optimizers=optimizers, average=average, adapter=adapter, fresh=progress
         )
         notices += resumed
-    if arguments.micro_batch_size == 0:
-        # As in the checkpoint, where there is one of as many processes, so that what follows is the same to the bit.
-        known = progress.micro_batch_sizes if progress.num_processes == accelerator.num_processes else []
-        stages = fit_micro_batches(stages, accelerator, bare, optimizers, arguments=arguments, known=known)
-    progress.micro_batch_sizes = [stage.micro_batch_size for stage in stages]
-    progress.num_processes = accelerator.num_processes
     notices += check_skipped(arguments.skip_steps, done=progress.step, max_steps=arguments.max_steps)
     run = Run(
         accelerator=accelerator,

@@ -5,21 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import psutil
-import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
-from torch import Tensor, nn
-
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
 
 from .arguments import TrainingArguments
-from .distributed import fsdp, zero
 from .environment import processes
 from .order import Grouping, MicroBatchSampler
-from .planning.memory import StepNeeds, state_bytes
-from .step import step
 
 _SAMPLED_ROWS = 512
 _TOKENS_A_MINUTE = 300_000  # a tiny encoder, without bf16
@@ -144,89 +135,3 @@ def tokens_per_step(stages: Sequence[Stage]) -> float:
 def _mean_length(work: Work) -> float:
     rows = range(0, work.num_examples, max(1, work.num_examples // _SAMPLED_ROWS))
     return sum(len(work.example(row, row)["input_ids"]) for row in rows) / len(rows)
-
-
-def fit_micro_batches(
-    stages: Sequence[Stage],
-    accelerator: Accelerator,
-    model: nn.Module,
-    optimizers: Sequence[torch.optim.Optimizer],
-    *,
-    arguments: TrainingArguments,
-    known: Sequence[int] = (),
-) -> list[Stage]:
-    """`--micro_batch_size auto`: the same stages with the largest micro-batches that fit in every process.
-
-    All processes must call it. `known` are these sizes, where a checkpoint has them. Raises InputError: one row does
-    not fit in some process, or weights or states are sharded.
-    """
-    if fsdp.is_sharded(model) or zero.asked_for():
-        raise InputError("--micro_batch_size auto is not supported with FSDP or DeepSpeed; give it a number")
-    sizes, trouble = list(known), ""
-    if len(sizes) != len(stages):
-        where = (str(accelerator.mixed_precision), accelerator.device.type, accelerator.num_processes)
-        try:
-            shares = [(stage.work, arguments, stage.batch_size // accelerator.num_processes) for stage in stages]
-            needs = [StepNeeds(model, *share, *where) for share in shares]
-            sizes = [choose_micro_batch(each, accelerator.device, optimizers=optimizers) for each in needs]
-        except InputError as error:
-            trouble = str(error)
-        answers = gather_object([(trouble, sizes)])
-        for rank, (refusal, _) in enumerate(answers):
-            if refusal:
-                raise InputError(refusal if len(answers) == 1 else f"process {rank}: {refusal}")
-        sizes = [min(each) for each in zip(*(found for _, found in answers), strict=True)]
-    return [replace(stage, micro_batch_size=size) for stage, size in zip(stages, sizes, strict=True)]
-
-
-def choose_micro_batch(
-    needs: StepNeeds,
-    device: torch.device,
-    *,
-    local_count: int | None = None,
-    optimizers: Sequence[torch.optim.Optimizer] = (),
-) -> int:
-    """The largest divisor of this process's share of a batch that fits.
-
-    On a GPU a real step is tried, with room held free for the optimizer. On a CPU it is computed: the `local_count`
-    processes of a machine share nine tenths of the available memory, less one copy for checkpoints. `optimizers`:
-    whose states are in memory already, when a run is resumed. Raises InputError: one row does not fit, or the model
-    cannot be run on fake tensors.
-    """
-    loaded, one, count = state_bytes(optimizers), needs.memory(1), local_count or processes().local_count
-    if device.type == "cuda":
-        held = max(0, one.optimizer - loaded) + one.averages + one.communication
-        chosen = next((rows for rows in reversed(needs.divisors) if _fits(needs, rows, held, device)), None)
-        memory = float(torch.cuda.mem_get_info(device)[0])
-    else:
-        memory = (0.9 * psutil.virtual_memory().available + one.checkpoint_copy * (count - 1)) / count
-        chosen = needs.largest_micro_batch(memory + loaded + one.weights)
-    if chosen is None:
-        copied = f" ({one.checkpoint_copy / 1e9:.2f} GB to write checkpoints from)" if one.checkpoint_copy else ""
-        raise InputError(
-            f"--micro_batch_size auto: a step of one row of {needs.length} tokens needs {one.total / 1e9:.2f} GB"
-            f"{copied}, and {memory / 1e9:.2f} GB are free; use a smaller model or shorter rows"
-        )
-    return chosen
-
-
-def _fits(needs: StepNeeds, rows: int, held: int, device: torch.device) -> bool:
-    """Whether forward and backward of so many rows run on a GPU while `held` bytes are taken; leaves no gradient."""
-    taken = [torch.empty(0)]
-
-    def backward(loss: Tensor) -> None:
-        del taken[1:]  # the gradients of earlier micro-batches become those that backward makes
-        loss.backward()
-
-    try:
-        with torch.random.fork_rng(devices=[device]):
-            taken[0] = torch.empty(held, dtype=torch.uint8, device=device)
-            taken += [torch.empty_like(weight) for weight in needs.model.parameters() if weight.requires_grad]
-            step(needs.work, needs.model, [needs.batch(rows)], device=device, backward=backward)
-        return True
-    except torch.OutOfMemoryError:
-        return False
-    finally:
-        taken.clear()
-        needs.model.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()

@@ -1,6 +1,5 @@
 """Numbers that are not finite, losses that stand out, and runs that are taken up with something else than before."""
 
-import json
 import os
 from importlib.util import find_spec
 from typing import Any
@@ -239,40 +238,6 @@ def test_one_process_two_processes_and_any_micro_batch_have_one_curve(
         for step, (loss, _, norm, _) in expected["losses"].items():
             assert oracle["losses"][step][0] == pytest.approx(loss, rel=1e-5)
             assert oracle["losses"][step][2] == pytest.approx(norm, rel=1e-4)
-
-
-def micro_batch_size(toy: Toy) -> int:
-    return int(json.loads((toy.output_dir / "run.json").read_text())["stages"][0]["micro_batch_size"])
-
-
-def test_auto_takes_the_same_micro_batch_again_when_it_is_resumed(toy: Toy, undisturbed: dict[str, Any]) -> None:
-    assert toy.run("kill@5", "saved@0", "memory@1000", micro_batch_size="auto").returncode == -9
-    assert micro_batch_size(toy) == 8
-    done = toy.run("memory@0", resume=True, micro_batch_size="auto")
-    assert done.returncode == 0, done.stderr
-    mine = toy.oracle()
-    assert micro_batch_size(toy) == 8 and mine["model"] == undisturbed["model"]
-    assert mine["losses"] == undisturbed["losses"]
-
-
-def test_auto_is_refused_on_all_processes_where_one_has_no_memory(toy: Toy) -> None:
-    done = toy.run("memory@0:1", num_processes=2, micro_batch_size="auto")
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert done.stderr.count("error: process 1: --micro_batch_size auto: a step of one row") == 2
-
-
-@pytest.mark.slow
-def test_all_processes_take_what_the_poorest_has_memory_for(toy: Toy) -> None:
-    done = toy.run("memory@1000:0", "memory@1:1", num_processes=2, micro_batch_size="auto", save_steps=0)
-    assert done.returncode == 0, done.stderr
-    assert micro_batch_size(toy) == 1
-
-
-def test_auto_is_refused_where_weights_are_sharded(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    monkeypatch.setenv("FSDP_VERSION", "2")
-    done = toy.run(num_processes=2, micro_batch_size="auto")
-    assert done.returncode == 2 and "--micro_batch_size auto is not supported with FSDP or DeepSpeed" in done.stderr
 
 
 def test_sharding_that_cannot_be_is_an_error(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

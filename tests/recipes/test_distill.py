@@ -65,7 +65,7 @@ def test_a_student_and_what_it_writes_and_how_it_is_resumed(recipe, home, tmp_pa
         2,
         "--average",
         "ema",
-        *{"mlm": ("--mask_variants", 2), "clm": ("--micro_batch_size", "auto")}[objective],
+        *{"mlm": ("--mask_variants", 2), "clm": ("--micro_batch_size", 4)}[objective],
     ]
     code, said = recipe("distill", *options_of(teacher, whole, *more, objective=objective))
     assert code == 0, said

@@ -102,7 +102,7 @@ def test_mistakes_on_the_command_line(given, message) -> None:
         ("data: []\n", r"options.yaml:1: .*--data.*expected at least one"),
         ("batch_size: [4, 8]\n", r"--batch_size_at 0 must begin with 0"),
         ("batch_size: -3\n", r"--batch_size must be a whole number greater than 0, got -3"),
-        ("micro_batch_size: 0\n", r"expected a number of examples or auto, got '0'"),
+        ("micro_batch_size: 0\n", r"--micro_batch_size must be at least 1, got 0"),
     ],
 )  # fmt: skip
 def test_mistakes_in_a_file(yaml_file, text, message) -> None:

@@ -3,12 +3,10 @@
 import json
 import os
 import re
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 import transformers
@@ -24,7 +22,6 @@ from lacuna.training.checkpoints.saving import Progress, Snapshot
 from lacuna.training.optimizers.optimizers import OPTIMIZERS
 from lacuna.training.planning.memory import Memory, StepNeeds
 from lacuna.training.planning.plan import parameters_by_part
-from lacuna.training.stages import choose_micro_batch
 
 ROWS, VOCAB = 4, 1024
 
@@ -195,36 +192,6 @@ def test_the_largest_divisor_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         for memory in range(0, 110, 3):
             fitting = [rows for rows in range(1, share + 1) if share % rows == 0 and 5 + rows <= memory]
             assert plan.largest_micro_batch(memory) == (max(fitting) if fitting else None)
-
-
-def test_auto_takes_what_is_free(new_work: Any, new_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    work, model = new_work(), new_model()
-    arguments = TrainingArguments(batch_size=48)  # type: ignore[arg-type]
-    never = replace(arguments, save_steps=0)
-    lengths = [len(work.example(row, row)["input_ids"]) for row in range(work.num_examples)]
-    needs = {each.writes_checkpoints: StepNeeds(model, work, each, 48) for each in (arguments, never)}
-    assert needs[True].length == max(lengths)
-
-    def needed(rows: int, arguments: TrainingArguments = arguments) -> int:
-        return needs[arguments.writes_checkpoints].memory(rows).total
-
-    def choose(available: float, arguments: TrainingArguments = arguments, **options: Any) -> int:
-        monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": available})())
-        return choose_micro_batch(needs[arguments.writes_checkpoints], torch.device("cpu"), **options)
-
-    there = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
-    assert choose(1e9) == 48
-    assert choose((needed(12) - there) / 0.9 + 8) == 12
-    # Of two processes one makes a copy for checkpoints.
-    both = needed(12) + needed(12, never) - 2 * there
-    assert choose(both / 0.9 + 8, local_count=2) == 12 > choose(both / 0.9 - 8, local_count=2)
-    assert choose((needed(24, never) - there) / 0.9 + 8, never) == 24
-    with pytest.raises(
-        InputError, match=r"--micro_batch_size auto: a step of one row of 1. tokens needs .* to write che"
-    ):
-        choose(1000)
-    with pytest.raises(InputError, match=r"tokens needs 0.0. GB, and 0.00 GB are free"):
-        choose(1000, never)
 
 
 def test_a_model_that_cannot_be_run_on_shapes_has_a_message() -> None:

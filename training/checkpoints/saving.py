@@ -267,10 +267,14 @@ def best_checkpoint(folders: list[Path], *, greater_is_better: bool) -> Path | N
     return max(reversed(metrics), key=lambda folder: metrics[folder], default=None)
 
 
+LEFT_BEHIND = ("micro_batch_sizes", "num_processes")  # in checkpoints of earlier versions
+
+
 def read_progress(folder: Path) -> Progress:
     """Where a run stood at a checkpoint."""
     try:
-        return Progress(**json.loads((folder / STATE / "progress.json").read_text(encoding="utf-8")))
+        found = json.loads((folder / STATE / "progress.json").read_text(encoding="utf-8"))
+        return Progress(**{name: found[name] for name in found if name not in LEFT_BEHIND})
     except (OSError, ValueError, TypeError) as error:
         raise CorruptCheckpointError(f"checkpoint {folder}: {STATE}/progress.json cannot be read: {error}") from error
 

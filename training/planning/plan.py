@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import psutil
@@ -63,14 +63,13 @@ def plan_run(
     learned.
     """
     device, precision = _device_of(wanted, arguments.mixed_precision)
-    on_cpu, count, is_auto = device.name == "cpu", wanted.num_devices, arguments.micro_batch_size == 0
-    arguments = replace(arguments, micro_batch_size=None) if is_auto else arguments
+    on_cpu, count = device.name == "cpu", wanted.num_devices
     arguments, stages = resolve(arguments, works, num_processes=count)
     where = (precision, "cpu" if on_cpu else "cuda", count)
     needs = [StepNeeds(model, stage.work, arguments, stage.batch_size // count, *where) for stage in stages]
     free = 1e9 * device.memory_gb - _PROCESS
     largest = [each.largest_micro_batch(free) for each in needs]
-    rows = [(fits or 1) if is_auto else stage.micro_batch_size for stage, fits in zip(stages, largest, strict=True)]
+    rows = [stage.micro_batch_size for stage in stages]
     fullest = max(range(len(stages)), key=lambda number: needs[number].memory(rows[number]).total)
     memory, length = needs[fullest].memory(rows[fullest]), needs[fullest].length
     verdict = f"{'fits' if memory.total <= free else 'does NOT fit'} into {device.memory_gb:,.1f} GB of {device.name}"
