@@ -32,10 +32,10 @@ test-slow: install ## Run the slow tests too
 	@echo "== test-slow: pytest, with the slow ones"
 	@LACUNA_EXAMPLES=1 $(BIN)/python -m pytest
 
-test-extras: install ## Install DeepSpeed, wandb, trackio and lm_eval into .venv and run their tests, three minutes
+test-extras: install ## Install wandb, trackio, lm_eval and a notebook's kernel into .venv and run their tests, minutes
 	@echo "== test-extras: versions from constraints.txt, then pytest"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[deepspeed,wandb,trackio,harness]"
-	@$(BIN)/python -m pytest -rs tests/training/test_zero.py tests/training/test_trackers.py tests/faults tests/recipes/test_accelerate_files.py tests/recipes/test_lm_eval.py -k "zero or trackers or deepspeed or harness"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[wandb,trackio,harness,notebook]"
+	@$(BIN)/python -m pytest -rs tests/training/test_trackers.py tests/recipes/test_lm_eval.py tests/test_notebook.py
 
 soak: install ## Kill runs at random and take them up again, until they end equal to the bit; a few minutes
 	@echo "== soak: pytest"

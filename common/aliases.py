@@ -75,8 +75,8 @@ REFUSED = {
     "adam_epsilon": "not there; it is 1e-8",
     "label_smoothing_factor": "not there",
     "load_in_8bit": "not there; use --lora_rank to train in less memory",
-    "deepspeed": "start with: accelerate launch --config_file recipes/accelerate/deepspeed.yaml",
-    "fsdp": "start with: accelerate launch --config_file recipes/accelerate/fsdp.yaml",
+    "deepspeed": "not there; FSDP2 shards too: accelerate launch --config_file recipes/accelerate/fsdp2.yaml",
+    "fsdp": "start with: accelerate launch --config_file recipes/accelerate/fsdp2.yaml",
     "cache_dir": "set HF_HOME for what comes from the Hub, and LACUNA_CACHE for tokenized text",
 }
 """Options that cannot be, and what to use."""

@@ -190,7 +190,7 @@ def _gradients(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tupl
         batches,
         device=accelerator.device,
         # DDP averages gradients over processes.
-        backward=lambda loss: fsdp.backward(accelerator, model, loss * (accelerator.num_processes * run.loss_scale)),
+        backward=lambda loss: accelerator.backward(loss * (accelerator.num_processes * run.loss_scale)),
         micro_step=micro_step,
         over_processes=over_processes,
     )

@@ -9,7 +9,6 @@ import platform
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +29,7 @@ from .arguments import DTYPES, TrainingArguments
 from .checkpoints.resuming import identity_of, resume, schedule_of
 from .checkpoints.saving import PATIENCE, Saver, Snapshot, all_finite, native_form
 from .compiling import compile_model, should_compile, warm_up
-from .distributed import fsdp, zero
+from .distributed import fsdp
 from .environment import StopSignals, Watchdog, hardware, keep_memory, processes, resolved_precision, use_all_cores
 from .optimizers.adapters import Adapter, fingerprint_of_frozen, prepare
 from .optimizers.averages import Average, make_average
@@ -59,7 +58,7 @@ class Run:
 
     accelerator: Accelerator
     model: nn.Module
-    optimizers: list[Any]  # of torch, or one `ZeroOptimizer` that stands for it
+    optimizers: list[torch.optim.Optimizer]
     stages: list[Stage]
     tokenizer: Any
     arguments: TrainingArguments  # resolved: with every default filled in
@@ -148,10 +147,10 @@ class Run:
         """Have everything compiled before the first step, if it is to be compiled at all."""
         if self.arguments.compile != "on":
             return
-        backward = partial(fsdp.backward, self.accelerator, self.model)
         ahead = self.stages[self.progress.stage :]
         with self.log.waiting("compiling the model; on a CPU this takes half a minute"):
-            self.compile_seconds = warm_up(self.model, ahead, device=self.accelerator.device, backward=backward)
+            where = self.accelerator.device
+            self.compile_seconds = warm_up(self.model, ahead, device=where, backward=self.accelerator.backward)
         self.progress.compile_seconds += self.compile_seconds
         self.log.say(f"compiled in {self.compile_seconds:.0f} s")
 
@@ -297,14 +296,9 @@ def _join(arguments: TrainingArguments) -> Accelerator:
     # Several processes cannot share the GPU of a Mac.
     found = torch.accelerator.current_accelerator(check_available=True)
     on_cpu = (found is None or found.type == "mps") and processes().count > 1
-    precision, is_divided = resolved_precision(arguments.mixed_precision), fsdp.asked_for() or zero.asked_for()
-    if precision == "fp16" and zero.asked_for():
-        raise InputError(
-            f"--mixed_precision {arguments.mixed_precision}: fp16 is not supported with DeepSpeed; use "
-            "--mixed_precision no, or start with recipes/accelerate/fsdp2.yaml or ddp.yaml"
-        )
+    precision = resolved_precision(arguments.mixed_precision)
     AcceleratorState._reset_state()  # a run before this one in the same process may have had another precision
-    with fsdp.hidden_from_accelerate() if is_divided else contextlib.nullcontext():
+    with fsdp.hidden_from_accelerate() if fsdp.asked_for() else contextlib.nullcontext():
         unscaled = [GradScalerKwargs(enabled=False)]  # the loop has a loss scale of its own, which checkpoints hold
         accelerator = Accelerator(mixed_precision=precision, cpu=on_cpu, kwargs_handlers=unscaled)
     if precision == "fp16":
@@ -313,27 +307,19 @@ def _join(arguments: TrainingArguments) -> Accelerator:
 
 
 def _learners(accelerator: Accelerator, model: nn.Module, arguments: TrainingArguments) -> tuple[nn.Module, list[Any]]:
-    """What forward passes go through, on its device, and the optimizers; with DeepSpeed, one that stands for them."""
-    by_fsdp, by_deepspeed = fsdp.asked_for(), zero.asked_for()
-    config = zero.check(optimizer=arguments.optimizer, max_grad_norm=arguments.max_grad_norm) if by_deepspeed else {}
-    if by_fsdp:
+    """What forward passes go through, on its device, and the optimizers."""
+    if fsdp.asked_for():
         fsdp.shard(model, device=accelerator.device, dtype=DTYPES.get(accelerator.mixed_precision))
     # Autocast, and DDP where nothing else exchanges gradients.
-    model = accelerator.prepare_model(model, evaluation_mode=by_fsdp or by_deepspeed)
-    bare = accelerator.unwrap_model(model)
-    optimizers: list[Any] = [*OPTIMIZERS[arguments.optimizer](bare, arguments)]
-    if not by_deepspeed:
-        return model, optimizers
-    model, divided = zero.divide(bare, optimizers[0], config, device=accelerator.device)
-    return model, [divided]
+    model = accelerator.prepare_model(model, evaluation_mode=fsdp.asked_for())
+    return model, [*OPTIMIZERS[arguments.optimizer](accelerator.unwrap_model(model), arguments)]
 
 
 def _compiled(
     arguments: TrainingArguments, model: nn.Module, stages: list[Stage], *, device: torch.device
 ) -> TrainingArguments:
     """The same options with `--compile` decided; the model is compiled when it first runs."""
-    is_divided = fsdp.is_sharded(model) or zero.asked_for()
-    on = should_compile(arguments, model=model, stages=stages, device=device, is_divided=is_divided)
+    on = should_compile(arguments, model=model, stages=stages, device=device, is_divided=fsdp.is_sharded(model))
     return replace(arguments, compile="on" if on and compile_model(model) else "off")
 
 

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from lacuna.common.work import Work, to_device
 
-from .distributed.zero import ZeroOptimizer
-
 
 def step(
     work: Work,
@@ -69,8 +67,6 @@ def update(model: nn.Module, optimizers: list[Any], *, max_norm: float, loss_sca
     `loss_scale`: what the loss was multiplied by, and gradients are divided by first. Returns the norm that they have
     then, over all weights and the same on all processes. Where it is not finite, no process has made the step.
     """
-    if isinstance(optimizers[0], ZeroOptimizer):
-        return optimizers[0].update()
     weights = [weight for weight in model.parameters() if weight.grad is not None]
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     if loss_scale != 1:

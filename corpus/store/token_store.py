@@ -78,7 +78,7 @@ class TokenStore:
         self.source_offsets = np.cumsum([0, *(source["num_documents"] for source in sources)], dtype=np.int64)
         tokens, sentences, documents = (path / FOLDER / name for name in FILES)
         # Plain views: slices of np.memmap itself cost five times as much.
-        self.tokens = np.memmap(tokens, dtype=manifest["dtype"], mode="r").view(np.ndarray)
+        self.tokens: Any = np.memmap(tokens, dtype=manifest["dtype"], mode="r").view(np.ndarray)
         self.sentence_offsets = _load_offsets(sentences, self.num_tokens)
         self.document_offsets = _load_offsets(documents, self.num_sentences)
 

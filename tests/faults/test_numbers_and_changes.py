@@ -1,7 +1,6 @@
 """Numbers that are not finite, losses that stand out, and runs that are taken up with something else than before."""
 
 import os
-from importlib.util import find_spec
 from typing import Any
 
 import processes
@@ -211,9 +210,7 @@ def test_two_processes_have_one_clock(toy: Toy) -> None:
 
 
 FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
-DEEPSPEED = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"}
-needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason='pip install -e ".[deepspeed]"')
-DIVIDED = [pytest.param(FSDP2, id="FSDP2"), pytest.param(DEEPSPEED, id="DeepSpeed", marks=needs_deepspeed)]
+DIVIDED = [pytest.param(FSDP2, id="FSDP2")]
 
 
 @pytest.mark.parametrize("divided", [pytest.param({}, id="DDP"), *DIVIDED])

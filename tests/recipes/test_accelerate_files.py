@@ -8,16 +8,15 @@ import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+from accelerate.utils.launch import prepare_multi_gpu_env
 
-from lacuna.training.distributed import fsdp, zero
+from lacuna.training.distributed import fsdp
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "recipes" / "accelerate"
 FILES = {
     "cpu": ("NO", 1, 1),
     "ddp": ("MULTI_GPU", 1, 2),
-    "deepspeed": ("DEEPSPEED", 1, 2),
     "fsdp2": ("FSDP", 1, 2),
     "multi_node": ("MULTI_GPU", 2, 16),
 }
@@ -49,8 +48,6 @@ def test_accelerate_reads_the_file(name) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_its_commands_start_what_they_say(monkeypatch, name) -> None:
-    if name == "deepspeed":
-        pytest.importorskip("deepspeed")
     monkeypatch.chdir(REPOSITORY)
     started = [command for command in commands(name) if command[0] == "accelerate"]
     assert len(started) == 1 and started[0][1] == "launch"
@@ -58,8 +55,7 @@ def test_its_commands_start_what_they_say(monkeypatch, name) -> None:
     assert args.training_script == "recipes/pretrain.py"
     assert args.config_file == f"recipes/accelerate/{name}.yaml"
     assert args.multi_gpu == (name in ("ddp", "multi_node")) and args.use_fsdp == (name == "fsdp2")
-    assert args.use_deepspeed == (name == "deepspeed")
-    assert args.num_processes == {"cpu": 1, "ddp": 8, "deepspeed": 8, "fsdp2": 8, "multi_node": 16}[name]
+    assert args.num_processes == {"cpu": 1, "ddp": 8, "fsdp2": 8, "multi_node": 16}[name]
     if name == "multi_node":
         assert (args.num_machines, args.machine_rank, args.main_process_ip) == (2, 0, "10.0.0.1")
 
@@ -74,19 +70,6 @@ def test_the_file_for_sharding_asks_for_sharding(monkeypatch) -> None:
         for variable in [variable for variable in environment if variable.startswith(("ACCELERATE_USE", "FSDP_"))]:
             monkeypatch.setenv(variable, environment[variable])
         assert fsdp.asked_for() == (name == "fsdp2")
-
-
-def test_the_file_for_deepspeed_asks_for_what_is_done_here(monkeypatch) -> None:
-    pytest.importorskip("deepspeed")
-    args = launched(["--config_file", str(FOLDER / "deepspeed.yaml"), "recipes/pretrain.py"])
-    args.deepspeed_fields_from_accelerate_config = ""  # as `accelerate launch` does
-    _, environment = prepare_deepspeed_cmd_env(args)
-    for variable in [variable for variable in environment if variable.startswith("ACCELERATE_")]:
-        monkeypatch.setenv(variable, environment[variable])
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
-    assert zero.asked_for() and not fsdp.asked_for()
-    assert zero.check(optimizer="adamw", max_grad_norm=1.0)["zero_optimization"] == {"stage": 2}
 
 
 def test_what_torchrun_is_given_by_hand_asks_for_sharding_too(monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""A small loop around `training/distributed/`, for tests: one process or several, whole, DDP, sharded or ZeRO.
+"""A small loop around `training/distributed/`, for tests: one process or several, whole, DDP or sharded.
 
     python tests/training/sharded_run.py FOLDER JOB...
 
@@ -24,7 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForPreTraining
 from lacuna.training import TrainingArguments
-from lacuna.training.distributed import fsdp, zero
+from lacuna.training.distributed import fsdp
 from lacuna.training.optimizers.optimizers import OPTIMIZERS
 from lacuna.training.step import update
 
@@ -58,8 +58,6 @@ class Job:
     export: bool = False
     keep_whole: bool = False
     """What fsdp_reshard_after_forward: false asks for."""
-    zero_stage: int = 0
-    """Of DeepSpeed; 0 does without."""
     max_norm: float = 1.0
 
 
@@ -112,17 +110,11 @@ def train(job: Job, folder: Path) -> None:
     if job.sharded:
         dtype = torch.bfloat16 if job.precision == "bf16" else None
         fsdp.shard(model, device=accelerator.device, dtype=dtype)
-    model = accelerator.prepare_model(model, evaluation_mode=job.sharded or job.zero_stage > 0)
+    model = accelerator.prepare_model(model, evaluation_mode=job.sharded)
     bare = accelerator.unwrap_model(model)
     assert fsdp.is_sharded(bare) == job.sharded
     options = TrainingArguments(learning_rate=3e-3, weight_decay=0.1, max_steps=4)
     optimizers: list[Any] = OPTIMIZERS[job.optimizer](bare, options)
-    if job.zero_stage:
-        os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = str(job.zero_stage)
-        config = zero.check(optimizer=job.optimizer, max_grad_norm=job.max_norm)
-        model, optimizer = zero.divide(bare, optimizers[0], config, device=accelerator.device)
-        optimizers = [optimizer]
-        assert accelerator.unwrap_model(model) is bare
     if job.load:
         state = load_file(folder / f"{job.load}.safetensors")
         parts = [
@@ -143,7 +135,7 @@ def train(job: Job, folder: Path) -> None:
             with nullcontext() if last else fsdp.no_sync(model):
                 loss = loss_of(model, job.kind, part, targets)
                 poisoned = job.poison == rank and step == job.last - 1
-                fsdp.backward(accelerator, model, loss * (math.inf if poisoned else count))
+                accelerator.backward(loss * (math.inf if poisoned else count))
             total += loss.detach()
         norms.append(update(bare, optimizers, max_norm=job.max_norm))
         losses.append(float(accelerator.reduce(total, "sum")))
@@ -187,9 +179,7 @@ def finish(
     local = sum(
         (weight.to_local() if job.sharded else weight).numel() for weight in model.parameters()
     )  # of this process
-    held = next(iter(optimizers))
-    moments_here = sum(group["params"][0].numel() for group in held.param_groups) if job.zero_stage else local
-    facts |= {"norms": everyone, "local": local, "moments": moments_here, "job": asdict(job)}
+    facts |= {"norms": everyone, "local": local, "job": asdict(job)}
     if accelerator.is_main_process:
         state = {f"model/{name}": tensor.clone() for name, tensor in weights.items()}
         save_file(

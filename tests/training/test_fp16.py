@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from toys import PlainTokenizer, ToyWork, make_model
 
-from lacuna.common.errors import InputError, NumericsError
+from lacuna.common.errors import NumericsError
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
 from lacuna.training import TrainingArguments, progress, train
 from lacuna.training import run as run_module
@@ -225,14 +225,6 @@ def test_what_auto_means_on_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert resolved_precision("auto") == "no"
-
-
-@pytest.mark.parametrize("asked", ["fp16", "auto"])
-def test_deepspeed_has_none(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    monkeypatch.setattr(run_module, "resolved_precision", lambda asked: "fp16")
-    with pytest.raises(InputError, match=f"--mixed_precision {asked}: fp16 is not supported with DeepSpeed; use"):
-        run_module._join(TrainingArguments(mixed_precision=asked))
 
 
 def test_peaks_of_gpus() -> None:

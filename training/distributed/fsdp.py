@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -23,10 +22,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from lacuna.common.errors import InputError
 
-from . import zero
-
 _ASKED, _WHOLE_BETWEEN = "ACCELERATE_USE_FSDP", "FSDP_RESHARD_AFTER_FORWARD"
 _UNSUPPORTED = {
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
     "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config",
     "FSDP_OFFLOAD_PARAMS": "fsdp_offload_params",
@@ -57,8 +55,8 @@ def asked_for() -> bool:
 
 @contextmanager
 def hidden_from_accelerate() -> Iterator[None]:
-    """Let accelerate join the processes without FSDP or DeepSpeed of its own, which it has on some devices only."""
-    before = {name: os.environ.pop(name) for name in (_ASKED, zero.ASKED) if name in os.environ}
+    """Let accelerate join the processes without FSDP of its own, which it has on some devices only."""
+    before = {name: os.environ.pop(name) for name in (_ASKED,) if name in os.environ}
     try:
         yield
     finally:
@@ -132,17 +130,7 @@ def no_sync(model: nn.Module) -> AbstractContextManager[None]:
     """
     if is_sharded(model):
         return nullcontext() if _is_on(_WHOLE_BETWEEN, "true") else _without_reduction(model)
-    if zero.is_engine(model):
-        return zero.accumulating(model)
     return model.no_sync() if hasattr(model, "no_sync") else nullcontext()
-
-
-def backward(accelerator: Accelerator, model: nn.Module, loss: Tensor) -> None:
-    """Add the gradients of one micro-batch; `model` is what the forward pass went through."""
-    if zero.is_engine(model):
-        model.backward(loss)  # `loss.backward()` serves DeepSpeed too, but for one forward pass only
-    else:
-        accelerator.backward(loss)
 
 
 @contextmanager
@@ -221,8 +209,6 @@ def full_optimizer_state(model: nn.Module, optimizers: list[Any]) -> dict[str, T
 
     A number is a tensor without dimensions, None an empty one, and `#` ends the names of both.
     """
-    if isinstance(optimizers[0], zero.ZeroOptimizer):
-        return optimizers[0].full_state()
     state: dict[str, Tensor] = {}
     for optimizer in optimizers:
         for name, weight in _trained(model, optimizer):
@@ -239,9 +225,6 @@ def load_optimizer_state(model: nn.Module, optimizers: list[Any], state: dict[st
 
     Raises ValueError: a state is of a parameter that is not trained.
     """
-    if isinstance(optimizers[0], zero.ZeroOptimizer):
-        optimizers[0].take_weights()
-        return optimizers[0].load_state(state)
     of_parameter: dict[str, dict[str, Tensor]] = {}
     for name, tensor in state.items():
         parameter, _, key = name.rpartition(".")
