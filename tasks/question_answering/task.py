@@ -23,12 +23,10 @@ from lacuna.tasks.base.metrics import (
     best_over_answers,
     exact_match,
     measure,
-    squad_v2_f1,
     token_f1,
     tuned_threshold,
 )
-from lacuna.tasks.base.report import Shown, Table
-from lacuna.tasks.base.rows import FEW, Row, gathered
+from lacuna.tasks.base.rows import Row, gathered
 from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tasks.question_answering.reader import (
@@ -44,7 +42,6 @@ from lacuna.tasks.question_answering.reader import (
 
 _LONGEST_BASELINE = 10  # words
 _BASELINE_QUESTIONS = 2000
-_MOST_KINDS = 10  # of questions, by their first word
 
 
 class QuestionAnswering(Task):
@@ -229,30 +226,11 @@ class QuestionAnswering(Task):
             given = {"id": asked.id, "question": asked.question, "context": asked.context}
             found = {name: answer[name] for name in ("prediction", "start", "end")}
             sure = {"probability": round(answer["probability"], 6)}
-            right = bool(self._marks(answer["prediction"], asked.answers)[0])
+            answers = answers_with_words(asked.answers) if self.may_have_none else asked.answers
+            right = bool(best_over_answers(exact_match, answer["prediction"], answers))
             gold = list(dict.fromkeys(asked.answers))
             readable.append({**given, "gold": gold, **found, **sure, "correct": right})
         return readable
-
-    def _marks(self, prediction: str, answers: Sequence[str]) -> tuple[float, float]:
-        """Exact match and F1 of one question, from 0 to 1."""
-        if self.may_have_none:
-            answers = answers_with_words(answers)
-        overlap = squad_v2_f1 if self.may_have_none else token_f1
-        return best_over_answers(exact_match, prediction, answers), best_over_answers(overlap, prediction, answers)
-
-    def tables(self) -> dict[str, Shown]:
-        """Scores by the first word of the question (rare ones together)."""
-        marks: dict[str, list[tuple[float, float]]] = {}
-        kinds = Counter(_first_word(item) for item in self._eval_questions).most_common(_MOST_KINDS)
-        frequent = [word for place, (word, count) in enumerate(kinds) if count >= FEW or not place]
-        for answer in self._answers():
-            question = self._eval_questions[answer["id"]]
-            word, mark = _first_word(question), self._marks(answer["prediction"], question.answers)
-            marks.setdefault(word if word in frequent else "others", []).append(mark)
-        columns = ("question", "exact_match", "f1", "questions")
-        order = sorted(marks, key=lambda word: (word == "others", -len(marks[word])))
-        return {"By the first word of the question": Table(columns, [_line(word, marks[word]) for word in order])}
 
     def settings(self) -> dict[str, Any]:
         more = {name: getattr(self, name) for name in ("stride", "max_answer_length", "threshold")}
@@ -266,15 +244,6 @@ class QuestionAnswering(Task):
         start, end = example["start"], example["end"]
         answer = self.tokenizer.decode(example["input_ids"][start : end + 1]).strip() if end else "not in this window"
         return [f"answer: {answer}", *(f"    {line}" for line in super().show(example))]
-
-
-def _line(name: str, marks: Sequence[tuple[float, float]]) -> list[object]:
-    exact, overlap = (100 * math.fsum(mark[place] for mark in marks) / len(marks) for place in (0, 1))
-    return [name, exact, overlap, len(marks)]
-
-
-def _first_word(question: Question) -> str:
-    return next(iter(question.question.lower().split()), "")
 
 
 def _opening(question: Question, words: int) -> str:
