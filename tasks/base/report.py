@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from scipy.stats import rankdata
 
 from lacuna.common.errors import StorageError
 from lacuna.tasks.base.rows import write_rows
@@ -67,11 +66,12 @@ def _write_all(task: "Task", results: Mapping[str, float], folder: Path) -> list
     write_rows(rows=predictions, path=folder / "predictions.jsonl")
     notes = ["- " + " ".join(note.split()).replace("<", "&lt;") for note in task.notes]
     lines = [f"# {task.name.replace('_', ' ').capitalize()}: what was learned", "", *notes, ""]
-    lines += ["## Result", "", headline(task, results), "", *_scores(task, results), ""]
+    lines += ["## Result", "", *_scores(task, results), ""]
     lines += [line for remark in remarks(task, results) for line in (remark, "")]
     pictures: list[str] = []
     for heading, shown in tables.items():
-        lines += [f"## {heading}", "", *shown.text(), ""]
+        lines += [f"## {heading}", ""]
+        lines += [*text, ""] if (text := shown.text()) else []
         if not isinstance(shown, Table):
             draw(shown, heading=heading, path=folder / shown.picture)
             pictures.append(shown.picture)
@@ -81,16 +81,6 @@ def _write_all(task: "Task", results: Mapping[str, float], folder: Path) -> list
     settings = {"name": task.name, **task.settings()}
     (folder / "task.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return ["report.md", "predictions.jsonl", *pictures, "task.json"]
-
-
-def headline(task: "Task", results: Mapping[str, float]) -> str:
-    """The score that judges the model in a line, beside what it is compared with."""
-    score = results.get(f"eval_{task.metric}")
-    if score is None:
-        return "nothing was held out, so nothing is known of how good the model is"
-    others = [(what, results.get(f"{part}_{task.metric}")) for part, what in _BESIDE.items()]
-    beside = "".join(f"; {what}: {number(float(value))}" for what, value in others if value is not None)
-    return f"{task.metric} {number(float(score))} on {task.num_judged:,} held-out examples{beside}"
 
 
 def remarks(task: "Task", results: Mapping[str, float]) -> list[str]:
@@ -106,13 +96,17 @@ def remarks(task: "Task", results: Mapping[str, float]) -> list[str]:
 
 
 def _scores(task: "Task", results: Mapping[str, float]) -> list[str]:
+    """A table of all scores, the one that judges the model first, beside what they are compared with."""
     names = [name.removeprefix("eval_") for name in results if name.startswith("eval_")]
-    names.sort(key=lambda name: name != task.metric)  # the one that judges comes first
+    if not names:
+        return ["nothing was held out, so nothing is known of how good the model is"]
+    names.sort(key=lambda name: name != task.metric)
     measured = {name.split("_")[0] for name in results}
     columns = {"eval": "this model", **{part: what for part, what in _BESIDE.items() if part in measured}}
     values = {name: float(value) for name, value in results.items() if name.split("_")[0] in columns}
     lines = [[name, *(values.get(f"{part}_{name}") for part in columns)] for name in names]
-    return markdown_table(["metric", *columns.values()], lines) if lines else []
+    table = markdown_table(["metric", *columns.values()], lines)
+    return [f"On {task.num_judged:,} held-out examples:", "", *table]
 
 
 def _mistakes(task: "Task", predictions: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -154,21 +148,6 @@ def number(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def groups(values: Sequence[float], *, most: int = 5) -> list[tuple[str, list[int]]]:
-    """Names ("10", "11 to 13") and places of numbers in up to `most` parts of about as many each, the smallest first.
-
-    Equal numbers stay together.
-    """
-    rounded = np.array([float(f"{value:.6g}") + 0.0 for value in values])
-    parts = (most * (rankdata(rounded) - 0.5) / max(len(values), 1)).astype(int)
-    found = []
-    for part in np.unique(parts):
-        places = np.flatnonzero(parts == part)
-        low, high = (f"{end:,.6g}" for end in (rounded[places].min(), rounded[places].max()))
-        found.append((low if low == high else f"{low} to {high}", places.tolist()))
-    return found
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
@@ -251,16 +230,8 @@ class Points:
     picture: ClassVar[str] = "scatter.png"
 
     def text(self) -> list[str]:
-        """Means by fifths of the right numbers; beside them mean distances, or quartiles where scales differ."""
-        right, guess = self.scales or ("gold", "prediction")
-        further = ["lower quartile", "upper quartile"] if self.scales else ["mean distance"]
-        gold, said = np.array(self.gold), np.array(self.predicted)
-        lines: list[list[object]] = []
-        for name, part in groups(self.gold):
-            off = float(np.abs(gold[part] - said[part]).mean())
-            spread = np.quantile(said[part], (0.25, 0.75)).tolist() if self.scales else [off]
-            lines.append([name, len(part), float(gold[part].mean()), float(said[part].mean()), *spread])
-        return markdown_table([right, "examples", f"mean {right}", f"mean {guess}", *further], lines)
+        """Nothing: the picture says it."""
+        return []
 
     def draw(self, axes: Any) -> None:
         """A point for each example, and the line on which all would be right; none where two scales are compared."""

@@ -21,17 +21,6 @@ ASKED = (
 PICTURES = ("curves.png", "confusion.png", "scatter.png")
 EVENTS = {"resume": "taken up again", "skipped": "steps not applied", "spike": "spikes of the loss"}
 MOST_SAMPLES, MOST_NUMBERS = 12, 40
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8882 }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
-h1, h2 { line-height: 1.2 } h2 { margin-top: 2.5rem } figure { margin: 1rem 0; overflow-x: auto }
-img { max-width: 100%; background: #fff; border-radius: 6px } .wide { overflow-x: auto }
-table { border-collapse: collapse; margin: .5rem 0 }
-caption { text-align: left; font-weight: 600; font-size: 1.15rem; padding: 1.2rem 0 .4rem }
-th, td { border-bottom: 1px solid var(--line); padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top }
-td { font-variant-numeric: tabular-nums; overflow-wrap: break-word; min-width: 4rem; max-width: 30rem }
-thead th { background: var(--soft) }
-"""
 
 
 @dataclass
@@ -78,11 +67,9 @@ def write_page(folders: Sequence[Path], path: Path) -> None:
     for folder in folders:
         parts += [f"<h2>{html.escape(folder.resolve().name)}</h2>"] if len(folders) > 1 else []
         parts += _sections(folder)
-    head = (
-        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>'
-    )
-    page = f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}</style></head><body><main>'
-    path.write_text(page + "\n".join(parts) + "</main></body></html>\n", encoding="utf-8")
+    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    page = template.replace("__CONTENT__", "\n".join(parts)).replace("__TITLE__", html.escape(title))
+    path.write_text(page, encoding="utf-8")
 
 
 def _sections(folder: Path) -> list[str]:
@@ -117,8 +104,7 @@ def _sections(folder: Path) -> list[str]:
             "Fine-tuned from it", ("run", "task", "score", "value", "without a model", "bag of words"), _tuned(folder)
         )
     )
-    details = _table("Everything in run.json", ("name", "value"), every.items())
-    return [*parts, f"<details><summary>All options and versions</summary>{details}</details>"]
+    return parts
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
