@@ -23,14 +23,17 @@ from transformers import (
 from lacuna import modeling
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig
+from lacuna.tasks.base.features import IGNORED
 from lacuna.tasks.base.rows import as_rows
 from lacuna.tasks.sequence_to_sequence.task import (
     SEQUENCE_TO_SEQUENCE,
     SequenceToSequence,
     SequenceToSequenceArguments,
+    Writer,
+    resolve_lengths,
     unfold,
+    writes_with,
 )
-from lacuna.tasks.sequence_to_sequence.writing import IGNORED, Writer, resolve_lengths, writes_with
 from lacuna.tokenization import adapt_tokenizer
 
 for package in ("sacrebleu", "rouge_score"):
