@@ -190,6 +190,16 @@ class Distilled(PackedPrediction):
         """Logits [M, vocab_size] at some positions, and which of these see the N targets, rising: int64 [N]."""
         raise NotImplementedError
 
+    @staticmethod
+    def wanted(labels: Tensor) -> Tensor:
+        """What each position predicts, [batch, length]."""
+        return labels
+
+    def places(self, batch: dict[str, Tensor]) -> Tensor:
+        """The positions [N] in the flattened batch that predict something."""
+        found = batch.get("target_positions")
+        return target_positions(self.wanted(batch["labels"])) if found is None else found
+
     def loss(
         self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -197,7 +207,7 @@ class Distilled(PackedPrediction):
         logits, places = self.predict(model, {name: value for name, value in batch.items() if name not in _GIVEN})
         ids, log_probs = (batch[name] for name in _GIVEN)
         weight, temperature = self.how.distill_weight, self.how.temperature
-        targets = batch["labels"][batch["labels"] != IGNORED][:, None]
+        targets = self.wanted(batch["labels"]).flatten()[self.places(batch)][:, None]
         goals = (
             Goal(ids, functional.softmax(log_probs.float() / temperature, dim=-1), temperature, weight),
             Goal(targets, torch.ones_like(targets, dtype=torch.float32), 1.0, 1 - weight),
@@ -301,7 +311,7 @@ class DistilledMasked(Distilled, MaskedLanguageModelling):
         logits = model(**for_model(model, batch), sparse_prediction=True).logits
         if logits.ndim == 2:
             return logits, torch.arange(len(logits), device=logits.device)
-        return logits.flatten(0, 1), target_positions(batch["labels"])
+        return logits.flatten(0, 1), self.places(batch)
 
 
 class DistilledCausal(Distilled, CausalLanguageModelling):
@@ -312,8 +322,12 @@ class DistilledCausal(Distilled, CausalLanguageModelling):
     def predict(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """All positions; a target is seen one before it."""
         given = {name: value for name, value in for_model(model, batch).items() if name != "labels"}
-        ahead = functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
-        return model(**given, use_cache=False).logits.flatten(0, 1), target_positions(ahead)
+        return model(**given, use_cache=False).logits.flatten(0, 1), self.places(batch)
+
+    @staticmethod
+    def wanted(labels: Tensor) -> Tensor:
+        """The labels, one position before them."""
+        return functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 DISTILLED: dict[str, type[Distilled]] = {"mlm": DistilledMasked, "clm": DistilledCausal}

@@ -16,6 +16,7 @@ from lacuna import modeling
 from lacuna.common.work import Work
 from lacuna.modeling import HEADS, LacunaConfig, masks_lacuna
 from lacuna.objectives import OBJECTIVES
+from lacuna.objectives.distillation import DISTILLED, DistillationArguments
 from lacuna.training import TrainingArguments
 from lacuna.training.optimizers.optimizers import OPTIMIZERS
 from lacuna.training.step import update
@@ -60,6 +61,29 @@ def test_no_padded_step_waits(make: Callable[..., Work], name: str, implementati
         if options["pooler"] and not name.startswith("mlm_"):
             model.model.pooler = None  # nothing reads it
         run_step(make(name, **packing), model)
+
+
+@pytest.mark.parametrize("name", DISTILLED)
+def test_no_student_waits(store_of: Any, parts: Any, name: str) -> None:
+    class Expected:
+        """What a teacher would say of an example."""
+
+        def __init__(self, work: Any) -> None:
+            self.work = work
+
+        def __getitem__(self, number: int) -> dict[str, np.ndarray]:
+            count = int((self.work._asked(number)["labels"] != -100).sum())
+            return {
+                "teacher_ids": np.tile(np.arange(4), (count, 1)),
+                "teacher_log_probs": np.full((count, 4), -1.4, dtype=np.float16),
+            }
+
+    how = DistillationArguments(teacher="nobody", top_k=4)
+    store = store_of([[list(range(5, 60))] for _ in range(40)])
+    work = DISTILLED[name](how=how, **parts(store, objective=name))
+    work.answers = Expected(work)  # type: ignore[assignment]
+    with as_on_a_gpu():
+        run_step(work, model_for(name))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
