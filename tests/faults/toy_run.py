@@ -149,7 +149,7 @@ class SignalledSaver(Saver):
 
 def main() -> None:
     faults, arguments = parse_arguments((Faults, TrainingArguments))
-    lacuna.training.run.use_all_cores = lambda: torch.set_num_threads(1)  # type: ignore[assignment]
+    lacuna.training.run.use_all_cores = lambda threads: torch.set_num_threads(1)  # type: ignore[assignment]
     if (limit := faults.value("file_limit")) is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
