@@ -58,9 +58,6 @@ def measure_minimal_pairs(
     `accuracy` is the mean over the paradigms, `accuracy_PARADIGM` that of each of several. Raises InputError: scores
     do not depend on the sentences, or one is too long for the model; NumericsError: a score is not a finite number.
     """
-    pairs = {name: group for name, group in pairs.items() if group}
-    if not pairs:
-        raise InputError("there are no pairs to judge. Check --data")
     sentences = [sentence for group in pairs.values() for pair in group for sentence in pair]
     scores, lengths = score_sentences(language_model=language_model, sentences=sentences, batch_size=batch_size)
     _refuse_constant_scores(scores, lengths)

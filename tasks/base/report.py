@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from lacuna.common.errors import StorageError
 from lacuna.tasks.base.rows import write_rows
@@ -248,6 +249,19 @@ class Points:
 
 
 Shown = Matrix | Table | Points
+
+
+def by_label(names: Sequence[str], gold: Any, predicted: Any) -> Table:
+    """Scores of each label, from numbers of labels [rows] or zeros and ones [rows, labels]."""
+    scores = precision_recall_fscore_support(gold, predicted, labels=range(len(names)), zero_division=0)
+    rows = zip(names, *(values.tolist() for values in scores), strict=True)
+    return Table(("label", "precision", "recall", "f1", "examples"), [list(row) for row in rows])
+
+
+def label_tables(names: Sequence[str], gold: Sequence[int], predicted: Sequence[int]) -> dict[str, Shown]:
+    """What was taken for what, and the scores of each label, from numbers of labels [rows]."""
+    counts = confusion_matrix(gold, predicted, labels=range(len(names))).tolist()
+    return {"Confusion matrix": Matrix(names, counts), "By label": by_label(names, gold, predicted)}
 
 
 def draw(shown: Matrix | Points, *, heading: str, path: Path) -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import confusion_matrix, mean_absolute_error, precision_recall_fscore_support
+from sklearn.metrics import mean_absolute_error
 from torch import Tensor
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.bag_of_words import fit_and_predict
 from lacuna.tasks.base.metrics import measure
-from lacuna.tasks.base.report import Matrix, Points, Shown, Table
+from lacuna.tasks.base.report import Points, Shown, by_label, label_tables
 from lacuna.tasks.base.rows import Row, counted, note_alike, some_of
 from lacuna.tasks.classification import reader as labels
 
@@ -76,13 +76,6 @@ class _Head:
         return {"label_names": self.names}
 
 
-def _by_label(names: Sequence[str], gold: Any, predicted: Any) -> Table:
-    """Scores of each label, from numbers of labels [rows] or zeros and ones [rows, labels]."""
-    scores = precision_recall_fscore_support(gold, predicted, labels=range(len(names)), zero_division=0)
-    rows = zip(names, *(values.tolist() for values in scores), strict=True)
-    return Table(("label", "precision", "recall", "f1", "examples"), [list(row) for row in rows])
-
-
 class SingleLabel(_Head):
     """One label a row: softmax over the outputs."""
 
@@ -134,9 +127,7 @@ class SingleLabel(_Head):
 
     def tables(self, records: Sequence[Record]) -> dict[str, Shown]:
         gold, guesses = ([record[name] for record in records] for name in ("label", "prediction"))
-        counts = confusion_matrix(gold, guesses, labels=range(len(self.names))).tolist()
-        by_label = _by_label(self.names, gold, guesses)
-        return {"Confusion matrix": Matrix(self.names, counts), "By label": by_label}
+        return label_tables(self.names, gold, guesses)
 
     def balance(self, targets: Sequence[int]) -> dict[str, int]:
         return counted(self.names, targets)
@@ -256,7 +247,7 @@ class SeveralLabels(_Head):
 
     def tables(self, records: Sequence[Record]) -> dict[str, Shown]:
         sides = (self._multi_hot([record[name] for record in records]) for name in ("label", "prediction"))
-        return {"By label": _by_label(self.names, *sides)}
+        return {"By label": by_label(self.names, *sides)}
 
     def balance(self, targets: Sequence[list[int]]) -> dict[str, int]:
         return counted(self.names, [number for target in targets for number in target])

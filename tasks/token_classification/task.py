@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,7 +17,7 @@ from lacuna.common.errors import InputError
 from lacuna.tasks.base.bag_of_words import MOST_WORDS, tag_words
 from lacuna.tasks.base.features import IGNORED, TOKENS, model_inputs, pad_inputs, pad_like, records, stacked
 from lacuna.tasks.base.metrics import measure
-from lacuna.tasks.base.report import Matrix, Shown, Table
+from lacuna.tasks.base.report import Shown, Table, label_tables
 from lacuna.tasks.base.rows import Row, counted, gathered, note_alike, scarce_labels, some_of
 from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
@@ -286,12 +285,8 @@ class TokenClassification(Task):
             found = measure("entity_f1", predictions=tags, references=self._gold())["by_type"]
             rows = [[kind, *(row[name] for name in columns[1:])] for kind, row in found.items()]
             return {"Entities by type": Table(columns, rows)}
-        predicted, gold = ([tag for each in part for tag in each] for part in (tags, self._gold()))
-        counts = confusion_matrix(gold, predicted, labels=self.label_names).tolist()
-        scores = precision_recall_fscore_support(gold, predicted, labels=self.label_names, zero_division=0)
-        rows = [list(row) for row in zip(self.label_names, *(each.tolist() for each in scores), strict=True)]
-        by_tag = Table(("tag", "precision", "recall", "f1", "number"), rows)
-        return {"Scores by tag": by_tag, "Confusion matrix": Matrix(self.label_names, counts)}
+        predicted = [self._number_of[tag] for each in tags for tag in each]
+        return label_tables(self.label_names, np.concatenate(self._eval_tags).tolist(), predicted)
 
     def balance(self) -> Mapping[str, int]:
         return counted(self.label_names, np.concatenate(self._train_tags).tolist())
