@@ -159,7 +159,8 @@ def test_a_spike_is_logged_with_its_samples(toy: Toy) -> None:
 def test_another_run_is_not_taken_up(toy: Toy, name: str, value: Any, shown: str) -> None:
     assert toy.run("kill@5", "saved@0").returncode == -9
     done = toy.run(resume=True, **{name: value})
-    assert done.returncode == 2 and f"error: --resume: {shown}, but the run in" in done.stderr
+    assert done.returncode == 2 and "error: --resume: this is another run than that in" in done.stderr
+    assert f": {shown} and was " in done.stderr
     known = "data" if name == "rows" else name
     assert f"--allow_change {known}" in done.stderr
     allowed = toy.run(resume=True, allow_change=known, **{name: value})
