@@ -48,16 +48,15 @@ def make_parser(description: str | None, *options: tuple[str, Any, str]) -> argp
     """A parser with `--output_dir` and these options of (name, default, help).
 
     The default gives the type: False makes a flag, a tuple names the choices (all by default), a list takes values
-    with commas between, `int`, `float` or `str` has no default, and `...` is required. Whole numbers are above 0,
-    unless the default is 0.
+    with commas between, and `int`, `float` or `str` has no default. Whole numbers are above 0 unless it is 0.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default, text in (*options, ("output_dir", str(REPOSITORY / "benchmarks/results"), "for the report")):
         more: dict[str, Any] = {"default": default, "help": f"{text} (%(default)s)"}
         if default is False:
             more = {"action": "store_true", "help": text}
-        elif default is ... or isinstance(default, type):
-            more = {"required": default is ..., "type": str if default is ... else default, "help": text}
+        elif isinstance(default, type):
+            more = {"type": default, "help": text}
         elif isinstance(default, tuple):
             more |= {"nargs": "+", "choices": default, "metavar": "NAME", "help": f"{text}: {', '.join(default)}"}
         elif isinstance(default, list):
