@@ -45,7 +45,7 @@ def test_a_plan_trains_nothing(workplace: Path) -> None:
         "--family",
         "modernbert",
     ]  # whose checkpoints hold a native model and our weights
-    done = plan(workplace, *words, "--device", "H100", "--watts", "500", "--mfu", "0.1")
+    done = plan(workplace, *words, "--device", "H100", "--mfu", "0.1")
     assert done.returncode == 0, done.stderr[-2000:]
     assert {path.name for path in workplace.iterdir()} == {"recipes", "my_texts", "cache"}
     said = done.stdout
@@ -102,7 +102,7 @@ def test_mistakes_have_one_message(workplace: Path, words: list[str], message: s
 def test_help_says_what_it_does() -> None:
     done = run("recipes/plan_run.py", "--help")
     assert done.returncode == 0
-    for word in ("--mfu", "--watts", "--memory_gb", "--num_devices", "--device", "--objective", "without training"):
+    for word in ("--mfu", "--memory_gb", "--num_devices", "--device", "--objective", "without training"):
         assert word in done.stdout
 
 

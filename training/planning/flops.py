@@ -23,7 +23,6 @@ class Gpu(NamedTuple):
 
     name: str
     memory_gb: float  # 10^9 bytes, as makers count
-    watts: float  # the most that the board draws
     bf16: float | None
     """TFLOP/s of dense matrix products with sums in float32 (half of what sheets give "with sparsity"), or None."""
     fp32: float  # TFLOP/s of float32 without TF32, torch's default
@@ -31,33 +30,33 @@ class Gpu(NamedTuple):
 
 
 GPUS = [  # NVIDIA: data sheets of 2019 to 2024, for RTX the architecture papers; AMD: data sheets of 2021 and 2023
-    Gpu("A100 PCIE 40GB", 40, 250, 312, 19.5),
-    Gpu("A100 PCIE", 80, 300, 312, 19.5),
-    Gpu("A100 40GB", 40, 400, 312, 19.5),
-    Gpu("A100", 80, 400, 312, 19.5),
-    Gpu("V100", 32, 300, None, 15.7, fp16=125),
-    Gpu("T4", 16, 70, None, 8.1, fp16=65),
-    Gpu("H100", 80, 700, 989.4, 67),
-    Gpu("H100 PCIE", 80, 350, 756, 51),
-    Gpu("H100 NVL", 94, 400, 835, 60),
-    Gpu("GH200", 96, 700, 989.4, 67),
-    Gpu("H200", 141, 700, 989.4, 67),
-    Gpu("H200 NVL", 141, 600, 835, 60),
-    Gpu("B200", 180, 1000, 2250, 75),  # an eighth of an HGX board
-    Gpu("A10", 24, 150, 125, 31.2),
-    Gpu("A30", 24, 165, 165, 10.3),
-    Gpu("A40", 48, 300, 149.7, 37.4),
-    Gpu("L4", 24, 72, 121, 30.3),
-    Gpu("L40", 48, 300, 181, 90.5),
-    Gpu("L40S", 48, 350, 362, 91.6),
-    Gpu("RTX A6000", 48, 300, 154.8, 38.7),
-    Gpu("RTX 3090", 24, 350, 71, 35.6),
-    Gpu("RTX 4080", 16, 320, 97.5, 48.7),
-    Gpu("RTX 4090", 24, 450, 165.2, 82.6),
-    Gpu("RTX 5090", 32, 575, 209.5, 104.8),
-    Gpu("RTX 6000 ADA", 48, 300, 364.2, 91.1),
-    Gpu("MI250X", 64, 280, 191.5, 23.9),  # one of the two devices of a board
-    Gpu("MI300X", 192, 750, 1307.4, 163.4),
+    Gpu("A100 PCIE 40GB", 40, 312, 19.5),
+    Gpu("A100 PCIE", 80, 312, 19.5),
+    Gpu("A100 40GB", 40, 312, 19.5),
+    Gpu("A100", 80, 312, 19.5),
+    Gpu("V100", 32, None, 15.7, fp16=125),
+    Gpu("T4", 16, None, 8.1, fp16=65),
+    Gpu("H100", 80, 989.4, 67),
+    Gpu("H100 PCIE", 80, 756, 51),
+    Gpu("H100 NVL", 94, 835, 60),
+    Gpu("GH200", 96, 989.4, 67),
+    Gpu("H200", 141, 989.4, 67),
+    Gpu("H200 NVL", 141, 835, 60),
+    Gpu("B200", 180, 2250, 75),  # an eighth of an HGX board
+    Gpu("A10", 24, 125, 31.2),
+    Gpu("A30", 24, 165, 10.3),
+    Gpu("A40", 48, 149.7, 37.4),
+    Gpu("L4", 24, 121, 30.3),
+    Gpu("L40", 48, 181, 90.5),
+    Gpu("L40S", 48, 362, 91.6),
+    Gpu("RTX A6000", 48, 154.8, 38.7),
+    Gpu("RTX 3090", 24, 71, 35.6),
+    Gpu("RTX 4080", 16, 97.5, 48.7),
+    Gpu("RTX 4090", 24, 165.2, 82.6),
+    Gpu("RTX 5090", 32, 209.5, 104.8),
+    Gpu("RTX 6000 ADA", 48, 364.2, 91.1),
+    Gpu("MI250X", 64, 191.5, 23.9),  # one of the two devices of a board
+    Gpu("MI300X", 192, 1307.4, 163.4),
 ]
 _VARIANTS = {"TI", "SUPER", "LAPTOP", "MOBILE", "MAX", "D", "MIG"}
 """Words that make another device of a name that would fit."""

@@ -1,4 +1,4 @@
-"""What a run will need, as a table: parameters, memory, disk, operations, time, energy."""
+"""What a run will need, as a table: parameters, memory, disk, operations, time."""
 
 import re
 from collections.abc import Sequence
@@ -47,12 +47,9 @@ class PlanArguments(Arguments):
     mfu: float = _device(
         0.3, "Assumed model FLOPs utilization (MFU) of the device; small models reach 0.05 to 0.5.", advanced=True
     )
-    watts: float | None = _device(
-        None, "Power of each device in watts. Default: the GPU's board limit.", advanced=True
-    )
 
     def __post_init__(self) -> None:
-        check_range(self, "num_devices", "memory_gb", "watts", above=0)
+        check_range(self, "num_devices", "memory_gb", above=0)
         check_range(self, "mfu", above=0, at_most=1)
 
 
@@ -98,17 +95,16 @@ def plan_run(
 
 
 def _device_of(wanted: PlanArguments, precision: str) -> tuple[Gpu, str]:
-    """The device with the memory and the power to plan for, and its precision."""
+    """The device with the memory to plan for, and its precision."""
     name = wanted.device or (torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu")
     if name.lower() == "cpu":
-        device, precision = Gpu("cpu", psutil.virtual_memory().total / 1e9, 0, None, 0), resolved_precision(precision)
+        device, precision = Gpu("cpu", psutil.virtual_memory().total / 1e9, None, 0), resolved_precision(precision)
     elif found := find_gpu(name):
         fast = "bf16" if found.bf16 else "fp16" if found.fp16 else "no"
         device, precision = found, fast if precision == "auto" else precision
     else:
         raise InputError(f"--device {name} is not known; known are cpu and {', '.join(gpu.name for gpu in GPUS)}")
-    memory, watts = wanted.memory_gb or device.memory_gb, wanted.watts or device.watts
-    return device._replace(memory_gb=memory, watts=watts), precision
+    return device._replace(memory_gb=wanted.memory_gb or device.memory_gb), precision
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
@@ -156,7 +152,7 @@ def _work_and_time(
     device: Gpu,
     precision: str,
 ) -> dict[str, dict[str, str]]:
-    """Rows, steps and operations; time and energy."""
+    """Rows, steps and operations; time."""
     per_step = wanted.num_devices * mean_over_run([each.flops() * each.share for each in needs], stages)
     tokens = wanted.num_devices * mean_over_run([each.length * each.share for each in needs], stages)
     texts = " ".join(f"{count:>13,}" for count in sorted({stage.work.num_examples for stage in stages}))
@@ -178,15 +174,10 @@ def _work_and_time(
     if not peak:
         return {"work": lines, "time": {"the run": unknown}}
     a_step, measured = per_step / rate, ", measured" if device.name == "cpu" else ""
-    energy = "pass --watts to estimate energy"
-    if device.watts:
-        kilowatt_hours = a_step * steps * device.watts * wanted.num_devices / 3.6e6
-        energy = f"{kilowatt_hours:>13.3f} kWh  at {device.watts:g} W for each device, nothing around it"
     time = {
         "a step": f"{a_step:>13.3f} s",
         "the run": f"{_duration(a_step * steps):>13}  training alone, without evaluations and saves",
         "peak": f"{peak / 1e12:>13.2f} TFLOP/s of {device.name} in {numbers}{measured}",
-        "energy": energy,
     }
     title = f"time on {wanted.num_devices} x {device.name}, if training reaches {wanted.mfu:.0%} of the peak"
     return {"work": lines, title: time}
