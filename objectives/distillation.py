@@ -17,11 +17,11 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +44,6 @@ from .mlm import MaskedLanguageModelling
 VERSION = 1  # rises when other answers are made of the same teacher, text and options
 ABOUT, IDS, LOG_PROBS, OFFSETS = "about.json", "ids.bin", "log_probs.bin", "offsets.bin"
 _AT_ONCE = 64  # examples that the teacher reads together
-_CHUNK = 2**19  # logits that a loss has in hand at a time on a CPU: 2 MiB
 _GIVEN = ("teacher_ids", "teacher_log_probs")
 _teacher = partial(option, group="teacher")
 
@@ -99,51 +98,15 @@ class Answers:
         return Answers, (self.folder,)  # a worker process that does not fork gets the path, not a copy
 
 
-class Goal(NamedTuple):
-    """What a student is to expect at N targets, and how much that counts."""
+def teacher_nats(logits: Tensor, ids: Tensor, log_probs: Tensor, *, temperature: float) -> Tensor:
+    """Cross-entropy of a student's logits [N, vocab_size] against a teacher's likeliest tokens, summed over N targets.
 
-    ids: Tensor  # int64 [N, K]
-    shares: Tensor  # float32 [N, K], probabilities of these tokens at this temperature, which sum to 1
-    temperature: float
-    weight: float
-
-
-class SoftCrossEntropy(torch.autograd.Function):
-    """Cross-entropies in nats of the same logits against several goals, each summed over the targets.
-
-    The student's logits are divided by the temperature of a goal, and its sum is multiplied by the square of that, so
-    that gradients stay as large as those of the text (Hinton et al., 2015, section 2). They are made in the forward
-    pass, from a few rows at a time that stay in the cache of a CPU: autograd would keep several tables of the size of
-    all logits, and go through each.
+    Both are divided by the temperature, and the sum is multiplied by its square, so that gradients stay as large as
+    those of the text (Hinton et al., 2015, section 2). `ids` and `log_probs` are [N, top_k].
     """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, places: Tensor, goals: Sequence[Goal]) -> tuple[Tensor, Tensor]:
-        """Logits [M, vocab_size] of any float dtype, `places` of the targets [N] -> the weighted sum, and all sums."""
-        gradient, nats = torch.zeros_like(logits), logits.new_zeros(len(goals), dtype=torch.float32)
-        size = max(1, (_CHUNK if logits.device.type == "cpu" else 32 * _CHUNK) // logits.shape[1])
-        for start in range(0, len(places), size):
-            here = slice(start, start + size)
-            rows = logits[places[here]].float()
-            rows -= rows.amax(dim=-1, keepdim=True)
-            total = torch.zeros_like(rows)
-            for number, (ids, shares, temperature, weight) in enumerate(goals):
-                softened = rows / temperature
-                expected = softened.gather(1, ids[here])
-                powers = softened.exp_()
-                norm = powers.sum(dim=-1, keepdim=True)
-                nats[number] += temperature**2 * (shares[here] * (norm.log() - expected)).sum()
-                total += powers.mul_(weight * temperature / norm)
-                total.scatter_add_(1, ids[here], shares[here] * (-weight * temperature))
-            gradient[places[here]] = total.to(gradient.dtype)
-        ctx.save_for_backward(gradient)
-        ctx.mark_non_differentiable(nats)
-        return sum((goal.weight * each for goal, each in zip(goals, nats, strict=True)), nats.new_zeros(())), nats
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """That of the forward pass, times the factor that the sum was given."""
-        return ctx.saved_tensors[0] * gradients[0], None, None
+    shares = functional.softmax(log_probs.float() / temperature, dim=-1)
+    expected = functional.log_softmax(logits / temperature, dim=-1).gather(1, ids)
+    return -(temperature**2) * (shares * expected).sum()
 
 
 class Distilled(PackedPrediction):
@@ -205,16 +168,14 @@ class Distilled(PackedPrediction):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Both cross-entropies, against teacher and text, are reported; the loss has `distill_weight` of the first."""
         logits, places = self.predict(model, {name: value for name, value in batch.items() if name not in _GIVEN})
-        ids, log_probs = (batch[name] for name in _GIVEN)
-        weight, temperature = self.how.distill_weight, self.how.temperature
-        targets = self.wanted(batch["labels"]).flatten()[self.places(batch)][:, None]
-        goals = (
-            Goal(ids, functional.softmax(log_probs.float() / temperature, dim=-1), temperature, weight),
-            Goal(targets, torch.ones_like(targets, dtype=torch.float32), 1.0, 1 - weight),
+        rows, targets = logits[places].float(), self.wanted(batch["labels"]).flatten()[self.places(batch)]
+        sums = (
+            teacher_nats(rows, *(batch[name] for name in _GIVEN), temperature=self.how.temperature),
+            functional.cross_entropy(rows, targets, reduction="sum"),
         )
-        loss, nats = SoftCrossEntropy.apply(logits, places, goals)
-        of_teacher, of_text = (nats / num_targets["tokens"]).unbind()
-        return loss / num_targets["tokens"], {"teacher_loss": of_teacher, "text_loss": of_text}
+        of_teacher, of_text = (each / num_targets["tokens"] for each in sums)
+        loss = self.how.distill_weight * of_teacher + (1 - self.how.distill_weight) * of_text
+        return loss, {"teacher_loss": of_teacher.detach(), "text_loss": of_text.detach()}
 
     def learn_from(self, teacher: nn.Module, *, made_of: dict[str, str], device: torch.device) -> None:
         """Find the answers of a teacher, or ask it: one process does, the others wait.
