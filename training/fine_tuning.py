@@ -82,7 +82,7 @@ def fine_tune(
             finish(results, Path(one.output_dir))
     results = every[0] if len(every) == 1 else _together(work, every, seeds)
     if is_main_process():
-        _gather(work, results, Path(arguments.output_dir), seeds)
+        _gather(results, Path(arguments.output_dir), seeds)
         print("\n".join([*outcome(results), *fell_short(results, work), ending(arguments.output_dir)]), flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return results
@@ -121,39 +121,24 @@ def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> di
     return {**results, "seeds": len(every), "best_seed": seeds[every.index(best)], **own}
 
 
-def _over_seeds(work: Work, results: dict[str, float], seeds: list[int]) -> list[str]:
-    """A section of a report about all runs; the rest of the report is about one of them."""
-    names = [name.removeprefix("best_seed_") for name in results if name.startswith("best_seed_")]
-    which = f"the best by {work.metric}" if names else "the first, since nothing was held out"
-    lines = [
-        "## Over seeds",
-        "",
-        f"Trained {len(seeds)} times, with seeds {seeds[0]} to {seeds[-1]}. The model here is that of seed "
-        f"{results['best_seed']}, {which}; everything outside this section describes that one.",
-        "",
-    ]
-    lines += ["| held out | mean | standard deviation | the model here |", "|---|---|---|---|"] if names else []
-    for name in names:
-        values = [results[key] for key in (f"eval_{name}", f"eval_{name}_std", f"best_seed_{name}")]
-        lines.append(f"| {name} | {' | '.join(f'{value:.4f}' for value in values)} |")
-    return [*lines, ""] if names else lines
-
-
-def _gather(work: Work, results: dict[str, float], folder: Path, seeds: list[int]) -> None:
+def _gather(results: dict[str, float], folder: Path, seeds: list[int]) -> None:
     """Of several runs, copy the best, without its checkpoints, into the folder of all, and write the results of all.
 
-    The section about all runs goes before the first section of the card and of the report.
+    That it is the best of several is said before the first section of the card and of the report.
     """
     if len(seeds) == 1:
         return
-    section = _over_seeds(work, results, seeds)
+    said = (
+        f"Trained {len(seeds)} times, with seeds {seeds[0]} to {seeds[-1]}. All here is about seed "
+        f"{results['best_seed']}, the best; means and standard deviations are in results.json."
+    )
     best = folder / f"seed-{results['best_seed']}"
     without = shutil.ignore_patterns("results.json", "checkpoints", ".*")
     shutil.copytree(best, folder, dirs_exist_ok=True, ignore=without)
     for path in (folder / "README.md", folder / "report.md"):
         if path.is_file():
             before, heading, after = path.read_text(encoding="utf-8").partition("\n## ")
-            write_text(path, "\n".join([before.rstrip(), "", *section]) + heading + after)
+            write_text(path, f"{before.rstrip()}\n\n{said}\n{heading}{after}")
     write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
 
 

@@ -16,7 +16,7 @@ from tuned_run import Judged, tune
 from lacuna.common.errors import InputError
 from lacuna.common.files import release
 from lacuna.training import claim_output_dir
-from lacuna.training.fine_tuning import _over_seeds, _together, fell_short, outcome
+from lacuna.training.fine_tuning import _together, fell_short, outcome
 
 TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "compile_seconds")
 
@@ -52,7 +52,7 @@ def test_one_run(tuning_options, tmp_path, capsys) -> None:
     assert "somebody" not in card and "| train_file | `train.csv` |" in data
     assert "| kind | `toys` |" in data and "auto" not in data and "eval_file" not in data
     assert "| learning rate | 0.3 at its peak, schedule constant |" in card and "| epochs | 2.67 |" in card
-    assert "Over seeds" not in card + (folder / "report.md").read_text()
+    assert "standard deviations" not in card + (folder / "report.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +109,12 @@ def test_the_folder_of_several_seeds_holds_the_best_model(three) -> None:
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     for name in ("run.json", "metrics.jsonl", "config.json", "records.json", "tokenizer.json"):
         assert (folder / name).read_bytes() == (best / name).read_bytes()
-    numbers = [results[name] for name in ("eval_score", "eval_score_std", "best_seed_score")]
-    for name, behind in (("README.md", "## Scores"), ("report.md", "## Result")):
+    said = f"Trained 3 times, with seeds 5 to 7. All here is about seed {results['best_seed']}, the best; means and "
+    said += "standard deviations are in results.json.\n\n"
+    for name in ("README.md", "report.md"):
         text = (folder / name).read_text()
-        section = text[text.index("## Over seeds") : text.index(behind)]
-        assert text.replace(section, "") == (best / name).read_text()
-        assert f"seeds 5 to 7. The model here is that of seed {results['best_seed']}, the best by score;" in section
-        assert f"| score | {' | '.join(f'{number:.4f}' for number in numbers)} |" in section
+        assert text.index("# ") < text.index(said) < text.index("## ")
+        assert text.replace(said, "") == (best / name).read_text()
     assert f"| seed | {results['best_seed']} |" in (folder / "README.md").read_text()
     for seed in (5, 6, 7):
         assert json.loads((folder / f"seed-{seed}" / "run.json").read_text())["arguments"]["seed"] == seed
@@ -132,7 +131,7 @@ def test_two_processes_reach_what_one_reaches(three, tmp_path) -> None:
     assert results.keys() == alone.keys()
     scores = [results_of(folder / f"seed-{seed}")["eval_score"] for seed in (5, 6, 7)]
     assert results["eval_score"] == pytest.approx(mean(scores)) and results["best_seed_score"] == max(scores)
-    assert (folder / "README.md").read_text().count("## Over seeds") == 1
+    assert (folder / "README.md").read_text().count("Trained 3 times") == 1
     for name, value in alone.items():
         if name not in TIMED:
             assert results[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
@@ -220,8 +219,3 @@ def test_a_model_that_falls_short_is_told_so() -> None:
     assert said(0.51) == said(None) == said(0.1, greater=False) == ""
     assert "a guess without a model" in said(0.3, greater=False)
     assert fell_short({"eval_f1": 0.1}, SimpleNamespace(metric="f1", greater_is_better=True)) == []
-
-
-def test_what_is_said_over_seeds_where_nothing_was_held_out() -> None:
-    text = "\n".join(_over_seeds(Judged(), {"seeds": 2, "best_seed": 3}, [3, 4]))
-    assert "that of seed 3, the first, since nothing was held out" in text and "|" not in text
