@@ -38,7 +38,7 @@ from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
 
 from .gguf import write_gguf
 
-QUANTIZATIONS = {"native": (), "onnx": ("int8",), "gguf": ("f16", "q8_0", "q4_k")}
+QUANTIZATIONS = {"native": (), "onnx": ("int8",), "gguf": ("f16", "q8_0")}
 LONGEST_TEXT, BATCH_SIZE = 128, 8  # tokens of a text, and texts at once, that models are compared on
 PIECE = 1_000  # characters, more than become LONGEST_TEXT tokens
 MOST_DIFFERENCE = 1e-3
@@ -57,8 +57,8 @@ class ExportArguments(Arguments):
         group=ESSENTIALS,
     )
     output_dir: str = option("runs/exported", "Where it is written; a new folder.", group=ESSENTIALS, metavar="DIR")
-    quantize: Literal["int8", "f16", "q8_0", "q4_k"] | None = option(
-        None, "Smaller weights: int8 for onnx; f16, q8_0 or q4_k for gguf. Default: float32.", group=ESSENTIALS
+    quantize: Literal["int8", "f16", "q8_0"] | None = option(
+        None, "Smaller weights: int8 for onnx; f16 or q8_0 for gguf. Default: float32.", group=ESSENTIALS
     )
     data: list[str] = option(
         [],

@@ -12,7 +12,7 @@ from lacuna.common.errors import InputError
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """How `--pattern gpt2` cuts text into words, which llama.cpp calls gpt-2; it has none of our other patterns."""
-_TYPES = {None: "F32", "f16": "F16", "q8_0": "Q8_0", "q4_k": "F16"}
+_TYPES = {None: "F32", "f16": "F16", "q8_0": "Q8_0"}
 _SPACE = {
     "type": "Sequence",
     "normalizers": [
@@ -22,7 +22,6 @@ _SPACE = {
 }
 """How fine-tuned models begin every text; llama.cpp does not, so texts must begin with it themselves."""
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5  # what llama.cpp calls the kinds of tokens
-_Q4_K_M = 15  # of llama.cpp's enum llama_ftype
 
 
 def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None, **_: Any) -> Any:
@@ -33,8 +32,7 @@ def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None
     Args:
         model: a Qwen3ForCausalLM, or a ModernBERT with any head.
         tokenizer: of `--pattern gpt2` without a normalizer.
-        quantize: None, "f16", "q8_0" or "q4_k": how matrices are kept; vectors are always float32. The last one is
-            made by llama.cpp itself, through llama-cpp-python, and keeps some matrices in more bits.
+        quantize: None, "f16" or "q8_0": how matrices are kept; vectors are always float32.
 
     Raises InputError: a model or a tokenizer that llama.cpp would read differently, or a package is missing.
     """
@@ -49,8 +47,7 @@ def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None
             f"is a {type(model).__name__}; for other native models there is convert_hf_to_gguf.py of llama.cpp"
         )
     arch = gguf.MODEL_ARCH.MODERN_BERT if is_encoder else gguf.MODEL_ARCH.QWEN3
-    path = folder / ("f16.gguf" if quantize == "q4_k" else "model.gguf")
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
+    writer = gguf.GGUFWriter(folder / "model.gguf", gguf.MODEL_ARCH_NAMES[arch])
     kind = gguf.GGMLQuantizationType[_TYPES[quantize]]
     writer.add_name(folder.name)
     writer.add_file_type({"F32": 0, "F16": 1, "Q8_0": 7}[kind.name])
@@ -67,8 +64,6 @@ def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    if quantize == "q4_k":
-        _in_four_bits(path, folder / "model.gguf")
     if not is_encoder:  # transformers reads all of a Qwen3 from it but the size of heads
         how: dict[str, Any] = {"head_dim": model.config.head_dim, "dtype": torch.float32}
         return transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file="model.gguf", **how)
@@ -87,21 +82,6 @@ def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, kind: Any) -> None
     if kind.name == "Q8_0" and values.shape[-1] % 32:
         raise InputError(f"--quantize q8_0 keeps 32 numbers together, and {name} has rows of {values.shape[-1]}")
     writer.add_tensor(name, quants.quantize(values, kind), raw_dtype=kind)
-
-
-def _in_four_bits(source: Path, target: Path) -> None:
-    """Let llama.cpp quantize a file, and remove it."""
-    try:
-        import llama_cpp
-    except ImportError as error:
-        raise InputError(
-            "--quantize q4_k is made by llama.cpp: pip install llama-cpp-python, which compiles it for some minutes"
-        ) from error
-    options = llama_cpp.llama_model_quantize_default_params()
-    options.ftype = _Q4_K_M
-    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), options):
-        raise InputError("--quantize q4_k: llama.cpp could not quantize this model; q8_0 needs no llama.cpp")
-    source.unlink()
 
 
 def _describe_model(writer: Any, config: Any) -> None:
@@ -147,22 +127,12 @@ def _describe_tokenizer(writer: Any, tokenizer: Any, *, vocab_size: int) -> None
     writer.add_token_types([*words["types"], *[_UNUSED] * (vocab_size - len(words["tokens"]))])
     writer.add_token_merges(words["merges"])
     begin, *_, end = tokenizer("a")["input_ids"]
-    for add, number in (
-        (
-            writer.add_bos_token_id,
-            tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id,
-        ),
-        (
-            writer.add_eos_token_id,
-            tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id,
-        ),
-        (writer.add_sep_token_id, tokenizer.sep_token_id),
-        (writer.add_mask_token_id, tokenizer.mask_token_id),
-        (writer.add_unk_token_id, tokenizer.unk_token_id),
-        (writer.add_pad_token_id, tokenizer.pad_token_id),
-    ):
+    instead = {"bos": tokenizer.cls_token_id, "eos": tokenizer.sep_token_id}
+    for name in ("bos", "eos", "sep", "mask", "unk", "pad"):
+        number = getattr(tokenizer, f"{name}_token_id")
+        number = instead.get(name) if number is None else number
         if number is not None:
-            add(number)
+            getattr(writer, f"add_{name}_token_id")(number)
     writer.add_add_bos_token(begin in (tokenizer.bos_token_id, tokenizer.cls_token_id))
     writer.add_add_eos_token(end in (tokenizer.eos_token_id, tokenizer.sep_token_id))
 
