@@ -30,37 +30,18 @@ from typing import Any
 os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 
 TASKS = ("classification", "question_answering", "token_classification", "multiple_choice", "seq2seq", "embeddings")
-COMMANDS = {
-    "train_tokenizer": "train_tokenizer",
-    "prepare_corpus": "prepare_corpus",
-    "plan": "plan_run",
-    "pretrain": "pretrain",
-    "distill": "distill",
-    **{f"finetune_{task}": f"finetune_{task}" for task in TASKS},
-    "predict": "predict",
-    "evaluate": "evaluate_language_model",
-    "inspect": "inspect_model",
-    "report": "report_run",
-    "export": "export_model",
-    "push": "push_model",
-}
+COMMANDS = {name: name for name in ("train_tokenizer", "prepare_corpus", "pretrain", "distill", "predict")}
+COMMANDS |= {f"finetune_{task}": f"finetune_{task}" for task in TASKS}
+COMMANDS |= {"plan": "plan_run", "evaluate": "evaluate_language_model", "inspect": "inspect_model"}
+COMMANDS |= {"report": "report_run", "export": "export_model", "push": "push_model"}
 """Names of functions here and after `lacuna` on the command line, and the recipe of each."""
 
 
-class Picture(os.PathLike):
+class Picture(str):
     """The path of a picture, which a notebook shows."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __fspath__(self) -> str:
-        return str(self.path)
-
-    def __repr__(self) -> str:
-        return repr(str(self.path))
-
     def _repr_png_(self) -> bytes:
-        return self.path.read_bytes()
+        return Path(self).read_bytes()
 
 
 class Result(os.PathLike):
@@ -93,7 +74,7 @@ class Result(os.PathLike):
     @property
     def curves(self) -> Picture:
         """The curves of the run: a figure in a notebook, a path elsewhere."""
-        return Picture(self.path / "curves.png")
+        return Picture(str(self.path / "curves.png"))
 
     def predict(self, rows: Any, **options: Any) -> list[dict[str, Any]]:
         """Rows (texts, dicts, a frame, a dataset or a file) with the model's answers; see `lacuna.predict`."""

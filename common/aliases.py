@@ -30,8 +30,6 @@ SAME = {
     "metric_for_best_model": ("metric",),
     "dataloader_num_workers": ("num_workers",),
     "hub_model_id": ("push_to_hub",),
-    "generation_max_length": ("max_target_length",),
-    "generation_num_beams": ("num_beams",),
 }
 """Options that mean the same, and what they are called here: the first that a recipe has."""
 VALUES = {
@@ -55,12 +53,8 @@ NEEDLESS = {
     "evaluation_strategy": "--eval_steps says when",
     "save_strategy": "--save_steps says when",
     "logging_strategy": "--logging_steps says when",
-    "greater_is_better": "each metric knows",
-    "use_fast_tokenizer": "all tokenizers are",
     "remove_unused_columns": "only the columns of the task are read",
     "local_rank": "the launcher says it",
-    "hub_private_repo": "what is pushed is private",
-    "ddp_find_unused_parameters": "all parameters are used",
 }
 """Options that change nothing here, and why."""
 REFUSED = {
@@ -69,12 +63,7 @@ REFUSED = {
     "gradient_checkpointing": "not there; use a smaller --micro_batch_size",
     "hub_token": "a token on a command line is seen by others; log in with: hf auth login",
     "max_train_samples": "not there; use a smaller file, or --max_steps",
-    "max_eval_samples": "not there; use a smaller --eval_file or --eval_fraction",
     "pad_to_max_length": "not there; batches are padded to their longest row",
-    "adam_beta1": "not there; it is 0.9",
-    "adam_epsilon": "not there; it is 1e-8",
-    "label_smoothing_factor": "not there",
-    "load_in_8bit": "not there; use --lora_rank to train in less memory",
     "deepspeed": "not there; FSDP2 shards too: accelerate launch --config_file recipes/accelerate/fsdp2.yaml",
     "fsdp": "start with: accelerate launch --config_file recipes/accelerate/fsdp2.yaml",
     "cache_dir": "set HF_HOME for what comes from the Hub, and LACUNA_CACHE for tokenized text",
