@@ -228,15 +228,14 @@ def _plain(value: Any) -> Any:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """The command `lacuna NAME [options]`: the recipe of that name."""
+    """The command `lacuna NAME [options]`: the recipe of that name; ends the process."""
     from lacuna.common.command_line import exit_cleanly
 
     command, *words = (sys.argv[1:] if words is None else words) or ["--help"]
-    if command in ("--help", "-h"):
-        lines = [f"  {name:<32}{(_inspect.getdoc(_recipe(name)) or '').splitlines()[0]}" for name in COMMANDS]
-        print(
-            "\n".join(["usage: lacuna COMMAND [options]", "", *lines, "", "lacuna COMMAND --help lists the options"])
-        )
-        return
     sys.argv = [f"lacuna {command}", *words]
-    exit_cleanly(lambda: _recipe(command).main(words))
+    exit_cleanly(_usage if command in ("--help", "-h") else lambda: _recipe(command).main(words))
+
+
+def _usage() -> None:
+    lines = [f"  {name:<32}{(_inspect.getdoc(_recipe(name)) or '').splitlines()[0]}" for name in COMMANDS]
+    print("\n".join(["usage: lacuna COMMAND [options]", "", *lines, "", "lacuna COMMAND --help lists the options"]))

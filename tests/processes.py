@@ -31,7 +31,8 @@ def last_of_each(words: list[str]) -> list[str]:
     for word in words:
         if word.startswith("--"):
             name = word.partition("=")[0]
-            options.pop(name, None)
+            if name not in ("--text", "--for"):  # which add up
+                options.pop(name, None)
         options.setdefault(name, []).append(word)
     return [word for group in options.values() for word in group]
 

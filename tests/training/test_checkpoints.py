@@ -180,10 +180,10 @@ def test_no_checkpoint_is_no_error(tmp_path) -> None:
 @pytest.mark.parametrize(
     "identity, message",
     [
-        ({"seed": 1, "corpus": "abc"}, r"--resume: seed is 1, but the run in .*step-00000001 was made with 0"),
-        ({"seed": 0, "corpus": "xyz"}, r"--resume: corpus is 'xyz'.*'abc'"),
-        ({"seed": 0}, r"--resume: corpus is None"),
-        ({**IDENTITY, "objective": "mlm"}, r"--resume: objective is 'mlm'"),
+        ({"seed": 1, "corpus": "abc"}, r"--resume: .*step-00000001: seed is 1 and was 0"),
+        ({"seed": 0, "corpus": "xyz"}, r": corpus is 'xyz'.*'abc'"),
+        ({"seed": 0}, r": corpus is None"),
+        ({**IDENTITY, "objective": "mlm"}, r": objective is 'mlm'"),
     ],
 )
 def test_another_run_is_not_resumed(identity, message) -> None:
