@@ -26,6 +26,9 @@ _SERVER.set_forkserver_preload(["preloaded"])
 
 def last_of_each(words: list[str]) -> list[str]:
     """A command line in which later options replace those of the same name before, which recipes refuse."""
+    if "--then" in words:  # one run after another (tests/recipes/observed_pretrain.py)
+        place = words.index("--then")
+        return [*last_of_each(words[:place]), "--then", *last_of_each(words[place + 1 :])]
     options: dict[str, list[str]] = {}
     name = ""
     for word in words:

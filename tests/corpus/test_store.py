@@ -69,8 +69,8 @@ def test_a_store_reads_like_its_files(build: Build, tmp_path: Path) -> None:
 def test_workers_that_do_not_fork_get_the_path(build: Build, tmp_path: Path) -> None:
     store = build(*LINES)
     function, arguments = store.__reduce__()
-    assert arguments == (tmp_path / "store", store.fingerprint, None)
-    assert function(*arguments[:2], [1.0]).source_weights == [1.0]  # those it had, not those on the disk
+    assert arguments == (tmp_path / "store", store.fingerprint, None, None)
+    assert function(*arguments[:2], [1.0], None).source_weights == [1.0]  # those it had, not those on the disk
     assert function(*arguments).num_tokens == store.num_tokens
     build("Something else.")
     with pytest.raises(InputError, match="replaced by another store"):

@@ -273,6 +273,9 @@ def test_a_model_of_the_hub_is_tried_as_a_folder_is(hub: HubServer, folder_of, m
     folder = folder_of("modernbert", "LacunaForMaskedLM")
     (folder / "README.md").write_text("---\n---\n")
     push_model(folder=folder, name="me/gaps")
-    assert tried("--model", "me/gaps", "--revision", "main") == tried("--model", folder)
+    (folder / "mine.txt").write_text("A window here.\n")
+    texts = ("--examples", folder / "mine.txt")
+    found = tried("--model", "me/gaps", "--revision", "main", *texts)
+    assert found == tried("--model", folder, *texts) and found[0] == 0
     code, said = tried("--model", "me/nothing")
     assert code == 2 and "me/nothing" in said and TOKEN not in said
