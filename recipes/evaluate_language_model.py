@@ -71,6 +71,8 @@ def evaluate(model: evaluation.LanguageModel, arguments: evaluation.EvaluationAr
     if documents := data.get("bits_per_byte"):
         windows = {name: getattr(arguments, name) for name in ("window", "stride")}
         found["bits_per_byte"] = evaluation.measure_bits_per_byte(documents=documents, **windows, **common)
+        if train_documents:
+            print("compressing the text beside it: about a minute for each 10 MB of --train_text", flush=True)
         found["bits_per_byte"] |= evaluation.measure_text_baselines(
             language_model=model, documents=documents, train_documents=train_documents
         )
