@@ -13,9 +13,11 @@ returned can stand wherever a folder can. A mistake is an exception with the mes
 """
 
 import contextlib
+import difflib
 import hashlib
 import importlib
 import inspect as _inspect
+import io
 import json
 import os
 import shutil
@@ -68,8 +70,8 @@ class Result(os.PathLike):
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, one for each logged step."""
-        lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        path = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
     @property
     def curves(self) -> Picture:
@@ -122,11 +124,11 @@ def predict(*, model: Any, input: Any, output: Any = None, **options: Any) -> li
     """
     from lacuna.corpus import read_records
 
-    if isinstance(input, list | tuple) and all(isinstance(text, str) for text in input):
-        input = [{"text": text} for text in input]
     with tempfile.TemporaryDirectory() as folder:
         where = output or Path(folder, "answers.jsonl")
-        answered = _call("predict", {"model": model, "input": input, "output": where, **options})
+        # What it says is about files that nobody has made, but for an output that was asked for.
+        with contextlib.nullcontext() if output else contextlib.redirect_stdout(io.StringIO()):
+            answered = _call("predict", {"model": model, "input": input, "output": where, **options})
         return [record.fields for record in read_records(answered.path)]
 
 
@@ -165,7 +167,10 @@ def _recipe(command: str) -> Any:
     from lacuna.common.errors import InputError
 
     if command not in COMMANDS:
-        raise InputError(f"there is no command {command!r}; the commands are {', '.join(COMMANDS)}")
+        near = [f"did you mean {name!r}?" for name in difflib.get_close_matches(str(command), COMMANDS, n=1)]
+        raise InputError(
+            f"there is no command {command!r}; {(near or ['the commands are ' + ', '.join(COMMANDS)])[0]}"
+        )
     return importlib.import_module(f"lacuna.recipes.{COMMANDS[command]}")
 
 
@@ -186,6 +191,7 @@ def _call(command: str, options: dict[str, Any]) -> Result:
 
 def _words(name: str, value: Any) -> Iterator[str]:
     """An option as words of a command line; none for None."""
+    value = _rows_of(name, value)
     if hasattr(value, "save_to_disk") or hasattr(value, "to_json") or _is_rows(value):
         value = _kept(value)
     if isinstance(value, list | tuple):
@@ -193,6 +199,31 @@ def _words(name: str, value: Any) -> Iterator[str]:
         yield from (os.fspath(each) if isinstance(each, os.PathLike) else str(each) for each in value)
     elif value is not None:
         yield f"--{name}={os.fspath(value) if isinstance(value, os.PathLike) else value}"
+
+
+def _rows_of(name: str, value: Any) -> Any:
+    """What stands for rows as a frame, a dataset or a list of dicts; all else as it is."""
+    from lacuna.common.errors import InputError
+
+    kind = type(value).__name__
+    if kind in ("DatasetDict", "IterableDataset", "IterableDatasetDict"):
+        raise InputError(f"{name} is a {kind}: give one split of it, a datasets.Dataset")
+    if hasattr(value, "__next__"):  # a generator
+        value = list(value)
+    elif hasattr(value, "tolist") and not hasattr(value, "columns"):  # of NumPy, or a column of a frame
+        value = value.tolist()
+    if isinstance(value, dict):  # columns
+        value = [dict(zip(value, row, strict=True)) for row in zip(*value.values(), strict=True)]
+    if isinstance(value, list | tuple) and not value:
+        raise InputError(f"{name} is empty")
+    if isinstance(value, list | tuple) and all(_is_text(each, anything=name == "input") for each in value):
+        value = [{"text": text} for text in value]
+    return value
+
+
+def _is_text(value: Any, *, anything: bool) -> bool:
+    """Whether a string is a text, and not the path of one."""
+    return isinstance(value, str) and (anything or (" " in value.strip() and not os.path.exists(value)))
 
 
 def _is_rows(value: Any) -> bool:
@@ -232,6 +263,8 @@ def main(words: Sequence[str] | None = None) -> None:
     from lacuna.common.command_line import exit_cleanly
 
     command, *words = (sys.argv[1:] if words is None else words) or ["--help"]
+    if command == "finetune" and words:
+        command = f"finetune_{words.pop(0)}"
     sys.argv = [f"lacuna {command}", *words]
     exit_cleanly(_usage if command in ("--help", "-h") else lambda: _recipe(command).main(words))
 

@@ -1,7 +1,7 @@
 """The names that people know from `TrainingArguments` and the example scripts of transformers, and ours for them."""
 
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from .errors import InputError
 
@@ -72,19 +72,22 @@ REFUSED = {
 _YES, _NO = ("", "true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
-def translate(options: Sequence[tuple[str, list[str]]], known: Container[str]) -> tuple[list[str], list[str]]:
+def translate(
+    options: Sequence[tuple[str, list[str]]], known: Container[str], *, together: Mapping[str, list[str]] | None = None
+) -> tuple[list[str], list[str]]:
     """Put our names for those of transformers; an option of the recipe is left alone.
 
     Args:
         options: names without dashes, each with its values, as they were given.
         known: names of the options of the recipe.
+        together: all that are given beside each other, where these are some of them.
 
     Returns words of a command line, and a sentence on each that was put in place of another. Raises InputError: an
     option of transformers that cannot be, and what to use.
     """
     words: list[str] = []
     said: list[str] = []
-    given = dict(options)
+    given = together or dict(options)
     steps = given.get("gradient_accumulation_steps")
     for name, values in options:
         shown, plain = " ".join([f"--{name}", *values]), " ".join(values).lower()

@@ -141,7 +141,13 @@ def _options_from_yaml(path: Path) -> list[tuple[str, list[str], str]]:
         if isinstance(value, dict):
             raise InputError(f"{where}: option '{key}' must be a value or a list, not a mapping")
         if value is not None:
-            options.append((str(key), [str(each) for each in (value if isinstance(value, list) else [value])], where))
+            options.append(
+                (
+                    str(key).replace("-", "_"),
+                    [str(each) for each in (value if isinstance(value, list) else [value])],
+                    where,
+                )
+            )
     return options
 
 
@@ -151,7 +157,7 @@ def _options_of(words: Sequence[str]) -> list[tuple[str, list[str]]]:
     for word in words:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
-            options.append((name, [value] if equals else []))
+            options.append((name.replace("-", "_"), [value] if equals else []))
         elif word == "-h":
             options.append(("help", []))
         elif options:
@@ -167,14 +173,13 @@ def _merged(options: Sequence[tuple[str, list[str]]], parser: _Parser) -> dict[s
     Raises InputError: names all options that are not known, or one that is given twice and takes one value.
     """
     actions = {word.lstrip("-").replace("-", "_"): action for word, action in parser._option_string_actions.items()}
-    if unknown := [name for name, _ in options if name.replace("-", "_") not in actions]:
+    if unknown := [name for name, _ in options if name not in actions]:
         many = "s" if len(unknown) > 1 else ""
         nearest = "; ".join(_nearest(name, list(actions)) for name in dict.fromkeys(unknown))
         raise InputError(f"unknown option{many} {nearest} (--help lists the options)")
     merged: dict[str, list[str]] = {}
     for name, values in options:
-        action = actions[name.replace("-", "_")]
-        word = f"--{name.replace('-', '_')}"
+        action, word = actions[name], f"--{name}"
         if action.dest in merged and action.nargs != "+":
             given = " and ".join(" ".join(words) for words in (merged[action.dest], [word, *values]))
             raise InputError(f"--{action.dest} is given twice: {given}")
@@ -207,15 +212,21 @@ def parse_arguments(
     known = {name: field.type for field in fields for name in names_of(field)}
     given = _options_of(sys.argv[1:] if arguments is None else arguments)
     words, said = translate(given, known)
-    by_hand, from_file = _merged(_options_of(words), parser), dict[str, list[str]]()
-    for name, values, where in (
-        _options_from_yaml(Path(by_hand["config"][-1].removeprefix("--config="))) if "config" in by_hand else []
-    ):
+    try:
+        by_hand, from_file = _merged(_options_of(words), parser), dict[str, list[str]]()
+    except InputError as error:
+        raise InputError("; ".join([str(error), *said])) from error
+    path = Path(by_hand["config"][-1].removeprefix("--config=")) if "config" in by_hand else None
+    in_file = {name: (values, where) for name, values, where in (_options_from_yaml(path) if path else [])}
+    together = {name: values for name, (values, _) in in_file.items()}
+    for name, (values, where) in in_file.items():
         single = [",".join(values)] if get_origin(known.get(name)) is not list else values
         try:
-            words, more = translate([(name, single)], known)
+            words, more = translate([(name, single)], known, together=together)
             option = _merged(_options_of(words), parser)
             parser.parse_known_args([word for words in option.values() for word in words])
+            if twice := [each for each in option if each in from_file]:
+                raise InputError(f"--{twice[0]} is given twice")
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
         from_file |= option

@@ -71,6 +71,8 @@ def shown_command(words: Sequence[str] | None = None) -> str:
     script = Path(words[0]) if words else Path()
     if script.parent.name:  # the folder of a recipe says more than where the person stood
         shown[0] = f"{script.parent.name}/{script.name}"
+    if shown and shown[0].startswith("lacuna "):  # the command, or the function in Python
+        return without_secrets(" ".join([shown[0], *map(_quoted, shown[1:])]), names_stay=True)
     return without_secrets(" ".join(["python", *map(_quoted, shown)]), names_stay=True)
 
 

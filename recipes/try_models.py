@@ -126,9 +126,10 @@ def try_model(model: str, examples: str | None, number: int, revision: str | Non
         raise ValueError(f"--examples {path}: no such file. Training writes it; name another one, .jsonl or .txt")
     lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line][:number]
     rows = [{"text": line} if path.suffix == ".txt" else json.loads(line) for line in lines]
-    for row in [] if tuned else rows:  # the first long word is the gap, or a letter where no blanks are between words
-        word = (re.findall(r"\b\w{6,18}\b", row["text"][:100]) or row["text"][7:8] or "-")[0]
-        row |= {"source": row["text"][:100].replace(word, GAP, 1), "gold": word}
+    for row in [] if tuned else rows:  # [MASK] is the gap, or the longest word, or a letter where nothing is between
+        words = re.findall(r"\b\w{2,18}\b", row["text"][:100]) or [row["text"][7:8] or "-"]
+        word = "[MASK]" if "[MASK]" in row["text"] else max(words, key=len)
+        row |= {"source": row["text"][:100].replace(word, GAP, 1), "gold": None if word == "[MASK]" else word}
     load = {"pretrained_model_name_or_path": str(folder), "trust_remote_code": trust_remote_code}
     do({**load, "use_safetensors": True}, transformers.AutoTokenizer.from_pretrained(**load), settings, rows)
 

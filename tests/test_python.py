@@ -80,7 +80,7 @@ def test_it_is_the_same_run_as_that_of_the_command_line(run: lacuna.Result, home
     ours, theirs = weights(run.path), weights(home / "typed")
     assert all(torch.equal(ours[name], theirs[name]) for name in ours | theirs)
     command = json.loads((run.path / "run.json").read_text())["command"]
-    assert "lacuna pretrain" in command and "--max_steps=3" in command
+    assert command.startswith("lacuna pretrain --data=") and "--max_steps=3" in command
 
 
 def test_mistakes_are_exceptions_with_the_same_words(home: Path) -> None:
@@ -118,6 +118,31 @@ def test_the_same_rows_have_one_file_and_others_another(home: Path) -> None:
     assert kept[0] == kept[2] == kept[3] != kept[1]
     saved = [lacuna._kept(datasets.Dataset.from_list(rows)) for rows in (ROWS, list(ROWS), ROWS[:9])]
     assert saved[0] == saved[1] != saved[2]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [row["text"] for row in TEXTS],
+        (row for row in TEXTS),
+        {"text": [row["text"] for row in TEXTS]},
+        pandas.DataFrame(TEXTS)["text"],
+        pandas.DataFrame(TEXTS)["text"].to_numpy(),
+    ],
+    ids=["list", "generator", "columns", "column", "array"],
+)
+def test_texts_in_memory_in_all_their_forms(given: Any) -> None:
+    assert lacuna._kept(lacuna._rows_of("data", given)) == lacuna._kept(TEXTS)
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [([], "data is empty"), (datasets.DatasetDict(), "data is a DatasetDict: give one split of it")],
+)
+def test_what_is_no_text_is_refused_by_name(given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        lacuna.pretrain(data=given)
+    assert lacuna._rows_of("data", ["my_texts/", "b.txt"]) == ["my_texts/", "b.txt"]  # paths
 
 
 def test_help_and_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -292,6 +292,9 @@ def _memory_errors(run: Run) -> Iterator[None]:
         refused = re.search(r"allocate (?:memory: you tried to allocate )?([\d.]+) ?(bytes|[KMG]iB)", str(error))
         if not refused:
             raise
+        if not run.progress.step and run.accelerator.is_main_process:  # nothing that the next command should find
+            for name in ("run.json", "metrics.jsonl"):
+                Path(run.arguments.output_dir, name).unlink(missing_ok=True)
         rows = run.stages[run.progress.stage].micro_batch_size
         size = float(refused[1]) / {"bytes": 2**30, "KiB": 2**20, "MiB": 2**10, "GiB": 1}[refused[2]]
         raise InputError(

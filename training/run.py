@@ -290,8 +290,8 @@ def _join(arguments: TrainingArguments) -> Accelerator:
     keep_memory()
     if arguments.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
-        torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(arguments.deterministic)
     # Without `cpu`, accelerate 1.15 makes each process of `torchrun` a run of its own on a machine without a GPU.
     # Several processes cannot share the GPU of a Mac.
     found = torch.accelerator.current_accelerator(check_available=True)

@@ -64,12 +64,26 @@ def test_they_are_understood_in_files_too_and_said_once(tmp_path: Path, capsys: 
     assert "--do_train changes nothing: training is what this recipe does" in said
 
 
+def test_two_that_belong_together_in_a_file_and_names_with_dashes(tmp_path: Path) -> None:
+    (tmp_path / "options.yaml").write_text("gradient_accumulation_steps: 2\nper-device-train-batch-size: 4\n")
+    _, arguments = parse_arguments((ModelArguments, TrainingArguments), ["--config", str(tmp_path / "options.yaml")])
+    assert (arguments.batch_size, arguments.micro_batch_size) == ([8], 4)
+    _, arguments = parse_arguments((ModelArguments, TrainingArguments), ["--num-train-epochs", "3"])
+    assert arguments.max_epochs == 3
+    (tmp_path / "options.yaml").write_text("lr: 1e-3\nlearning_rate: 1e-4\n")
+    with pytest.raises(InputError, match=r"options.yaml:2: --learning_rate is given twice"):
+        parse_arguments((ModelArguments, TrainingArguments), ["--config", str(tmp_path / "options.yaml")])
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
         (["--gradient_accumulation_steps", "4"], "give --per_device_train_batch_size with it, or here --batch_size"),
         (["--per_device_train_batch_size", "many"], "must be whole numbers"),
-        (["--num_train_epochs", "2", "--max_epochs", "3"], "--max_epochs is given twice"),
+        (
+            ["--num_train_epochs", "2", "--max_epochs", "3"],
+            "--max_epochs is given twice.*; --num_train_epochs 2 is --max_epochs 2 here",
+        ),
     ],
 )
 def test_what_cannot_be_said_so(words: list[str], message: str) -> None:

@@ -57,6 +57,9 @@ def test_masks_are_filled_in_texts_that_were_held_out(head: str, folder_of, trie
     (tmp_path / "mine.txt").write_text("Another window here.\n\nOne more sentence.\n")
     said = tried("--model", folder, "--examples", tmp_path / "mine.txt")
     assert "(right: Another)" in said and "(right: sentence)" in said
+    (tmp_path / "mine.txt").write_text("Another [MASK] here.\n")
+    assert "  Another [GAP] here.\n" in (said := tried("--model", folder, "--examples", tmp_path / "mine.txt"))
+    assert "right" not in said
 
 
 def test_texts_go_on_and_gaps_are_mended(folder_of, tried) -> None:

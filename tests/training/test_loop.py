@@ -563,3 +563,23 @@ def test_stages_without_a_step_are_found(new_work) -> None:
     assert skipped(stages(0, 0.9), 4) == ["warning: of 4 steps none is in the stage that begins at 0.9 of the run"]
     assert skipped(stages(0, 0.9), 10) == []
     assert ["at 0.6 of" in text for text in skipped(stages(0, 0.5, 0.6), 2)] == [True]
+
+
+@pytest.mark.parametrize(
+    "refusal, size",
+    [
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64424509440 bytes. Error code 12", "60.0"),
+        ("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79 GiB", "2.5"),
+    ],
+)
+def test_memory_that_is_refused_is_a_mistake_with_a_way_out(run, tmp_path, monkeypatch, refusal, size) -> None:
+    def refuse(run) -> None:
+        raise RuntimeError(refusal)
+
+    monkeypatch.setattr(loop, "_train", refuse)
+    with pytest.raises(InputError, match=rf"needs more memory than there is: {size} GiB more .*--micro_batch_size"):
+        run(max_steps=1)
+    assert not (tmp_path / "run" / "run.json").exists() and not (tmp_path / "run" / "metrics.jsonl").exists()
+    monkeypatch.setattr(loop, "_train", lambda run: (_ for _ in ()).throw(RuntimeError("another mistake")))
+    with pytest.raises(RuntimeError, match="another mistake"):
+        run(max_steps=1)
