@@ -94,6 +94,7 @@ def answer(arguments: PredictionArguments, *, say: Callable[..., None]) -> Path:
     transformers.logging.set_verbosity_error()
     predictor = open_predictor(arguments)
     count = check_rows(predictor, read(arguments))
+    source = "standard input" if Path(source).stem == "standard_input" else source
     say("\n".join([f"{count:,} rows of {source} through {arguments.model}", *predictor.notes]), flush=True)
 
     def answers() -> Iterator[dict[str, Any]]:
@@ -103,7 +104,8 @@ def answer(arguments: PredictionArguments, *, say: Callable[..., None]) -> Path:
                 bar.update()
 
     written = write_rows(rows=answers(), path=path)
-    say(f"{written:,} rows with their answers are in {path}")
+    if say is print:
+        print(f"{written:,} rows with their answers are in {path}")
     return path
 
 

@@ -91,7 +91,7 @@ class TokenStore:
             + (
                 ""
                 if self.held_out is None
-                else f"; held out: {_count(self.held_out.num_documents, 'document')} of others"
+                else f"; evaluated on {_count(self.held_out.num_documents, 'document')} of --eval_data"
             )
         )
 

@@ -46,7 +46,7 @@ def test_it_is_held_out_whole_and_nothing_else_is(texts: Path, data: list[str], 
     words = ["--data", *paths, "--objective", objective, "--sequence_length", "64"]
     tokenizer, store, work = works_of([*words, "--eval_data", str(texts / "held")])
     _, plain, _ = works_of(words)
-    assert store.fingerprint != plain.fingerprint and "held out: 4 documents of others" in store.summary()
+    assert store.fingerprint != plain.fingerprint and "evaluated on 4 documents of --eval_data" in store.summary()
     seen = {part: "" for part in ("example", "eval_example")}
     for row in range(work.num_examples):
         seen["example"] += tokenizer.decode(work.example(row, row)["input_ids"])
@@ -71,7 +71,7 @@ def test_a_run_with_it(texts: Path, recipe) -> None:
     words = ["--data", str(texts / "a"), "--eval_data", str(texts / "held"), "--max_steps", "2", "--batch_size", "4"]
     code, said = recipe("pretrain", *words, "--vocab_size", "300", "--output_dir", str(texts / "run"))
     info = json.loads((texts / "run" / "run.json").read_text())
-    assert code == 0 and "held out: 4 documents of others" in info["text"]
+    assert code == 0 and "evaluated on 4 documents of --eval_data" in info["text"]
     assert (
         info["eval_data"] == [str(texts / "held")] and info["command"].endswith("--output_dir run") and info["began"]
     )

@@ -618,4 +618,8 @@ def test_rows_of_standard_input_are_answered_on_standard_output(given, classifie
     shown = capsys.readouterr()
     rows = [json.loads(line) for line in shown.out.splitlines()]
     assert [row["text"] for row in rows] == ["good", "bad"] and all("prediction" in row for row in rows)
-    assert rows[0].get("id") == (7 if given[0] == "{" else None) and "2 rows of" in shown.err
+    assert (
+        rows[0].get("id") == (7 if given[0] == "{" else None)
+        and "2 rows of standard input" in shown.err
+        and "answers are in" not in shown.err
+    )

@@ -4,6 +4,7 @@ import base64
 import html
 import io
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,16 +39,19 @@ def ending(folder: str, *, of: str | None = None) -> str:
 
     `of`: the shape of a model that was pretrained.
     """
+    by_name = sys.argv[0].startswith("lacuna ")  # the command, which is there where recipes/ is not
+
+    def command(name: str, recipe: str) -> str:
+        return f"lacuna {name}" if by_name else f"python recipes/{recipe}.py"
+
     lines = [f"the model is in {folder}"]
     if of is not None:
-        task = "seq2seq" if of == "encoder-decoder" else "classification"
-        lines += ["what may follow:", f"  python recipes/try_models.py --model {folder}"]
-        lines += [
-            f"  python recipes/finetune_{task}.py --model {folder} --train_file train.csv --output_dir runs/{task}"
-        ]
+        task = "finetune_seq2seq" if of == "encoder-decoder" else "finetune_classification"
+        lines += ["what may follow:", *([] if by_name else [f"  python recipes/try_models.py --model {folder}"])]
+        lines.append(f"  {command(task, task)} --model {folder} --train_file train.csv --output_dir runs/tuned")
         if of != "encoder-decoder":
-            lines.append(f"  python recipes/evaluate_language_model.py --model {folder} --data held_out/")
-    return "\n".join([*lines, f"a page on it: python recipes/report_run.py --run {folder}"])
+            lines.append(f"  {command('evaluate', 'evaluate_language_model')} --model {folder} --data held_out/")
+    return "\n".join([*lines, f"a page on it: {command('report', 'report_run')} --run {folder}"])
 
 
 def write_page(folders: Sequence[Path], path: Path) -> None:
