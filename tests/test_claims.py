@@ -82,6 +82,7 @@ FACTS: dict[str, list[str]] = {
         "over the last 64 MiB",
         "must stand there 5 times, and is read among 64 tokens",
         "the ends of 95 % intervals by",
+        "know after the steps that 20 minutes on two cores make",
     ],
     "docs/exactness.md": [  # test_grouping.py, test_sharding.py
         "within 1e-5 relative, without dropout",
