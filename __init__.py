@@ -24,7 +24,7 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,29 +83,27 @@ class Result(os.PathLike):
         return predict(model=self, input=rows, **options)
 
 
-def train_tokenizer(**options: Any) -> Result:
-    """Train a tokenizer on raw text; `data`, `vocab_size`, `output_dir` and others."""
-    return _call("train_tokenizer", options)
+def _function(command: str, what: str) -> Callable[..., Result]:
+    def call(**options: Any) -> Result:
+        return _call(command, options)
+
+    call.__name__ = call.__qualname__ = command
+    call.__doc__ = f"{what} and others; `lacuna.help({command!r})` lists all."
+    return call
 
 
-def prepare_corpus(**options: Any) -> Result:
-    """Tokenize text once, into a store for `pretrain(corpus=...)`; `data`, `tokenizer`, `output_dir` and others."""
-    return _call("prepare_corpus", options)
-
-
-def plan(**options: Any) -> Result:
-    """Print what a run of `pretrain` would need, without training: its options, `device` and others."""
-    return _call("plan", options)
-
-
-def pretrain(**options: Any) -> Result:
-    """Pretrain a language model; `data`, `objective`, `size`, `max_minutes`, `output_dir` and others."""
-    return _call("pretrain", options)
-
-
-def distill(**options: Any) -> Result:
-    """Pretrain a small model that learns from a larger one; `teacher`, `data`, `size` and others."""
-    return _call("distill", options)
+train_tokenizer = _function("train_tokenizer", "Train a tokenizer on raw text: `data`, `vocab_size`, `output_dir`")
+prepare_corpus = _function("prepare_corpus", "Tokenize text once, for `pretrain(corpus=...)`: `data`, `tokenizer`")
+plan = _function("plan", "Print what a run of `pretrain` would need, without training: its options, `device`")
+pretrain = _function("pretrain", "Pretrain a language model: `data`, `objective`, `size`, `max_minutes`, `output_dir`")
+distill = _function("distill", "Pretrain a small model that learns from a larger one: `teacher`, `data`, `size`")
+evaluate = _function("evaluate", "Measure what a pretrained model knows: `model`, `suite`, `data`")
+inspect = _function(
+    "inspect", "Make a page of what a model looks at, expects and makes of each token: `model`, `text`"
+)
+report = _function("report", "Make a page about one run or several: `run`, `output_file`")
+export = _function("export", "Export a model for other programs: `model`, `format`, `quantize`, `output_dir`")
+push = _function("push", "Push a model to the Hugging Face Hub: `model`, `to`, `public`, `license`")
 
 
 def finetune(task: str, **options: Any) -> Result:
@@ -130,31 +128,6 @@ def predict(*, model: Any, input: Any, output: Any = None, **options: Any) -> li
         with contextlib.nullcontext() if output else contextlib.redirect_stdout(io.StringIO()):
             answered = _call("predict", {"model": model, "input": input, "output": where, **options})
         return [record.fields for record in read_records(answered.path)]
-
-
-def evaluate(**options: Any) -> Result:
-    """Measure what a pretrained model knows; `model`, `suite`, `data` and others."""
-    return _call("evaluate", options)
-
-
-def inspect(**options: Any) -> Result:
-    """Make a page of what a model looks at, expects and makes of each token; `model`, `text`, `output_dir`."""
-    return _call("inspect", options)
-
-
-def report(**options: Any) -> Result:
-    """Make a page about one run or several; `run`, `output_file`."""
-    return _call("report", options)
-
-
-def export(**options: Any) -> Result:
-    """Export a model for other programs; `model`, `format`, `quantize`, `output_dir` and others."""
-    return _call("export", options)
-
-
-def push(**options: Any) -> Result:
-    """Push a model to the Hugging Face Hub; `model`, `to`, `public`, `license`."""
-    return _call("push", options)
 
 
 def help(command: str) -> None:
@@ -192,7 +165,8 @@ def _call(command: str, options: dict[str, Any]) -> Result:
 def _words(name: str, value: Any) -> Iterator[str]:
     """An option as words of a command line; none for None."""
     value = _rows_of(name, value)
-    if hasattr(value, "save_to_disk") or hasattr(value, "to_json") or _is_rows(value):
+    is_rows = isinstance(value, list | tuple) and all(isinstance(row, dict) for row in value)
+    if is_rows or hasattr(value, "save_to_disk") or hasattr(value, "to_json"):
         value = _kept(value)
     if isinstance(value, list | tuple):
         yield f"--{name}"
@@ -226,10 +200,6 @@ def _is_text(value: Any, *, anything: bool) -> bool:
     return isinstance(value, str) and (anything or (" " in value.strip() and not os.path.exists(value)))
 
 
-def _is_rows(value: Any) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(row, dict) for row in value)
-
-
 def _kept(rows: Any) -> Path:
     """The file of rows in memory, named by what is in them, so that a run which is resumed finds the same."""
     from lacuna.common.files import cache_folder, write_text
@@ -246,16 +216,12 @@ def _kept(rows: Any) -> Path:
         return path
     if hasattr(rows, "to_json"):  # of pandas: what is missing there is null
         rows = json.loads(rows.to_json(orient="records", date_format="iso"))
-    text = "".join(json.dumps(row, ensure_ascii=False, default=_plain) + "\n" for row in rows)
+    encode = json.JSONEncoder(ensure_ascii=False, default=lambda it: it.tolist() if hasattr(it, "tolist") else str(it))
+    text = "".join(encode.encode(row) + "\n" for row in rows)
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
     if not path.exists():
         write_text(path, text)
     return path
-
-
-def _plain(value: Any) -> Any:
-    """A number or an array of numpy as JSON takes it."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def main(words: Sequence[str] | None = None) -> None:

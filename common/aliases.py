@@ -53,8 +53,6 @@ NEEDLESS = {
     "evaluation_strategy": "--eval_steps says when",
     "save_strategy": "--save_steps says when",
     "logging_strategy": "--logging_steps says when",
-    "remove_unused_columns": "only the columns of the task are read",
-    "local_rank": "the launcher says it",
 }
 """Options that change nothing here, and why."""
 REFUSED = {
@@ -63,7 +61,6 @@ REFUSED = {
     "gradient_checkpointing": "not there; use a smaller --micro_batch_size",
     "hub_token": "a token on a command line is seen by others; log in with: hf auth login",
     "max_train_samples": "not there; use a smaller file, or --max_steps",
-    "pad_to_max_length": "not there; batches are padded to their longest row",
     "deepspeed": "not there; FSDP2 shards too: accelerate launch --config_file recipes/accelerate/fsdp2.yaml",
     "fsdp": "start with: accelerate launch --config_file recipes/accelerate/fsdp2.yaml",
     "cache_dir": "set HF_HOME for what comes from the Hub, and LACUNA_CACHE for tokenized text",

@@ -114,8 +114,9 @@ def main(words: Sequence[str] | None = None) -> str:
     learned = f"{objective.name}, distilled from `{without_places(how.teacher)}`"
     facts |= {"text": store.summary(), "rows": [work.describe() for _, work in works], "objective": learned}
     if training.is_main_process():
-        head = [f"text: {facts['text']}", f"teacher: {of_teacher}", f"student: {described}"]
-        print("\n".join([*head, *facts["rows"]]), flush=True)
+        print(
+            f"text: {facts['text']}\nteacher: {of_teacher}\nstudent: {described}", *facts["rows"], sep="\n", flush=True
+        )
     if not start.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
         objectives.warm_start(model, objective, trained=training.expected_tokens(arguments, works))
     identity = {"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()}
@@ -130,8 +131,8 @@ def main(words: Sequence[str] | None = None) -> str:
         identity={**identity, "teacher_weights": facts["teacher_weights"]},
     )
     if training.is_main_process():
-        lines = [*training.outcome(results), training.ending(arguments.output_dir, of=objective.shape)]
-        print("\n".join(lines), flush=True)
+        ending = training.ending(arguments.output_dir, of=objective.shape)
+        print(*training.outcome(results), ending, sep="\n", flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return str(arguments.output_dir)
 

@@ -8,22 +8,3 @@ from .loop import train
 from .reports.page import ending
 from .stages import expected_tokens
 from .starting_model import starting_model
-
-__all__ = [
-    "FineTuningArguments",
-    "ModelArguments",
-    "NewModelArguments",
-    "TrainingArguments",
-    "claim_output_dir",
-    "ending",
-    "expected_tokens",
-    "fine_tune",
-    "goes_on",
-    "is_main_process",
-    "outcome",
-    "processes",
-    "refusal",
-    "starting_model",
-    "train",
-    "use_all_cores",
-]

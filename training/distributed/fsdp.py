@@ -56,7 +56,7 @@ def asked_for() -> bool:
 @contextmanager
 def hidden_from_accelerate() -> Iterator[None]:
     """Let accelerate join the processes without FSDP of its own, which it has on some devices only."""
-    before = {name: os.environ.pop(name) for name in (_ASKED,) if name in os.environ}
+    before = {_ASKED: os.environ.pop(_ASKED)} if _ASKED in os.environ else {}
     try:
         yield
     finally:

@@ -128,7 +128,8 @@ class FakeStep(TorchDispatchMode):
                 self.peak = 0
                 for optimizer in optimizers:
                     optimizer.step()
-        state = state_bytes(optimizers)
+        leaves = tree_leaves([[*optimizer.state.values()] for optimizer in optimizers])
+        state = sum(leaf.nbytes for leaf in leaves if torch.is_tensor(leaf))
         return state, self.peak - state
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -172,12 +173,6 @@ def _as_numbers(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
     for index in indices:
         found += index.nonzero(as_tuple=True) if index is not None and index.dtype == torch.bool else [index]
     return found
-
-
-def state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int:
-    """Bytes of the states of optimizers."""
-    leaves = tree_leaves([[*optimizer.state.values()] for optimizer in optimizers])
-    return sum(leaf.nbytes for leaf in leaves if torch.is_tensor(leaf))
 
 
 @dataclass

@@ -251,19 +251,16 @@ class RunLog:
         began, over = time.monotonic(), threading.Event()
 
         def tick() -> None:
-            while not over.wait(1.0):
-                with contextlib.suppress(OSError, ValueError):
-                    self._bar.set_description_str(f"{what}: {time.monotonic() - began:.0f} s")
+            while self.on_terminal and not over.wait(1.0):
+                self._bar.set_description_str(f"{what}: {time.monotonic() - began:.0f} s")
 
         thread = threading.Thread(target=tick, daemon=True)
-        if self.on_terminal:
-            thread.start()
+        thread.start()
         try:
             yield
         finally:
             over.set()
-            if self.on_terminal:
-                thread.join()
+            thread.join()
 
     def advance(self, done: float, *, step: int | None = None) -> None:
         """Move to a share of the run, 0 to 1, and to an optimizer step, by default the last recorded one."""
