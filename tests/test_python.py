@@ -145,7 +145,8 @@ def test_what_is_no_text_is_refused_by_name(given: Any, message: str) -> None:
     assert lacuna._rows_of("data", ["my_texts/", "b.txt"]) == ["my_texts/", "b.txt"]  # paths
 
 
-def test_help_and_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", sys.argv)  # which the command sets for good
     lacuna.help("finetune_classification")
     assert "--label_column" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="0"):
