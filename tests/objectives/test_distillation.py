@@ -191,6 +191,9 @@ def test_answers_are_found_again_and_asked_anew_for_another_teacher_or_rows(make
     assert files(again) == before and again.answers.folder == work.answers.folder
     assert capsys.readouterr().out == ""
     folders = {work.answers.folder}
+    if kind == "mlm":
+        folders |= {learned(make(kind, mask_probability=0.4), model_of(kind)).answers.folder}
+        assert len(folders) == 2
     for other in (
         learned(make(kind), model_of(kind, seed=1)),
         learned(make(kind, options={"top_k": 5}), model_of(kind)),

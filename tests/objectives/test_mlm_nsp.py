@@ -75,6 +75,8 @@ def test_a_single_held_out_document_borrows_partners_from_the_training_part(numb
         assert all((begin <= token - 5 < end) == (label == IS_NEXT) for token in second)
         labels.add(label)
     assert len(labels) == 2
+    documents, own = work._partners(0, 0, held_out=True)
+    assert len(documents) == 11 and own == -1, "none of them is A's own, which would be passed over"
 
 
 def test_truncation_is_berts_token_for_token() -> None:

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,11 +62,15 @@ def trained(new_model, options):
 
 
 @pytest.fixture
-def save(tmp_path, plain_tokenizer):
-    def save(model, optimizers, *, step: int, keep: int = 2, metric: float | None = None):
+def saver_of(tmp_path, plain_tokenizer):
+    return partial(Saver, output_dir=tmp_path, tokenizer=plain_tokenizer, greater_is_better=False)
+
+
+@pytest.fixture
+def save(saver_of):
+    def save(model, optimizers, *, step: int, keep: int = 2, metric: float | None = None, saver=None):
         progress = Progress(step=step, seconds=1.5, tokens=10 * step, metric=metric, identity=IDENTITY)
-        saver = Saver(output_dir=tmp_path, model=model, tokenizer=plain_tokenizer, keep=keep, greater_is_better=False)
-        return saver.write(
+        return (saver or saver_of(model=model, keep=keep)).write(
             Snapshot(
                 weights=full_model_state(model),
                 optimizer=full_optimizer_state(model, optimizers),
@@ -155,6 +160,8 @@ def test_every_kind_of_damage_to_every_file_is_seen(trained, save, tmp_path) -> 
             assert str(newer) in skipped[0]
             if path.name not in ("manifest.json", "complete"):
                 assert path.name in skipped[0]
+            if path.name == "complete" and damaged is None:
+                assert f"was not finished: {MARKER} is missing" in skipped[0]
             path.write_bytes(content)
     (newer / "extra.bin").write_bytes(b"")
     found, skipped = newest_checkpoint(tmp_path)
@@ -198,6 +205,20 @@ def test_the_newest_are_kept(trained, save, tmp_path) -> None:
     for step in (1, 2, 10, 3000):
         save(model, optimizers, step=step, keep=2)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000010", "step-00003000"]
+
+
+def test_one_that_is_held_stays_until_the_end(trained, save, saver_of, tmp_path) -> None:
+    """While it is pushed it must not vanish, and after the run nobody would remove it."""
+    model, optimizers = trained(steps=1)
+    saver = saver_of(model=model, keep=1)
+    saver.held = {saver.folder / "step-00000001"}
+    for step in (1, 2, 3):
+        save(model, optimizers, step=step, saver=saver)
+    there = [*(tmp_path / "checkpoints").glob("step-*")]
+    assert sorted(path.name for path in there) == ["step-00000001", "step-00000003"]
+    saver.held.clear()
+    saver.close()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
 
 
 def test_the_best_is_one_that_was_evaluated_to_a_number(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import threading
 from dataclasses import replace
 from itertools import count, pairwise
@@ -16,7 +17,7 @@ from transformers import AutoModelForMaskedLM
 from lacuna.common.errors import InputError, NumericsError, StorageError
 from lacuna.common.files import OWNER
 from lacuna.common.work import Work
-from lacuna.training import TrainingArguments, claim_output_dir, loop, train
+from lacuna.training import TrainingArguments, claim_output_dir, goes_on, loop, train
 from lacuna.training.checkpoints.saving import Progress, Saver, newest_checkpoint, read_progress
 from lacuna.training.order import dropout_seed, row_of
 from lacuna.training.planning.memory import FakeStep
@@ -347,6 +348,13 @@ def test_a_run_that_was_complete_is_judged_when_it_is_resumed(run, new_work, tmp
     assert again["eval_loss"] == results["eval_loss"]
 
 
+def test_the_progress_line_moves_with_every_step(run, monkeypatch) -> None:
+    moves: list[tuple[float, int]] = []
+    monkeypatch.setattr(RunLog, "advance", lambda log, done, *, step=None: moves.append((done, step)))
+    run(max_steps=4, logging_steps=4)
+    assert moves[-4:] == [(number / 4, number) for number in (1, 2, 3, 4)]
+
+
 @pytest.mark.curves
 def test_a_work_without_held_out_examples(run, new_work, tmp_path) -> None:
     results, _, _ = run(work=new_work(num_eval_examples=0), max_steps=2, eval_steps=1)
@@ -475,8 +483,13 @@ def test_resuming_with_other_data_seed_or_batch_is_refused(run, tmp_path, capsys
     assert "learning_rate was 0.01 and is 0.02 now" in capsys.readouterr().err
 
 
-def test_resume_without_a_checkpoint_starts_at_the_beginning(run, tmp_path, log_of, capsys) -> None:
-    run(max_steps=2, resume=True)
+def test_resume_without_a_checkpoint_starts_at_the_beginning(run, options, tmp_path, log_of, capsys) -> None:
+    folder = str(tmp_path / "run")
+    assert not goes_on(options(resume=True, output_dir=folder))  # its first weights are to be made
+    run(max_steps=2, save_steps=1, resume=True)
+    assert goes_on(options(resume=True, output_dir=folder))
+    assert not goes_on(options(resume=False, output_dir=folder))
+    shutil.rmtree(tmp_path / "run/checkpoints")
     assert "starting from the beginning" in capsys.readouterr().err
     assert [line["step"] for line in log_of(tmp_path / "run") if "loss" in line] == [1, 2]
     with pytest.raises(InputError, match="is finished, with no checkpoint to continue from"):

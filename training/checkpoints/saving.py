@@ -118,7 +118,7 @@ def all_finite(weights: dict[str, Tensor]) -> bool:
 
 
 def save_final(
-    *, model: nn.Module, tokenizer: Any, card: str, output_dir: Path, weights: dict[str, Tensor], native: bool = False
+    *, model: nn.Module, tokenizer: Any, card: str, output_dir: Path, weights: dict[str, Tensor], native: bool
 ) -> None:
     """Put the files of a trained model into the output folder itself, each of them whole.
 
