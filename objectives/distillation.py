@@ -58,9 +58,6 @@ class DistillationArguments(Arguments):
     distill_weight: float = _teacher(
         0.5, "Share of the loss that is what the teacher expects; the rest is the text itself, as without a teacher."
     )
-    temperature: float = _teacher(
-        2.0, "Softens what teacher and student expect before they are compared; with 1 both stay.", advanced=True
-    )
     top_k: int = _teacher(16, "Likeliest tokens of the teacher that are kept for each target.", advanced=True)
     mask_variants: int = _teacher(
         1, "Different masks of each row, in turn; the teacher is asked about each of them.", advanced=True
@@ -68,7 +65,6 @@ class DistillationArguments(Arguments):
 
     def __post_init__(self) -> None:
         check_range(self, "distill_weight", above=0, at_most=1)
-        check_range(self, "temperature", above=0)
         check_range(self, "top_k", "mask_variants", at_least=1)
         if not self.teacher:
             raise InputError("there is nobody to learn from: name a pretrained model with --teacher")
@@ -98,15 +94,19 @@ class Answers:
         return Answers, (self.folder,)  # a worker process that does not fork gets the path, not a copy
 
 
-def teacher_nats(logits: Tensor, ids: Tensor, log_probs: Tensor, *, temperature: float) -> Tensor:
-    """Cross-entropy of a student's logits [N, vocab_size] against a teacher's likeliest tokens, summed over N targets.
+def teacher_nats(student: Tensor, ids: Tensor, log_probs: Tensor) -> Tensor:
+    """Cross-entropy of a student's log-probabilities [N, vocab_size] against a teacher's, summed over N targets.
 
-    Both are divided by the temperature, and the sum is multiplied by its square, so that gradients stay as large as
-    those of the text (Hinton et al., 2015, section 2). `ids` and `log_probs` are [N, top_k].
+    Of the teacher's only the likeliest tokens are known, `ids` and `log_probs` [N, top_k]. All others count as one
+    token with what is left of the probability; without it a student would learn that they never come (Anshumann et
+    al., 2025, https://arxiv.org/abs/2503.16870).
     """
-    shares = functional.softmax(log_probs.float() / temperature, dim=-1)
-    expected = functional.log_softmax(logits / temperature, dim=-1).gather(1, ids)
-    return -(temperature**2) * (shares * expected).sum()
+    shares = log_probs.float().exp()
+    nats = (shares * student.gather(1, ids)).sum()
+    if ids.shape[1] < student.shape[1]:
+        others = student.scatter(1, ids, -torch.inf).logsumexp(dim=-1)
+        nats = nats + ((1.0 - shares.sum(dim=-1)).clamp(min=0.0) * others).sum()
+    return -nats
 
 
 class Distilled(PackedPrediction):
@@ -168,10 +168,11 @@ class Distilled(PackedPrediction):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Both cross-entropies, against teacher and text, are reported; the loss has `distill_weight` of the first."""
         logits, places = self.predict(model, {name: value for name, value in batch.items() if name not in _GIVEN})
-        rows, targets = logits[places].float(), self.wanted(batch["labels"]).flatten()[self.places(batch)]
+        student = functional.log_softmax(logits[places].float(), dim=-1)
+        targets = self.wanted(batch["labels"]).flatten()[self.places(batch)]
         sums = (
-            teacher_nats(rows, *(batch[name] for name in _GIVEN), temperature=self.how.temperature),
-            functional.cross_entropy(rows, targets, reduction="sum"),
+            teacher_nats(student, *(batch[name] for name in _GIVEN)),
+            functional.nll_loss(student, targets, reduction="sum"),
         )
         of_teacher, of_text = (each / num_targets["tokens"] for each in sums)
         loss = self.how.distill_weight * of_teacher + (1 - self.how.distill_weight) * of_text
@@ -257,7 +258,7 @@ class Distilled(PackedPrediction):
         return self.summarize(records) if records else {}
 
     def _describe_targets(self) -> str:
-        expected = f"its {self.how.top_k} likeliest tokens at temperature {self.how.temperature:g}"
+        expected = f"its {self.how.top_k} likeliest tokens and the rest as one"
         share = f"{self.how.distill_weight:.0%} of the loss is what the teacher expects"
         return f"{super()._describe_targets()}; {share}, {expected}"
 
