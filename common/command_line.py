@@ -121,34 +121,32 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 def _options_from_yaml(path: Path) -> list[tuple[str, list[str], str]]:
     """The options of a flat YAML mapping: name, values, and the place where it stands, file:line.
 
-    Raises InputError: the file is missing or is not a flat mapping.
+    Raises InputError: the file is missing or is not a flat mapping, or has an option twice.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
+        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        content = loader.get_single_node()
+        if not isinstance(content, yaml.MappingNode | None):
+            raise InputError(f"--config {path} must hold 'option: value' lines, not a {content.tag.split(':')[-1]}")
+        found = [] if content is None else content.value
+        lines = [(*(loader.construct_object(part, deep=True) for part in pair), pair[0].start_mark) for pair in found]
     except OSError as error:
         raise InputError(f"--config {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path} is not valid YAML: {error}") from error
-    if not isinstance(content or {}, dict):
-        raise InputError(f"--config {path} must hold 'option: value' lines, not a {type(content).__name__}")
-    options: list[tuple[str, list[str], str]] = []
-    for key, value in (content or {}).items():
-        lines = enumerate(text.splitlines(), start=1)
-        where = f"{path}:{next((number for number, line in lines if line.split(':')[0].strip() == str(key)), 1)}"
-        if key in ("config", "help", "help_all"):
+    options: dict[str, tuple[str, list[str], str]] = {}
+    for key, value, mark in lines:
+        name, where = str(key).replace("-", "_"), f"{path}:{mark.line + 1}"
+        if name in ("config", "help", "help_all"):
             raise InputError(f"{where}: '{key}' is for the command line only")
         if isinstance(value, dict):
             raise InputError(f"{where}: option '{key}' must be a value or a list, not a mapping")
+        if name in options:
+            raise InputError(f"{where}: '{key}' stands above too, at {options[name][2]}; leave one of them")
         if value is not None:
-            options.append(
-                (
-                    str(key).replace("-", "_"),
-                    [str(each) for each in (value if isinstance(value, list) else [value])],
-                    where,
-                )
-            )
-    return options
+            values = value if isinstance(value, list) else [value]
+            options[name] = (name, [str(each) for each in values], where)
+    return list(options.values())
 
 
 def _options_of(words: Sequence[str]) -> list[tuple[str, list[str]]]:

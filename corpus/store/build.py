@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -103,7 +104,14 @@ def _with_held_out(store: TokenStore, arguments: CorpusArguments, tokenizer: Any
     if not arguments.eval_data:
         return store
     text = open_text(replace(arguments, data=arguments.eval_data, corpus=None, for_file=[]))
-    return store.before(_cached_store(text, tokenizer, store.tokenizer_fingerprint))
+    held_out = _cached_store(text, tokenizer, store.tokenizer_fingerprint)
+    if shared := store.shared_documents(held_out):
+        warnings.warn(
+            f"{shared:,} of the {held_out.num_documents:,} documents of --eval_data are in the training text too: "
+            "what is measured on them says nothing about new text",
+            stacklevel=2,
+        )
+    return store.before(held_out)
 
 
 class _Builder:

@@ -13,6 +13,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,13 @@ class TokenStore:
         for name, size in (("sentence_offsets", self.num_tokens), ("document_offsets", self.num_sentences)):
             setattr(both, name, np.concatenate([getattr(self, name)[:-1], getattr(held_out, name)[:] + size]))
         return both
+
+    def shared_documents(self, other: "TokenStore") -> int:
+        """How many documents of another store, of the same tokenizer, stand here too, token for token."""
+        bounds, others = (store.sentence_offsets[:][store.document_offsets[:]] for store in (self, other))
+        alike = np.flatnonzero(np.isin(np.diff(bounds), np.diff(others)))
+        here = {hash(self.tokens[bounds[number] : bounds[number + 1]].tobytes()) for number in alike}
+        return sum(hash(other.tokens[begin:end].tobytes()) in here for begin, end in pairwise(others.tolist()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker process that does not fork gets the path, not a copy of the corpus; and the weights, which another

@@ -57,6 +57,15 @@ def test_it_is_held_out_whole_and_nothing_else_is(texts: Path, data: list[str], 
     assert len(work.held_out) == 4 and len(work.documents) == 4 * len(data)
 
 
+def test_documents_that_are_trained_on_too_are_counted(texts: Path, recwarn: pytest.WarningsRecorder) -> None:
+    words = ["--data", str(texts / "a"), "--objective", "clm", "--eval_data"]
+    works_of([*words, str(texts / "held")])
+    assert not [each for each in recwarn if "eval_data" in str(each.message)]
+    (texts / "held" / "1.txt").write_bytes((texts / "a" / "3.txt").read_bytes())
+    with pytest.warns(UserWarning, match="1 of the 4 documents of --eval_data are in the training text too"):
+        works_of([*words, str(texts / "held")])
+
+
 def test_a_worker_that_does_not_fork_opens_both(texts: Path) -> None:
     import pickle
 
