@@ -79,12 +79,15 @@ def fine_tune_task(
         return model if arguments.lora_rank else as_ours(model)
 
     labels = {} if work.label_names is None else {"labels": work.label_names}
+    facts = used(data)
+    if data.train_file and (digest := fingerprints(data.train_file, [])["sha256"]) != data.train_file:  # a file
+        facts["train_file_sha256"] = digest
     fine_tune(
         work=work,
         make_model=make_model,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={"objective": work.objective, "model": start.model, "revision": start.revision, "task": used(data)},
+        run_info={"objective": work.objective, "model": start.model, "revision": start.revision, "task": facts},
         identity={"task": identity(data), **labels, "examples": work.num_examples},
         finish=partial(write_results, work),
         describe=work.describe,

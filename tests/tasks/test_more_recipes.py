@@ -1,5 +1,6 @@
 """The recipes for tagged tokens, choices, written texts and embeddings, run as people run them, for a few steps."""
 
+import hashlib
 import json
 import os
 import re
@@ -266,3 +267,5 @@ def test_a_model_that_writes_says_on_its_card_what_it_has_read(lines, checkpoint
     data = card[card.index("## Data") : card.index("## Made by")]
     assert "eval_fraction" not in data and "source_prefix" not in data and "| eval_file |" in data
     assert ("source_column" in data) is not lines
+    digest = hashlib.sha256(Path(files[1]).read_bytes()).hexdigest()
+    assert f"| train_file_sha256 | `{digest}` |" in data

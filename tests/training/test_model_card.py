@@ -108,6 +108,14 @@ def test_a_language_and_data_sets_are_named_where_they_are_known(
     assert (data.language, data.datasets, data.eval_results) == (language, datasets, None)
 
 
+@pytest.mark.parametrize("head", ["language: de", "language:\n- de\n- fr", "license: mit", "language: [", None])
+def test_a_fine_tuned_model_has_the_language_of_its_base(new_model, tmp_path, head: str | None) -> None:
+    if head is not None:
+        (tmp_path / "README.md").write_text(f"---\n{head}\n---\n# A model\n")
+    found = {"language: de": "de", "language:\n- de\n- fr": ["de", "fr"]}.get(str(head))
+    assert ModelCard(card(new_model, model=str(tmp_path))).data.language == found
+
+
 def test_a_run_says_what_it_ran_on_and_shows_its_curves(
     new_model, new_work, plain_tokenizer, options, tmp_path
 ) -> None:

@@ -4,12 +4,14 @@ import math
 import platform
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData, metadata_load
+from yaml import YAMLError
 
 from lacuna.common.hub import HERE, HUB_NAME
 from lacuna.common.private import without_places
@@ -172,7 +174,9 @@ def _card(
     given = [*run_info.get("data", []), *run_info.get("for_file", [])]
     datasets = {str(name).split(":")[0] for name in (task.get("train_file"), *given)}
     is_builtin = "data" in run_info and not (given or run_info.get("corpus"))
-    language = run_info.get("language", "en")
+    language, of_base = run_info.get("language", "en"), None
+    with suppress(OSError, ValueError, YAMLError):  # the card of a model on the disk
+        of_base = (metadata_load(Path(str(base), "README.md")) or {}).get("language")
     where = without_places(task.get("eval_file") or "held out of the same source")
     results = [
         EvalResult(kind or "other", "unknown", where, f"{name} ({whose})" if whose else name, round(value, 4))
@@ -185,7 +189,7 @@ def _card(
         base_model=base if _is_on_hub(str(base)) else None,
         datasets=sorted(filter(_is_on_hub, datasets)) or None,
         # Left as it is, it says nothing: only sentences are split by it.
-        language=re.split("[-_]", language)[0].lower() if is_builtin or language != "en" else None,
+        language=re.split("[-_]", language)[0].lower() if is_builtin or language != "en" else of_base,
         pipeline_tag=kind,
         tags=tags,
         eval_results=results or None,
