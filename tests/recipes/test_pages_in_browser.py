@@ -13,6 +13,8 @@ from lacuna import modeling
 from lacuna.evaluation import LanguageModel
 from lacuna.evaluation.inspection import inspect_text, render_page
 from lacuna.tokenization import adapt_tokenizer
+from lacuna.training.reports.curves import draw_curves
+from lacuna.training.reports.page import write_page
 
 pytestmark = [
     pytest.mark.browser,
@@ -161,17 +163,40 @@ def test_it_fits_and_is_named(kind: str, browser: Browser, pages: dict[str, Path
     assert browser.errors() == []
 
 
+CONTRAST = """
+    const light = color => {
+      const [r, g, b] = color.match(/[\\d.]+/g).map(Number).map(x => x / 255)
+        .map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const paper = light(getComputedStyle(document.body).backgroundColor);
+    const contrast = ink => (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+    return [paper, contrast(light(getComputedStyle(document.body).color)),
+      contrast(light(getComputedStyle(document.querySelector(arguments[0])).color))]"""
+
+
 def test_themes_differ_and_can_be_read(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["masked"])
-    ratio = """
-        const light = color => {
-          const [r, g, b] = color.match(/[\\d.]+/g).map(Number).map(x => x / 255)
-            .map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
-          return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-        };
-        const paper = light(getComputedStyle(document.body).backgroundColor);
-        const contrast = ink => (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
-        return [paper, contrast(light(getComputedStyle(document.body).color)),
-          contrast(light(getComputedStyle(document.querySelector('.soft')).color))]"""
-    paper, ink, soft = browser.run(ratio)
+    paper, ink, soft = browser.run(CONTRAST, ".soft")
     assert (paper < 0.05) == browser.dark and ink > 7 and soft > 4.5  # levels AAA and AA of WCAG
+
+
+def test_the_page_on_runs_fits_and_can_be_read(browser: Browser, tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"step": step, "loss": 9 - step / 10}) + "\n" for step in range(1, 21))
+    for name, loss in (("one", 3.25), ("other", 3.5)):
+        (tmp_path / name).mkdir()
+        about = {"objective": "mlm", "data": ["texts/"], "arguments": {"learning_rate": 0.006, "max_steps": 20}}
+        about["command"] = f"python recipes/pretrain.py --data texts/ --output_dir {'runs/' * 30}{name}"
+        results = {"steps": 20, "eval_loss": loss, "baseline_loss": 6.5, "train_tokens": 4096, "train_seconds": 12.0}
+        for file, text in (("run.json", json.dumps(about)), ("results.json", json.dumps(results))):
+            (tmp_path / name / file).write_text(text)
+        (tmp_path / name / "metrics.jsonl").write_text(lines)
+        draw_curves(records=[json.loads(line) for line in lines.splitlines()], path=tmp_path / name / "curves.png")
+    write_page([tmp_path / "one", tmp_path / "other"], tmp_path / "runs.html")
+    browser.open(tmp_path / "runs.html")
+    assert browser.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    paper, ink, caption = browser.run(CONTRAST, "caption")
+    assert (paper < 0.05) == browser.dark and ink > 7 and caption > 4.5
+    shown = browser.run("return [...document.images].map(each => each.complete && each.naturalWidth > 0)")
+    assert shown == [True] * 3
+    assert browser.errors() == []
