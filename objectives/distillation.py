@@ -43,6 +43,7 @@ from .mlm import MaskedLanguageModelling
 
 VERSION = 1  # rises when other answers are made of the same teacher, text and options
 ABOUT, IDS, LOG_PROBS, OFFSETS = "about.json", "ids.bin", "log_probs.bin", "offsets.bin"
+_LEAST = 1e-6  # probability of all other tokens: float32 cannot tell less from nothing
 _AT_ONCE = 64  # examples that the teacher reads together
 _GIVEN = ("teacher_ids", "teacher_log_probs")
 _teacher = partial(option, group="teacher")
@@ -101,10 +102,10 @@ def teacher_nats(student: Tensor, ids: Tensor, log_probs: Tensor) -> Tensor:
     token with what is left of the probability; without it a student would learn that they never come (Anshumann et
     al., 2025, https://arxiv.org/abs/2503.16870).
     """
-    shares = log_probs.float().exp()
-    nats = (shares * student.gather(1, ids)).sum()
+    shares, known = log_probs.float().exp(), student.gather(1, ids)
+    nats = (shares * known).sum()
     if ids.shape[1] < student.shape[1]:
-        others = student.scatter(1, ids, -torch.inf).logsumexp(dim=-1)
+        others = torch.log1p(-known.exp().sum(dim=-1).clamp(max=1.0 - _LEAST))
         nats = nats + ((1.0 - shares.sum(dim=-1)).clamp(min=0.0) * others).sum()
     return -nats
 
