@@ -98,6 +98,7 @@ def test_a_student_and_what_it_writes_and_how_it_is_resumed(recipe, home, tmp_pa
     assert losses(halves) == losses(whole)[2:] and made.stat().st_mtime == before
 
 
+@pytest.mark.slow
 def test_two_processes_ask_once_and_see_what_one_does(home, tmp_path, teachers) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "LACUNA_CACHE": str(home / "cache")}
     outputs = {number: tmp_path / str(number) for number in (2, 1)}

@@ -48,9 +48,9 @@ if __name__ == "__main__":
     for path in sorted(path for room in rooms.split() for path in (repository / room).rglob("[a-z]*.py")):
         if path.stem != "gguf":  # an extra
             importlib.import_module(".".join(["lacuna", *path.relative_to(repository).with_suffix("").parts]))
-    options = dict(output_dir=str(output_dir), batch_size=8, save_steps=1, num_workers=1, mixed_precision="no")
-    for steps in (2, 3):
-        arguments = TrainingArguments(**options, max_steps=steps, resume=steps == 3)
+    options = dict(output_dir=str(output_dir), batch_size=8, save_steps=1, mixed_precision="no")
+    for steps, workers in ((2, 1), (3, 0)):
+        arguments = TrainingArguments(**options, max_steps=steps, resume=steps == 3, num_workers=workers)
         results = train(model=make_model(), work=ToyWork(), tokenizer=PlainTokenizer(), arguments=arguments)
     print(multiprocessing.get_start_method(), results["steps"], (output_dir / "model.safetensors").is_file())
 """
