@@ -57,7 +57,7 @@ class DistillationArguments(Arguments):
         "", "Model to learn from, and to have the tokenizer of: a folder or Hub id.", group=ESSENTIALS, metavar="MODEL"
     )
     distill_weight: float = _teacher(
-        0.5, "Share of the loss that is what the teacher expects; the rest is the text itself, as without a teacher."
+        0.9, "Share of the loss that is what the teacher expects; the rest is the text itself, as without a teacher."
     )
     top_k: int = _teacher(16, "Likeliest tokens of the teacher that are kept for each target.", advanced=True)
     mask_variants: int = _teacher(

@@ -71,12 +71,12 @@ def test_a_student_and_what_it_writes_and_how_it_is_resumed(recipe, home, tmp_pa
     assert code == 0, said
     about = json.loads((whole / "run.json").read_text())
     assert about["objective"].startswith(f"{objective}, distilled from `") and about["teacher_scores"]["loss"] > 0
-    assert about["identity"]["teacher_weights"] == about["teacher_weights"] and about["distill_weight"] == 0.5
+    assert about["identity"]["teacher_weights"] == about["teacher_weights"] and about["distill_weight"] == 0.9
     assert f"trained with Lacuna by {objective}, distilled from `" in (whole / "README.md").read_text()
     lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "loss" in line]
     for line in steps:
-        assert line["loss"] == pytest.approx((line["teacher_loss"] + line["text_loss"]) / 2, rel=1e-5)
+        assert line["loss"] == pytest.approx(0.9 * line["teacher_loss"] + 0.1 * line["text_loss"], rel=1e-5)
     assert len(steps) == 4 and steps[-1]["text_loss"] < steps[0]["text_loss"]
     results = json.loads((whole / "results.json").read_text())
     assert results["eval_loss"] > 0 and {"eval_bits_per_byte", "baseline_loss"} <= results.keys()
