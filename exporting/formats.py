@@ -67,7 +67,10 @@ class ExportArguments(Arguments):
         metavar="PATH",
     )
     eval_file: str | None = option(
-        None, "Labelled rows that a classifier answers before and after, for onnx.", group=ESSENTIALS, metavar="FILE"
+        None,
+        "Labelled rows that a classifier or a tagger answers before and after, for onnx.",
+        group=ESSENTIALS,
+        metavar="FILE",
     )
     max_examples: int = option(64, "Most texts to compare on; each is cut to 128 tokens.", group=ESSENTIALS)
     trust_remote_code: bool = option(

@@ -7,8 +7,8 @@
     python recipes/export_model.py --model runs/model --format native --output_dir runs/native
 
 What was written is read again and compared with the model on real text before the folder appears; the comparison is
-printed and kept in export_check.json. With --eval_file, rows with labels, a classifier's accuracy before and after
-stands there too, which is what --quantize may cost. An ONNX folder of a classifier or a tagger answers new rows like
+printed and kept in export_check.json. With --eval_file, rows with labels, the accuracy of a classifier or a tagger
+before and after stands there too, which is what --quantize may cost. An ONNX folder of either answers new rows like
 the model: python recipes/predict.py --model runs/onnx --input new.csv --output answers.csv
 """
 
@@ -28,7 +28,7 @@ from lacuna.training import use_all_cores
 
 
 def open_classifier(arguments: ExportArguments, model: str, revision: str | None = None) -> Predictor:
-    """What answers the rows of --eval_file; InputError where the model is no classifier with one label a row."""
+    """What answers the rows of --eval_file; InputError where it has not one label for a row or a token."""
     asked = PredictionArguments(
         model=model,
         input=arguments.eval_file or "",
@@ -37,19 +37,26 @@ def open_classifier(arguments: ExportArguments, model: str, revision: str | None
         revision=revision,
     )
     predictor = open_predictor(asked)
-    if predictor.settings.get("problem_type") != "single_label_classification" or arguments.format != "onnx":
-        raise InputError("--eval_file is for classifiers with one label a row, and --format onnx: leave it out")
+    known = predictor.settings.get("problem_type", predictor.settings.get("name"))
+    if known not in ("single_label_classification", "token_classification") or arguments.format != "onnx":
+        raise InputError(
+            "--eval_file is for taggers, classifiers with one label a row, and --format onnx: leave it out"
+        )
     return predictor
 
 
 def accuracy(predictor: Predictor) -> float:
-    """Share of the rows of --eval_file whose prediction is their label."""
+    """Share of the rows of --eval_file, or of their tokens, that are labelled as they were."""
     rows = read_labelled(predictor.arguments.input)
     check_rows(predictor, rows)
-    label = predictor.settings["label_column"]
+    label = predictor.settings.get("label_column") or predictor.settings["tags_column"]
     if label not in rows[0].fields:
         raise InputError(f"--eval_file {predictor.arguments.input} has no column {label!r}, which held the labels")
-    right = [str(row[label]) == str(row["prediction"]) for row in predict(predictor, rows)]
+    right: list[bool] = []
+    for row in predict(predictor, rows):
+        wanted, found = row[label], row.get("predicted_tags", row["prediction"])
+        pairs = zip(wanted, found, strict=True) if isinstance(wanted, list) else [(wanted, found)]
+        right += [str(one) == str(other) for one, other in pairs]
     return sum(right) / len(right)
 
 

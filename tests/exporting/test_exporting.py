@@ -246,6 +246,11 @@ def test_an_export_has_the_card_of_its_model_and_says_how_to_run_it(saved, known
     assert f"{found['same_answer']:.1%}" in card.text and ("It knows 3.5 bits." in card.text) == known
 
 
+def rows_of(folder: Path, **row: list[str]) -> Path:
+    (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    return folder / "rows.jsonl"
+
+
 # ONNX
 
 HEADS = [
@@ -294,6 +299,23 @@ def test_an_onnx_folder_answers_rows_like_the_model_that_it_was_made_of(saved, r
     assert [row["prediction"] for row in answers[0]] == [row["prediction"] for row in answers[1]]
     for one, two in zip(*answers, strict=True):
         assert float(one["probability"]) == pytest.approx(float(two["probability"]), abs=1e-4)
+
+
+def test_the_tokens_that_a_tagger_gets_right_are_counted(saved, run_recipe, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    folder = saved("bert", "LacunaForTokenClassification", **LABELS)
+    task = {"name": "token_classification", "tokens_column": "words", "tags_column": "kinds", "scheme": "plain"}
+    (folder / "task.json").write_text(json.dumps(task))
+    words = ["The", "dog", "sleeps", "."]
+    files = ("--input", rows_of(tmp_path, words=words), "--output", tmp_path / "tagged.jsonl")
+    code, said = run_recipe("predict", "--model", folder, *files)
+    assert code == 0, said
+    tags = json.loads((tmp_path / "tagged.jsonl").read_text())["prediction"]
+    other = next(name for name in LABELS["id2label"].values() if name != tags[0])
+    rows = rows_of(tmp_path, words=words, kinds=[other, *tags[1:]])
+    more = ("--format", "onnx", "--output_dir", tmp_path / "onnx", "--eval_file", rows)
+    code, said = run_recipe("export_model", "--model", folder, *more)
+    assert code == 0 and f"accuracy on {rows}: 0.7500 before, 0.7500 now" in said, said
 
 
 @pytest.mark.slow
