@@ -24,7 +24,7 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from typing import Any
 os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 
 TASKS = ("classification", "question_answering", "token_classification", "multiple_choice", "seq2seq", "embeddings")
+ROWS = ("data", "eval_data", "train_file", "eval_file", "input")
 COMMANDS = {name: name for name in ("train_tokenizer", "prepare_corpus", "pretrain", "distill", "predict")}
 COMMANDS |= {f"finetune_{task}": f"finetune_{task}" for task in TASKS}
 COMMANDS |= {"plan": "plan_run", "evaluate": "evaluate_language_model", "inspect": "inspect_model"}
@@ -42,8 +43,8 @@ COMMANDS |= {"report": "report_run", "export": "export_model", "push": "push_mod
 class Picture(str):
     """The path of a picture, which a notebook shows."""
 
-    def _repr_png_(self) -> bytes:
-        return Path(self).read_bytes()
+    def _repr_png_(self) -> bytes | None:
+        return Path(self).read_bytes() if Path(self).is_file() else None
 
 
 class Result(os.PathLike):
@@ -139,6 +140,8 @@ def help(command: str) -> None:
 def _recipe(command: str) -> Any:
     from lacuna.common.errors import InputError
 
+    if command == "finetune":
+        raise InputError(f"finetune what? The tasks are {', '.join(TASKS)}")
     if command not in COMMANDS:
         near = [f"did you mean {name!r}?" for name in difflib.get_close_matches(str(command), COMMANDS, n=1)]
         raise InputError(
@@ -149,29 +152,33 @@ def _recipe(command: str) -> Any:
 
 def _call(command: str, options: dict[str, Any]) -> Result:
     """Run a recipe with options as words of a command line, so that they meet the same checks."""
+    from lacuna.common.errors import called
     from lacuna.common.files import release
 
-    words = [word for name, value in options.items() for word in _words(name, value)]
-    recipe, before = _recipe(command), sys.argv
+    recipe, before, kept = _recipe(command), sys.argv, dict[str, str]()
+    words = [word for name, value in options.items() for word in _words(name, value, kept)]
     sys.argv = [f"lacuna {command}", *words]  # for run.json and messages
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), called(kept):
             return Result(recipe.main(words))
     finally:
         sys.argv = before
         release()
 
 
-def _words(name: str, value: Any) -> Iterator[str]:
-    """An option as words of a command line; none for None."""
+def _words(name: str, value: Any, kept: dict[str, str]) -> Iterator[str]:
+    """An option as words of a command line; none for None. `kept` gets the files of rows, and what they are called."""
+    from lacuna.common.options import Arguments
+
     value = _rows_of(name, value)
     is_rows = isinstance(value, list | tuple) and all(isinstance(row, dict) for row in value)
     if is_rows or hasattr(value, "save_to_disk") or hasattr(value, "to_json"):
         value = _kept(value)
+        kept[str(value)] = name
     if isinstance(value, list | tuple):
         yield f"--{name}"
         yield from (os.fspath(each) if isinstance(each, os.PathLike) else str(each) for each in value)
-    elif value is not None:
+    elif value is not None or name not in Arguments.known_options():  # a name that is unknown is told
         yield f"--{name}={os.fspath(value) if isinstance(value, os.PathLike) else value}"
 
 
@@ -187,9 +194,17 @@ def _rows_of(name: str, value: Any) -> Any:
     elif hasattr(value, "tolist") and not hasattr(value, "columns"):  # of NumPy, or a column of a frame
         value = value.tolist()
     if isinstance(value, dict):  # columns
+        if not all(isinstance(each, Sized) for each in value.values()) or len({*map(len, value.values())}) != 1:
+            raise InputError(f"{name} is a dict, and its columns are not lists of one length")
         value = [dict(zip(value, row, strict=True)) for row in zip(*value.values(), strict=True)]
     if isinstance(value, list | tuple) and not value:
         raise InputError(f"{name} is empty")
+    if name in ROWS and isinstance(value, list | tuple):
+        for number, row in enumerate(value, start=1):
+            if not isinstance(row, str | dict | os.PathLike):
+                raise InputError(f"{name}, row {number} is {row!r}: give texts or dicts")
+    if name == "input" and isinstance(value, str) and " " in value and not os.path.exists(value):
+        raise InputError(f"input is a text: give a list of them, as in [{value[:40]!r}]")
     if isinstance(value, list | tuple) and all(_is_text(each, anything=name == "input") for each in value):
         value = [{"text": text} for text in value]
     return value
@@ -229,7 +244,7 @@ def main(words: Sequence[str] | None = None) -> None:
     from lacuna.common.command_line import exit_cleanly
 
     command, *words = (sys.argv[1:] if words is None else words) or ["--help"]
-    if command == "finetune" and words:
+    if command == "finetune" and words and words[0] in TASKS:
         command = f"finetune_{words.pop(0)}"
     sys.argv = [f"lacuna {command}", *words]
     exit_cleanly(_usage if command in ("--help", "-h") else lambda: _recipe(command).main(words))

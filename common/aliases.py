@@ -53,6 +53,13 @@ NEEDLESS = {
     "evaluation_strategy": "--eval_steps says when",
     "save_strategy": "--save_steps says when",
     "logging_strategy": "--logging_steps says when",
+    "logging_first_step": "--logging_steps says when",
+    "save_safetensors": "weights are always written as safetensors",
+    "greater_is_better": "every metric says so itself",
+    "disable_tqdm": "the line is drawn in terminals and notebooks, and printed elsewhere",
+    "remove_unused_columns": "columns that no option names are not read",
+    "pad_to_max_length": "rows are packed, or padded to the longest of a batch",
+    "dataloader_pin_memory": "done where there is a GPU",
 }
 """Options that change nothing here, and why."""
 REFUSED = {
@@ -63,6 +70,17 @@ REFUSED = {
     "max_train_samples": "not there; use a smaller file, or --max_steps",
     "deepspeed": "not there; FSDP2 shards too: accelerate launch --config_file recipes/accelerate/fsdp2.yaml",
     "fsdp": "start with: accelerate launch --config_file recipes/accelerate/fsdp2.yaml",
+    "metric_for_best_model": "pretraining keeps what has the least loss, with --average best",
+    "validation_split_percentage": "here it is a fraction: --eval_fraction 0.05 for 5 %",
+    "line_by_line": "here: --document_boundary line",
+    "data_seed": "here --seed is that of the order, too",
+    "config_name": "a new model is chosen with --family and --size",
+    "adam_beta1": "not there: it is 0.9",
+    "adam_epsilon": "not there: it is 1e-8",
+    "run_name": "not there: a run has the name of its --output_dir",
+    "logging_dir": "not there: metrics.jsonl and the curves are in --output_dir",
+    "use_cpu": "hide the GPU: CUDA_VISIBLE_DEVICES= python recipes/...",
+    "no_cuda": "hide the GPU: CUDA_VISIBLE_DEVICES= python recipes/...",
     "cache_dir": "set HF_HOME for what comes from the Hub, and LACUNA_CACHE for tokenized text",
 }
 """Options that cannot be, and what to use."""
@@ -96,6 +114,10 @@ def translate(
             words += [f"--{name}", *kept] if kept else []
         elif name in known:
             words += [f"--{name}", *values]
+        elif target := next((each for each in SAME.get(name, ()) if each in known), None):
+            ours = [f"--{target}", *(VALUES.get(name, {}).get(value, value) for value in values)]
+            if name == "metric_for_best_model":
+                ours[1:] = [value.removeprefix("eval_") for value in values]
         elif name in REFUSED and plain not in _NO:
             raise InputError(f"--{name}: {REFUSED[name]}")
         elif name in NEEDLESS or name in REFUSED:
@@ -113,8 +135,6 @@ def translate(
                     f"{shown}: give --per_device_train_batch_size with it, or here --batch_size, which is that of a "
                     "step, and --micro_batch_size, which is that of a forward pass"
                 )
-        elif target := next((each for each in SAME.get(name, ()) if each in known), None):
-            ours = [f"--{target}", *(VALUES.get(name, {}).get(value, value) for value in values)]
         else:
             words += [f"--{name}", *values]
         if ours is not None:

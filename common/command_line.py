@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import difflib
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ class _Parser(HfArgumentParser):
     """`HfArgumentParser` with titled groups, one spelling of each option in the help, and errors of one line."""
 
     def error(self, message: str) -> NoReturn:
+        message = re.sub(r"argument (--\w+)(/--[\w-]+)*", r"\1", message)  # one spelling of it
         raise InputError(f"{message} (--help lists the options)")
 
     @staticmethod
@@ -129,23 +131,23 @@ def _options_from_yaml(path: Path) -> list[tuple[str, list[str], str]]:
         if not isinstance(content, yaml.MappingNode | None):
             raise InputError(f"--config {path} must hold 'option: value' lines, not a {content.tag.split(':')[-1]}")
         found = [] if content is None else content.value
-        lines = [(*(loader.construct_object(part, deep=True) for part in pair), pair[0].start_mark) for pair in found]
+        loader.construct_document(content or yaml.ScalarNode("tag:yaml.org,2002:null", ""))  # refuses tags of Python
     except OSError as error:
         raise InputError(f"--config {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path} is not valid YAML: {error}") from error
     options: dict[str, tuple[str, list[str], str]] = {}
-    for key, value, mark in lines:
-        name, where = str(key).replace("-", "_"), f"{path}:{mark.line + 1}"
+    for key, value in found:
+        name, where = str(key.value).replace("-", "_"), f"{path}:{key.start_mark.line + 1}"
         if name in ("config", "help", "help_all"):
-            raise InputError(f"{where}: '{key}' is for the command line only")
-        if isinstance(value, dict):
-            raise InputError(f"{where}: option '{key}' must be a value or a list, not a mapping")
+            raise InputError(f"{where}: '{key.value}' is for the command line only")
+        values = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        if not all(isinstance(each, yaml.ScalarNode) for each in values):
+            raise InputError(f"{where}: option '{key.value}' must be a value or a list of values")
         if name in options:
-            raise InputError(f"{where}: '{key}' stands above too, at {options[name][2]}; leave one of them")
-        if value is not None:
-            values = value if isinstance(value, list) else [value]
-            options[name] = (name, [str(each) for each in values], where)
+            raise InputError(f"{where}: '{key.value}' stands above too, at {options[name][2]}; leave one of them")
+        if not value.tag.endswith(":null"):
+            options[name] = (name, [each.value for each in values], where)
     return list(options.values())
 
 

@@ -1,10 +1,26 @@
 """All errors that a recipe reports, each with its exit code."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
 
 class LacunaError(Exception):
     """An error whose message is for the user: recipes print it without a traceback."""
 
     exit_code = 1
+
+
+@contextmanager
+def called(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors in here call files by these names, as those that keep rows in memory or of standard input."""
+    try:
+        yield
+    except LacunaError as error:
+        message = str(error)
+        for path, name in names.items():
+            message = message.replace(f"{path}:", f"{name}:").replace(path, name)
+        error.args = (message,)
+        raise
 
 
 class InputError(LacunaError, ValueError):

@@ -46,7 +46,7 @@ def named(option: str) -> Iterator[None]:
 
 def _is_path(model: str) -> bool:
     """Whether a --model cannot be a Hub id, which has at most one slash, as in OWNER/NAME."""
-    return model.startswith(("./", "../", "/", "~", "runs/")) or model.count("/") > 1
+    return model.startswith(("./", "../", "/", "~", "runs/")) or model.endswith("/") or model.count("/") > 1
 
 
 def missing_folder(model: str) -> str | None:
@@ -63,10 +63,16 @@ def missing_folder(model: str) -> str | None:
     return f"--model: there is no folder {model}.{more}"
 
 
+def refuse_missing(model: str) -> None:
+    """InputError for a --model that is a path to no folder, or a file, or nearly the name of a folder beside it."""
+    missing = missing_folder(model)
+    if missing and (_is_path(model) or not missing.endswith(f" {model}.")):
+        raise InputError(missing)
+
+
 def check_folder(model: str) -> None:
     """Refuse a path that is no folder, or has no config.json, with an InputError, before transformers asks the Hub."""
-    if _is_path(model) and (missing := missing_folder(model)):
-        raise InputError(missing)
+    refuse_missing(model)
     folder = Path(model)
     if not folder.is_dir() or (folder / "config.json").is_file():
         return
@@ -103,11 +109,15 @@ def commit_of(model: str | None, *, revision: str | None = None) -> str | None:
 
     Raises InputError: a folder has no revisions, or there is none of that name; HubError: see `file_of`.
     """
-    if model and not _is_path(model) and not Path(model).is_dir():
+    if model:
+        refuse_missing(model)
+    if model and not Path(model).is_dir():
         try:
             found = file_of(model, "config.json", revision=revision)
         except HubError as error:
-            raise InputError(message) if (message := missing_folder(model)) else error from None
+            if message := missing_folder(model):
+                raise InputError(message) from None
+            raise type(error)(f"{error}. There is no folder {model} here either") from None
         return revision if found is None else found.parent.name
     if revision:
         raise InputError(f"--revision {revision} is for a --model of the Hub, not for {model or 'none'}: leave it out")
@@ -150,6 +160,7 @@ def load_configuration(model: str, *, trust_remote_code: bool = False, revision:
 
 def load_tokenizer(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
     """The tokenizer of a model, at a `revision` of the Hub. InputError: there is none, or its files are missing."""
+    refuse_missing(model)
     look_through(model, revision=revision, tokenizer=True)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision or "main"}
     try:

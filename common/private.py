@@ -88,6 +88,11 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: "1 step", "2,000 steps"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def shown(path: Path | str) -> str:
     """A path for a message, with unprintable characters escaped."""
     return visible(str(path))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lacuna.common.errors import InputError
+from lacuna.common.private import counted
 from lacuna.common.work import Work
 
 from .arguments import ObjectiveArguments
@@ -273,10 +274,9 @@ class PackedPrediction(TokenPrediction):
     def _describe_rows(self) -> str:
         packing, padding = self.arguments.packing, f"{self.rows.padding:.2%} padding"
         up_to, filled = ("up to ", " if all were filled up") if packing == "none" else ("", "")
-        documents = "document" if len(self.documents) == 1 else "documents"
         return (
-            f"{self.num_examples:,} rows of {up_to}{self.sequence_length:,} tokens from {len(self.documents):,} "
-            f"{documents}, --packing {packing}: {padding}{filled}, no token cropped; "
+            f"{counted(self.num_examples, 'row')} of {up_to}{self.sequence_length:,} tokens from "
+            f"{counted(len(self.documents), 'document')}, --packing {packing}: {padding}{filled}, no token cropped; "
             f"{len(self._evaluated) // self.evaluations:,} of {len(self.eval_rows):,} held-out rows are evaluated"
         )
 

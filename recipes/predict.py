@@ -7,14 +7,16 @@
 
 What is answered follows from the model: task.json, which fine-tuning has left beside it, or its head says it. Every
 row of --input is in --output with all its columns, in the same order, and the answer beside them: docs/fine_tuning.md
-says which columns a task reads and writes. A - stands for standard input (texts, one a line, or JSON) and output. All
-rows are checked first, so that a broken one is found at once; --output is written whole or not at all. Everything
-is computed in float32: after training in bf16 (--mixed_precision), probabilities differ from those of its
-predictions.jsonl in the third digit.
+says which columns a task reads and writes. A - stands for standard output, and for standard input: texts, one a
+line, or rows as JSON. All rows are checked first, so that a broken one is found at once; --output is written whole or
+not at all. Everything is computed in float32: after training in bf16 (--mixed_precision), probabilities differ from
+those of its predictions.jsonl in the third digit.
 """
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,8 +27,8 @@ from tqdm import tqdm
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
-from lacuna.common.errors import InputError
-from lacuna.common.private import shown
+from lacuna.common.errors import InputError, called
+from lacuna.common.private import counted, shown
 from lacuna.corpus import Record, read_labelled, read_records
 from lacuna.corpus.read.formats import check_named, kind_of
 from lacuna.corpus.read.labelled import TAGGED_KINDS, iter_lines
@@ -74,28 +76,39 @@ def main(words: Sequence[str] | None = None) -> str:
     """Parse, check, answer; returns the file of the answers."""
     (arguments,) = parse_arguments((PredictionArguments,), words, description=__doc__)
     with TemporaryDirectory() as folder:
+        rows, source = Path(folder, "rows"), arguments.input
         if arguments.input == "-":
             data = sys.stdin.buffer.read()
-            rows = Path(folder, "standard_input.jsonl" if data.lstrip()[:1] == b"{" else "standard_input.txt")
+            rows = rows.with_suffix(ending_of(data))
             rows.write_bytes(data)
-            arguments.input = str(rows)
-        if arguments.output != "-":
-            return str(answer(arguments, say=print))
-        arguments.output = str(Path(folder, "answers.jsonl"))
-        sys.stdout.write(answer(arguments, say=partial(print, file=sys.stderr)).read_text(encoding="utf-8"))
+            arguments.input, source = str(rows), "standard input"
+        with called({str(rows): source}):
+            if arguments.output != "-":
+                return str(answer(arguments, source=source, say=print))
+            arguments.output = str(Path(folder, "answers.jsonl"))
+            written = answer(arguments, source=source, say=partial(print, file=sys.stderr))
+            sys.stdout.write(written.read_text(encoding="utf-8"))
         return "-"
 
 
-def answer(arguments: PredictionArguments, *, say: Callable[..., None]) -> Path:
-    """Write the rows of --input with the model's answers to --output; `say` is told how it goes."""
-    path, source = check_output(arguments), arguments.input
+def ending_of(data: bytes) -> str:
+    """What the name of a file of standard input ends in; a text may begin with [MASK], and is no JSON then."""
+    if data.lstrip()[:1] == b"[":
+        with suppress(ValueError):
+            json.loads(data)
+            return ".json"
+    return ".jsonl" if data.lstrip()[:1] == b"{" else ".txt"
+
+
+def answer(arguments: PredictionArguments, *, source: str, say: Callable[..., None]) -> Path:
+    """Write the rows of --input, called `source`, with the model's answers to --output; `say` is told how it goes."""
+    path = check_output(arguments)
     next(read(arguments), None)  # report unreadable input before loading a model
     use_all_cores()
     transformers.logging.set_verbosity_error()
     predictor = open_predictor(arguments)
     count = check_rows(predictor, read(arguments))
-    source = "standard input" if Path(source).stem == "standard_input" else source
-    say("\n".join([f"{count:,} rows of {source} through {arguments.model}", *predictor.notes]), flush=True)
+    say("\n".join([f"{counted(count, 'row')} of {source} through {arguments.model}", *predictor.notes]), flush=True)
 
     def answers() -> Iterator[dict[str, Any]]:
         with tqdm(total=count, unit=" rows", delay=BAR_AFTER, leave=False, disable=None) as bar:
@@ -105,7 +118,7 @@ def answer(arguments: PredictionArguments, *, say: Callable[..., None]) -> Path:
 
     written = write_rows(rows=answers(), path=path)
     if say is print:
-        print(f"{written:,} rows with their answers are in {path}")
+        print(f"{counted(written, 'row')} with answers in {path}")
     return path
 
 

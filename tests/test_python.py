@@ -88,6 +88,10 @@ def test_mistakes_are_exceptions_with_the_same_words(home: Path) -> None:
         lacuna.pretrain(data=TEXTS, bach_size=4)
     with pytest.raises(InputError, match="there is no task 'clasification'; the tasks are classification, "):
         lacuna.finetune("clasification", model="x")
+    with pytest.raises(InputError, match="unknown option '--daata'"):
+        lacuna.pretrain(data=None, daata=None)
+    with pytest.raises(InputError, match="finetune what"):
+        lacuna.help("finetune")
     with pytest.raises(InputError, match="there is no command 'pretain'"):
         lacuna.help("pretain")
     with pytest.raises(InputError, match=r"--output_dir .*model already holds a run"):
@@ -144,6 +148,27 @@ def test_what_is_no_text_is_refused_by_name(given: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         lacuna.pretrain(data=given)
     assert lacuna._rows_of("data", ["my_texts/", "b.txt"]) == ["my_texts/", "b.txt"]  # paths
+
+
+@pytest.mark.parametrize(
+    "name, given, message",
+    [
+        ("input", ["a", None], "input, row 2 is None: give texts or dicts"),
+        ("train_file", [{"text": "a"}, 7], "train_file, row 2 is 7"),
+        ("data", {"text": ["a", "b"], "label": [1]}, "data is a dict, and its columns are not lists of one length"),
+        ("data", {"text": "a", "label": 1}, "data is a dict, and its columns"),
+        ("input", "a good film", r"input is a text: give a list of them, as in \['a good film'\]"),
+    ],
+)
+def test_rows_that_are_none_are_refused_by_number(name: str, given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(lacuna._words(name, given, {}))
+
+
+def test_rows_in_memory_are_called_by_their_name(run: lacuna.Result) -> None:
+    rows = [*ROWS[:9], {"text": "", "label": "no"}]
+    with pytest.raises(InputError, match=r"^train_file:10: column 'text' is empty"):
+        lacuna.finetune("classification", model=run, train_file=rows, output_dir="nowhere")
 
 
 def test_help_and_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import InputError, LacunaError, StorageError
-from lacuna.common.private import shown, visible
+from lacuna.common.private import counted, shown, visible
 
 from ..read.text import sha256
 
@@ -86,13 +86,13 @@ class TokenStore:
     def summary(self) -> str:
         """One line for people."""
         return (
-            f"{_count(self.num_documents, 'document')}, {_count(self.num_sentences, 'sentence')}, "
-            f"{_count(self.num_tokens, 'token')}, {_size(self.num_bytes)} of text, "
+            f"{counted(self.num_documents, 'document')}, {counted(self.num_sentences, 'sentence')}, "
+            f"{counted(self.num_tokens, 'token')}, {_size(self.num_bytes)} of text, "
             f"{self.num_bytes / self.num_tokens:.2f} bytes per token"
             + (
                 ""
                 if self.held_out is None
-                else f"; evaluated on {_count(self.held_out.num_documents, 'document')} of --eval_data"
+                else f"; evaluated on {counted(self.held_out.num_documents, 'document')} of --eval_data"
             )
         )
 
@@ -105,8 +105,8 @@ class TokenStore:
         for source in self.manifest["sources"]:
             weight = "" if source["weight"] is None else f"weight {source['weight']:.3g}, "
             lines.append(
-                f"  {visible(source['name'])}: {weight}{_count(source['num_documents'], 'document')}, "
-                f"{_count(source['num_tokens'], 'token')} ({source['num_tokens'] / self.num_tokens:.1%}), "
+                f"  {visible(source['name'])}: {weight}{counted(source['num_documents'], 'document')}, "
+                f"{counted(source['num_tokens'], 'token')} ({source['num_tokens'] / self.num_tokens:.1%}), "
                 f"{_size(source['num_bytes'])}"
             )
         lines = lines if len(self.source_names) > 1 else []
@@ -116,7 +116,7 @@ class TokenStore:
         count = min(num_examples, self.num_documents)
         random = np.random.default_rng(seed)
         chosen = np.sort(random.choice(self.num_documents, size=count, replace=False))
-        lines.append(f"{_count(count, 'random document')}, each from a random sentence on (⏎ is a line end):")
+        lines.append(f"{counted(count, 'random document')}, each from a random sentence on (⏎ is a line end):")
         for document in chosen.tolist():
             first, last = self.document_offsets[document : document + 2]
             sentence = int(random.integers(first, last))
@@ -207,10 +207,6 @@ def _load_offsets(path: Path, size: int) -> np.ndarray:
     if array[0] != 0 or array[-1] != size:
         raise InputError(f"{path} ends at {array[-1]}, its manifest says {size}. {REMEDY}")
     return array
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _size(number: int) -> str:

@@ -83,7 +83,9 @@ def test_a_model_of_the_hub_is_at_one_commit(tmp_path: Path, monkeypatch: pytest
         assert file_of("me/model", "task.json", revision=second) is None
         assert (file := file_of("me/model", "task.json", revision=first)) and file.read_text() == "{}"
         asked = len(hub.requests)
-        assert commit_of(None) is commit_of(str(tmp_path / "model")) is commit_of("runs/nowhere") is None
+        assert commit_of(None) is commit_of(str(tmp_path / "model")) is None
+        with pytest.raises(InputError, match="there is no folder runs/nowhere"):
+            commit_of("runs/nowhere")
         assert file_of(str(tmp_path / "model"), "config.json") and not file_of(str(tmp_path), "config.json")
         assert len(hub.requests) == asked
         with pytest.raises(InputError, match=r"--revision v1 is for a --model of the Hub, not for .*/model"):

@@ -609,7 +609,10 @@ def test_cells_come_back(tmp_path) -> None:
     ]
 
 
-@pytest.mark.parametrize("given", ['{"text": "good", "id": 7}\n{"text": "bad"}\n', "good\nbad\n"])
+OF_ARRAY = '[{"text": "good", "id": 7},\n {"text": "bad"}]\n'
+
+
+@pytest.mark.parametrize("given", ['{"text": "good", "id": 7}\n{"text": "bad"}\n', OF_ARRAY, "good\nbad\n"])
 def test_rows_of_standard_input_are_answered_on_standard_output(given, classifier, capsys, monkeypatch) -> None:
     from lacuna.recipes.predict import main
 
@@ -619,7 +622,15 @@ def test_rows_of_standard_input_are_answered_on_standard_output(given, classifie
     rows = [json.loads(line) for line in shown.out.splitlines()]
     assert [row["text"] for row in rows] == ["good", "bad"] and all("prediction" in row for row in rows)
     assert (
-        rows[0].get("id") == (7 if given[0] == "{" else None)
+        rows[0].get("id") == (7 if given[0] in "[{" else None)
         and "2 rows of standard input" in shown.err
-        and "answers are in" not in shown.err
+        and "with answers in" not in shown.err
     )
+
+
+def test_mistakes_on_standard_input_are_called_so(classifier, monkeypatch) -> None:
+    from lacuna.recipes.predict import main
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"[MASK] is good\n\nbad\n")))
+    with pytest.raises(InputError, match=r"^standard input:2: line 2 is empty"):
+        main(["--model", str(classifier), "--input", "-", "--output", "-"])

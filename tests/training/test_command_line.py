@@ -122,6 +122,14 @@ def test_an_option_of_other_recipes_is_named_as_such(yaml_file, name) -> None:
     assert f"--{name}" in (RECIPES / "finetune_embeddings.py").read_text(encoding="utf-8")
 
 
+def test_words_of_a_file_are_taken_as_they_stand(yaml_file) -> None:
+    """`no` is what YAML calls false, and the name of a precision here."""
+    text = "mixed_precision: no\nresume: yes\nmax_steps: 1_000\noutput_dir: '2026'\nseed: null\n"
+    (training,) = parse_arguments((TrainingArguments,), ["--config", str(yaml_file(text))])
+    assert (training.mixed_precision, training.resume, training.max_steps) == ("no", True, 1000)
+    assert (training.output_dir, training.seed) == ("2026", TrainingArguments().seed)
+
+
 def test_an_empty_file_is_no_mistake(yaml_file) -> None:
     assert parse_arguments(ROOMS, ["--config", str(yaml_file("# nothing yet\n"))]) == parse_arguments(ROOMS, [])
 

@@ -158,14 +158,14 @@ def resume(
     if checkpoint is None:
         return fresh, [], [*notices, f"no checkpoint in {output_dir}: starting from the beginning"]
     progress = read_progress(checkpoint)
+    changed = check_identity(
+        ours=fresh.identity, theirs=progress.identity, allowed=arguments.allow_change, checkpoint=checkpoint
+    )
     if arguments.max_steps and progress.step > arguments.max_steps:
         raise InputError(
             f"--resume: the run in {output_dir} has made {progress.step:,} steps, and the limit is now "
             f"{arguments.max_steps:,}; raise --max_steps, or whatever limits the run"
         )
-    changed = check_identity(
-        ours=fresh.identity, theirs=progress.identity, allowed=arguments.allow_change, checkpoint=checkpoint
-    )
     changed += _changes(progress.options, fresh.options)
     renewed = {change["option"] for change in changed} & {"optimizer", "average"}
     try:
