@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.bag_of_words import fit_and_predict
-from lacuna.tasks.base.metrics import measure
+from lacuna.tasks.base.metrics import classification, correlation, multi_label
 from lacuna.tasks.base.report import Points, Shown, by_label, label_tables
 from lacuna.tasks.base.rows import Row, counted, note_alike, some_of
 from lacuna.tasks.classification import reader as labels
@@ -108,7 +108,7 @@ class SingleLabel(_Head):
         return [{"prediction": label, "probability": chance} for label, chance in zip(best, sure, strict=True)]
 
     def metrics(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
-        return measure("classification", predictions=predictions, references=references)
+        return classification(predictions, references)
 
     def baseline(self, train: Sequence[int], held_out: Sequence[int]) -> dict[str, float]:
         """Always the most frequent training label; its loss: always the training frequencies (plus 1)."""
@@ -218,8 +218,7 @@ class SeveralLabels(_Head):
         return found
 
     def metrics(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
-        guessed, gold = self._multi_hot(predictions).tolist(), self._multi_hot(references).tolist()
-        return measure("multi_label", predictions=guessed, references=gold)
+        return multi_label(self._multi_hot(predictions).tolist(), self._multi_hot(references).tolist())
 
     def baseline(self, train: Sequence[list[int]], held_out: Sequence[list[int]]) -> dict[str, float]:
         """For each metric the best of three sets that are always guessed: the most frequent one, the most frequent
@@ -298,7 +297,7 @@ class Number(_Head):
 
     def metrics(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
         off = float(mean_absolute_error(references, predictions))
-        return {**measure("correlation", predictions=predictions, references=references), "mean_absolute_error": off}
+        return {**correlation(predictions, references), "mean_absolute_error": off}
 
     def baseline(self, train: Sequence[float], held_out: Sequence[float]) -> dict[str, float]:
         """Always the mean of the training numbers."""

@@ -30,7 +30,7 @@ from lacuna.tasks.base.arguments import (
 )
 from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
 from lacuna.tasks.base.features import WORDS, records, tokenize
-from lacuna.tasks.base.metrics import measure
+from lacuna.tasks.base.metrics import correlation
 from lacuna.tasks.base.report import Points, Shown, Table
 from lacuna.tasks.base.rows import Row, as_number, columns_of, gathered
 from lacuna.tasks.base.task import Inputs, Task
@@ -241,7 +241,7 @@ class Embeddings(Task):
                 prediction=[round(cosine, 6) for cosine in cosines],
                 rank_difference=[round(off, 4) for off in (_shares(cosines) - _shares(gold)).tolist()],
             )
-            return found, measure("correlation", predictions=cosines, references=gold)
+            return found, correlation(cosines, gold)
         found, recalls = self._ranked(known, number)
         scores = {f"recall_at_{k}": sum(recall[k] for recall in recalls) / len(recalls) for k in CUTOFFS}
         scores["mrr_at_10"] = sum(1 / each["rank"] for each in found if each["rank"] <= 10) / len(found)

@@ -22,7 +22,8 @@ from lacuna.tasks.base.metrics import (
     answers_with_words,
     best_over_answers,
     exact_match,
-    measure,
+    squad,
+    squad_v2,
     token_f1,
     tuned_threshold,
 )
@@ -165,12 +166,11 @@ class QuestionAnswering(Task):
         texts = [answer["prediction"] for answer in found]
         answers = [self._eval_questions[answer["id"]].answers for answer in found]
         if not self.may_have_none:
-            return measure("squad", predictions=texts, references=answers)
+            return squad(texts, answers)
         no_answer = [-answer["score"] for answer in found]
         self.threshold = tuned_threshold(texts, answers, no_answer=no_answer)
         tuned, untuned = (
-            measure("squad_v2", predictions=texts, references=answers, no_answer=no_answer, threshold=threshold)
-            for threshold in (self.threshold, 0.0)
+            squad_v2(texts, answers, no_answer=no_answer, threshold=threshold) for threshold in (self.threshold, 0.0)
         )
         return {**tuned, "untuned_f1": untuned["f1"], "no_answer_threshold": self.threshold}
 
@@ -180,7 +180,7 @@ class QuestionAnswering(Task):
     def _guessed(self, predictions: Sequence[str]) -> dict[str, float]:
         """Exact match and F1 of a guess for every held-out question."""
         answers = [item.answers for item in self._eval_questions]
-        found = measure("squad_v2" if self.may_have_none else "squad", predictions=predictions, references=answers)
+        found = (squad_v2 if self.may_have_none else squad)(predictions, answers)
         return {name: found[name] for name in ("exact_match", "f1")}
 
     def baseline(self) -> dict[str, float]:

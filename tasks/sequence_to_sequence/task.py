@@ -39,7 +39,7 @@ from lacuna.tasks.base.features import (
     stacked,
     tokenize,
 )
-from lacuna.tasks.base.metrics import measure
+from lacuna.tasks.base.metrics import generation
 from lacuna.tasks.base.rows import Row, gathered
 from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.predict.predictor import NEW_TOKENS, Predictor
@@ -371,7 +371,7 @@ class SequenceToSequence(Task):
 
     def _scores(self, found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         references = [[self._eval_pairs[each["row"]].target] for each in found]
-        return measure("generation", predictions=[each["prediction"] for each in found], references=references)
+        return generation([each["prediction"] for each in found], references)
 
     def baseline(self) -> dict[str, float]:
         """The source itself as the text; the loss: the tokens' frequencies in the training targets (plus 1)."""

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.bag_of_words import MOST_WORDS, tag_words
 from lacuna.tasks.base.features import IGNORED, TOKENS, model_inputs, pad_inputs, pad_like, records, stacked
-from lacuna.tasks.base.metrics import measure
+from lacuna.tasks.base.metrics import classification, entity_f1
 from lacuna.tasks.base.report import Shown, Table, label_tables
 from lacuna.tasks.base.rows import Row, counted, gathered, note_alike, scarce_labels, some_of
 from lacuna.tasks.base.task import Batch, Inputs, Task
@@ -228,12 +228,11 @@ class TokenClassification(Task):
 
     def _scores(self, predictions: Sequence[Sequence[str]]) -> dict[str, float]:
         if self.scheme == PLAIN:
-            return measure(
-                "classification",
-                predictions=[self._number_of[tag] for tags in predictions for tag in tags],
-                references=[int(number) for numbers in self._eval_tags for number in numbers],
+            return classification(
+                [self._number_of[tag] for tags in predictions for tag in tags],
+                [int(number) for numbers in self._eval_tags for number in numbers],
             )
-        found = measure("entity_f1", predictions=predictions, references=self._gold())
+        found = entity_f1(predictions, self._gold())
         by_type = found.pop("by_type")
         return {**found, **{f"f1_{kind}": row["f1"] for kind, row in by_type.items()}}
 
@@ -282,7 +281,7 @@ class TokenClassification(Task):
         tags = [tags for tags, _ in self._predicted()]
         if self.scheme != PLAIN:
             columns = ("type", "precision", "recall", "f1", "number")
-            found = measure("entity_f1", predictions=tags, references=self._gold())["by_type"]
+            found = entity_f1(tags, self._gold())["by_type"]
             rows = [[kind, *(row[name] for name in columns[1:])] for kind, row in found.items()]
             return {"Entities by type": Table(columns, rows)}
         predicted = [self._number_of[tag] for each in tags for tag in each]

@@ -15,9 +15,15 @@ from hypothesis import strategies as st
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.metrics import (
     best_over_answers,
+    classification,
+    correlation,
+    entity_f1,
     exact_match,
-    measure,
+    generation,
+    multi_label,
     normalize_answer,
+    squad,
+    squad_v2,
     squad_v2_f1,
     token_f1,
     tuned_threshold,
@@ -47,7 +53,7 @@ def slow_classification(predictions: list[int], references: list[int]) -> dict[s
 
 def test_classification_metrics_by_hand():
     # class 0: precision 2/3, recall 2/2, F1 0.8; class 1: 1/1, 1/2, F1 2/3
-    found = measure("classification", predictions=[0, 0, 0, 1], references=[0, 0, 1, 1])
+    found = classification(predictions=[0, 0, 0, 1], references=[0, 0, 1, 1])
     assert found["accuracy"] == 0.75
     assert found["f1_macro"] == pytest.approx((0.8 + 2 / 3) / 2)
     assert found["f1_micro"] == 0.75
@@ -59,7 +65,7 @@ def test_classification_metrics_by_hand():
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))
 def test_classification_metrics_equal_slow_ones(pairs):
     predictions, references = [a for a, _ in pairs], [b for _, b in pairs]
-    found = measure("classification", predictions=predictions, references=references)
+    found = classification(predictions=predictions, references=references)
     assert found == pytest.approx(slow_classification(predictions, references), abs=1e-12)
 
 
@@ -99,12 +105,12 @@ rows_of_labels = st.lists(
 @given(rows_of_labels)
 def test_multi_label_metrics_equal_slow_ones(pairs):
     predictions, references = [a for a, _ in pairs], [b for _, b in pairs]
-    found = measure("multi_label", predictions=predictions, references=references)
+    found = multi_label(predictions=predictions, references=references)
     assert found == pytest.approx(slow_multi_label(predictions, references), abs=1e-12)
 
 
 def test_multi_label_metrics_by_hand():
-    found = measure("multi_label", predictions=[[1, 0, 0], [0, 0, 0]], references=[[1, 1, 0], [0, 0, 0]])
+    found = multi_label(predictions=[[1, 0, 0], [0, 0, 0]], references=[[1, 1, 0], [0, 0, 0]])
     assert found == pytest.approx(
         {"f1_macro": 0.5, "f1_micro": 2 / 3, "f1_samples": (2 / 3 + 1) / 2, "subset_accuracy": 0.5}
     )
@@ -112,15 +118,15 @@ def test_multi_label_metrics_by_hand():
 
 def test_correlations_by_hand():
     # deviations (-1.5, -.5, .5, 1.5) and (-4, -3, -2, 9): sums of products 20, of squares 5 and 110; ranks are equal
-    found = measure("correlation", predictions=[1.0, 2.0, 3.0, 4.0], references=[1.0, 2.0, 3.0, 14.0])
+    found = correlation(predictions=[1.0, 2.0, 3.0, 4.0], references=[1.0, 2.0, 3.0, 14.0])
     assert found["pearson"] == pytest.approx(20 / np.sqrt(5 * 110))
     assert found["spearman"] == pytest.approx(1.0)
     # ranks 1, 2.5, 2.5 and 3, 1, 2
-    assert measure("correlation", predictions=[0.0, 5.0, 5.0], references=[9.0, 1.0, 2.0])[
-        "spearman"
-    ] == pytest.approx(-1.5 / np.sqrt(1.5 * 2))
-    assert measure("correlation", predictions=[2.0, 2.0], references=[1.0, 3.0]) == {"pearson": 0.0, "spearman": 0.0}
-    assert measure("correlation", predictions=[2.0], references=[1.0]) == {"pearson": 0.0, "spearman": 0.0}
+    assert correlation(predictions=[0.0, 5.0, 5.0], references=[9.0, 1.0, 2.0])["spearman"] == pytest.approx(
+        -1.5 / np.sqrt(1.5 * 2)
+    )
+    assert correlation(predictions=[2.0, 2.0], references=[1.0, 3.0]) == {"pearson": 0.0, "spearman": 0.0}
+    assert correlation(predictions=[2.0], references=[1.0]) == {"pearson": 0.0, "spearman": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -199,8 +205,7 @@ def test_squad_scores_equal_slow_ones(prediction, answers):
 
 
 def test_squad_is_in_percent_and_takes_the_best_answer():
-    found = measure(
-        "squad",
+    found = squad(
         predictions=["the Broncos", "1887", "red", "blue"],
         references=[["Denver Broncos", "Broncos"], ["in 1888"], ["Red."], ["blue"]],
     )
@@ -237,13 +242,12 @@ asked = st.lists(
 @given(asked, st.sampled_from([0.0, 0.5, 1.0]))
 def test_squad_v2_equals_a_slow_one(questions, threshold):
     predictions, answers, no_answer = map(list, zip(*questions, strict=True))
-    found = measure("squad_v2", predictions=predictions, references=answers, no_answer=no_answer, threshold=threshold)
+    found = squad_v2(predictions=predictions, references=answers, no_answer=no_answer, threshold=threshold)
     assert found == pytest.approx(slow_v2(predictions, answers, no_answer, threshold), abs=1e-9)
 
 
 def test_squad_v2_by_hand():
-    found = measure(
-        "squad_v2",
+    found = squad_v2(
         predictions=["the fox", "dog", "cat", ""],
         references=[["fox", "a red fox"], [], ["cat food"], ["yes"]],
         no_answer=[-3.0, 2.0, -1.0, 5.0],
@@ -269,7 +273,7 @@ def test_a_threshold_below_infinity_stays_above_what_is_answered():
 
 def test_the_two_scripts_differ_on_texts_without_words():
     assert token_f1("the", "a") == 0.0
-    assert measure("squad_v2", predictions=["a cat"], references=[["cat"]])["exact_match"] == 100.0
+    assert squad_v2(predictions=["a cat"], references=[["cat"]])["exact_match"] == 100.0
     assert squad_v2_f1("the", "a") == 1.0 and squad_v2_f1("the", "dog") == 0.0 and squad_v2_f1("", "") == 1.0
 
 
@@ -279,9 +283,7 @@ def test_the_two_scripts_differ_on_texts_without_words():
 def test_entities_by_type():
     pytest.importorskip("seqeval")
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-LOC", "B-LOC", "O"]]
-    found = measure(
-        "entity_f1", predictions=[["B-PER", "I-PER", "O", "B-PER"], ["O", "B-LOC", "I-LOC", "O"]], references=gold
-    )
+    found = entity_f1(predictions=[["B-PER", "I-PER", "O", "B-PER"], ["O", "B-LOC", "I-LOC", "O"]], references=gold)
     # of PER one of two guesses is right, of LOC none of one; there are one and three
     assert found["by_type"] == {
         "PER": {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "number": 1},
@@ -289,25 +291,25 @@ def test_entities_by_type():
     }
     assert (found["precision"], found["recall"]) == (pytest.approx(1 / 3), 0.25)
     assert found["f1"] == pytest.approx(2 / 7) and found["accuracy"] == 6 / 8
-    missed = measure("entity_f1", predictions=[["O", "B-PER"]], references=[["B-LOC", "B-PER"]])
+    missed = entity_f1(predictions=[["O", "B-PER"]], references=[["B-LOC", "B-PER"]])
     assert missed["by_type"]["LOC"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "number": 1}
-    nothing = measure("entity_f1", predictions=[["O", "O"]], references=[["O", "O"]])
+    nothing = entity_f1(predictions=[["O", "O"]], references=[["O", "O"]])
     assert nothing == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 1.0, "by_type": {}}
 
 
 @pytest.mark.parametrize("tags", [["I-PER", "I-PER", "O"], ["B-PER", "I-PER", "O"], ["B-PER", "E-PER", "O"]])
 def test_entities_in_all_three_ways_of_writing_them(tags):
     pytest.importorskip("seqeval")
-    assert measure("entity_f1", predictions=[tags], references=[tags])["by_type"]["PER"]["number"] == 1
+    assert entity_f1(predictions=[tags], references=[tags])["by_type"]["PER"]["number"] == 1
 
 
 def test_generated_texts():
     pytest.importorskip("sacrebleu"), pytest.importorskip("rouge_score")
     sentence = "The quick brown fox jumps over the lazy dog."
-    assert measure(
-        "generation", predictions=[sentence] * 2, references=[[sentence], ["no", sentence]]
-    ) == pytest.approx(dict.fromkeys(("bleu", "chrf", "rouge1", "rouge2", "rougeL"), 100.0))
-    found = measure("generation", predictions=["für drei große"], references=[["für vier große Hunde"]])
+    assert generation(predictions=[sentence] * 2, references=[[sentence], ["no", sentence]]) == pytest.approx(
+        dict.fromkeys(("bleu", "chrf", "rouge1", "rouge2", "rougeL"), 100.0)
+    )
+    found = generation(predictions=["für drei große"], references=[["für vier große Hunde"]])
     # two of three words are right, two of four found; the umlaut does not divide a word
     assert found["rouge1"] == found["rougeL"] == pytest.approx(100 * 4 / 7)
     assert found["rouge2"] == 0.0 and found["bleu"] == pytest.approx(0.0, abs=20) and 0 < found["chrf"] < 100
@@ -316,7 +318,7 @@ def test_generated_texts():
 def test_rouge_counts_words_of_any_script():
     pytest.importorskip("rouge_score"), pytest.importorskip("sacrebleu")
     for guess, gold in (("हिन्दी में", "हिन्दी नदी"), ("Zu\u0308rich hier", "Zu\u0308rich da")):
-        found = measure("generation", predictions=[guess], references=[[gold]])
+        found = generation(predictions=[guess], references=[[gold]])
         assert found["rouge1"] == pytest.approx(50.0) and found["rouge2"] == 0.0  # one word of two, and no pair
 
 
@@ -325,7 +327,7 @@ def test_bleu_and_rouge_equal_what_the_packages_say():
     scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rougeL"])
     guesses = ["the cat is on the mat", "a dog, which barks", "snake_case words"]
     golds = [["there is a cat on the mat"], ["the dog barks"], ["words in snake case"]]
-    found = measure("generation", predictions=guesses, references=golds)
+    found = generation(predictions=guesses, references=golds)
     assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu(guesses, [[g[0] for g in golds]]).score)
     assert found["chrf"] == pytest.approx(sacrebleu.corpus_chrf(guesses, [[g[0] for g in golds]]).score)
     own = [scorer.score(gold[0], guess)["rougeL"].fmeasure for gold, guess in zip(golds, guesses, strict=True)]
@@ -338,8 +340,8 @@ def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch):
 
     monkeypatch.setattr("lacuna.tasks.base.metrics.import_module", absent)
     for call in (
-        lambda: measure("entity_f1", predictions=[["O"]], references=[["O"]]),
-        lambda: measure("generation", predictions=["a"], references=[["a"]]),
+        lambda: entity_f1(predictions=[["O"]], references=[["O"]]),
+        lambda: generation(predictions=["a"], references=[["a"]]),
     ):
         with pytest.raises(InputError, match=r"pip install -e '\.\[tasks\]'") as caught:
             call()
@@ -352,9 +354,9 @@ def test_metrics_write_nothing_and_need_no_home(tmp_path: Path):
     home = tmp_path / "home"
     home.write_text("not a folder")
     code = """
-from lacuna.tasks.base.metrics import measure
-assert measure("classification", predictions=[1, 0], references=[1, 1])["accuracy"] == 0.5
-assert measure("squad", predictions=["x"], references=[["x"]])["f1"] == 100.0
+from lacuna.tasks.base.metrics import classification, squad
+assert classification(predictions=[1, 0], references=[1, 1])["accuracy"] == 0.5
+assert squad(predictions=["x"], references=[["x"]])["f1"] == 100.0
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
     environment |= {"HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
