@@ -20,11 +20,6 @@ def next_token_labels(row: PackedRow) -> np.ndarray:
     return labels
 
 
-def next_tokens(logits: Tensor | None, labels: Tensor) -> tuple[Any, Tensor]:
-    """Logits [B, T, vocab_size] and labels [B, T] of the positions that have a next token; no logits stay None."""
-    return None if logits is None else logits[:, :-1], labels[:, 1:]
-
-
 class NextTokenPrediction(PackedPrediction):
     """Rows of a decoder, whose targets are read one position before them."""
 
@@ -39,7 +34,7 @@ class NextTokenPrediction(PackedPrediction):
         for part in self.in_parts(batch):
             labels = part.pop("labels")
             logits = model(**part, use_cache=False, **options).logits
-            records += score_targets(*next_tokens(logits, labels), self.byte_lengths)
+            records += score_targets(logits[:, :-1], labels[:, 1:], self.byte_lengths)
         return records
 
 

@@ -120,25 +120,20 @@ class Denoising(PackedPrediction):
                 f"recipes/train_tokenizer.py --num_sentinels {-(-needed // 100) * 100}, or use --denoising infilling"
             )
 
-    def _damaged(
-        self, text: np.ndarray, probability: float, generator: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """What the encoder reads for a text, and what the decoder writes."""
-        if self.kind == "infilling":
-            mask = self.tokens.required_mask()
-            return fill_in(text, mask=mask, probability=probability, generator=generator)[0], text
-        return corrupt_spans(text, sentinels=self.tokens.sentinels, probability=probability, generator=generator)
-
     def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
         """`input_ids`, `attention_mask`, `position_ids` of the encoder, int64 [length <= sequence_length] each; the
         same of the decoder, and `labels`, which are not to be shifted."""
         generator = random_stream(seed=self.seed, stream="evalnois" if held_out else "noise", index=index)
+        damage: dict[str, Any] = {"probability": rate, "generator": generator}
         sources, targets = [], []
         is_text = ~self.tokens.is_special[row.ids]
         for left, right in pairwise(row.bounds.tolist()):
             text = row.ids[left:right][is_text[left:right]]
             if len(text):  # a piece may be nothing but a frame
-                source, target = self._damaged(text, rate, generator)
+                if self.kind == "infilling":
+                    source, target = fill_in(text, mask=self.tokens.required_mask(), **damage)[0], text
+                else:
+                    source, target = corrupt_spans(text, sentinels=self.tokens.sentinels, **damage)
                 start = [] if is_text[left] else [self.tokens.start]
                 sources.append(np.concatenate([start, source, [self.tokens.end]]).astype(np.int64))
                 targets.append(np.append(target, self.tokens.end))
