@@ -251,7 +251,9 @@ def open_run(
     throughput = Throughput(model, accelerator)
     model, optimizers = _learners(accelerator, model, arguments)
     bare = accelerator.unwrap_model(model)
-    arguments = _compiled(arguments, bare, stages, device=accelerator.device)
+    device, is_divided = accelerator.device, fsdp.is_sharded(bare)
+    compiles = should_compile(arguments, model=bare, stages=stages, device=device, is_divided=is_divided)
+    arguments = replace(arguments, compile="on" if compiles and compile_model(bare) else "off")
     average = make_average(arguments, bare)
     identity = identity_of(arguments=arguments, config=getattr(bare, "config", None), facts=facts)
     progress, changed = Progress(identity=identity, options=schedule_of(arguments)), list[dict[str, Any]]()
@@ -312,15 +314,7 @@ def _learners(accelerator: Accelerator, model: nn.Module, arguments: TrainingArg
         fsdp.shard(model, device=accelerator.device, dtype=DTYPES.get(accelerator.mixed_precision))
     # Autocast, and DDP where nothing else exchanges gradients.
     model = accelerator.prepare_model(model, evaluation_mode=fsdp.asked_for())
-    return model, [*OPTIMIZERS[arguments.optimizer](accelerator.unwrap_model(model), arguments)]
-
-
-def _compiled(
-    arguments: TrainingArguments, model: nn.Module, stages: list[Stage], *, device: torch.device
-) -> TrainingArguments:
-    """The same options with `--compile` decided; the model is compiled when it first runs."""
-    on = should_compile(arguments, model=model, stages=stages, device=device, is_divided=fsdp.is_sharded(model))
-    return replace(arguments, compile="on" if on and compile_model(model) else "off")
+    return model, [*OPTIMIZERS[arguments.optimizer].make(accelerator.unwrap_model(model), arguments)]
 
 
 def _describe(run: Run, changed: list[dict[str, Any]]) -> None:

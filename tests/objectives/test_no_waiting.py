@@ -165,7 +165,7 @@ def test_an_update_asks_for_one_number(optimizer: str, loss_scale: float) -> Non
             return func(*args, **(kwargs or {}))
 
     model = model_for("clm")
-    optimizers = OPTIMIZERS[optimizer](model, TrainingArguments(optimizer=optimizer, max_steps=4))
+    optimizers = OPTIMIZERS[optimizer].make(model, TrainingArguments(optimizer=optimizer, max_steps=4))
     ids = torch.randint(5, 72, (4, 12))
     for _ in range(2):
         model(input_ids=ids, labels=ids).loss.backward()

@@ -24,7 +24,7 @@ def resident(name: str) -> int:
 
 def train(config: modeling.LacunaConfig, *, rows: int, length: int) -> None:
     model = getattr(transformers, AUTO[config.shape]).from_config(config).train()
-    optimizers = OPTIMIZERS[optimizer](model, arguments)
+    optimizers = OPTIMIZERS[optimizer].make(model, arguments)
     for _ in range(3):
         for _ in range(int(passes)):
             batch = RowsOfTokens(length).batch_for(model, rows=rows)

@@ -114,7 +114,7 @@ def train(job: Job, folder: Path) -> None:
     bare = accelerator.unwrap_model(model)
     assert fsdp.is_sharded(bare) == job.sharded
     options = TrainingArguments(learning_rate=3e-3, weight_decay=0.1, max_steps=4)
-    optimizers: list[Any] = OPTIMIZERS[job.optimizer](bare, options)
+    optimizers: list[Any] = OPTIMIZERS[job.optimizer].make(bare, options)
     if job.load:
         state = load_file(folder / f"{job.load}.safetensors")
         parts = [

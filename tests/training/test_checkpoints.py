@@ -54,7 +54,7 @@ def trained(new_model, options):
 
     def make(*, steps: int = 3, optimizer: str = "adamw", seed: int = 0):
         model = new_model(hidden_size=32, intermediate_size=64, seed=seed).eval()
-        optimizers = OPTIMIZERS[optimizer](model, options(optimizer=optimizer, weight_decay=0.1))
+        optimizers = OPTIMIZERS[optimizer].make(model, options(optimizer=optimizer, weight_decay=0.1))
         train_steps(model, optimizers, steps)
         return model, optimizers
 

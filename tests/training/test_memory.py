@@ -42,7 +42,7 @@ def work_for(model: Any) -> RowsOfTokens:
 def allocated(model: Any, *, precision: str, passes: int, optimizer: str = "adamw") -> int:
     """Bytes that a step held at once besides weights and optimizer, as torch's allocator saw it."""
     batch = work_for(model).batch_for(model, rows=ROWS)
-    optimizers = OPTIMIZERS[optimizer](model, TrainingArguments(optimizer=optimizer, max_steps=9))  # type: ignore[arg-type]
+    optimizers = OPTIMIZERS[optimizer].make(model, TrainingArguments(optimizer=optimizer, max_steps=9))  # type: ignore[arg-type]
 
     def step() -> None:
         for _ in range(passes):
@@ -131,7 +131,7 @@ def test_weights_and_optimizer_are_counted_exactly() -> None:
     model = small("llama")
     memory = plan(model, optimizer="muon")
     arguments = TrainingArguments(optimizer="muon")
-    optimizers = OPTIMIZERS["muon"](model, arguments)
+    optimizers = OPTIMIZERS["muon"].make(model, arguments)
     model(input_ids=torch.ones(1, 8, dtype=torch.long), labels=torch.ones(1, 8, dtype=torch.long)).loss.backward()
     for optimizer in optimizers:
         optimizer.step()

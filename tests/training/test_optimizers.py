@@ -88,7 +88,7 @@ def test_of_lacuna_only_the_weights_of_linear_layers_decay(family, head, tied, o
     assert (id(model.get_output_embeddings().weight) in linear) is not tied
     kinds = {name for name in names_of(model, rest) if not name.endswith("bias")}
     assert kinds and all("embed" in name or "norm" in name for name in kinds), kinds
-    _, muon = OPTIMIZERS["muon"](model, options())
+    _, muon = OPTIMIZERS["muon"].make(model, options())
     hidden = names_of(model, (weight for group in muon.param_groups for weight in group["params"]))
     output = {"lm_head.weight", "sentence_head.classifier.weight"}  # of which the second has two rows
     assert hidden == names_of(model, matrices) - output and len(hidden) >= 4
@@ -103,17 +103,17 @@ def test_frozen_weights_are_left_out(new_model) -> None:
 
 
 def test_adamw_groups(new_model, options) -> None:
-    (optimizer,) = OPTIMIZERS["adamw"](new_model(), options(weight_decay=0.3, adam_beta2=0.9))
+    (optimizer,) = OPTIMIZERS["adamw"].make(new_model(), options(weight_decay=0.3, adam_beta2=0.9))
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
     assert all(group["betas"] == (0.9, 0.9) and group["lr"] == 1e-2 for group in optimizer.param_groups)
-    (single,) = OPTIMIZERS["adamw"](nn.LayerNorm(4), options())
+    (single,) = OPTIMIZERS["adamw"].make(nn.LayerNorm(4), options())
     assert len(single.param_groups) == 1
 
 
 def test_embeddings_learn_at_a_rate_of_their_own(new_model, options, optimizer_name) -> None:
     model = new_model(hidden_size=32, intermediate_size=64)
     names = {id(weight): name for name, weight in model.named_parameters()}
-    optimizers = OPTIMIZERS[optimizer_name](model, options(embedding_rate=0.3, layerwise_decay=0.5))
+    optimizers = OPTIMIZERS[optimizer_name].make(model, options(embedding_rate=0.3, layerwise_decay=0.5))
     scales = {
         names[id(weight)]: group["rate_scale"]
         for one in optimizers
@@ -128,7 +128,7 @@ def test_embeddings_learn_at_a_rate_of_their_own(new_model, options, optimizer_n
 
 def test_every_optimizer_moves_every_weight_once(new_model, options, optimizer_name) -> None:
     model = new_model(hidden_size=32, intermediate_size=64)
-    optimizers = OPTIMIZERS[optimizer_name](model, options())
+    optimizers = OPTIMIZERS[optimizer_name].make(model, options())
     held = [id(weight) for one in optimizers for group in one.param_groups for weight in group["params"]]
     assert sorted(held) == sorted(id(weight) for weight in model.parameters())
     before = {key: value.clone() for key, value in model.named_parameters()}
@@ -143,7 +143,7 @@ def test_weight_decay_shrinks_matrices_and_nothing_else(new_model, options, opti
     """Without a gradient only decay moves a weight: each step takes rate x decay of it away."""
     model = new_model(hidden_size=32, intermediate_size=64)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    for optimizer in OPTIMIZERS[optimizer_name](model, options(weight_decay=0.5, learning_rate=0.1)):
+    for optimizer in OPTIMIZERS[optimizer_name].make(model, options(weight_decay=0.5, learning_rate=0.1)):
         for weight in model.parameters():
             weight.grad = torch.zeros_like(weight)
         optimizer.step()
@@ -172,14 +172,14 @@ SMALL = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "
 def test_rates_fall_from_the_head_to_the_embeddings(options, name) -> None:
     """Three layers by hand: the head and the pooler 1, layers 0.5, 0.25, 0.125 from above, embeddings 0.0625."""
     model = BertForSequenceClassification(BertConfig(**SMALL, num_hidden_layers=3))
-    scales = scales_of(model, OPTIMIZERS[name](model, options(layerwise_decay=0.5)))
+    scales = scales_of(model, OPTIMIZERS[name].make(model, options(layerwise_decay=0.5)))
     assert scales.keys() == dict(model.named_parameters()).keys()
     for parameter, scale in scales.items():
         if parameter.startswith("bert.encoder.layer."):
             assert scale == 0.5 ** (3 - int(parameter.split(".")[3])), parameter
         else:
             assert scale == (0.0625 if ".embeddings." in parameter else 1.0), parameter
-    off = OPTIMIZERS[name](model, options())
+    off = OPTIMIZERS[name].make(model, options())
     assert set(scales_of(model, off).values()) == {1.0}
     assert len(off[0].param_groups) == 2 and all(len(one.param_groups) == 1 for one in off[1:])
 
@@ -198,7 +198,7 @@ def test_rates_fall_from_the_head_to_the_embeddings(options, name) -> None:
 def test_rates_of_lacunas_own_models(options, family, head, tied) -> None:
     """Each stack for itself; all below it is slower than its lowest layer, all behind it as fast as the head."""
     model = head(LacunaConfig.from_family(family, **SMALL, num_hidden_layers=2, tie_word_embeddings=tied))
-    scales = scales_of(model, OPTIMIZERS["adamw"](model, options(layerwise_decay=0.9)))
+    scales = scales_of(model, OPTIMIZERS["adamw"].make(model, options(layerwise_decay=0.9)))
     layered = {name: int(match[1]) for name in scales if (match := re.search(r"layers\.(\d+)\.", name))}
     assert {layered[name] for name in layered} == {0, 1}
     for name, scale in scales.items():
@@ -221,7 +221,7 @@ def test_rates_of_models_with_other_names(options, kind) -> None:
         expected = {"shared.weight": 0.0625, "encoder.block.0.layer.0.SelfAttention.q.weight": 0.25}
         expected |= {"encoder.block.1.layer.0.SelfAttention.q.weight": 0.5}  # block.1.layer is a list of its own
         expected |= {"decoder.block.0.layer.0.SelfAttention.q.weight": 0.125, "decoder.final_layer_norm.weight": 1.0}
-    scales = scales_of(model, OPTIMIZERS["adamw"](model, options(layerwise_decay=0.5)))
+    scales = scales_of(model, OPTIMIZERS["adamw"].make(model, options(layerwise_decay=0.5)))
     assert {name: scales[name] for name in expected} == expected
 
 
@@ -351,13 +351,13 @@ def test_a_stopped_run_goes_on_to_the_bit(
     sizes = {"hidden_size": 32, "intermediate_size": 64}
     arguments = options(max_steps=8, layerwise_decay=decay)
     whole = new_model(**sizes)
-    train_steps(whole, OPTIMIZERS[optimizer_name](whole, arguments), range(8))
+    train_steps(whole, OPTIMIZERS[optimizer_name].make(whole, arguments), range(8))
 
     stopped = new_model(**sizes)
-    optimizers = OPTIMIZERS[optimizer_name](stopped, arguments)
+    optimizers = OPTIMIZERS[optimizer_name].make(stopped, arguments)
     train_steps(stopped, optimizers, range(3))
     resumed = new_model(**sizes, seed=1)
-    fresh = OPTIMIZERS[optimizer_name](resumed, arguments)
+    fresh = OPTIMIZERS[optimizer_name].make(resumed, arguments)
     resumed.load_state_dict(stopped.state_dict())
     carry(stopped, optimizers, resumed, fresh)
     train_steps(resumed, fresh, range(3, 8))

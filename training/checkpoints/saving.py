@@ -202,7 +202,9 @@ class Saver:
             with storage_errors(f"cannot write checkpoint {final}"):
                 for stale in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote or removed
                     shutil.rmtree(stale, ignore_errors=True)
-                if not _is_whole(final):
+                try:
+                    verify_checkpoint(final)
+                except CorruptCheckpointError:
                     self._write_whole(snapshot, temporary, final)
         except CorruptCheckpointError as error:
             raise StorageError(f"what was written is not what the disk gives back: {error}") from error
@@ -303,14 +305,6 @@ def _remove(folder: Path) -> None:
     except OSError:
         return
     shutil.rmtree(doomed, ignore_errors=True)
-
-
-def _is_whole(folder: Path) -> bool:
-    try:
-        verify_checkpoint(folder)
-    except CorruptCheckpointError:
-        return False
-    return True
 
 
 def verify_checkpoint(folder: Path) -> None:

@@ -226,10 +226,6 @@ class Optimizer:
     summary: str = "no summary"  # what the help says of it
     learning_rate: float = 1e-3  # peak rate of a new tiny model (docs/speed.md)
 
-    def __call__(self, model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.Optimizer]:
-        """The optimizers of a model."""
-        return self.make(model, arguments)
-
 
 OPTIMIZERS = {
     "adamw": Optimizer(adamw, "AdamW"),

@@ -123,7 +123,7 @@ class FakeStep(TorchDispatchMode):
     def update(self, arguments: TrainingArguments) -> tuple[int, int]:
         """Bytes of the optimizer's state, and the most that lives besides in a step that finds it in place."""
         with self:
-            optimizers = OPTIMIZERS[arguments.optimizer](self._model, arguments)
+            optimizers = OPTIMIZERS[arguments.optimizer].make(self._model, arguments)
             for _ in range(2):
                 self.peak = 0
                 for optimizer in optimizers:
