@@ -25,6 +25,10 @@ def names_of(option: Field) -> list[str]:
 
 
 ESSENTIALS = "what most runs set"  # the title of the options that `--help` shows first
+_CODE = "Run the code in the checkpoint of --model; checkpoints made by Lacuna do not need it."
+_COMMIT = "Branch, tag or commit of a --model of the Hub. Default: main."
+TRUST_CODE: dict[str, Any] = {"default": False, "text": _CODE}  # what `option` takes for --trust_remote_code
+REVISION: dict[str, Any] = {"default": None, "text": _COMMIT, "metavar": "NAME"}
 
 
 def option(

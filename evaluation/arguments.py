@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError, StorageError
-from lacuna.common.options import ESSENTIALS, Arguments, ReadingArguments, check_range, option
+from lacuna.common.options import ESSENTIALS, REVISION, TRUST_CODE, Arguments, ReadingArguments, check_range, option
 
 SCORE = re.compile(r"(masked_)?bits_per_byte|(contextual_)?(accuracy(_3cos(add|mul))?|spearman)")
 DETAIL = re.compile(r"((contextual|baseline_\w+?)_(accuracy_3cosadd|spearman)|\w*accuracy_3cosmul)_(?!low$|high$)")
@@ -33,12 +33,8 @@ class ExaminedModelArguments(Arguments):
     model: str | None = option(
         None, "Pretrained model with its language head: a folder or Hub id.", group=ESSENTIALS, metavar="MODEL"
     )
-    trust_remote_code: bool = option(
-        False, "Run the code in the checkpoint of --model; checkpoints made by Lacuna do not need it."
-    )
-    revision: str | None = option(
-        None, "Branch, tag or commit of a --model of the Hub. Default: main.", metavar="NAME"
-    )
+    trust_remote_code: bool = option(**TRUST_CODE)
+    revision: str | None = option(**REVISION)
 
 
 @dataclass

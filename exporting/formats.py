@@ -34,7 +34,7 @@ from lacuna.common.loading import (
     longest_input,
     save_tokenizer_files,
 )
-from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
+from lacuna.common.options import ESSENTIALS, REVISION, TRUST_CODE, Arguments, check_range, option
 
 from .gguf import write_gguf
 
@@ -73,12 +73,8 @@ class ExportArguments(Arguments):
         metavar="FILE",
     )
     max_examples: int = option(64, "Most texts to compare on; each is cut to 128 tokens.", group=ESSENTIALS)
-    trust_remote_code: bool = option(
-        False, "Run the code in the checkpoint; checkpoints made by Lacuna do not need it.", group=ESSENTIALS
-    )
-    revision: str | None = option(
-        None, "Branch, tag or commit of a --model of the Hub. Default: main.", group=ESSENTIALS, metavar="NAME"
-    )
+    trust_remote_code: bool = option(**TRUST_CODE, group=ESSENTIALS)
+    revision: str | None = option(**REVISION, group=ESSENTIALS)
 
     def __post_init__(self) -> None:
         check_range(self, "max_examples", above=0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import ESSENTIALS, Arguments, Numbers, check_range, option
+from lacuna.common.options import ESSENTIALS, REVISION, TRUST_CODE, Arguments, Numbers, check_range, option
 
 from .optimizers.averages import AVERAGES
 from .optimizers.optimizers import OPTIMIZERS
@@ -46,12 +46,8 @@ class ModelArguments(Arguments):
     """Which model to start from."""
 
     model: str | None = _essential(None, "Pretrained model to start from: a folder or Hub id.", metavar="MODEL")
-    trust_remote_code: bool = _model(
-        False, "Run the code in the checkpoint of --model; checkpoints made by Lacuna do not need it.", advanced=True
-    )
-    revision: str | None = _model(
-        None, "Branch, tag or commit of a --model of the Hub. Default: main.", metavar="NAME", advanced=True
-    )
+    trust_remote_code: bool = _model(**TRUST_CODE, advanced=True)
+    revision: str | None = _model(**REVISION, advanced=True)
 
 
 @dataclass

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import ReadingArguments, check_range, option
+from lacuna.common.options import REVISION, TRUST_CODE, ReadingArguments, check_range, option
 from lacuna.common.work import to_device
 from lacuna.tasks.base.arguments import check_max_length, essential_option
 from lacuna.tasks.base.columns import only_ones
@@ -41,12 +41,8 @@ class PredictionArguments(ReadingArguments):
     max_new_tokens: int | None = option(None, "Most tokens to generate. Default: as in training, or 64.")
     top_k: int = option(5, "Predictions to list for each masked token.")
     overwrite: bool = option(False, "Overwrite --output if it exists.")
-    trust_remote_code: bool = option(
-        False, "Run the code in the checkpoint; checkpoints made by Lacuna do not need it."
-    )
-    revision: str | None = option(
-        None, "Branch, tag or commit of a --model of the Hub. Default: main.", metavar="NAME"
-    )
+    trust_remote_code: bool = option(**TRUST_CODE)
+    revision: str | None = option(**REVISION)
 
     def __post_init__(self) -> None:
         for name in ("input", "output"):
