@@ -1,8 +1,8 @@
 """The options of a training run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -17,14 +17,7 @@ TRACKERS = ("tensorboard", "wandb", "trackio")
 """What --report_to takes; each is an extra of the package by the same name."""
 
 
-if TYPE_CHECKING:  # after construction it is there
-    DerivedRate = float
-    ScheduleName = str
-    AverageName = str
-else:
-    DerivedRate = float | None
-    ScheduleName = Literal[tuple(SCHEDULES)]
-    AverageName = Literal[("none", *AVERAGES)]
+DerivedRate = float if TYPE_CHECKING else float | None  # after construction it is there
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast, by --mixed_precision
 _USUAL_RATE = OPTIMIZERS["adamw"].learning_rate
@@ -117,8 +110,10 @@ class TrainingArguments(Arguments):
     learning_rate: DerivedRate = _optimizer(
         None, f"Peak learning rate. Default: {_RATES}else {_USUAL_RATE:g}.", metavar="X"
     )
-    schedule: ScheduleName = _optimizer(
-        "wsd", "Learning-rate schedule: wsd (warmup, stable, decay), linear, cosine or constant."
+    schedule: str = _optimizer(
+        "wsd",
+        "Learning-rate schedule: wsd (warmup, stable, decay), linear, cosine or constant.",
+        choices=tuple(SCHEDULES),
     )
     warmup_steps: float = _optimizer(0.05, "Warmup steps; below 1, a fraction of the run.")
     decay_share: float = _optimizer(
@@ -155,8 +150,10 @@ class TrainingArguments(Arguments):
     early_stopping_patience: int = _length(
         0, "Stop after this many evaluations in a row without improvement; 0 never stops early."
     )
-    average: AverageName = _optimizer(
-        "none", "Weights to save: none (the last), ema (moving average) or best (best evaluation)."
+    average: str = _optimizer(
+        "none",
+        "Weights to save: none (the last), ema (moving average) or best (best evaluation).",
+        choices=("none", *AVERAGES),
     )
     ema_decay: float = _optimizer(0.999, "Decay per step of --average ema.", advanced=True)
     freeze_backbone: bool = _model(False, "Train only the head, and the pooler if there is one.", advanced=True)
@@ -244,30 +241,29 @@ def _check_stages(sizes: Numbers, starts: Numbers) -> None:
         )
 
 
+def _but(name: str, default: Any, **changed: Any) -> Any:
+    """An option of `TrainingArguments` with another default."""
+    return field(default=default, metadata={**TrainingArguments.__dataclass_fields__[name].metadata, **changed})
+
+
 @dataclass
 class FineTuningArguments(TrainingArguments):
     """Training options with the defaults that fine-tuning wants."""
 
-    max_minutes: float | None = _length(
-        None, "Stop after this many minutes of compiling and training; evaluation is extra. Default: no limit."
-    )
-    max_epochs: float | None = _essential(None, "Stop after this many epochs. Default: 3 if no other limit is set.")
+    max_minutes: float | None = _but("max_minutes", None, group="length of the run")
+    max_epochs: float | None = _but("max_epochs", None, group=ESSENTIALS)
     output_dir: str = _essential("runs/finetuned", "Folder for model, predictions, metrics and curves.")
     batch_size: Numbers = _optimizer(Numbers(32), "Examples per optimizer step, over all processes.")
-    optimizer: str = _optimizer("adamw", "What updates the weights.", choices=OPTIMIZERS)
+    optimizer: str = _but("optimizer", "adamw")
     learning_rate: DerivedRate = _essential(
         None,
         "Peak learning rate. Default: automatic, scaled to the RMS of the weights; at most 0.003 with --lora_rank.",
         metavar="X",
     )
-    schedule: ScheduleName = _optimizer(
-        "linear", "Learning-rate schedule: wsd (warmup, stable, decay), linear, cosine or constant."
-    )
-    warmup_steps: float = _optimizer(0.06, "Warmup steps; below 1, a fraction of the run.")
-    embedding_rate: float = _optimizer(
-        1.0, "Learning rate of embeddings relative to that of all other weights.", advanced=True
-    )
-    weight_decay: float = _optimizer(0.01, "Weight decay, except of norms, biases and embeddings.")
+    schedule: str = _but("schedule", "linear")
+    warmup_steps: float = _but("warmup_steps", 0.06)
+    embedding_rate: float = _but("embedding_rate", 1.0)
+    weight_decay: float = _but("weight_decay", 0.01)
     save_steps: float = _saving(
         0, "Steps between checkpoints, which --resume needs; below 1, a fraction of the run; 0 writes none."
     )
@@ -275,12 +271,8 @@ class FineTuningArguments(TrainingArguments):
         False, "Resume from the newest checkpoint in --output_dir, of a run with --save_steps or --save_minutes."
     )
     seed: int = _hardware(0, "Seed of the held-out part, sample order, dropout and new weights.")
-    average: AverageName = _optimizer(
-        "best", "Weights to save: best (best evaluation), none (the last) or ema (moving average)."
-    )
-    group_by_length: bool = _hardware(
-        True, "Batch examples of similar length together, to save padding.", advanced=True
-    )
+    average: str = _but("average", "best")
+    group_by_length: bool = _but("group_by_length", True)
     seeds: int = _length(
         1, "Train this many times, with --seed, --seed + 1, ...; results.json has means and deviations."
     )
