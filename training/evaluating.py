@@ -1,55 +1,20 @@
 """Evaluation on the held-out examples: during training, at its end, and of the best weights."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import nn
 from tqdm import tqdm
 
 from lacuna.common.errors import CorruptCheckpointError
-from lacuna.common.work import Work, to_device
+from lacuna.common.work import to_device
 
 from .distributed import fsdp
 from .optimizers.averages import Best
 from .progress import ended_early
 from .run import Run
-
-
-@torch.no_grad()
-def evaluate(
-    accelerator: Accelerator,
-    model: nn.Module,
-    work: Work,
-    *,
-    batch_size: int,
-    go_on: Callable[[], bool] = lambda: True,
-) -> dict[str, float] | None:
-    """Metrics over all held-out examples, each seen once by one process; named `eval_...`.
-
-    `go_on` is asked before each batch; None is returned if it says no on any process.
-    """
-    model.eval()
-    bare = accelerator.unwrap_model(model)  # DDP would wait for its peers, which may have a batch fewer
-    rows = range(accelerator.process_index, work.num_eval_examples, accelerator.num_processes)
-    records: list[dict[str, Any]] = []
-    # With `delay` the bar appears only where evaluation takes long enough to ask what is happening.
-    hidden = None if accelerator.is_main_process else True
-    whole = True
-    # Batches of evaluation have shapes of their own, each of which would be compiled.
-    with torch.compiler.set_stance("force_eager"):
-        for start in tqdm(range(0, len(rows), batch_size), desc="evaluating", leave=False, delay=3, disable=hidden):
-            if not (whole := go_on()):
-                break
-            batch = work.collate([work.eval_example(row) for row in rows[start : start + batch_size]])
-            records += work.evaluate(bare, to_device(batch, accelerator.device))
-    if not all(gather_object([whole and go_on()])):
-        return None
-    return {f"eval_{name}": value for name, value in work.summarize(gather_object(records)).items()}
 
 
 def evaluate_and_log(run: Run) -> None:
@@ -115,19 +80,36 @@ def check_native(run: Run) -> dict[str, float]:
     return {"native_difference": difference}
 
 
+@torch.no_grad()
 def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
-    """Metrics of the present weights or of the average; None where the run is to stop first."""
+    """Metrics of the present weights or of the average over all held-out examples, each seen once by one process;
+    named `eval_...`. None where the run is to stop first."""
 
     def go_on() -> bool:
         run.watchdog.beat()
         return run.signals.received is None
 
-    with run.averaged(of_average), fsdp.whole(run.bare):
-        metrics = evaluate(run.accelerator, run.model, run.work, batch_size=run.arguments.eval_batch_size, go_on=go_on)
-        if metrics is not None and run.probe is not None:
-            folder = Path(run.arguments.output_dir) if run.accelerator.is_main_process else None
-            with torch.compiler.set_stance("force_eager"):
-                found = run.probe(run.bare, run.progress.step, folder)
-            metrics |= {f"eval_{name}": value for name, value in found.items()}
+    accelerator, bare, work, size = run.accelerator, run.bare, run.work, run.arguments.eval_batch_size
+    rows = range(accelerator.process_index, work.num_eval_examples, accelerator.num_processes)
+    records: list[dict[str, Any]] = []
+    metrics: dict[str, float] | None = None
+    # With `delay` the bar appears only where evaluation takes long enough to ask what is happening.
+    hidden = None if accelerator.is_main_process else True
+    whole = True
+    run.model.eval()
+    # Batches of evaluation have shapes of their own, each of which would be compiled. DDP would wait for its peers,
+    # which may have a batch fewer: the bare model is asked.
+    with run.averaged(of_average), fsdp.whole(bare), torch.compiler.set_stance("force_eager"):
+        for start in tqdm(range(0, len(rows), size), desc="evaluating", leave=False, delay=3, disable=hidden):
+            if not (whole := go_on()):
+                break
+            batch = work.collate([work.eval_example(row) for row in rows[start : start + size]])
+            records += work.evaluate(bare, to_device(batch, accelerator.device))
+        if all(gather_object([whole and go_on()])):
+            metrics = work.summarize(gather_object(records))
+            if run.probe is not None:
+                folder = Path(run.arguments.output_dir) if accelerator.is_main_process else None
+                metrics = {**metrics, **run.probe(bare, run.progress.step, folder)}
+            metrics = {f"eval_{name}": value for name, value in metrics.items()}
     run.stopping = run.stopping or metrics is None
     return metrics
