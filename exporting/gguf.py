@@ -51,7 +51,11 @@ def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None
     kind = gguf.GGMLQuantizationType[_TYPES[quantize]]
     writer.add_name(folder.name)
     writer.add_file_type({"F32": 0, "F16": 1, "Q8_0": 7}[kind.name])
-    _describe_model(writer, model.config)
+    writer.add_context_length(model.config.max_position_embeddings)
+    writer.add_embedding_length(model.config.hidden_size)
+    writer.add_block_count(model.config.num_hidden_layers)
+    writer.add_feed_forward_length(model.config.intermediate_size)
+    writer.add_head_count(model.config.num_attention_heads)
     (_describe_encoder if is_encoder else _describe_decoder)(writer, model.config)
     _describe_tokenizer(writer, tokenizer, vocab_size=model.config.vocab_size)
     known = gguf.get_tensor_name_map(arch, model.config.num_hidden_layers)
@@ -82,14 +86,6 @@ def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, kind: Any) -> None
     if kind.name == "Q8_0" and values.shape[-1] % 32:
         raise InputError(f"--quantize q8_0 keeps 32 numbers together, and {name} has rows of {values.shape[-1]}")
     writer.add_tensor(name, quants.quantize(values, kind), raw_dtype=kind)
-
-
-def _describe_model(writer: Any, config: Any) -> None:
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
 
 
 def _describe_decoder(writer: Any, config: Any) -> None:

@@ -98,7 +98,9 @@ class _Page:
             here = slice(left, right)
             text = self._given(ids[here]) if is_next else self._marked(ids[here], labels[here])
             original = np.where(labels[here] == IGNORED, ids[here], labels[here])
-            lines += self._wrapped(self._open(text, original), first="│ ", later="│ ")
+            begins = "" if original[0] == self.tokens.start else "…"
+            ends = "" if original[-1] == self.tokens.end else "…"
+            lines += self._wrapped(begins + text + ends, first="│ ", later="│ ")
         facts = [f"{size} tokens of {_counted(len(bounds) - 1, 'document')}"]
         if len(ids) > size:
             facts[0] += f", {len(ids) - size} of padding"
@@ -160,11 +162,6 @@ class _Page:
         first = self._text(ids[:1])
         given = first.removesuffix("\n")
         return f"‹{given}›{first[len(given) :]}{self._text(ids[1:])}"
-
-    def _open(self, text: str, ids: np.ndarray) -> str:
-        """Dots where the document continues outside the row."""
-        begins = "" if ids[0] == self.tokens.start else "…"
-        return begins + text + ("" if ids[-1] == self.tokens.end else "…")
 
     def _text(self, ids: np.ndarray) -> str:
         """Decoded, half a character as its bytes; lines end where they do in the text, with a sign for it."""

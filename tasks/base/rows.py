@@ -55,9 +55,10 @@ class Row:
 
     def unnamed(self) -> str:
         """A hint where the first line of a table looks like data and not like names of columns; else empty."""
-        if not _NAMED_BY_FIRST_LINE.search(self.where) or not any(map(_is_no_name, self.fields)):
-            return ""
-        return "the first line looks like data and not like names: name the columns with --column_names"
+        for name in self.fields if _NAMED_BY_FIRST_LINE.search(self.where) else ():
+            if len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS or as_number(name) is not None:
+                return "the first line looks like data and not like names: name the columns with --column_names"
+        return ""
 
     def text(self, column: str, *, option: str | None) -> str:
         """The text of a column, which `option` names, if one does; InputError where it is no text, or an empty one."""
@@ -69,10 +70,6 @@ class Row:
         if not value.strip():
             raise InputError(f"{self.where}: column '{column}' is empty: remove the row or fill in its text")
         return value
-
-
-def _is_no_name(cell: str) -> bool:
-    return len(cell) > _LONGEST_NAME or len(cell.split()) > _MOST_WORDS or as_number(cell) is not None
 
 
 def listed(row: Row, column: str, *, option: str) -> list[Any]:

@@ -107,7 +107,11 @@ class TokenClassification(Task):
             self.label_names = names if set(names) == set(proper) else proper
         self._number_of = {name: number for number, name in enumerate(self.label_names)}
         self.notes += note_alike(found)
-        self._note_scheme(train)
+        if self.scheme == PLAIN:
+            self.notes.append(f"{len(self.label_names)} tags without B- or I-: measured by accuracy")
+        else:
+            counts = some_of([f"{kind} ({count:,})" for kind, count in sorted(self._counts(train).items())])
+            self.notes.append(f"entities, which labels and predictions write as IOB2: {counts}")
 
     @staticmethod
     def _split(tag: str, where: str) -> tuple[str, str]:
@@ -115,13 +119,6 @@ class TokenClassification(Task):
             return split_tag(tag)
         except ValueError as error:
             raise InputError(f"{where}: tag {error}, as the other tags are: mend it") from None
-
-    def _note_scheme(self, train: Sequence[Sentence]) -> None:
-        if self.scheme == PLAIN:
-            self.notes.append(f"{len(self.label_names)} tags without B- or I-: measured by accuracy")
-            return
-        counts = some_of([f"{kind} ({count:,})" for kind, count in sorted(self._counts(train).items())])
-        self.notes.append(f"entities, which labels and predictions write as IOB2: {counts}")
 
     def _normalized(self, sentences: Sequence[Sentence]) -> list[np.ndarray]:
         """The labels of each sentence as the model has them, int32 [words]; InputError for one that it has not."""
