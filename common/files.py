@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -71,6 +72,11 @@ def write_text(path: Path, text: str, *, hint: str = "") -> None:
     """Write a small text file atomically. Raises StorageError: the file cannot be written."""
     with replacing(path, hint=hint) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of a .jsonl file; none where it is missing."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lacuna.common.errors import InputError
-from lacuna.common.files import write_text
+from lacuna.common.files import json_lines, write_text
 from lacuna.common.options import Arguments, check_range, option
 
 from .language_model import LanguageModel, dense_logits, find_kind
@@ -71,8 +71,7 @@ class Probe:
         asked = LanguageModel.of(model=model, tokenizer=self.tokenizer)
         if self.prompts and folder is not None:
             path = folder / SAMPLES
-            lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
-            lines = [line for line in lines if line["step"] < step]  # a run that was taken up again says it again
+            lines = [line for line in json_lines(path) if line["step"] < step]  # a run taken up again says it again
             lines += [{"step": step, "prompt": prompt, "text": self._say(asked, prompt)} for prompt in self.prompts]
             write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
         if not self.pairs:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import InputError
+from lacuna.common.files import json_lines
 from lacuna.common.options import ESSENTIALS, Arguments, option
 
 from .curves import BLUE, GREEN, ORANGE, PURPLE, VERMILION, series, smoothed
@@ -66,7 +67,8 @@ def write_page(folders: Sequence[Path], path: Path) -> None:
     title = "Runs: " + ", ".join(names) if len(names) > 1 else f"Run: {names[0]}"
     parts = [f"<h1>{html.escape(title)}</h1>"]
     if len(folders) > 1:
-        picture = _image(_losses(dict(zip(names, map(_records, folders), strict=True))), "losses of all runs by step")
+        records = {name: json_lines(folder / "metrics.jsonl") for name, folder in zip(names, folders, strict=True)}
+        picture = _image(_losses(records), "losses of all runs by step")
         parts += ["<h2>Side by side</h2>", _table_of_scores(dict(zip(names, folders, strict=True))), picture]
     for folder in folders:
         parts += [f"<h2>{html.escape(folder.resolve().name)}</h2>"] if len(folders) > 1 else []
@@ -94,38 +96,25 @@ def _sections(folder: Path) -> list[str]:
         for name in PICTURES
         if (folder / name).is_file()
     ]
-    records = _records(folder)
+    records, samples = json_lines(folder / "metrics.jsonl"), json_lines(folder / "samples.jsonl")
     events = {what: [line["step"] for line in records if line.get("event") == name] for name, what in EVENTS.items()}
     survived = [(what, len(steps), ", ".join(map(str, steps[:20]))) for what, steps in events.items() if steps]
     parts.append(_table("Faults that it survived", ("what", "times", "at step"), survived))
-    parts.append(_table("What it said along the way", ("step", "prompt", "text"), _samples(folder)))
+    said = ("step", "prompt", "text")
+    kept = samples[:: max(1, -(-len(samples) // MOST_SAMPLES))]
+    parts.append(_table("What it said along the way", said, [[line[name] for name in said] for line in kept]))
     for path in sorted(folder.glob("evaluation_*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
         values = [(name, value) for name, value in found.items() if isinstance(value, int | float)][:MOST_NUMBERS]
         parts.append(_table(f"Evaluation: {found.get('suite', path.stem)}", ("", "value"), values))
-    parts.append(
-        _table(
-            "Fine-tuned from it", ("run", "task", "score", "value", "without a model", "bag of words"), _tuned(folder)
-        )
-    )
+    heads = ("run", "task", "score", "value", "without a model", "bag of words")
+    parts.append(_table("Fine-tuned from it", heads, _tuned(folder)))
     return parts
-
-
-def _records(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 def _results(folder: Path) -> dict[str, Any]:
     path = folder / "results.json"
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-
-
-def _samples(folder: Path) -> list[tuple[Any, ...]]:
-    path = folder / "samples.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
-    kept = lines[:: max(1, -(-len(lines) // MOST_SAMPLES))]
-    return [(line["step"], line["prompt"], line["text"]) for line in kept]
 
 
 def _tuned(folder: Path) -> Iterable[tuple[Any, ...]]:
