@@ -155,10 +155,7 @@ class TokenPrediction(Work):
         raise NotImplementedError
 
     def baseline(self) -> dict[str, float]:
-        """The metrics of a model that only knows how often each token occurs in the training part.
-
-        Empty if nothing is held out.
-        """
+        """Metrics of a model that only knows how often each token occurs in training; empty if nothing is held out."""
         if not self.num_eval_examples:
             return {}
         counts = self._count_tokens()

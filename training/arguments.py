@@ -206,9 +206,8 @@ class TrainingArguments(Arguments):
         check_range(self, "seed", at_least=0, below=2**32)
         check_range(self, "decay_share", at_least=0, at_most=1)
         check_range(self, "layerwise_decay", above=0, at_most=1)
-        check_range(self, "embedding_rate", above=0)
         check_range(self, "ema_decay", "adam_beta2", at_least=0, below=1)
-        check_range(self, "lora_alpha", above=0)
+        check_range(self, "embedding_rate", "lora_alpha", above=0)
         for name in ("eval_steps", "save_steps"):
             value = getattr(self, name)
             if value > 1 and value != int(value):

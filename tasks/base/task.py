@@ -223,10 +223,6 @@ class Task(Work):
         """Metrics of `records`."""
         raise NotImplementedError
 
-    def baseline(self) -> dict[str, float]:
-        """What is reached without a model, under the names of `scores`; empty where nothing is held out."""
-        raise NotImplementedError
-
     # For people
 
     @property

@@ -36,10 +36,7 @@ class ReportArguments(Arguments):
 
 
 def ending(folder: str, *, of: str | None = None) -> str:
-    """The last lines of a run: where its model is, what may follow, and how to get the page on it.
-
-    `of`: the shape of a model that was pretrained.
-    """
+    """The last lines of a run: where its model is, what may follow (`of`: its shape), and how to get the page."""
     by_name = sys.argv[0].startswith("lacuna ")  # the command, which is there where recipes/ is not
 
     def command(name: str, recipe: str) -> str:
