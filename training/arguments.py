@@ -17,7 +17,10 @@ TRACKERS = ("tensorboard", "wandb", "trackio")
 """What --report_to takes; each is an extra of the package by the same name."""
 
 
-DerivedRate = float if TYPE_CHECKING else float | None  # after construction it is there
+if TYPE_CHECKING:  # after construction it is there
+    DerivedRate = float
+else:
+    DerivedRate = float | None
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of autocast, by --mixed_precision
 _USUAL_RATE = OPTIMIZERS["adamw"].learning_rate
