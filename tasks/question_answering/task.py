@@ -28,7 +28,7 @@ from lacuna.tasks.base.metrics import (
     tuned_threshold,
 )
 from lacuna.tasks.base.rows import Row, gathered
-from lacuna.tasks.base.task import Inputs, Task
+from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tasks.question_answering.reader import (
     Question,
@@ -130,7 +130,7 @@ class QuestionAnswering(Task):
 
     # What the loop asks for
 
-    def collate(self, examples: list[Inputs]) -> dict[str, Tensor]:
+    def collate(self, examples: list[Inputs]) -> Batch:
         """Inputs padded to the longest [batch, length], `start_positions` and `end_positions` [batch].
 
         Held-out windows add `row` [batch] and `allowed` (bool [batch, length]): tokens of the context at which an
@@ -138,9 +138,7 @@ class QuestionAnswering(Task):
         """
         return collate_windows(examples, tokenizer=self.tokenizer)
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Batch, num_targets: Batch) -> tuple[Tensor, Batch]:
         """Mean cross-entropy of start and end, and the share of windows with both right, over the step's windows."""
         start, end = span_logits(model, batch)
         wanted_start, wanted_end = batch["start_positions"], batch["end_positions"]
@@ -150,7 +148,7 @@ class QuestionAnswering(Task):
         right = (start.detach().argmax(dim=1) == wanted_start) & (end.detach().argmax(dim=1) == wanted_end)
         return losses / 2 / num_targets["examples"], {"accuracy": right.sum() / num_targets["examples"]}
 
-    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Batch) -> list[dict[str, Any]]:
         """One record a window: row, question number, loss, spans and rest (see `read_windows`)."""
         return read_windows(
             model, batch, self._eval_windows, max_answer_length=self.max_answer_length, num_best=self.num_best
@@ -257,7 +255,7 @@ def _mean_f1(questions: Sequence[Question], predictions: Iterable[str]) -> float
     return math.fsum(scores) / len(scores)
 
 
-def collate_windows(examples: list[Inputs], *, tokenizer: Any) -> dict[str, Tensor]:
+def collate_windows(examples: list[Inputs], *, tokenizer: Any) -> Batch:
     """A batch of windows, as `QuestionAnswering.collate` says."""
     batch = pad_inputs(examples=examples, tokenizer=tokenizer)
     first = batch["attention_mask"].argmax(dim=1)  # of all tokens; not 0 where padding stands on the left
@@ -269,7 +267,7 @@ def collate_windows(examples: list[Inputs], *, tokenizer: Any) -> dict[str, Tens
     return batch | stacked(examples, "row")
 
 
-def span_logits(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def span_logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Start and end logits [batch, length] in float32; -inf at padding, so that padding never weighs in."""
     output = model(**model_inputs(batch))
     padding = batch["attention_mask"] == 0
@@ -278,7 +276,7 @@ def span_logits(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Ten
 
 
 def read_windows(
-    model: nn.Module, batch: dict[str, Tensor], windows: Sequence[Window], *, max_answer_length: int, num_best: int
+    model: nn.Module, batch: Batch, windows: Sequence[Window], *, max_answer_length: int, num_best: int
 ) -> list[dict[str, Any]]:
     """One record for each window of a batch, `row` of which is its place in `windows`: row, question number, loss, the
     best spans as [score, first, end] in characters, and the rest of what is believed (see `best_spans`)."""
