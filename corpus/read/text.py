@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from lacuna.common.errors import BadRecord, InputError, StorageError
-from lacuna.common.files import cache_folder, write_text
+from lacuna.common.files import cache_folder, sha256, write_text
 from lacuna.common.private import shown
 
 from ..arguments import TextArguments
@@ -268,12 +268,6 @@ def open_text(arguments: TextArguments) -> Text:
         seen.update(path.resolve() for path in new)
         files += [_File.of(path, source) for path in new]
     return Text(names=names, weights=weights, files=files, arguments=arguments)
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 (hexadecimal) of a file, about 1 GB/s."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def hash_files(paths: Sequence[Path]) -> list[str]:

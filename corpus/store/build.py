@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import InputError, StorageError
-from lacuna.common.files import cache_folder, locked, sync, write_text
+from lacuna.common.files import cache_folder, locked, sha256, sync, write_text
 from lacuna.common.private import shown
 
 from ..arguments import CorpusArguments, StoreArguments
 from ..read.streams import progress_bar
-from ..read.text import Document, Text, open_text, sha256
+from ..read.text import Document, Text, open_text
 from .encoding import token_dtype
 from .pieces import BUILD, KEPT, SUFFIX, TOKENIZER, BuildOptions, Piece, TextPiece, make_pieces
 from .token_store import FILES, FOLDER, FORMAT_VERSION, MANIFEST, TokenStore, open_store

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import InputError, LacunaError, StorageError
+from lacuna.common.files import sha256
 from lacuna.common.private import counted, shown, visible
-
-from ..read.text import sha256
 
 FORMAT_VERSION = 2
 MANIFEST, FOLDER = "manifest.json", "00000"

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lacuna.common.files import sha256
 from lacuna.common.loading import commit_of
 from lacuna.tasks.base.arguments import identity, used
 from lacuna.tasks.base.models import load_base, load_model
@@ -18,7 +19,7 @@ from lacuna.tasks.base.task import Task
 def fingerprints(file: str, texts: Sequence[str]) -> dict[str, str]:
     """SHA-256 (hexadecimal) of a file of rows, or the name of what is no file; and that of texts of its rows."""
     there = Path(file).expanduser()
-    content = hashlib.sha256(there.read_bytes()).hexdigest() if there.is_file() else file
+    content = sha256(there) if there.is_file() else file
     return {"sha256": content, "texts_sha256": hashlib.sha256(json.dumps(texts).encode()).hexdigest()}
 
 

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacuna.common.errors import InputError
+from lacuna.common.files import sha256
 from lacuna.corpus import Text, builtin_documents, open_text
 from lacuna.corpus.arguments import TextArguments
 from lacuna.corpus.read import text as text_module
@@ -231,7 +232,7 @@ def test_large_files_that_did_not_change_are_hashed_once(
 ) -> None:
     monkeypatch.setattr(text_module, "LARGE_BYTES", 100)
     monkeypatch.setattr(text_module, "SETTLED_SECONDS", -1)
-    file, read, sha256 = write(tmp_path / "a.txt", "x" * 100), [], text_module.sha256
+    file, read = write(tmp_path / "a.txt", "x" * 100), []
     monkeypatch.setattr(text_module, "sha256", lambda path: read.append(path) or sha256(path))
     first = text_module.hash_files([file, write(tmp_path / "b.txt", "small")])
     assert text_module.hash_files([file, file]) == [first[0]] * 2 and len(read) == 2

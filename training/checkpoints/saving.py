@@ -12,7 +12,6 @@ step-00000100/                   a model folder that `from_pretrained` loads
 """
 
 import contextlib
-import hashlib
 import json
 import math
 import shutil
@@ -26,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from lacuna.common.errors import CorruptCheckpointError, NumericsError, StorageError
-from lacuna.common.files import storage_errors, sync, write_text
+from lacuna.common.files import sha256, storage_errors, sync, write_text
 from lacuna.common.foreign import PICKLES
 from lacuna.common.loading import add_old_keys, save_tokenizer_files
 
@@ -54,11 +53,6 @@ class Snapshot:
         """Of all tensors together."""
         parts = (self.weights, self.optimizer, self.average, self.learned)
         return sum(tensor.nbytes for part in parts for tensor in part.values())
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -226,7 +220,7 @@ class Saver:
         progress = json.dumps(asdict(snapshot.progress), indent=2)
         (temporary / STATE / "progress.json").write_text(progress, encoding="utf-8")
         files = {
-            name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for name, path in _files(temporary).items()
+            name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for name, path in _files(temporary).items()
         }
         (temporary / MANIFEST).write_text(json.dumps(files, indent=2), encoding="utf-8")
         for path in [*temporary.rglob("*"), temporary]:
@@ -235,7 +229,7 @@ class Saver:
             _remove(final)
         temporary.rename(final)
         sync(self.folder)
-        write_text(final / MARKER, _digest(final / MANIFEST) + "\n")
+        write_text(final / MARKER, sha256(final / MANIFEST) + "\n")
         sync(final / STATE)
         verify_checkpoint(final)
 
@@ -321,7 +315,7 @@ def verify_checkpoint(folder: Path) -> None:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         listed = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in manifest.items()}
         digest = (folder / MARKER).read_text(encoding="utf-8")
-        check(digest == _digest(folder / MANIFEST) + "\n", ": manifest.json has changed since it was written")
+        check(digest == sha256(folder / MANIFEST) + "\n", ": manifest.json has changed since it was written")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptCheckpointError(f"checkpoint {folder}: manifest.json is missing or broken") from error
     for name in listed:
@@ -334,7 +328,7 @@ def verify_checkpoint(folder: Path) -> None:
     for name, (size, digest) in listed.items():
         found = present[name].stat().st_size
         check(found == size, f": {name} has {found} bytes, not {size}")
-        check(_digest(present[name]) == digest, f": the content of {name} has changed since it was written")
+        check(sha256(present[name]) == digest, f": the content of {name} has changed since it was written")
     # Loaders follow the names in the index of a model in several files wherever they lead.
     for name in (name for name in present if name.endswith(".index.json")):
         try:
