@@ -21,7 +21,6 @@ from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.hub import push_trained
 from lacuna.common.loading import commit_of
-from lacuna.common.private import counted
 from lacuna.evaluation.probing import Probe, ProbeArguments
 
 
@@ -140,8 +139,7 @@ def main(words: Sequence[str] | None = None) -> str:
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()},
     )
     if training.is_main_process():
-        done = f"done: {counted(int(results['steps']), 'step')}"
-        ending = training.ending(arguments.output_dir, of=objective.shape)
+        done, ending = f"done: step {results['steps']:,}", training.ending(arguments.output_dir, of=objective.shape)
         print(*training.outcome(results), f"{done}; {ending}", sep="\n", flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return str(arguments.output_dir)
