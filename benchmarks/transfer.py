@@ -211,7 +211,7 @@ def write_parts(data: Path, work: Path, *, only: Sequence[str]) -> None:
 def linear_score(features: Callable[[list[str]], np.ndarray], files: Mapping[str, Path]) -> dict[str, Any]:
     """Held-out accuracy of logistic regression on standardised features, float [texts, width]."""
     parts = [[record.fields for record in read_labelled(files[name])] for name in FILES[:2]]
-    text, label = sorted(parts[0][0], key=lambda column: column == "label")
+    text, label = sorted(parts[0][0].keys() - {"id"}, key=lambda column: column == "label")
     inputs = [features([row[text] for row in part]) for part in parts]
     learnt, truth = ([row[label] for row in part] for part in parts)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(inputs[0], learnt)

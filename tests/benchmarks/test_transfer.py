@@ -16,6 +16,7 @@ from transfer import estimate, gains, lines_of, mean_share, row_of, side_by_side
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from lacuna.corpus import builtin_questions, read_labelled
+from lacuna.tasks.base.rows import write_rows
 
 
 def by_seed(*scores: float, **more: Any) -> dict[int, dict[str, Any]]:
@@ -110,6 +111,11 @@ def test_parts_of_data(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_linear_model_on_mean_vectors(stand_ins: Path, tmp_path: Path) -> None:
     files = {f"{name}_file": stand_ins / f"sst2/{part}.tsv" for name, part in (("train", "train"), ("eval", "dev"))}
     found = transfer.linear_score(lambda texts: np.array([["good" in text, len(text)] for text in texts]), files)
+    assert found == {"score": 1.0, "held_out": 32}
+    rows = [{"id": f"{i}", "text": "good" if i % 2 else "bad", "label": "no" if i % 2 else "yes"} for i in range(32)]
+    write_rows(rows=rows, path=tmp_path / "docstrings.jsonl")
+    of_own = dict.fromkeys(files, tmp_path / "docstrings.jsonl")
+    found = transfer.linear_score(lambda texts: np.array([["good" in text, len(text)] for text in texts]), of_own)
     assert found == {"score": 1.0, "held_out": 32}
 
 
