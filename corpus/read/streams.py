@@ -201,13 +201,16 @@ def decode(line: Line, path: Path) -> str:
         utf16 = line.offset == 0 and data[:2] in (b"\xff\xfe", b"\xfe\xff")
         remedy = "It looks like UTF-16." if utf16 else "It may be in an older encoding such as Latin-1."
         name = "utf-16" if utf16 else "latin1"  # as Python and iconv know it
+        remedy += f" Say --encoding {name}, or convert it: iconv -f {name} -t UTF-8 {shown(path.name)}"
+        if b"\0" in data and not utf16:
+            remedy = "It has bytes that are 0, which no text has: leave the file out"
         raise bad_record(
             path,
             number=line.number + data.count(b"\n", 0, error.start),
             what=f"not valid UTF-8 (0x{data[error.start]:02x})",
             offset=line.offset + error.start,
             head=data[begin : begin + 400].split(b"\n")[0],
-            remedy=f"{remedy} Say --encoding {name}, or convert it: iconv -f {name} -t UTF-8 {shown(path.name)}",
+            remedy=remedy,
         ) from error
     return text.removeprefix("\ufeff") if line.offset == 0 else text
 

@@ -140,6 +140,8 @@ def test_invalid_utf8_says_file_line_and_byte(tmp_path: Path) -> None:
     position = lines.index(b"\xe9")
     assert f"a.jsonl:2: not valid UTF-8 (0xe9), at byte {position}:" in failure(write(tmp_path / "a.jsonl", lines))
     assert "UTF-16" in failure(write(tmp_path / "b.txt", "hello".encode("utf-16")))
+    message = failure(write(tmp_path / "d.txt", b"\x7fELF\0\0\x02\xff"))
+    assert "which no text has: leave the file out" in message and "latin1" not in message
 
 
 def test_missing_columns_list_those_there_are(tmp_path: Path) -> None:
