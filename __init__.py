@@ -36,7 +36,7 @@ ROWS = ("data", "eval_data", "train_file", "eval_file", "input")
 COMMANDS = {name: name for name in ("train_tokenizer", "prepare_corpus", "pretrain", "distill", "predict")}
 COMMANDS |= {f"finetune_{task}": f"finetune_{task}" for task in TASKS}
 COMMANDS |= {"plan": "plan_run", "evaluate": "evaluate_language_model", "inspect": "inspect_model"}
-COMMANDS |= {"report": "report_run", "export": "export_model", "push": "push_model"}
+COMMANDS |= {"try": "try_models", "report": "report_run", "export": "export_model", "push": "push_model"}
 """Names of functions here and after `lacuna` on the command line, and the recipe of each."""
 
 

@@ -9,6 +9,7 @@ import argparse
 import json
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,21 +135,21 @@ def try_model(model: str, examples: str | None, number: int, revision: str | Non
     do({**load, "use_safetensors": True}, transformers.AutoTokenizer.from_pretrained(**load), settings, rows)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Parse and try; what is wrong with a folder or a file is one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="A model: a folder, or OWNER/NAME on the Hub.")
     parser.add_argument("--revision", help="Branch, tag or commit on the Hub.")
     parser.add_argument("--examples", help="Rows (.jsonl) or texts (.txt). Default: those that were held out.")
-    parser.add_argument("--number", type=int, default=2, help="Examples to show.")
+    parser.add_argument("--number", type=int, default=2, help="Examples to show. Default: 2.")
     parser.add_argument("--trust_remote_code", action="store_true", help="Run the code that the model brings along.")
     transformers.utils.logging.disable_progress_bar()
     warnings.simplefilter("ignore")
     try:
-        try_model(**vars(parser.parse_args()))
+        try_model(**vars(parser.parse_args(words)))
     except (KeyError, OSError, ValueError, SafetensorError) as error:
         kinds = {KeyError: "--examples: a row has no ", json.JSONDecodeError: "--examples: a line is not JSON: "}
-        parser.error(kinds.get(type(error), "") + " ".join(str(error).split()))
+        parser.exit(2, f"error: {kinds.get(type(error), '')}{' '.join(str(error).split())}\n")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def tried(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
             runpy.run_path(RECIPE, run_name="__main__")
         except SystemExit as left:
             assert left.code == 2
-            return capsys.readouterr().err.splitlines()[-1].removeprefix("try_models.py: error: ")
+            return capsys.readouterr().err.splitlines()[-1].removeprefix("error: ")
         return capsys.readouterr().out
 
     return run

@@ -45,7 +45,7 @@ def ending(folder: str, *, of: str | None = None) -> str:
     lines = [f"the model is in {folder}"]
     if of is not None:
         task = "finetune_seq2seq" if of == "encoder-decoder" else "finetune_classification"
-        lines += ["what may follow:", *([] if by_name else [f"  python recipes/try_models.py --model {folder}"])]
+        lines += ["what may follow:", f"  {command('try', 'try_models')} --model {folder}"]
         lines.append(f"  {command(task, task)} --model {folder} --train_file train.csv --output_dir runs/tuned")
         if of != "encoder-decoder":
             lines.append(f"  {command('evaluate', 'evaluate_language_model')} --model {folder} --data held_out/")
