@@ -9,7 +9,6 @@ import argparse
 import json
 import re
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +134,7 @@ def try_model(model: str, examples: str | None, number: int, revision: str | Non
     do({**load, "use_safetensors": True}, transformers.AutoTokenizer.from_pretrained(**load), settings, rows)
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(words: list[str] | None = None) -> None:
     """Parse and try; what is wrong with a folder or a file is one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="A model: a folder, or OWNER/NAME on the Hub.")
