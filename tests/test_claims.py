@@ -47,12 +47,13 @@ CLAIMS: dict[str, list[str]] = {
         "with an F1 of {transfer[models][runs/novels_20_minutes][3][pretrained][0]:.3f} "
         "({transfer[models][runs/novels_20_minutes][3][first_weights][0]:.3f} from first weights, "
         "{transfer[models][runs/novels_20_minutes][3][words]:.3f} a linear model)",
-        "an accuracy of {transfer-own[models][runs/own_text_mlm_nsp][1][pretrained][0]:.3f} (`--objective mlm_nsp`) "
-        "or {transfer-own[models][runs/own_text_mlm][1][pretrained][0]:.3f} (`mlm`). First weights reach "
-        "{transfer-own[models][runs/own_text_mlm][1][first_weights][0]:.3f}, TF-IDF with logistic regression "
-        "{transfer-own[models][runs/own_text_mlm][1][words]:.3f}. With 3,440 labels the latter is at "
-        "{transfer-own[models][runs/own_text_mlm][0][words]:.3f}, and so is `mlm_nsp`; `mlm` is at "
-        "{transfer-own[models][runs/own_text_mlm][0][pretrained][0]:.3f}",
+        "an accuracy of {transfer-own-default[models][runs/own_mlm][0][pretrained][0]:.3f}. First weights reach "
+        "{transfer-own-default[models][runs/own_mlm][0][first_weights][0]:.3f}, TF-IDF with logistic regression "
+        "{transfer-own-default[models][runs/own_mlm][0][words]:.3f}, means of skip-gram vectors "
+        "{transfer-own-default[models][runs/own_mlm][0][skip_gram]:.3f}. With 3,440 labels the encoder is at "
+        "{transfer-own-default[models][runs/own_mlm][1][pretrained][0]:.3f} and TF-IDF at "
+        "{transfer-own-default[models][runs/own_mlm][1][words]:.3f}. Asked for the default of a parameter, it has an F1 of "
+        "{transfer-own-default[models][runs/own_mlm][2][pretrained][0]:.3f} ({transfer-own-default[models][runs/own_mlm][2][first_weights][0]:.3f} from first weights)",
         "at {transfer-curve[models][runs/minutes_5][0][pretrained][0]:.3f}, "
         "{transfer-curve[models][runs/minutes_20][0][pretrained][0]:.3f} and "
         "{transfer-curve[models][runs/minutes_60][0][pretrained][0]:.3f}",
@@ -70,7 +71,11 @@ CLAIMS: dict[str, list[str]] = {
     ],
 }
 FACTS: dict[str, list[str]] = {
-    "README.md": ["After the steps of 20 minutes on two quiet cores", "the steps of 5, 20 and 60 minutes"],
+    "README.md": [
+        "for as many steps as ten minutes on two cores make",
+        "After the steps of 20 minutes on two quiet cores",
+        "the steps of 5, 20 and 60 minutes",
+    ],
     "docs/corpus.md": [
         "up to 128 MiB |",
         "up to 32 MiB. A longer",

@@ -97,9 +97,8 @@ def test_a_launcher_begins_it(launcher: str, workplace: Path) -> None:
     """A mistake under accelerate, below, and help in test_command_line.py are among the fast tests."""
     command = next(command for command in COMMANDS if command.split()[0] == launcher)
     words = shlex.split(command)[2 if launcher == "accelerate" else 1 :]
-    words = [word for word in words if word not in ("--max_steps", "20")]
     words += ["--max_steps", "2", "--batch_size", "8", "--output_dir", f"runs/{launcher}"]
-    start = [sys.executable, "-m", LAUNCHERS[launcher], *words]
+    start = [sys.executable, "-m", LAUNCHERS[launcher], *processes.last_of_each(words)]
     environment = {**os.environ, "LACUNA_CACHE": str(workplace / "cache")}
     run = subprocess.run(start, cwd=workplace, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
