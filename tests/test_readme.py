@@ -124,4 +124,4 @@ def test_a_mistake_under_a_launcher_still_shows_the_message(workplace: Path) -> 
     command = [sys.executable, "-m", LAUNCHERS["accelerate"], "recipes/pretrain.py", "--max_stps", "3"]
     run = subprocess.run(command, cwd=workplace, capture_output=True, text=True)
     assert run.returncode != 0
-    assert "error: unknown option '--max_stps'; did you mean '--max_steps'?" in run.stderr
+    assert "error: unknown option '--max_stps' (did you mean '--max_steps'?)" in run.stderr
