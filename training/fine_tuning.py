@@ -23,6 +23,7 @@ from .loop import train
 from .optimizers.adapters import prepare
 from .optimizers.schedules import with_rate
 from .reports.page import ending
+from .stages import resolve
 
 SHOWN = 5  # examples that `--dry_run` shows
 
@@ -54,7 +55,8 @@ def fine_tune(
         if is_main_process():
             model = make_model(arguments.seed)
             prepare(model, arguments)
-            expected = [learning(model, with_rate(arguments, model).learning_rate), *refusal(arguments, resumes=True)]
+            resolved, _ = resolve(arguments, [(0.0, work)], num_processes=1)
+            expected = [learning(model, with_rate(resolved, model).learning_rate), *refusal(arguments, resumes=True)]
             print("\n".join([*shown(SHOWN), *expected]), flush=True)
         return {}
     if is_main_process():

@@ -35,6 +35,16 @@ def test_it_is_a_share_of_the_weights() -> None:
     assert rate(Wide(0.02, width=64)) == pytest.approx(3e-4), "a narrow model wants no more"
 
 
+def test_many_steps_want_less_down_to_the_rate_of_a_new_model() -> None:
+    assert rate(Wide(0.1), max_steps=300) == rate(Wide(0.1), max_steps=10) == pytest.approx(1.5e-3)
+    assert rate(Wide(0.1), max_steps=1200) == pytest.approx(7.5e-4), "half of it, after four times the steps"
+    assert rate(Wide(0.1), max_steps=300_000) == pytest.approx(3e-4)
+    assert rate(Wide(0.02), max_steps=300_000) == rate(Wide(0.02)) == pytest.approx(3e-4)
+    assert rate(Wide(0.04, width=768), max_steps=1200) == pytest.approx(3.3e-5), "that of a new one: 0.015 * 0.02 / 9"
+    assert rate(Wide(0.01), max_steps=1200) == pytest.approx(1.5e-4), "small weights keep their own"
+    assert rate(Wide(0.1), max_steps=1200, lora_rank=4) == pytest.approx(3e-3)
+
+
 def test_what_does_not_learn_does_not_count() -> None:
     model = Wide(0.02)
     model.layers[0].requires_grad_(False).weight.mul_(100)

@@ -69,7 +69,7 @@ def learning_rate(arguments: "TrainingArguments", *, step: int, progress: float)
 
 
 _SHARE, _OF_NEW, _LOWEST = 0.015, 0.02, 1e-5
-_OF_ADDITIONS = 3e-3
+_OF_ADDITIONS, _STEPS = 3e-3, 300
 _WIDTH = 256  # of the models that the numbers above were found on
 
 
@@ -79,13 +79,19 @@ def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArgu
     A step of AdamW is as large as the rate, whatever the gradient is, and what it does to a matrix depends on the size
     of its entries: 0.02 in a new model, twice that in BERT, 0.18 after pretraining with Muon. So the rate is 0.015 of
     their root mean square up to a width of 256 (tried on SST-2 with a tiny encoder), and falls with the square of a
-    larger one, which gives BERT-base its customary rates. With LoRA it is 0.003, falling with the width.
+    larger one, which gives BERT-base its customary rates. Many steps want less (tried on all of SST-2): beyond 300 it
+    falls with their root, down to the rate of a new model. With LoRA it is 0.003, falling with the width.
     """
     if arguments.learning_rate is not None:
         return arguments
     width = getattr(getattr(model, "config", None), "hidden_size", None) or _WIDTH
     narrow = min(1.0, _WIDTH / width)
-    rate = _OF_ADDITIONS * narrow if arguments.lora_rank else max(_LOWEST, _SHARE * _size(model) * narrow**2)
+    if arguments.lora_rank:
+        rate = _OF_ADDITIONS * narrow
+    else:
+        full, of_new = (_SHARE * size * narrow**2 for size in (_size(model), _OF_NEW))
+        falling = full * min(1.0, math.sqrt(_STEPS / (arguments.max_steps or _STEPS)))
+        rate = max(_LOWEST, falling, min(full, of_new))
     return replace(arguments, learning_rate=float(f"{rate:.1e}"))
 
 
