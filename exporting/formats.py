@@ -89,10 +89,9 @@ class ExportArguments(Arguments):
 def export_model(arguments: ExportArguments, texts: Iterable[str]) -> dict[str, Any]:
     """Write a model in another form, and compare what it computes with what the model computes.
 
-    `texts`: real text; the first `max_examples` that are not empty are taken.
-
-    Returns: What was compared and found, as it is written to `export_check.json`: `largest_difference` of logits,
-    `largest_logit`, `same_answer` (the share of tokens or texts whose likeliest answer is the same), and so on.
+    `texts`: real text; the first `max_examples` that are not empty are taken. Returns what was compared and found, as
+    it is written to `export_check.json`: `largest_difference` of logits, `largest_logit`, `same_answer` (the share of
+    tokens or texts whose likeliest answer is the same), and so on.
 
     Raises InputError: the model cannot have that form; the message names what stands in the way; StorageError: the
     folder cannot be written; CorruptCheckpointError: what was written computes something else; nothing is left of it.

@@ -123,15 +123,13 @@ def check_mask(
     is_fixed: bool = False,
     name: str = "attention_mask",
 ) -> None:
-    """Refuse a mask that does not cover the tokens.
+    """Refuse a mask that does not cover the tokens, with a ValueError that has both shapes.
 
     Args:
         attention_mask: [B, seen + T], or [B or 1, heads or 1, T or 1, seen + T].
         batch_size, length: B and T.
         seen: number of tokens in the cache.
         is_fixed: whether the cache has a fixed length; a mask may then be as long as that.
-
-    Raises ValueError: with both shapes.
     """
     columns = attention_mask.shape[-1] if attention_mask.dim() else 0
     covers = columns == seen + length or (is_fixed and columns > seen + length)

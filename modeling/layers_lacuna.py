@@ -130,11 +130,8 @@ class LacunaEmbeddings(nn.Module):
     ) -> Tensor:
         """Hidden states [B, T, C] of `input_ids` [B, T] or of `inputs_embeds` [B, T, C].
 
-        Args:
-            position_ids: [B or 1, T].
-            token_type_ids: [B, T]; None: segment 0.
-
-        Raises ValueError: when a number is outside its table (on a GPU: in the first batch of each shape).
+        `position_ids`: [B or 1, T]; `token_type_ids`: [B, T], None: segment 0. Raises ValueError: when a number is
+        outside its table (on a GPU: in the first batch of each shape).
         """
         hidden_states = inputs_embeds
         if hidden_states is None:
@@ -167,9 +164,7 @@ class LacunaEmbeddings(nn.Module):
 class LacunaAttention(nn.Module):
     """Attention with grouped key-value heads (https://arxiv.org/abs/2305.13245) and optional norms on both.
 
-    Args:
-        stack: `"encoder"` or `"decoder"`, where the layer stands.
-        is_cross: whether keys and values come from the states of the encoder.
+    `stack`: `"encoder"` or `"decoder"`, where it stands; `is_cross`: keys and values come from the encoder's states.
     """
 
     def __init__(self, config: LacunaConfig, layer_idx: int, *, stack: str, is_cross: bool = False) -> None:

@@ -153,11 +153,8 @@ def score_targets(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Summed cross-entropy of some tokens, and its gradients, from one set of logits that nobody else sees.
 
-    Args:
-        states: [N, C]; labels: [N], -100 where nothing is to be predicted; weight: [V, C]; bias: [V] or None.
-        cap: see `LacunaLanguageModel.project`.
-
-    Returns: The sum, float32, and its gradients for states [N, C], weight [V, C] and bias [V].
+    Of states [N, C], labels [N], -100 where nothing is to be predicted, weight [V, C] and bias [V] or None; `cap`: see
+    `LacunaLanguageModel.project`. Returns the sum, float32, and its gradients for states, weight and bias.
     """
     logits = states @ weight.t()
     if bias is not None:  # apart from the product, which would first write it to every row of its result

@@ -167,9 +167,8 @@ def build_cross_attention_mask(
         encoder_hidden_states: [B, S, C]; None where there is no encoder, and nothing to mask.
         encoder_attention_mask: [B, S], 1 for real tokens, or None.
 
-    Returns: The mask, and further arguments for the attention function.
-
-    Raises ValueError: when only one side is packed, or the mask has the wrong shape.
+    Returns the mask, and further arguments for the attention function. Raises ValueError: when only one side is
+    packed, or the mask has the wrong shape.
     """
     if encoder_hidden_states is None:
         return None, {}

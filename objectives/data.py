@@ -173,9 +173,7 @@ def spread(total: int, at_most: int) -> np.ndarray:
 def spread_by_weight(sizes: list[int], weights: list[float] | None, at_most: int) -> np.ndarray:
     """At most `at_most` rows of sources that follow one another, in proportion to their weights if there are enough.
 
-    Args:
-        sizes: rows of each source; each source that has rows gets one if possible.
-        weights: add up to 1; None: sources do not matter.
+    `sizes`: rows of each source, of which each gets one if possible; `weights` add up to 1; None: they do not matter.
     """
     if weights is None:
         return spread(sum(sizes), at_most)

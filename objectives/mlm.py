@@ -61,14 +61,12 @@ def find_words(ids: np.ndarray, *, edges: np.ndarray, candidates: np.ndarray) ->
 def take_words(sizes: np.ndarray, groups: np.ndarray, *, budget: int) -> np.ndarray:
     """Take words in order, as BERT does with whole words: those too large for what is left are skipped.
 
-    If nothing fits, the smallest word is taken.
+    If nothing fits, the smallest word is taken. Returns the places of the words taken, int64.
 
     Args:
         sizes: int64 [num_words], tokens of each word.
         groups: int64 [num_words]; once a word is skipped, so is the rest of its group. Groups are contiguous.
         budget: tokens to take at most.
-
-    Returns: Places of the words taken, int64.
     """
     sums = np.cumsum(sizes)
     fitting = int(np.searchsorted(sums, budget, side="right"))
@@ -98,9 +96,8 @@ def draw_spans(
     is opened at a random word, so that every word is equally likely.
 
     `breaks`: bool [words of the row], whether a word does not directly follow another one of its document: a span ends
-    there, and its rest is a span of its own.
-
-    Returns: Words in the order in which their spans were drawn, the span of each, and the lengths drawn.
+    there, and its rest is a span of its own. Returns words in the order in which their spans were drawn, the span of
+    each, and the lengths drawn.
     """
     total = len(breaks)
     drawn = SPAN_LENGTHS[np.searchsorted(_SPAN_CUMULATED, generator.random(min(num_words, total)), side="right")]
@@ -145,11 +142,8 @@ class Masking:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Hide `probability * candidates` tokens, rounded up or down at random, at least one; as many words as fit.
 
-        Args:
-            ids: int64 [length].
-            candidates: bool [length], what may be hidden; special tokens never are.
-
-        Returns: Masked ids and labels (the original id at chosen positions, IGNORED elsewhere), int64 [length] each.
+        `ids`: int64 [length]; `candidates`: bool [length], what may be hidden; special tokens never are. Returns
+        masked ids and labels (the original id at chosen positions, IGNORED elsewhere), int64 [length] each.
         """
         labels = np.full_like(ids, IGNORED)
         masked = ids.copy()

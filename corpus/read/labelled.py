@@ -194,8 +194,7 @@ def _read_split(*, name: str, config: str | None, split: str | None) -> Iterator
 def label_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
     """The names of the labels of each column that holds labels or lists of them.
 
-    Args:
-        features: as `datasets.Features.to_dict` gives them, and as dataset_info.json and parquet files hold them.
+    `features`: as `datasets.Features.to_dict` gives them, and as dataset_info.json and parquet files hold them.
     """
     found = {}
     for column, feature in features.items():

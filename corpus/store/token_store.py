@@ -150,7 +150,7 @@ class TokenStore:
 
 
 def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
-    """Open a complete store. Sizes are checked; with `verify` every byte is (SHA-256, about 1 GB/s).
+    """Open a complete store; sizes are checked, with `verify` every byte (SHA-256, about 1 GB/s).
 
     Raises InputError if there is no store, it is damaged, or another version wrote it; the message says which file.
     """

@@ -202,8 +202,7 @@ class Window:
 def answer_tokens(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
     """First and last of the tokens that hold characters [start, end), or None when they do not hold all of them.
 
-    Args:
-        offsets: int [tokens, 2], characters of each token; those of one character of several bytes all have its own.
+    `offsets`: int [tokens, 2], characters of each token; those of one character of several bytes all have its own.
     """
     touching = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start) & (offsets[:, 0] < offsets[:, 1]))
     if not len(touching):
