@@ -259,7 +259,7 @@ class FineTuningArguments(TrainingArguments):
     optimizer: str = _but("optimizer", "adamw")
     learning_rate: DerivedRate = _essential(
         None,
-        "Peak learning rate. Default: automatic, by the RMS of the weights and the steps; at most 0.003 with --lora_rank.",
+        "Peak learning rate. Default: automatic, by RMS of the weights and steps; at most 0.003 with --lora_rank.",
         metavar="X",
     )
     schedule: str = _but("schedule", "linear")
