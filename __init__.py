@@ -71,8 +71,9 @@ class Result(os.PathLike):
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, one for each logged step."""
-        path = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+        from lacuna.common.files import json_lines
+
+        return json_lines(self.path / "metrics.jsonl")
 
     @property
     def curves(self) -> Picture:
@@ -194,7 +195,8 @@ def _rows_of(name: str, value: Any) -> Any:
     elif hasattr(value, "tolist") and not hasattr(value, "columns"):  # of NumPy, or a column of a frame
         value = value.tolist()
     if isinstance(value, dict):  # columns
-        if not all(isinstance(each, Sized) for each in value.values()) or len({*map(len, value.values())}) != 1:
+        lists = [each for each in value.values() if isinstance(each, Sized) and not isinstance(each, str)]
+        if len(lists) < len(value) or len({*map(len, lists)}) != 1:
             raise InputError(f"{name} is a dict, and its columns are not lists of one length")
         value = [dict(zip(value, row, strict=True)) for row in zip(*value.values(), strict=True)]
     if isinstance(value, list | tuple) and not value:

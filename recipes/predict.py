@@ -118,7 +118,7 @@ def answer(arguments: PredictionArguments, *, source: str, say: Callable[..., No
 
     written = write_rows(rows=answers(), path=path)
     if say is print:
-        print(f"{counted(written, 'row')} with answers in {path}")
+        print(f"{counted(written, 'row')} written with answers to {path}")
     return path
 
 

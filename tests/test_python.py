@@ -157,6 +157,7 @@ def test_what_is_no_text_is_refused_by_name(given: Any, message: str) -> None:
         ("train_file", [{"text": "a"}, 7], "train_file, row 2 is 7"),
         ("data", {"text": ["a", "b"], "label": [1]}, "data is a dict, and its columns are not lists of one length"),
         ("data", {"text": "a", "label": 1}, "data is a dict, and its columns"),
+        ("data", {"text": "good", "label": "fine"}, "data is a dict, and its columns"),
         ("input", "a good film", r"input is a text: give a list of them, as in \['a good film'\]"),
     ],
 )

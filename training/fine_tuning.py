@@ -177,7 +177,7 @@ def fell_short(results: dict[str, float], work: Work) -> list[str]:
         if value <= other if work.greater_is_better else value >= other:
             return [
                 f"warning: by {metric}, {simple} is as good or better. Give the model more rows or passes "
-                "(--max_epochs), pretrain it for longer or on text of this kind (pretrain.py --for), or use that"
+                f"(--max_epochs), pretrain it for longer or on text of this kind (pretrain.py --for), or use {simple}"
             ]
     return []
 

@@ -624,7 +624,7 @@ def test_rows_of_standard_input_are_answered_on_standard_output(given, classifie
     assert (
         rows[0].get("id") == (7 if given[0] in "[{" else None)
         and "2 rows of standard input" in shown.err
-        and "with answers in" not in shown.err
+        and "written with answers" not in shown.err
     )
 
 
