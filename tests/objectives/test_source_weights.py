@@ -64,6 +64,18 @@ def test_held_out_documents_come_from_every_source(store) -> None:
     assert split_sources(store=alone, eval_fraction=0.1, seed=0)[0][1].tolist() == divided[0][1].tolist()
 
 
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_documents_behind_the_sources_are_held_out_and_all_others_train(store, weights) -> None:
+    ends = store.source_offsets.copy()
+    ends[-1] -= 7
+    documents = np.stack([store.document_offsets[:-1], store.document_offsets[1:]], axis=1)
+    given = dataclasses.replace(store, source_offsets=ends, source_weights=weights)
+    parts = split_sources(store=given, eval_fraction=0.1, seed=0)
+    assert np.array_equal(np.concatenate([train for train, _ in parts]), documents[:-7])
+    assert [len(held_out) for _, held_out in parts] == [7, 0, 0][: len(parts)] and len(parts) == (3 if weights else 1)
+    assert np.array_equal(parts[0][1], documents[-7:])
+
+
 def test_evaluated_rows_are_shared_out_by_weight(store, parts) -> None:
     work = OBJECTIVES["clm"](
         **parts(store, objective="clm", eval_fraction=0.4, max_eval_examples=10, sequence_length=9)
@@ -83,8 +95,8 @@ def test_a_source_of_one_document_borrows_partners(numbered, parts) -> None:
     )
     work = OBJECTIVES["mlm_nsp"](**parts(store, objective="mlm_nsp"))
     bound = int(store.sentence_offsets[20])
-    seen = set()
-    examples = [work.example(row, index) for index in range(40) for row in range(work.mixture[0][0])]
+    seen, partners = set(), set()
+    examples = [work.example(row, index) for index in range(120) for row in range(work.mixture[0][0])]
     examples += [work.eval_example(row) for row in range(work.num_eval_examples)]
     for example in examples:
         ids = np.where(example["labels"] != IGNORED, example["labels"], example["input_ids"])
@@ -93,7 +105,8 @@ def test_a_source_of_one_document_borrows_partners(numbered, parts) -> None:
         if first_ids.max() < bound:
             assert ((second_ids < bound) == (example["next_sentence_label"] == 0)).all()
             seen.add(example["next_sentence_label"])
-    assert seen == {0, 1}
+            partners |= {*(second_ids[second_ids >= bound] - bound) // 24}
+    assert seen == {0, 1} and partners == {(first - 20) // 6 for first, _ in work.by_source[1].tolist()}
 
 
 def test_a_source_of_one_sentence_stays_in_the_training_part(numbered) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from toys import ToyWork
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, StoppedError
 from lacuna.training import train
 from lacuna.training.optimizers.averages import Best
 from lacuna.training.progress import Progress, stops_early
@@ -81,6 +83,20 @@ def test_of_the_last_evaluation_nothing_is_measured_twice(run, tmp_path) -> None
     results = run(work, save_steps=4)
     assert results["best_step"] == 8 and len(work.evaluated) == 8 * work.num_eval_examples
     assert_equal(weights(tmp_path / "run"), weights(tmp_path / "run" / "checkpoints" / "step-00000008"))
+
+
+def test_a_stop_while_the_kept_weights_are_judged_leaves_the_rest_to_the_next_session(run, tmp_path) -> None:
+    class Stopped(Scripted):
+        def eval_example(self, row: int) -> dict[str, Any]:
+            if len(self.evaluated) == 8 * self.num_eval_examples:  # after the evaluations of all steps
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().eval_example(row)
+
+    with pytest.raises(StoppedError, match="after step 8"):
+        run(Stopped(SCORES), save_steps=8)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    results = run(Scripted([0.6, 0.7]), save_steps=8, resume=True)  # the last evaluation is made again
+    assert results["best_step"] == 5 and (tmp_path / "run" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("scores", [[math.nan] * 8, []])

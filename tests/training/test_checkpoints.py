@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
 from lacuna.common.files import write_text
+from lacuna.modeling import LacunaConfig, LacunaForMaskedLM, LacunaForPreTraining
 from lacuna.training.checkpoints.resuming import check_identity
 from lacuna.training.checkpoints.saving import (
     MARKER,
@@ -24,6 +25,7 @@ from lacuna.training.checkpoints.saving import (
     all_finite,
     best_checkpoint,
     load_weights,
+    native_form,
     newest_checkpoint,
     read_progress,
     verify_checkpoint,
@@ -321,8 +323,15 @@ def test_a_disk_with_too_little_room_is_not_written_to(trained, save, monkeypatc
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed - 2))
     with pytest.raises(StorageError, match="MB are needed"):
         save(model, optimizers, step=1)
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=int(needed)))
     save(model, optimizers, step=1)
+
+
+@pytest.mark.parametrize(("kind", "is_less"), [(LacunaForMaskedLM, False), (LacunaForPreTraining, True)])
+def test_only_a_sentence_head_is_lost_on_the_way_home(kind, is_less) -> None:
+    native, said = native_form(kind(LacunaConfig.from_family("modernbert", "tiny", vocab_size=32)), "native")
+    assert type(native).__name__ == "ModernBertForMaskedLM"
+    assert ("it has no place for the sentence head" in said) is is_less
 
 
 def test_what_a_killed_writer_left_is_cleared_away(trained, save, tmp_path) -> None:

@@ -159,16 +159,16 @@ def test_loss_and_step_equal_a_loop_of_ten_lines(run, new_model, new_work, tmp_p
     model, work = new_model(), new_work()
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.98), weight_decay=0.0)
-    found = [line["loss"] for line in log_of(tmp_path / "run") if "loss" in line]
+    found = [(line["loss"], line["grad_norm"]) for line in log_of(tmp_path / "run") if "loss" in line]
     for step in range(3):
         rows = [(row_of(index, seed=0, num_examples=24), index) for index in range(8 * step, 8 * step + 8)]
         batch = work.collate([work.example(*row) for row in rows])
         loss, _ = work.loss(model, batch, {"tokens": torch.tensor(work.count_targets(batch)["tokens"])})
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        assert found[step] == pytest.approx(float(loss.detach()), rel=1e-5)
+        assert found[step] == pytest.approx((float(loss.detach()), float(norm)), rel=1e-5)
     trained = AutoModelForMaskedLM.from_pretrained(tmp_path / "run").state_dict()
     assert all(
         torch.allclose(value, trained[name], rtol=1e-3, atol=1e-5) for name, value in model.state_dict().items()

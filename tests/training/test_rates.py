@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from lacuna.training import FineTuningArguments
+from lacuna.training.optimizers.optimizers import OPTIMIZERS
 from lacuna.training.optimizers.schedules import with_rate
 
 
@@ -67,6 +68,10 @@ def test_low_ranks_have_their_own() -> None:
     assert rate(Wide(0.2), lora_rank=4) == pytest.approx(3e-3)
     assert rate(Wide(0.2, width=768), lora_rank=4) == pytest.approx(1e-3)
     assert rate(Wide(0.2), optimizer="muon") == pytest.approx(3e-3)
+
+
+def test_new_models_have_the_rates_that_were_measured() -> None:
+    assert {name: each.learning_rate for name, each in OPTIMIZERS.items()} == {"adamw": 1e-3, "muon": 6e-3}
 
 
 def test_a_rate_that_is_asked_for_is_taken() -> None:
