@@ -118,15 +118,13 @@ def split_sources(*, store: Store, eval_fraction: float, seed: int) -> list[tupl
     """
     offsets = np.asarray(store.document_offsets[:], dtype=np.int64)
     documents = np.stack([offsets[:-1], offsets[1:]], axis=1)
-    given = getattr(store, "source_offsets", None)
-    sources = [0, len(documents)] if given is None else [*map(int, given)]
-    if sources[-1] < len(documents):
-        ends = sources if getattr(store, "source_weights", None) else [0, sources[-1]]
-        return [
-            (documents[first:last], documents[sources[-1] :][: None if not first else 0])
-            for first, last in pairwise(ends)
-        ]
-    if getattr(store, "source_weights", None) is None:
+    weights, given = getattr(store, "source_weights", None), getattr(store, "source_offsets", None)
+    end = len(documents) if given is None else int(given[-1])
+    sources = [0, end] if weights is None else [*map(int, given)]
+    if end < len(documents):
+        held_out = [documents[end:], *(documents[:0] for _ in sources[2:])]
+        return [(documents[first:last], held) for (first, last), held in zip(pairwise(sources), held_out, strict=True)]
+    if weights is None:
         return [split_documents(store=store, documents=documents, eval_fraction=eval_fraction, seed=seed)]
     parts = []
     for source, (first, last) in enumerate(pairwise(sources)):

@@ -61,7 +61,7 @@ def step(
     return parts, all_tokens
 
 
-def update(model: nn.Module, optimizers: list[Any], *, max_norm: float, loss_scale: float = 1.0) -> float:
+def update(model: nn.Module, optimizers: list[Any], *, max_norm: float, loss_scale: float) -> float:
     """Clip the gradients to a norm (0: do not), make the optimizers' step, and clear the gradients.
 
     `loss_scale`: what the loss was multiplied by, and gradients are divided by first. Returns the norm that they have

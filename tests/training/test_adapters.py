@@ -331,6 +331,7 @@ def test_a_stopped_run_goes_on_to_the_bit(run, new_work, tmp_path, optimizer, av
     run(output_dir=str(broken), resume=True, **options)
     for name in ("model.safetensors", "adapter/adapter_model.safetensors"):
         assert_same(load_file(broken / name), load_file(whole / name))
+        assert (whole / name).stat().st_mode & 0o777 == 0o644, "others may read it"
 
 
 def test_a_checkpoint_is_a_model_folder_without_additions(run, base, tmp_path) -> None:

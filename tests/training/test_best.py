@@ -184,6 +184,15 @@ def test_patience_does_without_the_best_weights(run, tmp_path) -> None:
     assert_equal(weights(tmp_path / "run"), weights(tmp_path / "run" / "checkpoints" / "step-00000003"))
 
 
+def test_the_average_is_of_the_weights_after_every_step(run, new_work, tmp_path) -> None:
+    run(new_work(), average="ema", ema_decay=0.5, save_steps=1, keep_checkpoints=9)
+    steps = [weights(tmp_path / "run" / "checkpoints" / f"step-{step:08d}") for step in range(1, 9)]
+    shares = [0.5 ** (8 - step) for step in range(1, 9)]
+    for name, value in weights(tmp_path / "run").items():
+        expected = sum(share * each[name] for share, each in zip(shares, steps, strict=True)) / sum(shares)
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_other_averages_are_what_is_evaluated_and_the_best_is_not(run, new_model, new_work) -> None:
     """The loss on held-out rows is of the weights that were kept or averaged, computed here once more."""
     for average in ("best", "ema", "none"):
