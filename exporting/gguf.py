@@ -15,10 +15,7 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 _TYPES = {None: "F32", "f16": "F16", "q8_0": "Q8_0"}
 _SPACE = {
     "type": "Sequence",
-    "normalizers": [
-        {"type": "Strip", "strip_left": True, "strip_right": False},
-        {"type": "Prepend", "prepend": " "},
-    ],
+    "normalizers": [{"type": "Strip", "strip_left": True, "strip_right": False}, {"type": "Prepend", "prepend": " "}],
 }
 """How fine-tuned models begin every text; llama.cpp does not, so texts must begin with it themselves."""
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5  # what llama.cpp calls the kinds of tokens

@@ -238,7 +238,7 @@ def _pairs(
 
 
 def _join(parts: list[Tensor], pair: WeightPair) -> Tensor:
-    joined = torch.cat(parts)
+    joined = torch.cat(parts) if parts[1:] else parts[0]
     return joined.T if pair.transposed and joined.dim() == 2 else joined
 
 

@@ -187,7 +187,4 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 # ModernBERT with norms on queries and keys (Henry et al. 2020, https://arxiv.org/abs/2010.04245): it trains faster by
 # measurement (docs/speed.md), and is no native class.
-FAMILIES["lacuna"] = {
-    **FAMILIES["modernbert"],
-    "parts": {**FAMILIES["modernbert"]["parts"], "qk_norm": True},
-}
+FAMILIES["lacuna"] = {**FAMILIES["modernbert"], "parts": {**FAMILIES["modernbert"]["parts"], "qk_norm": True}}

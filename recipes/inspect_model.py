@@ -20,13 +20,7 @@ from lacuna.common.files import write_text
 from lacuna.common.loading import commit_of
 from lacuna.common.private import shown_command, visible, without_places
 from lacuna.evaluation import InspectionArguments, load_language_model
-from lacuna.evaluation.inspection import (
-    Inspection,
-    draw_attention,
-    draw_predictions,
-    inspect_text,
-    render_page,
-)
+from lacuna.evaluation.inspection import Inspection, draw_attention, draw_predictions, inspect_text, render_page
 from lacuna.training import use_all_cores
 
 

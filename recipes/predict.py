@@ -8,14 +8,15 @@
 What is answered follows from the model: task.json, which fine-tuning has left beside it, or its head says it. Every
 row of --input is in --output with all its columns, in the same order, and the answer beside them: docs/fine_tuning.md
 says which columns a task reads and writes. A - stands for standard output, and for standard input: texts, one a
-line, or rows as JSON. All rows are checked first, so that a broken one is found at once; --output is written whole or
-not at all. Everything is computed in float32: after training in bf16 (--mixed_precision), probabilities differ from
-those of its predictions.jsonl in the third digit.
+line, rows as JSON, or a table whose header has a column `text` or that of --text_column. All rows are checked first,
+so that a broken one is found at once; --output is written whole or not at all. Everything is computed in float32:
+after training in bf16 (--mixed_precision), probabilities differ from its predictions.jsonl in the third digit.
 """
 
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -79,7 +80,7 @@ def main(words: Sequence[str] | None = None) -> str:
         rows, source = Path(folder, "rows"), arguments.input
         if arguments.input == "-":
             data = sys.stdin.buffer.read()
-            rows = rows.with_suffix(ending_of(data))
+            rows = rows.with_suffix(ending_of(data, {"text", arguments.text_column}))
             rows.write_bytes(data)
             arguments.input, source = str(rows), "standard input"
         with called({str(rows): source}):
@@ -91,12 +92,20 @@ def main(words: Sequence[str] | None = None) -> str:
         return "-"
 
 
-def ending_of(data: bytes) -> str:
-    """What the name of a file of standard input ends in; a text may begin with [MASK], and is no JSON then."""
+def ending_of(data: bytes, columns: Collection[str | None]) -> str:
+    """What the name of a file of standard input ends in; a text may begin with [MASK], and is no JSON then.
+
+    A table has several columns, one of these among them.
+    """
     if data.lstrip()[:1] == b"[":
         with suppress(ValueError):
             json.loads(data)
             return ".json"
+    header = [
+        cell.strip(' "') for cell in re.split("[,;\t]", data.partition(b"\n")[0].decode(errors="replace").strip())
+    ]
+    if len(header) > 1 and not {*header}.isdisjoint(columns):
+        return ".csv"
     return ".jsonl" if data.lstrip()[:1] == b"{" else ".txt"
 
 

@@ -1,5 +1,6 @@
 """The options of a training run."""
 
+import os
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -204,7 +205,8 @@ class TrainingArguments(Arguments):
         check_range(self, "max_bad_steps", "learning_rate", "logging_steps", "keep_checkpoints", above=0)
         check_range(self, "warmup_steps", "weight_decay", "max_grad_norm", "eval_steps", "save_steps", at_least=0)
         check_range(self, "save_minutes", "hang_timeout", "num_workers", "early_stopping_patience", at_least=0)
-        check_range(self, "threads", "micro_batch_size", at_least=1)
+        check_range(self, "micro_batch_size", at_least=1)
+        check_range(self, "threads", at_least=1, at_most=os.cpu_count() or 1)
         check_range(self, "lora_rank", "push_steps", at_least=0)
         check_range(self, "seed", at_least=0, below=2**32)
         check_range(self, "decay_share", at_least=0, at_most=1)

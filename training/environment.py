@@ -9,11 +9,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+import psutil
 import torch
 
 SAME_REQUEST = 1.0
@@ -81,6 +84,24 @@ def keep_memory() -> bool:
         return False
     trim_threshold, top_pad, mmap_max = -1, -2, -4
     return all([mallopt(trim_threshold, 2**31 - 1), mallopt(top_pad, 2**26), mallopt(mmap_max, 0)])
+
+
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """Have memory refused that the machine does not have: Linux grants it, and ends some process once it is used.
+    Nothing is done with a GPU, whose driver reserves more addresses than there is memory."""
+    if sys.platform != "linux" or torch.cuda.is_available():
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    room = psutil.Process().memory_info().data + psutil.virtual_memory().available
+    resource.setrlimit(resource.RLIMIT_DATA, (room if soft < 0 else min(room, soft), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def bf16_is_fast() -> bool:

@@ -24,7 +24,7 @@ from lacuna.common.work import TrainingBatches, Work
 from .arguments import TrainingArguments
 from .checkpoints.saving import save_final
 from .distributed import fsdp
-from .environment import Watchdog
+from .environment import Watchdog, bounded_memory
 from .evaluating import check_native, evaluate_and_log, evaluate_kept
 from .optimizers.schedules import learning_rate
 from .order import TrainingExamples, dropout_seed
@@ -82,7 +82,7 @@ def train(
     run.probe = probe
     results: dict[str, float] = {}
     try:
-        with run.signals, Watchdog(arguments.hang_timeout) as run.watchdog, _memory_errors(run):
+        with run.signals, Watchdog(arguments.hang_timeout) as run.watchdog, _memory_errors(run), bounded_memory():
             _train(run)
             results = _finish(run)
     finally:

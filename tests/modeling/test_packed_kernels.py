@@ -7,6 +7,7 @@ forward pass has tests of its own. The last tests run both themselves, where the
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -279,6 +280,27 @@ def test_flex_attention_itself_takes_the_blocks(compiled: bool) -> None:
             actual = model(ids, position_ids=positions, attention_mask=mask).logits
     assert used == ["flex", "flex"]
     assert_agree(actual[mask.bool()], expected[mask.bool()])
+
+
+@pytest.mark.parametrize(("shape", "reach"), [("encoder", 3), ("decoder", 12)])
+def test_blocks_of_transformers_keep_documents_apart(shape: str, reach: int) -> None:
+    """As `attn_implementation="flex_attention"` has them, without compiling what makes them."""
+    config = LacunaConfig(shape=shape, vocab_size=41, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+    if shape == "encoder":
+        config.sliding_window, config.layer_types = reach, ["full_attention", "sliding_attention"]
+    config._attn_implementation = "flex_attention"
+    documents = torch.tensor([[0] * 5 + [1] * 7])
+    with torch.compiler.set_stance("force_eager"):
+        masks, _ = masks_lacuna._build_packed_masks(
+            config, shape, torch.zeros(1, 12, 32), documents, shape == "decoder"
+        )
+    for layer, blocks in masks.items():
+        for query, key in itertools.product(range(12), repeat=2):
+            expected = documents[0, query] == documents[0, key] and (shape == "encoder" or key <= query)
+            expected = expected and (layer == "full_attention" or abs(query - key) <= reach)
+            row, column = torch.tensor(query), torch.tensor(key)
+            assert bool(blocks.mask_mod(torch.tensor(0), torch.tensor(0), row, column)) == bool(expected), layer
+    assert len(masks) == (2 if shape == "encoder" else 1)
 
 
 class Largest(TorchDispatchMode):

@@ -609,10 +609,11 @@ def test_cells_come_back(tmp_path) -> None:
     ]
 
 
+OF_TABLE = "id;text\n7;good\n;bad\n"
 OF_ARRAY = '[{"text": "good", "id": 7},\n {"text": "bad"}]\n'
 
 
-@pytest.mark.parametrize("given", ['{"text": "good", "id": 7}\n{"text": "bad"}\n', OF_ARRAY, "good\nbad\n"])
+@pytest.mark.parametrize("given", ['{"text": "good", "id": 7}\n{"text": "bad"}\n', OF_ARRAY, "good\nbad\n", OF_TABLE])
 def test_rows_of_standard_input_are_answered_on_standard_output(given, classifier, capsys, monkeypatch) -> None:
     from lacuna.recipes.predict import main
 
@@ -622,7 +623,7 @@ def test_rows_of_standard_input_are_answered_on_standard_output(given, classifie
     rows = [json.loads(line) for line in shown.out.splitlines()]
     assert [row["text"] for row in rows] == ["good", "bad"] and all("prediction" in row for row in rows)
     assert (
-        rows[0].get("id") == (7 if given[0] in "[{" else None)
+        str(rows[0].get("id")) == ("None" if given[0] == "g" else "7")
         and "2 rows of standard input" in shown.err
         and "written with answers" not in shown.err
     )

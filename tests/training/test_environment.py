@@ -6,6 +6,7 @@ from pathlib import Path
 import processes as processes_of_tests
 import pytest
 
+from lacuna.common.errors import InputError
 from lacuna.training import is_main_process, processes, run
 from lacuna.training.arguments import TrainingArguments
 
@@ -55,3 +56,34 @@ def test_a_run_keeps_freed_memory_before_anything_else(monkeypatch: pytest.Monke
     monkeypatch.setattr(run, "Accelerator", lambda **_: asked.append("accelerator"))
     run._join(TrainingArguments(mixed_precision="no"))
     assert asked == ["memory", "accelerator"]
+
+
+BOUNDED = """
+import resource, types, psutil, torch
+from lacuna.training.environment import bounded_memory
+
+torch.ones(8) @ torch.ones(8)
+psutil.virtual_memory = lambda: types.SimpleNamespace(available=2**28)
+before = resource.getrlimit(resource.RLIMIT_DATA)
+with bounded_memory():
+    torch.ones(2**24)
+    try:
+        torch.empty(2**28)
+    except RuntimeError as error:
+        print(str(error).partition("you tried")[2].split(".")[0])
+assert resource.getrlimit(resource.RLIMIT_DATA) == before
+torch.empty(2**28)
+"""
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="other systems have no limit that can be set")
+def test_memory_that_is_not_there_is_refused_while_training_alone(tmp_path: Path) -> None:
+    """64 MiB of 256 are granted, and a GiB is not; before and after, it is but an address."""
+    (tmp_path / "bounded.py").write_text(BOUNDED)
+    done = processes_of_tests.run(tmp_path / "bounded.py")
+    assert (done.returncode, done.stdout) == (0, " to allocate 1073741824 bytes\n"), done.stderr
+
+
+def test_more_threads_than_cores_are_a_mistake() -> None:
+    with pytest.raises(InputError, match=r"--threads must be at least 1 and at most \d+, got 3000"):
+        TrainingArguments(threads=3000)

@@ -263,14 +263,10 @@ def best_checkpoint(folders: list[Path], *, greater_is_better: bool) -> Path | N
     return max(reversed(metrics), key=lambda folder: metrics[folder], default=None)
 
 
-LEFT_BEHIND = ("micro_batch_sizes", "num_processes")  # in checkpoints of earlier versions
-
-
 def read_progress(folder: Path) -> Progress:
     """Where a run stood at a checkpoint."""
     try:
-        found = json.loads((folder / STATE / "progress.json").read_text(encoding="utf-8"))
-        return Progress(**{name: found[name] for name in found if name not in LEFT_BEHIND})
+        return Progress(**json.loads((folder / STATE / "progress.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise CorruptCheckpointError(f"checkpoint {folder}: {STATE}/progress.json cannot be read: {error}") from error
 
