@@ -9,6 +9,7 @@ import io
 import re
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
@@ -37,7 +38,7 @@ def run(text: str) -> list[tuple[Block, str]]:
     """Execute the `python` blocks as one program; each with what it printed. Errors name the line of the page."""
     names: dict[str, Any] = {"__name__": "transformer_page"}
     printed = []
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), TemporaryDirectory() as folder, contextlib.chdir(folder):
         for block in blocks(text):
             if block.language == "python":
                 with contextlib.redirect_stdout(io.StringIO()) as output:
