@@ -120,7 +120,7 @@ def split_sources(*, store: Store, eval_fraction: float, seed: int) -> list[tupl
     documents = np.stack([offsets[:-1], offsets[1:]], axis=1)
     weights, given = getattr(store, "source_weights", None), getattr(store, "source_offsets", None)
     end = len(documents) if given is None else int(given[-1])
-    sources = [0, end] if weights is None else [*map(int, given)]
+    sources = [0, end] if weights is None or given is None else [*map(int, given)]
     if end < len(documents):
         held_out = [documents[end:], *(documents[:0] for _ in sources[2:])]
         return [(documents[first:last], held) for (first, last), held in zip(pairwise(sources), held_out, strict=True)]

@@ -90,11 +90,13 @@ def keep_memory() -> bool:
 def bounded_memory() -> Iterator[None]:
     """Have memory refused that the machine does not have: Linux grants it, and ends some process once it is used.
     Nothing is done with a GPU, whose driver reserves more addresses than there is memory."""
-    if sys.platform != "linux" or torch.cuda.is_available():
+    try:
+        import resource
+    except ImportError:  # Windows
+        resource = None  # type: ignore[assignment]
+    if resource is None or sys.platform != "linux" or torch.cuda.is_available():
         yield
         return
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     room = psutil.Process().memory_info().data + psutil.virtual_memory().available
     resource.setrlimit(resource.RLIMIT_DATA, (room if soft < 0 else min(room, soft), hard))
