@@ -200,7 +200,7 @@ def quoted(mark: re.Match[str]) -> str:
         if set(head) <= set(names):
             places = [names.index(name) for name in head]
             chosen = [[row[place] for place in places] for row in rows]
-            lines = [head, ["---"] * len(head), *(row for row in chosen if row[0] in keys)]
+            lines = [head, ["---"] * len(head), *(row for row in chosen if not keys or row[0] in keys)]
             mark_line = mark[0].split("\n")[0].replace(name, newest(name[11:]).stem)
             return "\n".join([mark_line, *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
     raise AssertionError(f"{name} has no table with the columns {head}")
