@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import zstandard
+from tqdm import tqdm
 
 from .language_model import LanguageModel
 
-LOOK_BACK = 1 << 26  # bytes, of both compressors: xz -9 has no larger window
+LOOK_BACK, AT_ONCE = 1 << 26, 1 << 18  # bytes: xz -9 has no larger window; between two moves of the bar
 RESAMPLES, SEED, OUTSIDE = 1000, 95, 0.05  # frozen, so that results can be compared
 
 Statistic = Callable[[np.ndarray], float]  # of units with these numbers
@@ -17,9 +18,8 @@ Statistic = Callable[[np.ndarray], float]  # of units with these numbers
 def with_intervals(*, name: str, statistic: Statistic, groups: Mapping[str, int]) -> dict[str, float]:
     """A score, the mean over groups, and the ends of its 95 % interval (percentiles of a bootstrap, Efron 1979).
 
-    `groups` says how many units each has; they are numbered through the groups, and drawn within theirs. There is
-    `name`, `name_low` and `name_high`, the same for each `name_GROUP` of several, and no interval of a single unit.
-    """
+    `groups`: units of each, which are numbered through and drawn within theirs. There is `name`, `name_low` and
+    `name_high`, the same for each `name_GROUP` of several, and no interval of a single unit."""
     parts = np.split(np.arange(sum(groups.values())), np.cumsum([*groups.values()])[:-1])
     generator = np.random.default_rng(SEED)
     drawn = [[statistic(generator.choice(part, len(part))) for part in parts] for _ in range(RESAMPLES)]
@@ -40,9 +40,8 @@ def ngram_bits(
 ) -> float:
     """Bits of the tokens of held-out documents by an n-gram model of training documents; ids are int64 [length].
 
-    Interpolated with the weights of Witten and Bell 1991, method C (https://doi.org/10.1109/18.87000): a context that
-    was seen n times, with t different tokens after it, leaves the next shorter one t / (n + t). After the shortest
-    come the same chances for all ids.
+    Interpolated as in Witten and Bell 1991, method C (https://doi.org/10.1109/18.87000): a context seen n times, with
+    t different tokens after it, leaves the next shorter one t / (n + t); behind the shortest, all ids are alike.
     """
     start = vocab_size  # stands before a document as often as a context is long, and is not predicted
     rows = [np.concatenate([np.full(order - 1, start), ids]).astype(np.int64) for ids in (*train, *held_out)]
@@ -61,12 +60,16 @@ def ngram_bits(
     return float(-np.log2(chance[is_text & ~is_train]).sum())
 
 
-def _zstd(text: bytes) -> bytes:
-    parameters = zstandard.ZstdCompressionParameters.from_level(19, window_log=LOOK_BACK.bit_length() - 1)
-    return zstandard.ZstdCompressor(compression_params=parameters).compress(text)
-
-
-COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {"xz": lambda text: lzma.compress(text, preset=9), "zstd": _zstd}
+def compressed(text: bytes, by: str) -> float:
+    """Bits of a text by `xz -9` or `zstd -19`, with a progress bar after three seconds."""
+    zstd = zstandard.ZstdCompressionParameters.from_level(19, window_log=LOOK_BACK.bit_length() - 1)
+    of_zstd = zstandard.ZstdCompressor(compression_params=zstd).compressobj(size=len(text))
+    stream, size = lzma.LZMACompressor(preset=9) if by == "xz" else of_zstd, 0
+    with tqdm(total=len(text), desc=by, unit="B", unit_scale=True, delay=3, leave=False) as bar:
+        for start in range(0, len(text), AT_ONCE):
+            size += len(stream.compress(text[start : start + AT_ONCE]))
+            bar.update(min(AT_ONCE, len(text) - start))
+    return 8.0 * (size + len(stream.flush()))
 
 
 def measure_text_baselines(
@@ -75,15 +78,15 @@ def measure_text_baselines(
     """Bits per byte of documents by `xz -9` and `zstd -19`, which see them in a row, and by what knows training text.
 
     That is `5gram`, over the model's tokens, and `xz_after_train_text` and `zstd_after_train_text`: the bytes that the
-    documents add to the last 64 MiB of that text. Names begin with `baseline_` for a causal model. A masked model's
-    bits are of another kind, and there they begin with `whole_text_`.
+    documents add to the last 64 MiB of that text. Names begin with `baseline_`, or `whole_text_` for a masked model,
+    whose bits are of another kind.
     """
     text, before = ("".join(some).encode() for some in (documents, train_documents))
     before = before[-LOOK_BACK:]
-    bits = {name: 8.0 * len(compress(text)) for name, compress in COMPRESSORS.items()}
+    bits = {name: compressed(text, name) for name in ("xz", "zstd")}
     if before:
-        for name, compress in COMPRESSORS.items():
-            bits[f"{name}_after_train_text"] = 8.0 * (len(compress(before + text)) - len(compress(before)))
+        for name in ("xz", "zstd"):
+            bits[f"{name}_after_train_text"] = compressed(before + text, name) - compressed(before, name)
         train, held_out = (
             [language_model.encode(each, where=f"document {number}")[0] for number, each in enumerate(some, start=1)]
             for some in (train_documents, documents)

@@ -93,10 +93,7 @@ def main(words: Sequence[str] | None = None) -> str:
 
 
 def ending_of(data: bytes, columns: Collection[str | None]) -> str:
-    """What the name of a file of standard input ends in; a text may begin with [MASK], and is no JSON then.
-
-    A table has several columns, one of these among them.
-    """
+    """What a file of these rows ends in. A text may begin with [MASK]; a table has several columns, one of these too."""
     if data.lstrip()[:1] == b"[":
         with suppress(ValueError):
             json.loads(data)

@@ -74,9 +74,8 @@ def use_all_cores(threads: int | None = None) -> int:
 def keep_memory() -> bool:
     """Have memory that was freed kept for the next tensors, and say whether this system can be told to.
 
-    glibc gives large blocks back to the system and requests them again in each step: every page is then zeroed and
-    mapped again, which takes as long as the arithmetic on it (27,000 page faults and a quarter of the time of a step
-    of a model of 5 M parameters). What a process holds stays at its peak, which it reaches in any case.
+    glibc gives large blocks back to the system and requests them again in each step: 27,000 page faults and a quarter
+    of the time of a step of a model of 5 M parameters. What a process holds stays at its peak.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
