@@ -93,15 +93,14 @@ def main(words: Sequence[str] | None = None) -> str:
 
 
 def ending_of(data: bytes, columns: Collection[str | None]) -> str:
-    """What a file of these rows ends in. A text may begin with [MASK]; a table has several columns, one of these too."""
+    """What a file of these rows ends in. A text may begin with [MASK]; a table has columns, one of these too."""
     if data.lstrip()[:1] == b"[":
         with suppress(ValueError):
             json.loads(data)
             return ".json"
-    header = [
-        cell.strip(' "') for cell in re.split("[,;\t]", data.partition(b"\n")[0].decode(errors="replace").strip())
-    ]
-    if len(header) > 1 and not {*header}.isdisjoint(columns):
+    first = data.partition(b"\n")[0].decode(errors="replace")
+    header = {cell.strip(' "\r') for cell in re.split("[,;\t]", first)}
+    if len(header) > 1 and not header.isdisjoint(columns):
         return ".csv"
     return ".jsonl" if data.lstrip()[:1] == b"{" else ".txt"
 
