@@ -198,7 +198,7 @@ def _separator(head: Sequence[Line | BadRecord], path: Path) -> str:
     first = head[0].data if head and isinstance(head[0], Line) else b","
     sign = max(",;\t|", key=lambda each: (each == "," and b"," in first, first.count(each.encode())))
     if sign != ",":
-        say_once(f"{shown(path)}: columns are separated by {sign!r}")
+        say_once(f"{visible(path.name)}: columns are separated by {sign!r}")
     return sign
 
 
