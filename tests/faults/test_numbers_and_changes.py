@@ -169,7 +169,7 @@ def test_another_run_is_not_taken_up(toy: Toy, name: str, value: Any, shown: str
 
 
 @pytest.mark.parametrize(
-    "change", fast([("learning_rate", 0.02), ("max_steps", 15), ("weight_decay", 0.1)], ("max_steps", 15))
+    "change", fast([("learning_rate", 0.02), ("max_steps", 15), ("weight_decay", 0.2)], ("max_steps", 15))
 )
 def test_a_schedule_may_change_and_that_is_recorded(toy: Toy, change: tuple[str, Any]) -> None:
     name, value = change

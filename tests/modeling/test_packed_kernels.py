@@ -258,7 +258,10 @@ def test_blocks_allow_what_a_mask_would(
         assert computed == int(needed.sum())
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])  # g++
+UNBUILT = pytest.mark.xfail(reason="torch 2.13 writes C++ for these blocks that names an unknown cur_qSplitSize0")
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=[pytest.mark.slow, UNBUILT])])  # g++
 def test_flex_attention_itself_takes_the_blocks(compiled: bool) -> None:
     """Forward only, which is all that torch has on a CPU; three blocks of the size that is used on a GPU."""
     config = LacunaConfig(
