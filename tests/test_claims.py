@@ -57,7 +57,8 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-own-default[models][runs/own_mlm][2][pretrained][0]:.3f} "
         "({transfer-own-default[models][runs/own_mlm][2][first_weights][0]:.3f} from first weights)",
         "an encoder that does has a held-out loss of {distillation-tried[rows][7][held-out loss]}, "
-        "and one that learns alone {distillation-tried[rows][6][held-out loss]} (",
+        "one that learns alone {distillation-tried[rows][6][held-out loss]}, and token frequencies "
+        "{distillation-tried[rows][9][held-out loss]} (",
         "at {transfer-curve[models][runs/minutes_5][0][pretrained][0]:.3f}, "
         "{transfer-curve[models][runs/minutes_20][0][pretrained][0]:.3f} and "
         "{transfer-curve[models][runs/minutes_60][0][pretrained][0]:.3f}",
