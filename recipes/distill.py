@@ -95,8 +95,10 @@ def main(words: Sequence[str] | None = None) -> str:
         description=__doc__,
     )
     goal.check_used()
+    asked = goal.identity() | asdict(how)
+    del asked["teacher"]  # it counts by its weights
     if training.is_main_process() and not goal.show_examples:
-        training.claim_output_dir(arguments)
+        training.claim_output_dir(arguments, identity=asked)
         print(training.processes().describe(), flush=True)
     start.revision = commit_of(start.model, revision=start.revision)
     teacher = objectives.load_teacher(how.teacher, goal, as_ours=modeling.as_ours)
@@ -119,8 +121,7 @@ def main(words: Sequence[str] | None = None) -> str:
         )
     if not start.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
         objectives.warm_start(model, objective, trained=training.expected_tokens(arguments, works))
-    identity = {"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()}
-    identity |= {name: value for name, value in asdict(how).items() if name != "teacher"}  # it counts by its weights
+    identity = {"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **asked}
     results = training.train(
         model=model,
         work=works,

