@@ -96,7 +96,11 @@ class TrainingArguments(Arguments):
     resume: bool = _length(False, "Resume from the newest checkpoint in --output_dir.")
     max_steps: int | None = _length(None, "Stop after this many optimizer steps.")
     max_tokens: int | None = _length(None, "Stop after this many tokens, padding not counted.", advanced=True)
-    max_epochs: float | None = _length(None, "Stop after this many epochs. Default: 3 if no other limit is set.")
+    max_epochs: float | None = _length(
+        None,
+        "Stop after this many epochs. Default without another limit: 3; of fewer than 1,000 rows what makes 3,000, at "
+        "most 30.",
+    )
     batch_size: Numbers = _optimizer(
         Numbers(64),
         "Examples per optimizer step, over all processes; 64,128 with --batch_size_at 0,0.5 grows halfway.",

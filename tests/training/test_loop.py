@@ -501,7 +501,9 @@ def test_limits_are_resolved_by_hand(options, new_work) -> None:
         arguments, work = options(**overrides), new_work(num_examples=num_examples)
         return resolve(arguments, [(0.0, work)], num_processes=num_processes)
 
-    assert resolved(max_steps=None)[0].max_steps == 38  # three epochs of 100 rows in batches of 8: 37.5 steps
+    assert resolved(num_examples=1601, max_steps=None)[0].max_steps == 601  # three epochs in batches of 8: 600.4 steps
+    assert resolved(num_examples=500, max_steps=None)[0].max_steps == 375  # six epochs make 3,000 examples
+    assert resolved(num_examples=60, max_steps=None)[0].max_steps == 225  # thirty epochs, and no more
     assert resolved(max_steps=5, max_epochs=1)[0].max_steps == 5
     assert resolved(max_steps=50, max_epochs=1)[0].max_steps == 13
     assert resolved(max_steps=None, max_minutes=1)[0].max_steps is None
