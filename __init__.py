@@ -32,7 +32,7 @@ from typing import Any
 os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 
 TASKS = ("classification", "question_answering", "token_classification", "multiple_choice", "seq2seq", "embeddings")
-ROWS = ("data", "eval_data", "train_file", "eval_file", "input")
+ROWS = ("data", "eval_data", "train_file", "eval_file", "unlabelled_file", "input")
 COMMANDS = {name: name for name in ("train_tokenizer", "prepare_corpus", "pretrain", "distill", "predict")}
 COMMANDS |= {f"finetune_{task}": f"finetune_{task}" for task in TASKS}
 COMMANDS |= {"plan": "plan_run", "evaluate": "evaluate_language_model", "inspect": "inspect_model"}

@@ -5,26 +5,36 @@
         --train_file train.tsv --eval_file dev.tsv --output_dir runs/mine
     torchrun --nproc_per_node 2 recipes/finetune_classification.py --model runs/model --max_steps 20
     python recipes/finetune_classification.py --model runs/model --train_file rows.csv --dry_run
+    accelerate launch recipes/finetune_classification.py --model runs/model --train_file rows.csv \\
+        --unlabelled_file more.csv --teacher runs/classifier --output_dir runs/better
 
 The first runs on a laptop in about a minute: without --train_file the task is to tell which family of modules of the
 standard library a docstring is from. Labelled rows are read from .jsonl, .csv, .tsv and .parquet, from .txt with a
 label before each text, from folders that `datasets` saved and from the Hub (nyu-mll/glue:sst2). Their columns, and
-whether a row has one label, several or a number, are inferred and printed, unless given. --model takes a folder made
-by recipes/pretrain.py or any model of the Hub. Beside the model, --output_dir receives results.json, predictions.jsonl
-(each held-out text, its label, the prediction and its probability), report.md with confusion.png, and task.json, which
-recipes/predict.py reads.
+whether a row has one label, several or a number, are inferred and printed, unless given. Where labels are few and
+texts are many, a first classifier labels more texts (--teacher), from which a second one learns too. --model takes a
+folder made by recipes/pretrain.py or any model of the Hub. Beside the model, --output_dir receives results.json,
+predictions.jsonl (each held-out text, its label, the prediction and its probability), report.md with confusion.png,
+and task.json, which recipes/predict.py reads.
 """
 
 from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
-from lacuna.corpus import builtin_classification, read_labelled
+from lacuna.corpus import builtin_classification, read_labelled, read_unlabelled
 from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.classification.reader import ClassificationArguments
 from lacuna.tasks.classification.task import Classification
-from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
+from lacuna.training import FineTuningArguments, ModelArguments, fine_tune, use_all_cores
+
+
+def read(name: str, *, unlabelled: bool = False, **how: Any) -> list[Any]:
+    """The rows of a file, of the Hub and so on; of a .txt whole lines where `unlabelled`, else a label and a text."""
+    if unlabelled:
+        return list(read_unlabelled(name, **how))
+    return read_labelled(name, tagged=False, label_first=True, **how)
 
 
 def main(words: Sequence[str] | None = None) -> str:
@@ -32,12 +42,14 @@ def main(words: Sequence[str] | None = None) -> str:
     options = parse_arguments(
         (ModelArguments, ClassificationArguments, FineTuningArguments), words, description=__doc__
     )
+    if options[1].teacher:
+        use_all_cores()  # it is asked before training begins
     return fine_tune_task(
         Classification,
         *options,
         fine_tune=fine_tune,
         as_ours=as_ours,
-        read=partial(read_labelled, tagged=False, label_first=True),
+        read=read,
         builtin=builtin_classification,
     )
 

@@ -28,49 +28,15 @@ from tqdm import tqdm
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
-from lacuna.common.errors import InputError, called
-from lacuna.common.private import counted, shown
-from lacuna.corpus import Record, read_labelled, read_records
-from lacuna.corpus.read.formats import check_named, kind_of
-from lacuna.corpus.read.labelled import TAGGED_KINDS, iter_lines
-from lacuna.corpus.read.sources import RECORD_KINDS
-from lacuna.corpus.read.streams import Reading
+from lacuna.common.errors import called
+from lacuna.common.private import counted
+from lacuna.corpus import read_unlabelled
 from lacuna.tasks.base.rows import write_rows
 from lacuna.tasks.predict.inference import check_output, open_predictor
 from lacuna.tasks.predict.predictor import PredictionArguments, check_rows, predict
 from lacuna.training import use_all_cores
 
 BAR_AFTER = 5  # seconds
-
-
-def read(arguments: PredictionArguments) -> Iterator[Record]:
-    """Rows of --input, one at a time; of .txt its lines. What has labels (sentences in columns, folders saved by
-    `datasets`, the Hub) is read as for training."""
-    path, reading = Path(arguments.input).expanduser(), arguments.reading()
-    if path.is_file() and kind_of(path) not in (*TAGGED_KINDS, *RECORD_KINDS):
-        raise InputError(
-            f"--input {shown(path)} has the ending {path.suffix!r}; rows are read from {', '.join(RECORD_KINDS)}, "
-            "texts, one a line, from .txt, each also with .gz or .zst: rename or convert it"
-        )
-    if path.is_file() and kind_of(path) == ".txt":
-        yield from read_texts(path, Reading(**reading))
-    elif path.is_file() and kind_of(path) in RECORD_KINDS:
-        yield from read_records(path, Reading(**reading))
-    else:
-        yield from read_labelled(arguments.input, **reading)
-
-
-def read_texts(path: Path, how: Reading) -> Iterator[Record]:
-    """Lines of a file; an empty one is refused, but for those at the end."""
-    check_named(path, how)
-    empty = 0
-    for line, text in iter_lines(path, how):
-        if not text.strip():
-            empty = empty or line.number
-        elif empty:
-            raise InputError(f"{shown(path)}:{empty}: line {empty} is empty: remove it or write its text")
-        else:
-            yield Record({"text": text}, str(path), line.number, line.offset)
 
 
 def main(words: Sequence[str] | None = None) -> str:
@@ -107,17 +73,17 @@ def ending_of(data: bytes, columns: Collection[str | None]) -> str:
 
 def answer(arguments: PredictionArguments, *, source: str, say: Callable[..., None]) -> Path:
     """Write the rows of --input, called `source`, with the model's answers to --output; `say` is told how it goes."""
-    path = check_output(arguments)
-    next(read(arguments), None)  # report unreadable input before loading a model
+    path, rows = check_output(arguments), partial(read_unlabelled, arguments.input, **arguments.reading())
+    next(rows(), None)  # report unreadable input before loading a model
     use_all_cores()
     transformers.logging.set_verbosity_error()
     predictor = open_predictor(arguments)
-    count = check_rows(predictor, read(arguments))
+    count = check_rows(predictor, rows())
     say("\n".join([f"{counted(count, 'row')} of {source} through {arguments.model}", *predictor.notes]), flush=True)
 
     def answers() -> Iterator[dict[str, Any]]:
         with tqdm(total=count, unit=" rows", delay=BAR_AFTER, leave=False, disable=None) as bar:
-            for row in predict(predictor, read(arguments)):
+            for row in predict(predictor, rows()):
                 yield row
                 bar.update()
 

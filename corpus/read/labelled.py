@@ -61,6 +61,39 @@ def read_labelled(
     raise InputError(f"there is no file or folder {shown(path)}.{near_names(path)}")
 
 
+def read_unlabelled(name: Path | str, **reading: Any) -> Iterator[Record]:
+    """Rows without labels, one at a time, of what `read_labelled` reads and with its options; of a .txt its lines.
+
+    Raises InputError or HubError as it does, and for an empty line within a .txt.
+    """
+    path, how = Path(name).expanduser(), Reading(**reading)
+    kind = kind_of(path) if path.is_file() else None
+    if kind == ".txt":
+        yield from _read_lines(path, how)
+    elif kind in RECORD_KINDS:
+        yield from read_records(path, how)
+    elif kind is None or kind in TAGGED_KINDS:
+        yield from read_labelled(name, **reading)
+    else:
+        raise InputError(
+            f"{shown(path)} has the ending {path.suffix!r}; rows are read from {', '.join(RECORD_KINDS)}, texts, one "
+            "a line, from .txt, each also with .gz or .zst: rename or convert it"
+        )
+
+
+def _read_lines(path: Path, how: Reading) -> Iterator[Record]:
+    """Lines of a file; an empty one is refused, but for those at the end."""
+    check_named(path, how)
+    empty = 0
+    for line, text in iter_lines(path, how):
+        if not text.strip():
+            empty = empty or line.number
+        elif empty:
+            raise InputError(f"{shown(path)}:{empty}: line {empty} is empty: remove it or write its text")
+        else:
+            yield Record({"text": text}, str(path), line.number, line.offset)
+
+
 def _read_file(path: Path, how: Reading, *, tagged: bool, label_first: bool) -> list[Record]:
     kind = kind_of(path)
     if label_first and kind == ".txt":

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from scipy.sparse import hstack
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -38,6 +39,14 @@ def fit_and_predict(problem_type: str, train: Any, targets: Any, held_out: Any) 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Label .* is present in all training examples")
         return model.fit(train, targets).predict(held_out)
+
+
+def log_probabilities(train: Any, others: Any, *, targets: Sequence[int], num_labels: int) -> np.ndarray:
+    """What logistic regression on features [rows, features] says of others: float64 [others, num_labels]."""
+    model = LogisticRegression(C=10, max_iter=1000).fit(train, targets)
+    scores = np.full((others.shape[0], num_labels), np.log(1e-9))  # of labels without a training row
+    scores[:, model.classes_] = model.predict_log_proba(others)
+    return scores
 
 
 def tag_words(sentences: Sentences, tags: Sequence[Sequence[int]], held_out: Sentences) -> list[list[int]]:

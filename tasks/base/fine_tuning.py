@@ -79,7 +79,8 @@ def fine_tune_task(
         model = load_model(auto_class=work.auto_class, tokenizer=tokenizer, seed=seed, **origin, **work.head_options())
         return model if arguments.lora_rank else as_ours(model)
 
-    labels = {} if work.label_names is None else {"labels": work.label_names}
+    labels: dict[str, Any] = {} if work.label_names is None else {"labels": work.label_names}
+    labels |= {"taught": work.taught} if work.taught else {}
     facts = used(data)
     if data.train_file and (digest := fingerprints(data.train_file, [])["sha256"]) != data.train_file:  # a file
         facts["train_file_sha256"] = digest

@@ -42,6 +42,14 @@ class ClassificationArguments(TaskArguments):
     label_separator: str | None = data_option(
         None, 'Separator of several labels in one string, such as "|"; JSON lists need none.'
     )
+    unlabelled_file: str | None = data_option(
+        None, "Texts to learn from too, with the labels of --teacher: as --train_file, or .txt with a text a line."
+    )
+    teacher: str | None = model_option(
+        None,
+        "Classifier, fine-tuned on these training rows, that labels --unlabelled_file together with their bag of "
+        "words; a folder or Hub id.",
+    )
     class_weights: Literal["none", "balanced"] = data_option(
         "none", "Loss weights: none, or balanced (rare labels count as much as frequent ones)."
     )
@@ -58,6 +66,11 @@ class ClassificationArguments(TaskArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "token_dropout", at_least=0, below=1)
+        if (self.unlabelled_file is None) != (self.teacher is None):
+            raise InputError(
+                "--unlabelled_file and --teacher belong together: texts without labels, and the classifier that "
+                "labels them. Fine-tune one on the training rows, then another with the first as --teacher"
+            )
         if self.label_separator is not None and not self.label_separator.strip(" "):
             raise InputError(
                 f'--label_separator {self.label_separator!r} is blank: name a sign, such as --label_separator "|"'

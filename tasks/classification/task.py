@@ -1,17 +1,20 @@
 """Classification: one text, or a pair of texts, gets a label out of several, any number of them, or a number."""
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.bag_of_words import MOST_TEXTS, tfidf
+from lacuna.tasks.base.columns import only_ones
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown
-from lacuna.tasks.base.rows import Row, gathered, scarce_labels, some_of
+from lacuna.tasks.base.rows import Row, as_rows, gathered, scarce_labels, some_of
 from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.classification.heads import Head, Number, SeveralLabels, SingleLabel
 from lacuna.tasks.classification.reader import (
@@ -23,6 +26,7 @@ from lacuna.tasks.classification.reader import (
     ClassificationArguments,
     problem_type_of,
 )
+from lacuna.tasks.classification.teacher import label_texts
 from lacuna.tasks.predict.predictor import PipelinePredictor
 
 HEADS: dict[str, Callable[..., Head]] = {SINGLE: SingleLabel, MULTI: SeveralLabels, NUMBER: Number}
@@ -37,6 +41,20 @@ class Classification(Task):
     name, objective = "classification", "fine-tuning for classification"
     auto_class = "AutoModelForSequenceClassification"
     label_names: list[str]
+
+    def __init__(self, options: ClassificationArguments, *, unlabelled_rows: Sequence[Any] = (), **data: Any) -> None:
+        """As in `Task`; `unlabelled_rows` are rows of --unlabelled_file."""
+        self._unlabelled = as_rows(unlabelled_rows, part="unlabelled")
+        self._more_texts: list[tuple[str, ...]] = []
+        self._more_targets: list[Any] = []
+        super().__init__(options, **data)
+
+    @classmethod
+    def from_arguments(cls, options: Any, *, read: Callable[..., Sequence[Any]], **parts: Any) -> Self:
+        """As in `Task`, with the rows of --unlabelled_file too."""
+        if options.unlabelled_file is not None:
+            parts["unlabelled_rows"] = read(options.unlabelled_file, unlabelled=True, **options.reading())
+        return super().from_arguments(options, read=read, **parts)
 
     def read(self, train: list[Row], held_out: list[Row]) -> None:
         self.columns = self.find_columns(CLASSIFICATION, train)
@@ -65,13 +83,43 @@ class Classification(Task):
     def encode(self) -> None:
         if self.text_pair_column is not None:
             self.note_pairs()
-        examples, cut = self._examples(self._train_texts, self._train_targets)
+        if self._unlabelled:
+            self._ask_teacher()
+        texts, targets = self._train_texts + self._more_texts, self._train_targets + self._more_targets
+        examples, cut = self._examples(texts, targets)
         self.set_examples(train=examples, held_out=self._examples(self._eval_texts, self._eval_targets)[0])
         self.notes += scarce_labels(train=self.balance(), held_out=self.head.balance(self._eval_targets))
         self.note_cut(cut, of=len(examples))
         self.token_dropout = self._token_dropout(len(examples))
-        if len(examples) > MOST_TEXTS:
+        if len(self._train_texts) > MOST_TEXTS:
             self.notes.append(f"no bag of words beside it: more than {MOST_TEXTS:,} training rows")
+
+    def _ask_teacher(self) -> None:
+        """Take the texts of --unlabelled_file, with the labels of --teacher, but for those that have labels here."""
+        if self.problem_type != SINGLE:
+            raise InputError(f"--unlabelled_file: a teacher gives one label a text, and this is {self.problem_type}")
+        known, first = {*self._train_texts, *self._eval_texts}, self._unlabelled[0]
+        columns = [self.text_column, *filter(None, [self.text_pair_column])]
+        if len(columns) == 1 and self.text_column not in first.fields:  # as of lines, whose column is "text"
+            columns = list(CLASSIFICATION.only("text_column", by_content=only_ones, pairs="").find([first]))
+        found = (tuple(row.text(name, option=None) for name in columns) for row in self._unlabelled)
+        texts: list[tuple[str, ...]] = list(dict.fromkeys(found))
+        if not (more := [text for text in texts if text not in known]):
+            raise InputError("--unlabelled_file has no text that is not among the labelled rows: name another file")
+        self._more_texts = more
+        self._more_targets = label_texts(
+            more,
+            teacher=str(self.options.teacher),
+            label_names=self.label_names,
+            labelled=self._train_texts,
+            targets=self._train_targets,
+        ).tolist()
+        self.taught = hashlib.sha256(json.dumps([self._more_texts, self._more_targets]).encode()).hexdigest()
+        left = len(self._unlabelled) - len(self._more_texts)
+        self.notes.append(
+            f"{len(self._more_texts):,} texts of --unlabelled_file, with labels of --teacher and the bag of words; "
+            f"{left:,} left out: they come twice, or are among the labelled rows"
+        )
 
     def head_options(self) -> dict[str, Any]:
         return {**super().head_options(), "problem_type": self.problem_type, "pooling": self.options.pooling}
@@ -187,7 +235,7 @@ class Classification(Task):
         }
 
     def balance(self) -> dict[str, int]:
-        return self.head.balance(self._train_targets)
+        return self.head.balance(self._train_targets + self._more_targets)
 
     def show(self, example: Inputs) -> list[str]:
         target = example["labels"]

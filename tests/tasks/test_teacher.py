@@ -1,0 +1,138 @@
+"""Texts without labels, labelled by a classifier and the bag of words, from which another classifier learns."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, BertForSequenceClassification
+
+from lacuna.common.errors import InputError
+from lacuna.recipes import finetune_classification
+from lacuna.tasks.classification.teacher import label_texts
+
+SMALL = {"vocab_size": 320, "max_position_embeddings": 128, "hidden_size": 32, "num_hidden_layers": 1}
+SMALL |= {"num_attention_heads": 2, "intermediate_size": 32}
+FEW = [{"text": f"row {i} is {'good' if i % 3 else 'bad'}", "label": "+" if i % 3 else "-"} for i in range(24)]
+MORE = [{"text": f"line {i} seems {('fine', 'good', 'bad')[i % 3]}"} for i in range(30)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tokenizer) -> Path:
+    """A pretrained encoder, a teacher of the same tokenizer whose answers are far from even, and rows."""
+    home = tmp_path_factory.mktemp("taught")
+    torch.manual_seed(0)
+    BertForMaskedLM(BertConfig(**SMALL)).save_pretrained(home / "model")
+    teacher = BertForSequenceClassification(BertConfig(**SMALL, id2label={0: "+", 1: "-"}, label2id={"+": 0, "-": 1}))
+    teacher.classifier.weight.data.mul_(60)
+    teacher.save_pretrained(home / "teacher")
+    for name in ("model", "teacher"):
+        tokenizer.save_pretrained(home / name)
+    for name, rows in {"few": FEW[:18], "held": FEW[18:], "more": MORE}.items():
+        (home / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return home
+
+
+def by_hand(folder: Path, tokenizer) -> list[int]:
+    """Labels of MORE as numbers: the higher product of both probabilities, text by text."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder / "teacher").eval()
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2))
+    features = vectorizer.fit_transform(row["text"] for row in FEW[:18])
+    words = LogisticRegression(C=10, max_iter=1000).fit(features, [row["label"] for row in FEW[:18]])
+    labels = []
+    for row in MORE:
+        with torch.no_grad():
+            logits = model(**tokenizer(row["text"], return_tensors="pt")).logits
+        both = logits.softmax(-1).numpy() * words.predict_proba(vectorizer.transform([row["text"]]))
+        labels.append(int(both.argmax()))
+    assert 5 < sum(labels) < 25, "neither label is everywhere"
+    return labels
+
+
+def test_a_label_is_that_of_the_highest_product_of_both_probabilities(folder, tokenizer):
+    from lacuna.tasks.base.models import load_base
+
+    _, reading = load_base(model=str(folder / "teacher"))  # as texts are read for tasks
+    texts, labelled = [(row["text"],) for row in MORE], [(row["text"],) for row in FEW[:18]]
+    options = {"labelled": labelled, "targets": [int(row["label"] == "-") for row in FEW[:18]]}
+    found = label_texts(texts, teacher=str(folder / "teacher"), label_names=["+", "-"], **options)
+    assert found.tolist() == by_hand(folder, reading)
+    # The order of the labels is that of the rows, not of the teacher; a label without a row is never that of words.
+    options["targets"] = [1 - target for target in options["targets"]]
+    other = label_texts(texts, teacher=str(folder / "teacher"), label_names=["-", "+"], **options)
+    assert (other == 1 - found).all()
+    none = {"labelled": [("...",)] * 18, "targets": options["targets"]}  # no words: the teacher alone
+    alone = label_texts(texts, teacher=str(folder / "teacher"), label_names=["-", "+"], **none)
+    assert not np.array_equal(alone, other)
+
+
+def options_of(folder: Path, output: Path, *more: object) -> list[str]:
+    given = ["--model", folder / "model", "--train_file", folder / "few.jsonl", "--eval_file", folder / "held.jsonl"]
+    given += ["--max_steps", 2, "--batch_size", 8, "--mixed_precision", "no", "--output_dir", output, *more]
+    return [*map(str, given)]
+
+
+def test_the_student_learns_from_both_and_is_judged_as_without(folder, tokenizer, tmp_path, capsys):
+    extra = [{"text": FEW[0]["text"]}, {"text": FEW[20]["text"]}, MORE[0]]  # labelled, held out, twice
+    more = tmp_path / "more.txt"
+    more.write_text("".join(row["text"] + "\n" for row in [*MORE, *extra]))
+    taught = ["--unlabelled_file", more, "--teacher", folder / "teacher"]
+    finetune_classification.main(options_of(folder, tmp_path / "with", *taught, "--save_steps", 1))
+    said = capsys.readouterr().out
+    assert "30 texts of --unlabelled_file" in said and "3 left out" in said
+    assert "48 examples to train on, 6 held out" in said
+    from lacuna.tasks.base.models import load_base
+
+    ones = sum(by_hand(folder, load_base(model=str(folder / "teacher"))[1])) + 6
+    assert f"+ {48 - ones} ({(48 - ones) / 48:.1%}), - {ones} " in said
+    finetune_classification.main(options_of(folder, tmp_path / "without"))
+    results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("with", "without")]
+    beside = [
+        {name: value for name, value in each.items() if name.startswith(("baseline", "bag"))} for each in results
+    ]
+    assert beside[0] == beside[1] and beside[0], "baselines know the labelled rows alone"
+    assert results[0]["eval_loss"] != results[1]["eval_loss"]
+
+
+def test_a_run_is_resumed_with_the_same_labels_only(folder, tmp_path):
+    taught = ["--unlabelled_file", folder / "more.jsonl", "--teacher", folder / "teacher", "--save_steps", 1]
+    options = options_of(folder, tmp_path / "run", *taught)
+    finetune_classification.main(options)
+    model = BertForSequenceClassification.from_pretrained(folder / "teacher")
+    before = model.classifier.weight.data.clone()
+    try:
+        model.classifier.weight.data.neg_()
+        model.save_pretrained(folder / "teacher")
+        options[options.index("--max_steps") + 1] = "3"
+        with pytest.raises(InputError, match=r"--resume: .*taught is .* and was "):
+            finetune_classification.main([*options, "--resume"])
+    finally:
+        model.classifier.weight.data.copy_(before)
+        model.save_pretrained(folder / "teacher")
+    finetune_classification.main([*options, "--resume"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--teacher", "{teacher}"], "--unlabelled_file and --teacher belong together"),
+        (["--unlabelled_file", "{more}"], "--unlabelled_file and --teacher belong together"),
+        (["--unlabelled_file", "{more}", "--teacher", "{model}"], "has the labels LABEL_0, LABEL_1, and the training"),
+        (["--unlabelled_file", "{held}", "--teacher", "{teacher}"], "no text that is not among the labelled rows"),
+        (
+            ["--unlabelled_file", "{more}", "--teacher", "{teacher}", "--problem_type", "multi_label_classification"]
+            + ["--label_separator", "|"],
+            "one label a text, and this is multi_label",
+        ),
+        (["--unlabelled_file", "{more}", "--teacher", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_what_cannot_be_is_refused(folder, tmp_path, given, said):
+    names = {"teacher": folder / "teacher", "model": folder / "model"}
+    names |= {"more": folder / "more.jsonl", "held": folder / "held.jsonl"}
+    with pytest.raises(InputError) as caught:
+        finetune_classification.main(options_of(folder, tmp_path / "out", *[word.format(**names) for word in given]))
+    assert said in str(caught.value)
