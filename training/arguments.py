@@ -12,7 +12,7 @@ from lacuna.common.options import ESSENTIALS, REVISION, TRUST_CODE, Arguments, N
 
 from .optimizers.averages import AVERAGES
 from .optimizers.optimizers import OPTIMIZERS
-from .optimizers.schedules import SCHEDULES
+from .optimizers.schedules import LONG, SCHEDULES
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """What --report_to takes; each is an extra of the package by the same name."""
@@ -119,13 +119,14 @@ class TrainingArguments(Arguments):
         None, f"Peak learning rate. Default: {_RATES}else {_USUAL_RATE:g}.", metavar="X"
     )
     schedule: str = _optimizer(
-        "wsd",
-        "Learning-rate schedule: wsd (warmup, stable, decay), linear, cosine or constant.",
+        "rsqrt",
+        f"Learning-rate schedule: wsd (warmup, stable, decay), rsqrt (wsd that falls with the root of the steps after "
+        f"{LONG} of them), linear, cosine or constant.",
         choices=tuple(SCHEDULES),
     )
     warmup_steps: float = _optimizer(0.05, "Warmup steps; below 1, a fraction of the run.")
     decay_share: float = _optimizer(
-        0.4, "Fraction of the run at its end in which wsd decays the learning rate to zero.", advanced=True
+        0.4, "Fraction of the run at its end in which wsd and rsqrt decay the learning rate to zero.", advanced=True
     )
     layerwise_decay: float = _optimizer(
         1.0, "Learning rate of each layer relative to the layer above it; 1 turns it off.", advanced=True

@@ -115,10 +115,10 @@ class Classification(Task):
             targets=self._train_targets,
         ).tolist()
         self.taught = hashlib.sha256(json.dumps([self._more_texts, self._more_targets]).encode()).hexdigest()
-        left = len(self._unlabelled) - len(self._more_texts)
+        left = len(self._unlabelled) - len(more)
+        why = f"; {left:,} left out: they come twice, or are among the labelled rows" if left else ""
         self.notes.append(
-            f"{len(self._more_texts):,} texts of --unlabelled_file, with labels of --teacher and the bag of words; "
-            f"{left:,} left out: they come twice, or are among the labelled rows"
+            f"{len(more):,} texts of --unlabelled_file, with labels of --teacher and the bag of words{why}"
         )
 
     def head_options(self) -> dict[str, Any]:

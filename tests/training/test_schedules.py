@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 
 from lacuna.training import TrainingArguments
-from lacuna.training.optimizers.schedules import SCHEDULES, learning_rate
+from lacuna.training.optimizers.schedules import LONG, SCHEDULES, learning_rate
 
 
 def rates(options, steps: int, **overrides) -> list[float]:
@@ -27,6 +27,15 @@ def test_wsd_by_hand(options) -> None:
     assert found[85] == pytest.approx(0.5)
     assert found[95] == pytest.approx(1 - math.sqrt(0.75))
     assert 0 < found[99] < 0.03
+
+
+def test_rsqrt_is_wsd_that_falls_with_the_root_of_the_steps_of_a_long_run(options) -> None:
+    falling, stable = (
+        rates(options, 10 * LONG, schedule=schedule, warmup_steps=10, decay_share=0.2) for schedule in ("rsqrt", "wsd")
+    )
+    assert falling[:LONG] == stable[:LONG]
+    assert falling[4 * LONG - 1] == pytest.approx(0.5)
+    assert falling[-1] == pytest.approx(stable[-1] / math.sqrt(10))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +162,8 @@ def test_rates_rise_to_the_peak_then_fall_without_a_jump(schedule, warmup, decay
     arguments.max_steps = steps
     found = [learning_rate(arguments, step=step, progress=step / steps) for step in range(steps)]
     peak = found.index(max(found))
-    assert max(found) > 1 - 2 / steps / (1 - warmup)
+    if schedule != "rsqrt" or warmup * steps < LONG:  # a longer warm-up ends below the peak
+        assert max(found) > 1 - 2 / steps / (1 - warmup)
     assert all(after >= before - 1e-9 for before, after in pairwise(found[: peak + 1]))
     assert all(after <= before + 1e-9 for before, after in pairwise(found[peak:]))
     # 1 - sqrt falls fastest where it begins: by the root of one step's share of the decay.

@@ -20,7 +20,20 @@ _STEP = 0.001
 """Share of a run taken for a step where no number of steps says what it is, so that no step is made at rate zero."""
 
 
-def wsd(progress: float, *, warmup_share: float, decay_share: float) -> float:
+LONG = 420
+"""Steps after which the rate of `rsqrt` begins to fall."""
+
+
+def rsqrt(progress: float, *, step: int, warmup_share: float, decay_share: float) -> float:
+    """As `wsd`, and beyond `LONG` steps also with the root of their number: long runs want lower rates.
+
+    Zhai et al., 2022, https://arxiv.org/abs/2106.04560: it needs not know how long a run will be.
+    """
+    stable = wsd(progress, step=step, warmup_share=warmup_share, decay_share=decay_share)
+    return stable * math.sqrt(LONG / max(step + 1, LONG))
+
+
+def wsd(progress: float, *, step: int, warmup_share: float, decay_share: float) -> float:
     """Stable, then down to zero by 1 - sqrt over the last `decay_share` of the run.
 
     Hägele et al., 2024, https://arxiv.org/abs/2405.18392, where this form of decay did best.
@@ -29,23 +42,23 @@ def wsd(progress: float, *, warmup_share: float, decay_share: float) -> float:
     return 1.0 if into_decay <= 0 else 1.0 - math.sqrt(min(into_decay / decay_share, 1.0))
 
 
-def linear(progress: float, *, warmup_share: float, decay_share: float) -> float:
+def linear(progress: float, *, step: int, warmup_share: float, decay_share: float) -> float:
     """Straight down to zero from the end of the warm-up on."""
     return 1.0 - _after_warmup(progress, warmup_share)
 
 
-def cosine(progress: float, *, warmup_share: float, decay_share: float) -> float:
+def cosine(progress: float, *, step: int, warmup_share: float, decay_share: float) -> float:
     """Half a cosine wave down to zero from the end of the warm-up on (Loshchilov and Hutter, 2017,
     https://arxiv.org/abs/1608.03983)."""
     return 0.5 * (1.0 + math.cos(math.pi * _after_warmup(progress, warmup_share)))
 
 
-def constant(progress: float, *, warmup_share: float, decay_share: float) -> float:
+def constant(progress: float, *, step: int, warmup_share: float, decay_share: float) -> float:
     """The peak rate throughout."""
     return 1.0
 
 
-SCHEDULES: dict[str, Callable[..., float]] = {"wsd": wsd, "linear": linear, "cosine": cosine, "constant": constant}
+SCHEDULES: dict[str, Callable[..., float]] = {each.__name__: each for each in (rsqrt, wsd, linear, cosine, constant)}
 
 
 def _after_warmup(progress: float, warmup_share: float) -> float:
@@ -64,8 +77,8 @@ def learning_rate(arguments: "TrainingArguments", *, step: int, progress: float)
         warmed, share = (step + 1) / asked, asked / steps if steps else 0.0
     else:
         warmed, share = (progress + (1.0 / steps if steps else _STEP)) / asked if asked else 1.0, asked
-    scale = SCHEDULES[arguments.schedule](progress, warmup_share=share, decay_share=arguments.decay_share)
-    return arguments.learning_rate * min(warmed, 1.0) * scale
+    how = {"step": step, "warmup_share": share, "decay_share": arguments.decay_share}
+    return arguments.learning_rate * min(warmed, 1.0) * SCHEDULES[arguments.schedule](progress, **how)
 
 
 _SHARE, _OF_NEW, _LOWEST = 0.015, 0.02, 1e-5
