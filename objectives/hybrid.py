@@ -118,24 +118,18 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         Each of several processes runs it for both kinds, even if its batch holds one: DDP shares buffers in each
         forward pass (and FSDP weights), and a process that ran once more than the others would wait forever.
         """
-        losses: dict[bool, Tensor] = {}
-        counts: dict[bool, Tensor] = {}
+        losses: list[Tensor] = []
+        # Nats and targets: a step may hold no row of one kind.
+        parts = {name: torch.zeros(2, device=batch["labels"].device) for name in ("mlm_loss", "clm_loss")}
         options = {"use_cache": False, **self._loss_alone(model)}
         for is_causal, _, part in self._by_kind(batch, both=several_processes()):
             output = model(
                 **for_model(model, part), is_causal=is_causal, num_items_in_batch=num_targets["tokens"], **options
             )
-            losses[is_causal] = output.loss
-            counts[is_causal] = (part["labels"] != IGNORED).sum()
-        zero = torch.zeros((), device=batch["labels"].device)
-        # Nats and targets: a step may hold no row of one kind.
-        parts = {
-            name: torch.stack(
-                [losses.get(is_causal, zero).detach() * num_targets["tokens"], counts.get(is_causal, zero)]
-            )
-            for name, is_causal in (("mlm_loss", False), ("clm_loss", True))
-        }
-        return torch.stack(list(losses.values())).sum(), parts
+            losses.append(output.loss)
+            sums = [output.loss.detach() * num_targets["tokens"], (part["labels"] != IGNORED).sum()]
+            parts["clm_loss" if is_causal else "mlm_loss"] = torch.stack(sums)
+        return torch.stack(losses).sum(), parts
 
     def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
         """Sums over the targets of each row, and which kind it is."""
