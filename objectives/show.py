@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.text import Text
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from lacuna.common.private import counted
+
 from .base import PackedPrediction, TokenPrediction
 from .data import IGNORED
 from .pairs import PairPrediction
@@ -101,7 +103,7 @@ class _Page:
             begins = "" if original[0] == self.tokens.start else "…"
             ends = "" if original[-1] == self.tokens.end else "…"
             lines += self._wrapped(begins + text + ends, first="│ ", later="│ ")
-        facts = [f"{size} tokens of {_counted(len(bounds) - 1, 'document')}"]
+        facts = [f"{size} tokens of {counted(len(bounds) - 1, 'document')}"]
         if len(ids) > size:
             facts[0] += f", {len(ids) - size} of padding"
         if "is_causal" in example:
@@ -122,7 +124,7 @@ class _Page:
             lines += self._wrapped(begins + self._text(source), first="│ reads   ", later="│         ")
             lines += self._wrapped(self._text(target[target != IGNORED]), first="│ writes  ", later="│         ")
         sizes = f"{len(example['input_ids'])} tokens to read, {len(example['labels'])} to write"
-        return [sizes, _counted(len(sides[0]), "document")], lines
+        return [sizes, counted(len(sides[0]), "document")], lines
 
     def _count(self, labels: np.ndarray, ids: np.ndarray) -> str:
         """How many targets there are; the share is of the text, without special tokens."""
@@ -170,10 +172,6 @@ class _Page:
         if pieces and {*pieces} <= _BYTES.keys():  # of a byte-level tokenizer
             text = bytes(_BYTES[letter] for letter in pieces).decode("utf-8", errors="backslashreplace")
         return re.sub("(\n+)", lambda ends: "↵" * len(ends[1]) + "\n", text.replace("\r", "")).replace("\t", "⇥")
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}" + ("" if number == 1 else "s")
 
 
 def wrap(text: str, *, width: int, first: str, later: str) -> list[str]:
