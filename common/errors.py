@@ -12,13 +12,13 @@ class LacunaError(Exception):
 
 @contextmanager
 def called(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors in here call files by these names, as those that keep rows in memory or of standard input."""
+    """Errors in here call files and options by these names, as what keeps rows of standard input, or --teacher."""
     try:
         yield
     except LacunaError as error:
         message = str(error)
-        for path, name in names.items():
-            message = message.replace(f"{path}:", f"{name}:").replace(path, name)
+        for known, name in names.items():
+            message = message.replace(known, name)
         error.args = (message,)
         raise
 

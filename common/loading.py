@@ -16,7 +16,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, R
 from safetensors import SafetensorError
 from tqdm import tqdm
 
-from .errors import CorruptCheckpointError, HubError, InputError, LacunaError
+from .errors import CorruptCheckpointError, HubError, InputError
 from .foreign import check_foreign, without_panic
 from .hub import READING, hub_errors
 
@@ -33,15 +33,6 @@ def first_line(error: Exception) -> str:
     if "use_safetensors" in line:
         line = f"{line.partition(' Please')[0]} Weights in other files can run code and are not opened (SECURITY.md)"
     return f"{line} Allow that with --trust_remote_code" if "trust_remote_code" in str(error) else line
-
-
-@contextmanager
-def named(option: str) -> Iterator[None]:
-    """Errors in here name `option`, with which the model was given, in place of --model."""
-    try:
-        yield
-    except LacunaError as error:
-        raise type(error)(str(error).replace("--model", option)) from error
 
 
 def _is_path(model: str) -> bool:

@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
 
-from lacuna.common.errors import InputError, StorageError
+from lacuna.common.errors import InputError, StorageError, called
 from lacuna.common.files import cache_folder, locked, storage_errors, sync, write_text
-from lacuna.common.loading import load_configuration, load_model, named, num_positions
+from lacuna.common.loading import load_configuration, load_model, num_positions
 from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
 from lacuna.common.work import to_device
 
@@ -307,7 +307,7 @@ def load_teacher(teacher: str, goal: ObjectiveArguments, *, as_ours: Callable[[A
     kind = DISTILLED.get(goal.objective)
     if kind is None:
         raise InputError(f"--objective {goal.objective} is not learned from a teacher: use {' or '.join(DISTILLED)}")
-    with named("--teacher"):
+    with called({"--model": "--teacher"}):
         config = load_configuration(teacher)
         head = next(iter(config.architectures or []), "model without a head")
         if not head.endswith(kind.teachers):

@@ -18,9 +18,9 @@ import torch
 
 from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, called
 from lacuna.common.hub import push_trained
-from lacuna.common.loading import check_vocabulary, commit_of, named
+from lacuna.common.loading import check_vocabulary, commit_of
 from lacuna.common.private import without_places
 
 
@@ -33,7 +33,7 @@ def prepare(
     if start.vocab_size != type(start).vocab_size:
         raise InputError(f"--vocab_size {start.vocab_size}: the student has the tokenizer of --teacher; leave it out")
     fingerprint_of = tokenization.tokenizer_fingerprint
-    with named("--teacher"):
+    with called({"--model": "--teacher"}):
         tokenizer = tokenization.load_or_train(None, tokenizer=None, model=how.teacher, vocab_size=start.vocab_size)
         check_vocabulary(tokenizer=tokenizer, model=teacher)
     if data.tokenizer and fingerprint_of(tokenization.load_tokenizer(data.tokenizer)) != fingerprint_of(tokenizer):
