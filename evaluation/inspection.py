@@ -8,7 +8,8 @@ import html
 import json
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -256,8 +257,8 @@ def draw_attention(
     high, wide = high + 2, wide + 1  # with a gap above, for the name of the head, and one on the left
     padded = np.pad(weights, [(0, 0), (0, 0), (2, 0), (1, 0)], constant_values=np.nan)
     cell = max(0.105, 1.2 / wide)  # inches
-
-    def fill(axes: Any) -> None:
+    size = (1.8 + cell * num_heads * wide, 1.2 + cell * num_layers * high)
+    with _picture(path, *size, title) as axes:
         image = padded.transpose(0, 2, 1, 3).reshape(num_layers * high, num_heads * wide)
         drawn = axes.imshow(image, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
         for layer, head in np.ndindex(num_layers, num_heads):
@@ -271,13 +272,10 @@ def draw_attention(
         bar = axes.figure.colorbar(drawn, ax=axes, shrink=0.5, aspect=30, pad=0.01)
         bar.set_label("attention weight; a row adds up to 1")
 
-    _draw(path, 1.8 + cell * num_heads * wide, 1.2 + cell * num_layers * high, title, fill)
-
 
 def draw_predictions(*, predictions: Sequence[Prediction], path: Path, title: str) -> None:
     """Draw the surprisal of each token as a bar, with what the model would have said beside it."""
-
-    def fill(axes: Any) -> None:
+    with _picture(path, 9, 1.2 + 0.2 * len(predictions), title) as axes:
         places, bits = range(len(predictions)), [each.bits or 0.0 for each in predictions]
         axes.barh(places, bits, color="#0072B2", height=0.75)
         axes.set_yticks(places, [_label(each.token or "what comes next") for each in predictions])
@@ -287,21 +285,20 @@ def draw_predictions(*, predictions: Sequence[Prediction], path: Path, title: st
             axes.text(bits[place] + 0.1, place, said, va="center", fontsize=7, color="#444444")
         axes.set_xlabel("surprisal in bits: long bars were not expected; beside them what the model finds likeliest")
 
-    _draw(path, 9, 1.2 + 0.2 * len(predictions), title, fill)
-
 
 def _label(token: str) -> str:
     return token.strip() or token.replace("\n", "\u23ce").replace("\t", "\u21e5").replace(" ", "\u00b7")
 
 
-def _draw(path: Path, width: float, height: float, title: str, fill: Callable[[Any], None]) -> None:
-    """A picture of so many inches whose axes `fill` fills; nobody's matplotlibrc changes it."""
+@contextmanager
+def _picture(path: Path, width: float, height: float, title: str) -> Iterator[Any]:
+    """The axes of a picture of so many inches, written after they are filled; nobody's matplotlibrc changes it."""
     plain = {"text.usetex": False, "text.parse_math": False, "font.family": "DejaVu Sans", "font.size": 8}
     with style.context(["default", plain]), warnings.catch_warnings(), replacing(path) as temporary:
         warnings.simplefilter("ignore")  # a letter that the font has not
         figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
         axes = figure.subplots()
         axes.spines[["top", "right", "bottom", "left"]].set_visible(False)
-        fill(axes)
+        yield axes
         figure.suptitle(title, ha="left", x=0.01, fontsize=10)
         figure.savefig(temporary, format="png", bbox_inches="tight")
