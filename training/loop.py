@@ -27,7 +27,7 @@ from .distributed import fsdp
 from .environment import Watchdog, bounded_memory
 from .evaluating import check_native, evaluate_and_log, evaluate_kept
 from .optimizers.schedules import learning_rate
-from .order import TrainingExamples, dropout_seed
+from .order import MicroBatchSampler, TrainingExamples, dropout_seed
 from .progress import Window, ended_early, enter_stage, is_due, skipped_steps, stops_early
 from .reports.card import adapter_card
 from .run import Probe, Run, close_run, open_run
@@ -266,11 +266,16 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
     arguments, accelerator = run.arguments, run.accelerator
     on_gpu = accelerator.device.type == "cuda"
     num_workers = 2 * on_gpu if arguments.num_workers is None else arguments.num_workers
-    sampler = stage.sampler(
+    sampler = MicroBatchSampler(
+        num_examples=stage.work.num_examples,
         seed=arguments.seed,
         first_sample=run.progress.samples,
+        batch_size=stage.batch_size,
+        micro_batch_size=stage.micro_batch_size,
         rank=accelerator.process_index,
         num_processes=accelerator.num_processes,
+        mixture=stage.work.mixture,
+        grouping=stage.grouping,
     )
     return DataLoader(
         TrainingExamples(stage.work),

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
 
 from .arguments import TrainingArguments
 from .environment import processes
-from .order import Grouping, MicroBatchSampler
+from .order import Grouping
 
 _SAMPLED_ROWS = 512
 LEAST_EXAMPLES, MOST_PASSES = 3_000, 30.0
@@ -28,17 +27,6 @@ class Stage:
     batch_size: int  # examples in one optimizer step, over all processes
     micro_batch_size: int  # examples that one process sends through the model at once
     grouping: Grouping | None = None  # how examples of similar length come together, where they do
-
-    def sampler(self, **options: Any) -> MicroBatchSampler:
-        """The rows of its micro-batches; `options` are the others of `MicroBatchSampler`."""
-        return MicroBatchSampler(
-            num_examples=self.work.num_examples,
-            batch_size=self.batch_size,
-            micro_batch_size=self.micro_batch_size,
-            mixture=self.work.mixture,
-            grouping=self.grouping,
-            **options,
-        )
 
 
 def resolve(
