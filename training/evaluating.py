@@ -95,17 +95,16 @@ def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
     metrics: dict[str, float] | None = None
     # With `delay` the bar appears only where evaluation takes long enough to ask what is happening.
     hidden = None if accelerator.is_main_process else True
-    whole = True
     run.model.eval()
     # Batches of evaluation have shapes of their own, each of which would be compiled. DDP would wait for its peers,
     # which may have a batch fewer: the bare model is asked.
     with run.averaged(of_average), fsdp.whole(bare), torch.compiler.set_stance("force_eager"):
         for start in tqdm(range(0, len(rows), size), desc="evaluating", leave=False, delay=3, disable=hidden):
-            if not (whole := go_on()):
+            if not go_on():
                 break
             batch = work.collate([work.eval_example(row) for row in rows[start : start + size]])
             records += work.evaluate(bare, to_device(batch, accelerator.device))
-        if all(gather_object([whole and go_on()])):
+        if all(gather_object([go_on()])):
             metrics = work.summarize(gather_object(records))
             if run.probe is not None:
                 folder = Path(run.arguments.output_dir) if accelerator.is_main_process else None
