@@ -291,8 +291,7 @@ class FineTuningArguments(TrainingArguments):
         asked = self.learning_rate
         super().__post_init__()
         self.learning_rate = asked  # or None, until the model is there (schedules.py)
-        if self.seeds < 1:
-            raise InputError(f"--seeds must be at least 1, got {self.seeds}")
+        check_range(self, "seeds", at_least=1)
         if self.seeds > 1 and self.resume:
             raise InputError(
                 f"--resume continues one run, and --seeds {self.seeds} are several: start them in another --output_dir"
