@@ -61,13 +61,12 @@ def use_all_cores(threads: int | None = None) -> int:
     OMP_NUM_THREADS is somebody's wish and is kept, but where `accelerate launch` or `torchrun` have begun the process:
     they set it to 1 by default, which leaves all cores but one idle on a machine without a GPU.
     """
+    asked, launched = os.environ.get("OMP_NUM_THREADS"), {"WORLD_SIZE", "ACCELERATE_MIXED_PRECISION"} & {*os.environ}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     if threads:
         torch.set_num_threads(threads)
-    asked, launched = os.environ.get("OMP_NUM_THREADS"), {"WORLD_SIZE", "ACCELERATE_MIXED_PRECISION"} & {*os.environ}
-    if threads or torch.cuda.is_available() or asked not in (None, *("1" for _ in launched)):
-        return torch.get_num_threads()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    torch.set_num_threads(max(1, cores // processes().local_count))
+    elif not torch.cuda.is_available() and asked in (None, *("1" for _ in launched)):
+        torch.set_num_threads(max(1, cores // processes().local_count))
     return torch.get_num_threads()
 
 
