@@ -324,10 +324,8 @@ def _describe(run: Run, changed: list[dict[str, Any]]) -> None:
     path = Path(run.arguments.output_dir) / "run.json"
     resumed: list[Any] = []
     if run.arguments.resume and path.is_file():
-        try:
+        with contextlib.suppress(ValueError):  # half of it, of a machine that lost its power
             resumed = json.loads(path.read_text(encoding="utf-8")).get("resumed", [])
-        except ValueError:  # half of it, of a machine that lost its power
-            resumed = []
     if run.progress.step:
         resumed = [*resumed, {"at_step": run.progress.step, "changes": changed}]
         run.log.mark("resume", run.progress.step, changes=changed)
