@@ -95,10 +95,7 @@ class Best(Average):
         """Take the present weights in place of those that are there."""
         self._updates += 1
         for name, weight in _trained(model).items():
-            if name in self._weights:
-                self._weights[name].copy_(weight)
-            else:
-                self._weights[name] = weight.detach().float().clone()
+            self._weights[name] = weight.detach().float().clone()
 
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:
