@@ -34,23 +34,26 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 # Blocks that families share.
-_POST_NORM: dict[str, Any] = {
+_PLAIN: dict[str, Any] = {
     "gated_mlp": False,
-    "norm_placement": "post",
     "norm_bias": True,
     "mlp_bias": True,
     "embedding_dropout": 0.1,
     "hidden_dropout": 0.1,
 }
-_LLAMA: dict[str, Any] = {
+_POST_NORM: dict[str, Any] = {**_PLAIN, "norm_placement": "post"}
+_DECODER: dict[str, Any] = {
     "shape": "decoder",
-    "hidden_act": "silu",
-    "norm_type": "rms_norm",
-    "norm_eps": 1e-6,
     "embedding_norm": False,
     "lm_head_bias": False,
     "classifier_transform": "none",
     "classifier_bias": False,
+}
+_LLAMA: dict[str, Any] = {
+    **_DECODER,
+    "hidden_act": "silu",
+    "norm_type": "rms_norm",
+    "norm_eps": 1e-6,
     "initialization": "normal",
 }
 _SHARED_KEYS = {
@@ -102,21 +105,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "gpt2": {  # Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"
         "parts": {
-            "shape": "decoder",
+            **_PLAIN,
+            **_DECODER,
             "freeze_padding": False,
             "hidden_act": "gelu_new",
-            "gated_mlp": False,
-            "norm_bias": True,
-            "embedding_norm": False,
             "position_type": "learned",
             "max_position_embeddings": 1024,
             "attention_bias": True,
-            "mlp_bias": True,
-            "lm_head_bias": False,
-            "classifier_transform": "none",
-            "classifier_bias": False,
-            "embedding_dropout": 0.1,
-            "hidden_dropout": 0.1,
             "attention_dropout": 0.1,
             "initialization": "depth_scaled",
         },
