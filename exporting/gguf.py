@@ -138,7 +138,9 @@ def _words(tokenizer: Any) -> dict[str, list[Any]]:
             "--format gguf: the tokenizer normalizes text first, which llama.cpp does not; train one with "
             "--normalizer none"
         )
-    splits = [part["pattern"].get("Regex") for part in _parts(state["pre_tokenizer"]) if part["type"] == "Split"]
+    cutter = state["pre_tokenizer"] or {"pretokenizers": []}
+    parts = cutter.get("pretokenizers", [cutter])
+    splits = [part["pattern"].get("Regex") for part in parts if part["type"] == "Split"]
     if splits != [GPT2] or state["model"]["type"] != "BPE":
         raise InputError(
             "--format gguf: llama.cpp does not know how this tokenizer cuts text into words; train the model with one "
@@ -150,7 +152,3 @@ def _words(tokenizer: Any) -> dict[str, list[Any]]:
     types = [_CONTROL if number in special else _NORMAL for number in range(len(tokens))]
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in state["model"]["merges"]]
     return {"tokens": tokens, "types": types, "merges": merges}
-
-
-def _parts(pre_tokenizer: dict[str, Any]) -> list[dict[str, Any]]:
-    return pre_tokenizer.get("pretokenizers", [pre_tokenizer]) if pre_tokenizer else []
