@@ -136,9 +136,9 @@ class _Page:
     def _marked(self, ids: np.ndarray, labels: np.ndarray) -> str:
         """Text with what is to be found in double brackets; neighbours that met the same fate share them."""
         parts = []
-        for fate, places in groupby(
-            range(len(ids)), key=lambda place: self._fate(int(ids[place]), int(labels[place]))
-        ):
+        kinds = [labels == IGNORED, ids == self.tokens.mask, ids == labels]
+        fates = np.select(kinds, ["", "→", "="], "≠").tolist()
+        for fate, places in groupby(range(len(ids)), key=lambda place: fates[place]):
             here = np.fromiter(places, dtype=np.int64)
             shown = self._text(ids[here])
             if not fate:
@@ -154,11 +154,6 @@ class _Page:
                 shown = ""
             parts.append(f"{space}⟦{original}{fate}{shown.removeprefix(space)}⟧")
         return "".join(parts)
-
-    def _fate(self, shown: int, label: int) -> str:
-        if label == IGNORED:
-            return ""
-        return "→" if shown == self.tokens.mask else "=" if shown == label else "≠"
 
     def _given(self, ids: np.ndarray) -> str:
         first = self._text(ids[:1])
