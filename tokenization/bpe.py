@@ -255,7 +255,7 @@ def _learn(
     learner.pre_tokenizer = pre_tokenizers.Split(chr(WORD_END), behavior="removed")
     alphabet = [chr(FIRST_CHARACTER + token_id) for token_id in range(num_old)]
     size = num_old + room + room // 4 + 64  # a pair may spell a token that is there already, and then takes no room
-    learn_merges(learner, _OldTokens(tokenizer, documents), vocab_size=size, initial_alphabet=alphabet, **options)
+    learn_merges(learner, _old_tokens(tokenizer, documents), vocab_size=size, initial_alphabet=alphabet, **options)
     for sides in json.loads(learner.to_str())["model"]["merges"]:
         yield tuple([ord(character) - FIRST_CHARACTER for character in side] for side in sides)
 
@@ -281,22 +281,17 @@ def _append_merges(
     return count
 
 
-class _OldTokens:
+def _old_tokens(tokenizer: PreTrainedTokenizerFast, documents: Iterable[str]) -> Iterator[str]:
     """Documents as the learner reads them: a character for each old token, and a line for each word."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, documents: Iterable[str]) -> None:
-        self.backend = copy_backend(tokenizer, special_is_text=True)
-        self.added = np.array(sorted(self.backend.get_added_tokens_decoder()), dtype=np.uint32)
-        self.documents = documents
-
-    def __iter__(self) -> Iterator[str]:
-        texts = (document for document in self.documents if not document.isspace())
-        for batch in batches(piece for document in texts for piece in split_pieces(document)):
-            for encoding in self.backend.encode_batch(batch, add_special_tokens=False):  # the fast one knows no words
-                ids = np.array(encoding.ids, dtype=np.uint32)
-                if len(ids):
-                    # Added tokens take no part in merges; they are never inside a word.
-                    words = np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int64)
-                    ends = np.flatnonzero((words[1:] != words[:-1]) | np.isin(ids[1:], self.added)) + 1
-                    characters = np.insert(ids + np.uint32(FIRST_CHARACTER), ends, WORD_END)
-                    yield characters.astype("<u4").tobytes().decode("utf-32-le")
+    backend = copy_backend(tokenizer, special_is_text=True)
+    added = np.array(sorted(backend.get_added_tokens_decoder()), dtype=np.uint32)
+    texts = (document for document in documents if not document.isspace())
+    for batch in batches(piece for document in texts for piece in split_pieces(document)):
+        for encoding in backend.encode_batch(batch, add_special_tokens=False):  # the fast one knows no words
+            ids = np.array(encoding.ids, dtype=np.uint32)
+            if len(ids):
+                # Added tokens take no part in merges; they are never inside a word.
+                words = np.array([-1 if word is None else word for word in encoding.word_ids], dtype=np.int64)
+                ends = np.flatnonzero((words[1:] != words[:-1]) | np.isin(ids[1:], added)) + 1
+                characters = np.insert(ids + np.uint32(FIRST_CHARACTER), ends, WORD_END)
+                yield characters.astype("<u4").tobytes().decode("utf-32-le")
