@@ -51,10 +51,8 @@ class Record:
 
 def kind_of(path: Path) -> str:
     """The ending that says what is in a file: ".jsonl" for "a.jsonl.gz"."""
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    if suffixes and suffixes[-1] in COMPRESSIONS:
-        return suffixes[0] if len(suffixes) == 2 else ""
-    return suffixes[-1] if suffixes else ""
+    plain = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
+    return plain.suffix.lower()
 
 
 def iter_records(path: Path, how: Reading | None = None) -> Iterator[Record | BadRecord]:
