@@ -107,8 +107,6 @@ class Text:
         self._more = list(more)  # texts of the first source, where they are not in a file
         self._arguments = arguments
         self._how = Reading(column=arguments.text_column, **arguments.reading())
-        self._records = 0  # bad ones included
-        self._bad = 0
 
     @property
     def bytes_read(self) -> int:
@@ -169,7 +167,7 @@ class Text:
         """
         self._how.progress = Progress()
         self.dropped, self.bad_records = {}, []
-        self._records = self._bad = 0
+        self._records = self._bad = 0  # the former include the latter
         document = None
         for document in self._read():
             yield document
