@@ -83,8 +83,6 @@ def _quoted(word: str) -> str:
 
 def visible(text: str) -> str:
     """Text for a message: unprintable characters (NUL, half a surrogate pair, a line break) are escaped."""
-    if text.isprintable():
-        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
