@@ -161,13 +161,6 @@ def check_bounds(bounds: Tensor | None, *, position_ids: Tensor | None) -> None:
         raise ValueError("document_bounds is given without position_ids, which must restart where documents begin")
 
 
-def check_masks_by_type(masks: dict[str, Any], *, layer_types: list[str], name: str) -> None:
-    """Raise a `ValueError` when a type of layer has no mask."""
-    missing = sorted(set(layer_types) - set(masks))
-    if missing:
-        raise ValueError(f"{name} has masks for {sorted(masks)} and none for {missing}")
-
-
 def wrong_positions(config: Any) -> Iterator[str]:
     """What is wrong with the positions of a configuration."""
     size = config.head_dim

@@ -21,7 +21,7 @@ from transformers.masking_utils import (
 )
 from transformers.utils.generic import is_flash_attention_requested
 
-from .checks_lacuna import check_bounds, check_mask, check_masks_by_type, refuse_other_shape
+from .checks_lacuna import check_bounds, check_mask, refuse_other_shape
 from .configuration_lacuna import LacunaConfig
 from .kernels_lacuna import can_group, group_documents, packed_kernel, ready_mask
 
@@ -94,11 +94,12 @@ def build_attention_masks(
     Returns: Masks by layer type (None where the kernel needs none, the fast path), further arguments for the attention
     function, and the documents of packed rows [B, T], where they were looked for.
 
-    Raises ValueError: on a mask of the wrong shape.
+    Raises ValueError: on a mask of the wrong shape, or none for a type of layer.
     """
     layer_types = sorted(set(config.layer_types_of(stack)))
     if isinstance(attention_mask, dict):
-        check_masks_by_type(attention_mask, layer_types=layer_types, name=name)
+        if missing := sorted(set(layer_types) - set(attention_mask)):
+            raise ValueError(f"{name} has masks for {sorted(attention_mask)} and none for {missing}")
         return attention_mask, {}, None
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     is_fixed = past_key_values is not None and past_key_values.is_compileable
