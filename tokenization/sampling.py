@@ -169,11 +169,8 @@ def _hold_out(*, sizes: np.ndarray, luck: np.ndarray) -> np.ndarray:
     chosen = np.zeros(len(sizes), dtype=bool)
     total = int(sizes.sum())
     largest = LARGEST_HELD_OUT * total
-    goal, got = min(max(HELD_OUT * total, LEAST_HELD_OUT_BYTES), MOST_HELD_OUT_BYTES, largest), 0
-    for index in np.argsort(luck, kind="stable").tolist():
-        if got >= goal:
-            break
-        if sizes[index] <= largest:
-            chosen[index] = True
-            got += int(sizes[index])
+    goal = min(max(HELD_OUT * total, LEAST_HELD_OUT_BYTES), MOST_HELD_OUT_BYTES, largest)
+    order = np.argsort(luck, kind="stable")
+    order = order[sizes[order] <= largest]
+    chosen[order[: np.searchsorted(np.cumsum(sizes[order]), goal) + 1]] = True
     return chosen
