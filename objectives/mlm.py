@@ -25,23 +25,13 @@ _SPAN_CUMULATED = np.cumsum(_SPAN_SHARES / _SPAN_SHARES.sum())
 
 _NONE, _SPACE, _BLANK, _LETTER, _DIGIT, _OTHER, _, _PARTIAL = range(8)  # classes of `tokenization.token_edges`
 
-
-def _joined() -> np.ndarray:
-    """bool [8, 8]: whether a token continues the word of the one before, by that one's last class and its own first.
-
-    A letter after a letter, a digit after a digit, a sign after a sign; anything after a space that is a token of its
-    own; the rest of a character after its beginning. In scripts without spaces every token is a word.
-    """
-    table = np.zeros((8, 8), dtype=bool)
-    for kind in (_LETTER, _DIGIT, _OTHER):
-        table[kind, kind] = True
-    table[_SPACE, :] = True
-    table[_SPACE, [_NONE, _SPACE, _BLANK]] = False
-    table[:, _PARTIAL] = True
-    return table
-
-
-_JOINED = _joined()
+# bool [8, 8]: whether a token continues the word of the one before, by that one's last class and its own first. A
+# letter after a letter, a digit after a digit, a sign after a sign; anything after a space that is a token of its own;
+# the rest of a character after its beginning. In scripts without spaces every token is a word.
+_JOINED = np.zeros((8, 8), dtype=bool)
+_JOINED[[_LETTER, _DIGIT, _OTHER], [_LETTER, _DIGIT, _OTHER]] = True
+_JOINED[_SPACE] = ~np.isin(range(8), [_NONE, _SPACE, _BLANK])
+_JOINED[:, _PARTIAL] = True
 
 
 def find_words(ids: np.ndarray, *, edges: np.ndarray, candidates: np.ndarray) -> np.ndarray:
