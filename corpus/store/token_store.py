@@ -84,15 +84,11 @@ class TokenStore:
 
     def summary(self) -> str:
         """One line for people."""
+        others = self.held_out and f"; evaluated on {counted(self.held_out.num_documents, 'document')} of --eval_data"
         return (
             f"{counted(self.num_documents, 'document')}, {counted(self.num_sentences, 'sentence')}, "
             f"{counted(self.num_tokens, 'token')}, {_size(self.num_bytes)} of text, "
-            f"{self.num_bytes / self.num_tokens:.2f} bytes per token"
-            + (
-                ""
-                if self.held_out is None
-                else f"; evaluated on {counted(self.held_out.num_documents, 'document')} of --eval_data"
-            )
+            f"{self.num_bytes / self.num_tokens:.2f} bytes per token{others or ''}"
         )
 
     def report(self, *, decode: Callable[[list[int]], str], num_examples: int = 10, seed: int = 0) -> str:
