@@ -20,6 +20,7 @@ FORMS = {
     "similarity": ".txt files of word, word and score, with tabs between",
 }
 SUITES = ("bits_per_byte", *FORMS)
+_essential = partial(option, group=ESSENTIALS)
 _bits = partial(option, group="bits_per_byte")
 _words = partial(option, group="analogies and similarity")
 _all = partial(option, group="data of the suites of all", metavar="PATH")
@@ -30,8 +31,8 @@ _BECAUSE = "The chicken didn't cross the road because it was too"
 class ExaminedModelArguments(Arguments):
     """Which pretrained model."""
 
-    model: str | None = option(
-        None, "Pretrained model with its language head: a folder or Hub id.", group=ESSENTIALS, metavar="MODEL"
+    model: str | None = _essential(
+        None, "Pretrained model with its language head: a folder or Hub id.", metavar="MODEL"
     )
     trust_remote_code: bool = option(**TRUST_CODE)
     revision: str | None = option(**REVISION)
@@ -41,18 +42,16 @@ class ExaminedModelArguments(Arguments):
 class EvaluationArguments(ExaminedModelArguments, ReadingArguments):
     """Which model to examine, on what, and how."""
 
-    suite: Literal["bits_per_byte", "minimal_pairs", "analogies", "similarity", "all"] = option(
+    suite: Literal["bits_per_byte", "minimal_pairs", "analogies", "similarity", "all"] = _essential(
         "bits_per_byte",
         "bits_per_byte (how well the model predicts text), minimal_pairs (whether it prefers the grammatical "
         "sentence), analogies, similarity (what the vectors of words say), or all for which there is data.",
-        group=ESSENTIALS,
     )
-    data: list[str] = option(
+    data: list[str] = _essential(
         [],
         "Files, folders or globs: text for bits_per_byte and all (default: the built-in corpus)"
         + "".join(f"; for {suite} {form}" for suite, form in FORMS.items())
         + ".",
-        group=ESSENTIALS,
         metavar="PATH",
     )
     text_column: str = option("text", "Column that holds the text, in files with columns.")
@@ -102,14 +101,13 @@ class EvaluationArguments(ExaminedModelArguments, ReadingArguments):
 class InspectionArguments(ExaminedModelArguments):
     """Which model to look into, and which texts it reads for that."""
 
-    text: list[str] = option(
+    text: list[str] = _essential(
         [],
         "A text for the model to read; each time it is given adds one, and the others are compared with the first. "
         f'Default: "{_BECAUSE} tired" and "{_BECAUSE} wide".',
-        group=ESSENTIALS,
     )
-    output_dir: str | None = option(
-        None, "Folder of the page and its pictures. Default: inspection/ in --model, or here.", group=ESSENTIALS
+    output_dir: str | None = _essential(
+        None, "Folder of the page and its pictures. Default: inspection/ in --model, or here."
     )
 
     def __post_init__(self) -> None:
