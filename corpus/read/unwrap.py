@@ -7,7 +7,7 @@ knows a language.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 
 from rich.cells import cell_len
 
@@ -107,15 +107,11 @@ def unwrapped(pieces: Iterable[Piece | BadRecord], *, together: bool) -> Iterato
     follow each other have one width, for they are paragraphs of one file."""
     group: list[Piece | BadRecord] = []
     lines: list[str] = []
-    for piece in pieces:
-        group.append(piece)
-        lines += [] if isinstance(piece, BadRecord) else [*piece.text.split("\n"), ""]
-        if len(lines) >= SECTION_LINES or not together:
-            yield from _of_width(group, find_width(lines) if together else None)
+    for piece in chain(pieces, [None]):  # which ends the last group
+        group += [] if piece is None else [piece]
+        lines += [*piece.text.split("\n"), ""] if isinstance(piece, Piece) else []
+        if piece is None or len(lines) >= SECTION_LINES or not together:
+            width = find_width(lines) if together else None
+            for each in group:
+                yield replace(each, text=unwrap(each.text, width=width)) if isinstance(each, Piece) else each
             group, lines = [], []
-    yield from _of_width(group, find_width(lines) if together else None)
-
-
-def _of_width(group: Sequence[Piece | BadRecord], width: int | None) -> Iterator[Piece | BadRecord]:
-    for piece in group:
-        yield piece if isinstance(piece, BadRecord) else replace(piece, text=unwrap(piece.text, width=width))
