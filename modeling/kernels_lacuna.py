@@ -285,9 +285,7 @@ class Group(NamedTuple):
 class DocumentGroups(NamedTuple):
     """Where the tokens of packed rows [B, T] stand in groups, and what they see there; takes the place of a mask."""
 
-    taken: (
-        Tensor  # int64 [P], the token of each slot, counted through the batch; of an empty one, its document's first
-    )
+    taken: Tensor  # int64 [P], the token of each slot, counted through the batch; of an empty one the document's first
     slots: Tensor  # int64 [B * T], the slot of each token
     empty: Tensor  # int64, the slots that hold no token of their own
     groups: list[Group]  # in the order of their slots
