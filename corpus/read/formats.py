@@ -145,9 +145,7 @@ class _CsvLines:
         line = next(self.lines)
         if isinstance(line, BadRecord):
             raise line
-        if self.first is None:
-            self.first = line
-        first = self.first
+        self.first = first = self.first or line
         if line.offset + len(line.data) - first.offset > MAX_DOCUMENT_BYTES:
             what = f"a row of more than {MAX_DOCUMENT_BYTES >> 20} MiB; a quotation mark may never be closed"
             raise bad_line(self.path, first, what)
