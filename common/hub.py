@@ -16,7 +16,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard
 
 from .errors import HubError, InputError, LacunaError
 from .foreign import read_json
-from .options import ESSENTIALS, Arguments, option
+from .options import Arguments, essential
 from .private import leak, without_secrets
 
 HERE = 'path = "."  # this folder'
@@ -59,17 +59,13 @@ READING = _ADVICE | {
 class PushArguments(Arguments):
     """Which model goes where."""
 
-    model: str | None = option(None, "Folder of the model to push.", group=ESSENTIALS, metavar="DIR")
-    to: str | None = option(
-        None, "Repository on the Hub; it is made if it is not there.", group=ESSENTIALS, metavar="OWNER/NAME"
+    model: str | None = essential(None, "Folder of the model to push.", metavar="DIR")
+    to: str | None = essential(None, "Repository on the Hub; it is made if it is not there.", metavar="OWNER/NAME")
+    public: bool = essential(False, "Let everybody see it; otherwise only its owner does.")
+    revision: str | None = essential(
+        None, "Branch to push to; it is made if it is not there. Default: main.", metavar="NAME"
     )
-    public: bool = option(False, "Let everybody see it; otherwise only its owner does.", group=ESSENTIALS)
-    revision: str | None = option(
-        None, "Branch to push to; it is made if it is not there. Default: main.", group=ESSENTIALS, metavar="NAME"
-    )
-    license: str = option(
-        "", "Licence for the model card on the Hub, such as apache-2.0.", group=ESSENTIALS, metavar="ID"
-    )
+    license: str = essential("", "Licence for the model card on the Hub, such as apache-2.0.", metavar="ID")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import argparse
 import math
 from collections.abc import Iterable
 from dataclasses import Field, dataclass, field, fields, is_dataclass
+from functools import partial
 from typing import Any
 
 from .errors import InputError
@@ -60,6 +61,10 @@ def option(
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+essential = partial(option, group=ESSENTIALS)
+"""The same for an option that most runs set."""
 
 
 @dataclass

@@ -5,9 +5,8 @@ from functools import partial
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import ESSENTIALS, ReadingArguments, check_range, option
+from lacuna.common.options import ReadingArguments, check_range, essential, option
 
-_essential = partial(option, group=ESSENTIALS)
 _data = partial(option, group="data")
 _work = partial(option, group="work")
 
@@ -16,14 +15,14 @@ _work = partial(option, group="work")
 class TextArguments(ReadingArguments):
     """Which text, and the tokenizer for it."""
 
-    data: list[str] = _essential(
+    data: list[str] = essential(
         [],
         "Text to read: files, folders or globs (.txt, .md, .html, .jsonl, .csv, .tsv, .parquet, also .gz or .zst), "
         "folders saved by `datasets`, Hub datasets (OWNER/NAME); weights as in a.txt:0.7 b/:0.3. Default: the "
         "built-in corpus, the documentation inside the Python interpreter.",
         metavar="PATH",
     )
-    tokenizer: str | None = _essential(None, "Tokenizer made by recipes/train_tokenizer.py.", metavar="DIR")
+    tokenizer: str | None = essential(None, "Tokenizer made by recipes/train_tokenizer.py.", metavar="DIR")
     text_column: str = _data("text", "Column that holds the text, in files with columns.")
     document_boundary: Literal["file", "line", "blank_line"] = _data(
         "file", "What separates documents in .txt files: file, line or blank_line."
@@ -88,7 +87,7 @@ class CorpusArguments(TextArguments):
 class StoreArguments(TextArguments):
     """Options of `recipes/prepare_corpus.py`."""
 
-    output_dir: str = _essential("runs/corpus", "Where the token store is written.")
+    output_dir: str = essential("runs/corpus", "Where the token store is written.")
     num_workers: int | None = _work(
         None,
         "Worker processes, which split text into sentences and tokenize it; with 0 the main process does it. Default: "

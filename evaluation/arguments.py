@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError, StorageError
-from lacuna.common.options import ESSENTIALS, REVISION, TRUST_CODE, Arguments, ReadingArguments, check_range, option
+from lacuna.common.options import REVISION, TRUST_CODE, Arguments, ReadingArguments, check_range, essential, option
 
 SCORE = re.compile(r"(masked_)?bits_per_byte|(contextual_)?(accuracy(_3cos(add|mul))?|spearman)")
 DETAIL = re.compile(r"((contextual|baseline_\w+?)_(accuracy_3cosadd|spearman)|\w*accuracy_3cosmul)_(?!low$|high$)")
@@ -20,7 +20,6 @@ FORMS = {
     "similarity": ".txt files of word, word and score, with tabs between",
 }
 SUITES = ("bits_per_byte", *FORMS)
-_essential = partial(option, group=ESSENTIALS)
 _bits = partial(option, group="bits_per_byte")
 _words = partial(option, group="analogies and similarity")
 _all = partial(option, group="data of the suites of all", metavar="PATH")
@@ -31,7 +30,7 @@ _BECAUSE = "The chicken didn't cross the road because it was too"
 class ExaminedModelArguments(Arguments):
     """Which pretrained model."""
 
-    model: str | None = _essential(
+    model: str | None = essential(
         None, "Pretrained model with its language head: a folder or Hub id.", metavar="MODEL"
     )
     trust_remote_code: bool = option(**TRUST_CODE)
@@ -42,12 +41,12 @@ class ExaminedModelArguments(Arguments):
 class EvaluationArguments(ExaminedModelArguments, ReadingArguments):
     """Which model to examine, on what, and how."""
 
-    suite: Literal["bits_per_byte", "minimal_pairs", "analogies", "similarity", "all"] = _essential(
+    suite: Literal["bits_per_byte", "minimal_pairs", "analogies", "similarity", "all"] = essential(
         "bits_per_byte",
         "bits_per_byte (how well the model predicts text), minimal_pairs (whether it prefers the grammatical "
         "sentence), analogies, similarity (what the vectors of words say), or all for which there is data.",
     )
-    data: list[str] = _essential(
+    data: list[str] = essential(
         [],
         "Files, folders or globs: text for bits_per_byte and all (default: the built-in corpus)"
         + "".join(f"; for {suite} {form}" for suite, form in FORMS.items())
@@ -101,12 +100,12 @@ class EvaluationArguments(ExaminedModelArguments, ReadingArguments):
 class InspectionArguments(ExaminedModelArguments):
     """Which model to look into, and which texts it reads for that."""
 
-    text: list[str] = _essential(
+    text: list[str] = essential(
         [],
         "A text for the model to read; each time it is given adds one, and the others are compared with the first. "
         f'Default: "{_BECAUSE} tired" and "{_BECAUSE} wide".',
     )
-    output_dir: str | None = _essential(
+    output_dir: str | None = essential(
         None, "Folder of the page and its pictures. Default: inspection/ in --model, or here."
     )
 

@@ -34,7 +34,7 @@ from lacuna.common.loading import (
     longest_input,
     save_tokenizer_files,
 )
-from lacuna.common.options import ESSENTIALS, REVISION, TRUST_CODE, Arguments, check_range, option
+from lacuna.common.options import REVISION, TRUST_CODE, Arguments, check_range, essential
 
 from .gguf import write_gguf
 
@@ -49,32 +49,29 @@ MOST_DIFFERENCE = 1e-3
 class ExportArguments(Arguments):
     """Which model goes into which form."""
 
-    model: str = option("runs/model", "Folder or Hub id of the model.", group=ESSENTIALS, metavar="MODEL")
-    format: Literal["native", "onnx", "gguf"] = option(
+    model: str = essential("runs/model", "Folder or Hub id of the model.", metavar="MODEL")
+    format: Literal["native", "onnx", "gguf"] = essential(
         "native",
         "native: a class of transformers, without code; onnx: any head, for onnxruntime; gguf: a decoder, or an "
         "encoder for embeddings, for llama.cpp.",
-        group=ESSENTIALS,
     )
-    output_dir: str = option("runs/exported", "Where it is written; a new folder.", group=ESSENTIALS, metavar="DIR")
-    quantize: Literal["int8", "f16", "q8_0"] | None = option(
-        None, "Smaller weights: int8 for onnx; f16 or q8_0 for gguf. Default: float32.", group=ESSENTIALS
+    output_dir: str = essential("runs/exported", "Where it is written; a new folder.", metavar="DIR")
+    quantize: Literal["int8", "f16", "q8_0"] | None = essential(
+        None, "Smaller weights: int8 for onnx; f16 or q8_0 for gguf. Default: float32."
     )
-    data: list[str] = option(
+    data: list[str] = essential(
         [],
         "Text that the export is compared on: files or folders. Default: the built-in text.",
-        group=ESSENTIALS,
         metavar="PATH",
     )
-    eval_file: str | None = option(
+    eval_file: str | None = essential(
         None,
         "Labelled rows that a classifier or a tagger answers before and after, for onnx.",
-        group=ESSENTIALS,
         metavar="FILE",
     )
-    max_examples: int = option(64, "Most texts to compare on; each is cut to 128 tokens.", group=ESSENTIALS)
-    trust_remote_code: bool = option(**TRUST_CODE, group=ESSENTIALS)
-    revision: str | None = option(**REVISION, group=ESSENTIALS)
+    max_examples: int = essential(64, "Most texts to compare on; each is cut to 128 tokens.")
+    trust_remote_code: bool = essential(**TRUST_CODE)
+    revision: str | None = essential(**REVISION)
 
     def __post_init__(self) -> None:
         check_range(self, "max_examples", above=0)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import ESSENTIALS, Arguments, Numbers, check_range, option
+from lacuna.common.options import Arguments, Numbers, check_range, essential, option
 
 MEAN_SPAN = 3  # mean tokens in a span of denoising, in BART and T5
 EVAL_CORRUPTION = 0.15  # share of held-out tokens that span corruption takes, as T5 did in training
@@ -27,7 +27,7 @@ def sentinels_needed(*, length: int, probability: float) -> int:
 class ObjectiveArguments(Arguments):
     """What the model is asked to fill in. docs/objectives.md shows an example of each."""
 
-    objective: str = option("mlm", "What the model learns.", group=ESSENTIALS, choices=OBJECTIVES)
+    objective: str = essential("mlm", "What the model learns.", choices=OBJECTIVES)
     sequence_length: Numbers = _objective(
         Numbers(128),
         "Tokens per row, special tokens included; 128,512 with --sequence_length_at 0,0.9 grows near the end.",

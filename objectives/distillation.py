@@ -32,7 +32,7 @@ from tqdm import tqdm
 from lacuna.common.errors import InputError, StorageError, called
 from lacuna.common.files import cache_folder, locked, storage_errors, sync, write_text
 from lacuna.common.loading import load_configuration, load_model, num_positions
-from lacuna.common.options import ESSENTIALS, Arguments, check_range, option
+from lacuna.common.options import Arguments, check_range, essential, option
 from lacuna.common.work import to_device
 
 from .arguments import ObjectiveArguments
@@ -53,8 +53,8 @@ _teacher = partial(option, group="teacher")
 class DistillationArguments(Arguments):
     """Whom the student learns from, and how much."""
 
-    teacher: str = option(
-        "", "Model to learn from, and to have the tokenizer of: a folder or Hub id.", group=ESSENTIALS, metavar="MODEL"
+    teacher: str = essential(
+        "", "Model to learn from, and to have the tokenizer of: a folder or Hub id.", metavar="MODEL"
     )
     distill_weight: float = _teacher(
         0.9, "Share of the loss that is what the teacher expects; the rest is the text itself, as without a teacher."

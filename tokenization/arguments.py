@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from lacuna.common.options import ESSENTIALS, Arguments, option
+from lacuna.common.options import Arguments, essential, option
 
 _tokenizer = partial(option, group="tokenizer")
 
@@ -13,10 +13,8 @@ _tokenizer = partial(option, group="tokenizer")
 class TokenizerArguments(Arguments):
     """Options of `recipes/train_tokenizer.py`, besides those that say which text."""
 
-    output_dir: str = option("runs/tokenizer", "Where the tokenizer and its report are written.", group=ESSENTIALS)
-    vocab_size: int = option(
-        8192, "Vocabulary size: 5 special tokens, the 256 bytes, and learned merges.", group=ESSENTIALS
-    )
+    output_dir: str = essential("runs/tokenizer", "Where the tokenizer and its report are written.")
+    vocab_size: int = essential(8192, "Vocabulary size: 5 special tokens, the 256 bytes, and learned merges.")
     min_frequency: int = _tokenizer(2, "Merge only pairs of tokens that occur at least this often.")
     normalizer: Literal["none", "nfc", "nfkc", "lowercase", "strip_accents", "lowercase_strip_accents"] = _tokenizer(
         "none",

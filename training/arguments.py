@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import ESSENTIALS, REVISION, TRUST_CODE, Arguments, Numbers, check_range, option
+from lacuna.common.options import ESSENTIALS, REVISION, TRUST_CODE, Arguments, Numbers, check_range, essential, option
 
 from .optimizers.averages import AVERAGES
 from .optimizers.optimizers import OPTIMIZERS
@@ -30,7 +30,6 @@ _RATES = "".join(
 )
 
 SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-_essential = partial(option, group=ESSENTIALS)
 _model = partial(option, group="model")
 _length = partial(option, group="length of the run")
 _optimizer = partial(option, group="optimizer")
@@ -42,7 +41,7 @@ _hardware = partial(option, group="hardware and reproducibility")
 class ModelArguments(Arguments):
     """Which model to start from."""
 
-    model: str | None = _essential(None, "Pretrained model to start from: a folder or Hub id.", metavar="MODEL")
+    model: str | None = essential(None, "Pretrained model to start from: a folder or Hub id.", metavar="MODEL")
     trust_remote_code: bool = _model(**TRUST_CODE, advanced=True)
     revision: str | None = _model(**REVISION, advanced=True)
 
@@ -58,7 +57,7 @@ class NewModelArguments(ModelArguments):
         "gpt2, bart or vaswani. Default: modernbert, qwen3 or bart, depending on --objective.",
         metavar="NAME",
     )
-    size: str = _essential(
+    size: str = essential(
         "micro",
         "New model's size; of the default encoder without embeddings: micro (2 M parameters), tiny (4 M), mini "
         "(12 M), small (32 M), base (110 M) or large (343 M). Default: micro, for some minutes on a CPU.",
@@ -89,10 +88,10 @@ class NewModelArguments(ModelArguments):
 class TrainingArguments(Arguments):
     """How long, how fast and in what portions to train."""
 
-    max_minutes: float | None = _essential(
+    max_minutes: float | None = essential(
         None, "Stop after this many minutes of compiling and training; evaluation is extra. Default: no limit."
     )
-    output_dir: str = _essential("runs/model", "Folder for model, checkpoints, metrics and curves.")
+    output_dir: str = essential("runs/model", "Folder for model, checkpoints, metrics and curves.")
     resume: bool = _length(False, "Resume from the newest checkpoint in --output_dir.")
     max_steps: int | None = _length(None, "Stop after this many optimizer steps.")
     max_tokens: int | None = _length(None, "Stop after this many tokens, padding not counted.", advanced=True)
@@ -261,10 +260,10 @@ class FineTuningArguments(TrainingArguments):
 
     max_minutes: float | None = _but("max_minutes", None, group="length of the run")
     max_epochs: float | None = _but("max_epochs", None, group=ESSENTIALS)
-    output_dir: str = _essential("runs/finetuned", "Folder for model, predictions, metrics and curves.")
+    output_dir: str = essential("runs/finetuned", "Folder for model, predictions, metrics and curves.")
     batch_size: Numbers = _optimizer(Numbers(32), "Examples per optimizer step, over all processes.")
     optimizer: str = _but("optimizer", "adamw")
-    learning_rate: DerivedRate = _essential(
+    learning_rate: DerivedRate = essential(
         None,
         "Peak learning rate. Default: automatic, by RMS of the weights and steps; at most 0.003 with --lora_rank.",
         metavar="X",

@@ -12,7 +12,7 @@ from typing import Any
 
 from lacuna.common.errors import InputError
 from lacuna.common.files import json_lines
-from lacuna.common.options import ESSENTIALS, Arguments, option
+from lacuna.common.options import Arguments, essential
 
 from .curves import BLUE, GREEN, ORANGE, PURPLE, VERMILION, series, smoothed
 
@@ -29,10 +29,8 @@ MOST_SAMPLES, MOST_NUMBERS = 12, 40
 class ReportArguments(Arguments):
     """Which runs, and where the page goes."""
 
-    run: list[str] = option([], "Folders of runs.", group=ESSENTIALS, metavar="DIR")
-    output_file: str | None = option(
-        None, "The page. Default: run.html in the first folder.", group=ESSENTIALS, metavar="FILE"
-    )
+    run: list[str] = essential([], "Folders of runs.", metavar="DIR")
+    output_file: str | None = essential(None, "The page. Default: run.html in the first folder.", metavar="FILE")
 
 
 def ending(folder: str, *, of: str | None = None) -> str:
