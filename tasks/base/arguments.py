@@ -5,9 +5,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import ESSENTIALS, ReadingArguments, check_range, option
+from lacuna.common.options import ReadingArguments, check_range, essential, option
 
-essential_option = partial(option, group=ESSENTIALS)
 data_option = partial(option, group="data")
 model_option = partial(option, group="model")
 optimizer_option = partial(option, group="optimizer")
@@ -35,8 +34,8 @@ class TaskArguments(ReadingArguments):
 
     is_built_in: ClassVar[bool] = False
     """Whether there are rows to learn from without a file."""
-    train_file: str | None = essential_option(None, f"Rows to train on: {ROWS}.")
-    eval_file: str | None = essential_option(None, "Rows to evaluate on. Default: a part of the training rows.")
+    train_file: str | None = essential(None, f"Rows to train on: {ROWS}.")
+    eval_file: str | None = essential(None, "Rows to evaluate on. Default: a part of the training rows.")
     eval_fraction: float = data_option(0.1, "Fraction of the training rows to hold out without --eval_file.")
     max_length: int | None = max_length_option("Truncate texts to this many tokens.", 256)
     metric: str | None = rest_option(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import check_range
-from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, data_option, essential_option, model_option
+from lacuna.common.options import check_range, essential
+from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, data_option, model_option
 from lacuna.tasks.base.columns import SAMPLE, TEXT, Column, Found, Free, Layout
 from lacuna.tasks.base.rows import Row, as_number, some_of
 
@@ -23,7 +23,7 @@ class ClassificationArguments(TaskArguments):
     """Which labelled texts to learn from, and how to read them."""
 
     is_built_in = True
-    train_file: str | None = essential_option(
+    train_file: str | None = essential(
         None, f"Labelled rows to train on: {ROWS}, or .txt with a label before each text. Default: the built-in task."
     )
     text_column: str | None = column_option("Column of the text.")

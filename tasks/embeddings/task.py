@@ -17,13 +17,12 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import check_range
+from lacuna.common.options import check_range, essential
 from lacuna.tasks.base.arguments import (
     ROWS,
     TaskArguments,
     column_option,
     data_option,
-    essential_option,
     max_length_option,
     optimizer_option,
     rest_option,
@@ -40,7 +39,7 @@ from lacuna.tasks.base.task import Inputs, Task
 class EmbeddingArguments(TaskArguments):
     """Which texts that belong together to learn from, and how; training is that of sentence-transformers."""
 
-    train_file: str | None = essential_option(None, f"Rows to train on: scored pairs, pairs or triples; {ROWS}.")
+    train_file: str | None = essential(None, f"Rows to train on: scored pairs, pairs or triples; {ROWS}.")
     kind: Literal["auto", "scored", "pairs", "triples"] = data_option(
         "auto", "What the rows are: scored (pairs), pairs, triples or auto (inferred from columns and printed)."
     )
@@ -49,7 +48,7 @@ class EmbeddingArguments(TaskArguments):
     negative_column: str | None = column_option("Column of a text that does not match.")
     label_column: str | None = column_option("Column of the score or label.")
     max_length: int | None = max_length_option("Truncate texts to this many tokens.", 128)
-    output_dir: str = essential_option("runs/embeddings", "Where the model, predictions and metrics are written.")
+    output_dir: str = essential("runs/embeddings", "Where the model, predictions and metrics are written.")
     push_to_hub: str | None = rest_option(
         None, "Private repository on the Hugging Face Hub to push the model to at the end.", metavar="OWNER/NAME"
     )
@@ -57,11 +56,11 @@ class EmbeddingArguments(TaskArguments):
         64, "Rows per step, over all processes; the texts of other rows serve as in-batch negatives."
     )
     max_steps: int | None = optimizer_option(None, "Stop after this many steps.")
-    max_epochs: float = essential_option(3.0, "Stop after this many passes over the data.")
+    max_epochs: float = essential(3.0, "Stop after this many passes over the data.")
     max_minutes: float | None = optimizer_option(
         None, "Stop after this many minutes of training, evaluation not counted; the best weights so far are kept."
     )
-    learning_rate: float | None = essential_option(
+    learning_rate: float | None = essential(
         None, "Peak learning rate. Default: automatic, scaled to the RMS of the weights."
     )
     warmup_steps: float = optimizer_option(0.06, "Warmup steps; below 1, a fraction of the run.")

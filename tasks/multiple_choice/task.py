@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, essential_option, max_length_option
+from lacuna.common.options import essential
+from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, max_length_option
 from lacuna.tasks.base.columns import Column, Found, Free, Layout, names_in
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown, Table
@@ -30,7 +31,7 @@ from lacuna.tasks.predict.predictor import Predictor
 class MultipleChoiceArguments(TaskArguments):
     """Which questions with choices to learn from, and how to read them."""
 
-    train_file: str | None = essential_option(
+    train_file: str | None = essential(
         None, f"Questions to train on, with a list of choices or one column per choice (ending0, ...): {ROWS}."
     )
     context_column: str | None = column_option("Column of the context.")

@@ -10,9 +10,9 @@ import torch
 import transformers
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import REVISION, TRUST_CODE, ReadingArguments, check_range, option
+from lacuna.common.options import REVISION, TRUST_CODE, ReadingArguments, check_range, essential, option
 from lacuna.common.work import to_device
-from lacuna.tasks.base.arguments import check_max_length, essential_option
+from lacuna.tasks.base.arguments import check_max_length
 from lacuna.tasks.base.columns import only_ones
 from lacuna.tasks.base.rows import Row, as_rows, unwritable
 from lacuna.tasks.classification.reader import CLASSIFICATION
@@ -22,13 +22,13 @@ from lacuna.tasks.classification.reader import CLASSIFICATION
 class PredictionArguments(ReadingArguments):
     """Which model answers which rows, and where the answers go."""
 
-    model: str = essential_option("runs/finetuned", "Fine-tuned model: a folder or Hub id.", metavar="MODEL")
-    input: str = essential_option(
+    model: str = essential("runs/finetuned", "Fine-tuned model: a folder or Hub id.", metavar="MODEL")
+    input: str = essential(
         "",
         "Rows to answer: .jsonl, .json, .csv, .tsv, .parquet, .txt with one text per line, or - for standard input.",
         metavar="FILE",
     )
-    output: str = essential_option(
+    output: str = essential(
         "", "File for the rows and their answers: .jsonl, .csv or .tsv, or - for standard output.", metavar="FILE"
     )
     task: str | None = option(None, "What the model does. Default: from its task.json or its head.", metavar="NAME")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import check_range
-from lacuna.tasks.base.arguments import TaskArguments, data_option, essential_option, max_length_option
+from lacuna.common.options import check_range, essential
+from lacuna.tasks.base.arguments import TaskArguments, data_option, max_length_option
 from lacuna.tasks.base.features import encodings, tokenizer_inputs
 from lacuna.tasks.base.rows import Row
 
@@ -18,7 +18,7 @@ class QuestionAnsweringArguments(TaskArguments):
     """Which training questions, and how to cut their contexts."""
 
     is_built_in = True
-    train_file: str | None = essential_option(
+    train_file: str | None = essential(
         None,
         "Questions to train on: SQuAD JSON (1.1 or 2.0), .jsonl or .parquet with one question per row, or a Hub "
         "dataset (OWNER/NAME:CONFIG:SPLIT). Default: the built-in task.",

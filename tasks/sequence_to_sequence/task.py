@@ -18,16 +18,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from lacuna.common.errors import InputError
 from lacuna.common.loading import longest_input
-from lacuna.common.options import check_range
+from lacuna.common.options import check_range, essential
 from lacuna.common.work import to_device
-from lacuna.tasks.base.arguments import (
-    ROWS,
-    TaskArguments,
-    column_option,
-    data_option,
-    essential_option,
-    max_length_option,
-)
+from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, data_option, max_length_option
 from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
 from lacuna.tasks.base.features import (
     IGNORED,
@@ -49,11 +42,11 @@ from lacuna.tasks.predict.predictor import NEW_TOKENS, Predictor
 class SequenceToSequenceArguments(TaskArguments):
     """Which pairs of texts to learn from, and how to read and write them."""
 
-    train_file: str | None = essential_option(
+    train_file: str | None = essential(
         None, f"Pairs to train on, in two columns: {ROWS}; or sources, one per line, with --train_target_file."
     )
-    train_target_file: str | None = essential_option(None, "Targets for the lines of --train_file, one per line.")
-    eval_target_file: str | None = essential_option(None, "Targets for the lines of --eval_file, one per line.")
+    train_target_file: str | None = essential(None, "Targets for the lines of --train_file, one per line.")
+    eval_target_file: str | None = essential(None, "Targets for the lines of --eval_file, one per line.")
     source_column: str | None = column_option("Column of the source.")
     target_column: str | None = column_option("Column of the target.")
     source_prefix: str = data_option("", "Prepended to every source, such as 'translate English to German: '.")

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.arguments import TaskArguments, column_option, data_option, essential_option, max_length_option
+from lacuna.common.options import essential
+from lacuna.tasks.base.arguments import TaskArguments, column_option, data_option, max_length_option
 from lacuna.tasks.base.columns import SAMPLE, Column, Found, Free, Layout
 from lacuna.tasks.base.features import encodings, tokenizer_inputs
 from lacuna.tasks.base.metrics import optional_module
@@ -29,7 +30,7 @@ from lacuna.tasks.base.rows import Row, listed
 class TokenClassificationArguments(TaskArguments):
     """Which tagged sentences to learn from, and how to read them."""
 
-    train_file: str | None = essential_option(
+    train_file: str | None = essential(
         None,
         "Tagged sentences to train on: CoNLL columns (.conll, .txt), or rows with lists of tokens and tags (.jsonl, "
         ".parquet, a folder saved by `datasets` or a Hub dataset, OWNER/NAME:CONFIG:SPLIT).",
